@@ -1,0 +1,1 @@
+"""Makes the `dcp` data source known to Spark without registration."""
