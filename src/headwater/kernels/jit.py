@@ -1,0 +1,165 @@
+"""How kernels are built: compiled and cached, or plain Python with every access checked.
+
+The compiled build is numba's `njit(nogil=True, cache=True)`. numba keeps one cache entry per source file and does not
+notice when a function that was inlined from *another* file changes, so after an upgrade (or an edit) a caller could run
+the old callee for ever. Hence the cache folder is named by a hash of every source whose constants or code can end up in
+machine code: this package and `headwater.wire`. Another source is another folder; a stale kernel cannot be found.
+
+    HEADWATER_CACHE          the folder to keep caches in; else XDG_CACHE_HOME/headwater, else ~/.cache/headwater
+    HEADWATER_DEBUG_KERNELS  1: no compiling; kernels run as Python and guard.py checks every address (slow, for tests)
+
+The debug build exists per process (the variable) and side by side with the compiled one (`debug_copy`, for tests).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numba.core import config
+
+from headwater.kernels import guard
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PACKAGE = Path(__file__).parent
+CACHES_KEPT = 6  # source versions whose machine code stays on disk: an upgrade, its rollback and some branches
+
+numba_config: Any = config  # untyped
+_debug = os.environ.get("HEADWATER_DEBUG_KERNELS", "") not in ("", "0")
+_built: list[tuple[str, Any]] = []
+
+
+def debugging() -> bool:
+    """Whether kernels defined now are the checked Python build."""
+    return _debug
+
+
+def source_hash(folders: tuple[Path, ...] = (PACKAGE, PACKAGE.parent / "wire")) -> str:
+    """Sixteen hex digits that change with any byte of any source that kernels are made of."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
+        digest.update(f"{path.parent.name}/{path.name}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def cache_home() -> Path:
+    """The folder all caches of this user lie in; HEADWATER_CACHE overrides."""
+    if override := os.environ.get("HEADWATER_CACHE"):
+        return Path(override)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "headwater"
+
+
+def prune(home: Path, keep: int = CACHES_KEPT) -> list[Path]:
+    """Delete all but the `keep` kernel caches used last; returns what went. A process that still runs from a deleted
+    cache has its code in memory and writes its folder anew when it compiles more."""
+    dated: list[tuple[float, Path]] = []
+    for path in home.glob("kernels-*"):
+        with suppress(FileNotFoundError):  # another process prunes as well
+            dated.append((path.stat().st_mtime, path))
+    gone = [path for _, path in sorted(dated, reverse=True)[keep:]]
+    for path in gone:
+        shutil.rmtree(path, ignore_errors=True)
+    return gone
+
+
+@functools.cache
+def cache_folder() -> Path | None:
+    """Where the machine code of this very source lies; None when no folder can be written (then every process
+    compiles for itself)."""
+    try:
+        home = cache_home()
+        folder = home / f"kernels-{source_hash()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)
+        prune(home)
+    except (OSError, RuntimeError):  # RuntimeError: no home directory
+        return None
+    return folder
+
+
+def _compile(function: F, **options: Any) -> F:
+    """njit with the cache in our folder. numba reads its CACHE_DIR once, here; it is put back at once so that other
+    users of numba in this process keep their caches where they were."""
+    folder = cache_folder()
+    if folder is None:
+        return cast(F, numba.njit(nogil=True, **options)(function))
+    before = numba_config.CACHE_DIR
+    numba_config.CACHE_DIR = str(folder)
+    try:
+        return cast(F, numba.njit(nogil=True, cache=True, **options)(function))
+    finally:
+        numba_config.CACHE_DIR = before
+
+
+def _checked(function: F) -> F:
+    """Run as Python: the array arguments may be touched while the call lasts, and unsigned arithmetic wraps without
+    the warning numpy gives for scalars."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+        with guard.registered(*arrays), np.errstate(over="ignore"):
+            return function(*arguments)
+
+    return cast(F, call)
+
+
+def kernel(function: F) -> F:
+    """A kernel that Python calls: releases the GIL, compiled once per signature and cached on disk."""
+    if _debug:
+        return _checked(function)
+    built = _compile(function)
+    _built.append((f"{function.__module__}.{function.__name__}", built))
+    return built
+
+
+def inline_kernel(function: F) -> F:
+    """A kernel for kernels: forced into its callers, so it costs no call."""
+    return _checked(function) if _debug else _compile(function, forceinline=True)
+
+
+def built_kernels() -> list[tuple[str, Any]]:
+    """(name, dispatcher) of every compiled `@kernel` that was imported so far, in order."""
+    return list(_built)
+
+
+def debug_copy(name: str) -> ModuleType:
+    """A second, checked build of a kernel module beside the compiled one, for tests.
+
+    The module and the kernels it imports are executed anew under the debug decorators; sys.modules ends as it was.
+    Classes of the copy are not those of the original.
+    """
+    global _debug  # noqa: PLW0603 - the switch that decorators read
+    if not name.startswith("headwater.kernels."):
+        raise ValueError(f"{name} is not a kernel module")
+    shared = {"headwater.kernels", __name__, guard.__name__}
+    mine = {key: value for key, value in sys.modules.items() if key.startswith("headwater.kernels.")}
+    originals = {key: value for key, value in mine.items() if key not in shared}
+    before, package = _debug, sys.modules["headwater.kernels"]
+    for key in originals:
+        del sys.modules[key]
+    _debug = True
+    try:
+        return importlib.import_module(name)
+    finally:
+        _debug = before
+        for key in [key for key in sys.modules if key.startswith("headwater.kernels.") and key not in shared]:
+            del sys.modules[key]
+            package.__dict__.pop(key.rpartition(".")[2], None)
+        for key, module in originals.items():
+            sys.modules[key] = module
+            setattr(package, key.rpartition(".")[2], module)
