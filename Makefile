@@ -1,0 +1,52 @@
+# The workshop. `make` alone lists the recipes; each does its own set-up, which a stamp makes quick the second time.
+
+BIN   := .venv/bin
+READY := .venv/ready
+# tools/setup.sh writes JAVA_HOME here when the machine's default Java is not the one to use.
+RUN   := . ./.venv/env.sh &&
+# Two workers, a file to a worker; everything that needs Spark shares one of them (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup -q
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-one check lint format types imports warm bench docs clean
+
+help: ## list the recipes
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml tools/setup.sh
+	@sh tools/setup.sh
+	@touch $(READY)
+
+setup: $(READY) ## make .venv, install headwater and what it needs, look for Java
+
+demo: $(READY) ## a year of flights through node, crash and mirror; ends with: the table equals the node
+	@$(RUN) $(BIN)/headwater demo $(DEMO)
+
+test: $(READY) warm ## every test
+	@$(RUN) $(PYTEST) $(TESTS)
+
+warm: $(READY)
+	@$(RUN) $(BIN)/python -c "from headwater import kernels; kernels.warm()"
+
+check: lint types imports test ## all that CI runs: ruff, mypy, import contracts, tests
+
+lint: $(READY) ## ruff: rules and format
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+format: $(READY) ## let ruff repair what it can
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+types: $(READY) ## mypy --strict
+	@$(BIN)/mypy
+
+imports: $(READY) ## which package may import which
+	@$(BIN)/lint-imports
+
+bench: $(READY) warm ## what every claim of speed rests on
+	@$(RUN) $(BIN)/python -m benchmarks $(BENCH)
+
+docs: $(READY) ## write the generated pages of docs/ anew
+	@for tool in tools/write_*.py; do echo $$tool; $(BIN)/python $$tool; done
+
+clean: ## drop the environment, caches and artifacts
+	rm -rf .venv artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,82 @@
+"""How a command fails: one line on stderr and a number, never a traceback for what a user did.
+
+The plan: the group of all commands runs typer without its own ending ("standalone mode") and ends itself:
+
+| what happened                                      | exit | stderr                          |
+|----------------------------------------------------|------|---------------------------------|
+| all went well                                      | 0    |                                 |
+| a HeadwaterError, or the system refused (OSError)  | 1    | `headwater: ` and its message   |
+| a wrong option or argument                         | 2    | `headwater: ` and what to do    |
+| Ctrl-C or SIGTERM before the work was done         | 130, 143 | `headwater: stopped ...`    |
+
+Anything else is a bug of ours and keeps its traceback.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from headwater.cli.stopping import Stopped
+from headwater.errors import HeadwaterError
+
+# typer brings its own copy of click since 0.26; the class above its usage errors is the same thing in both.
+_UsageError: type[Any] = typer.BadParameter.__mro__[1]
+
+
+class InputError(HeadwaterError):
+    """A file given to a command holds something the command cannot take."""
+
+    def __init__(self, path: Path, place: str, why: str) -> None:
+        self.path, self.place, self.why = path, place, why
+        super().__init__(f"{path}, {place}: {why}")
+
+
+class CommandError(HeadwaterError):
+    """The command did its work and the answer is no; the message says what was expected and what was found."""
+
+
+class Commands(TyperGroup):
+    """All commands; ends the process as the table above says."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one command line and exit; raises SystemExit always, as the one it replaces does."""
+        kwargs["standalone_mode"] = False
+        sys.exit(_ending(super().main, *args, **kwargs))
+
+
+def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
+    """Run and turn whatever came of it into an exit status."""
+    try:
+        result = run(*args, **kwargs)
+    except Stopped as stop:
+        return _say(str(stop), 128 + stop.signal)
+    except typer.Abort:
+        return _say("stopped", 130)
+    except _UsageError as error:
+        return _say(_usage(error), 2)
+    except HeadwaterError as error:
+        return _say(str(error), 1)
+    except OSError as error:
+        return _say(_system(error), 1)
+    return result if isinstance(result, int) else 0
+
+
+def _say(message: str, status: int) -> int:
+    """Print the one line; a message of several lines is folded into one."""
+    print("headwater:", " ".join(message.split()), file=sys.stderr)
+    return status
+
+
+def _usage(error: Any) -> str:
+    """Say what is wrong, and where the right form is written."""
+    where = error.ctx.command_path if error.ctx is not None else "headwater"
+    return f"{error.format_message()} See: {where} --help"
+
+
+def _system(error: OSError) -> str:
+    """`path: No such file or directory`, without the number in brackets."""
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
