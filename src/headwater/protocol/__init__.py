@@ -1,0 +1,1 @@
+"""Messages become events: each end of a conversation as an object without socket, thread or clock."""
