@@ -1,0 +1,388 @@
+"""Every error headwater raises, on one page.
+
+    HeadwaterError
+    +-- ProtocolError            the rules of the conversation were broken
+    |   +-- LocalProtocolError   by us: we were about to send nonsense
+    |   +-- RemoteProtocolError  by the peer
+    |       +-- BadFrame         the byte stream can't be cut into frames any more: close the connection
+    |       +-- BadMessage       one frame is wrong inside: answer `status`, the connection lives on
+    +-- TransportError           the connection failed, whatever was said on it
+    |   +-- PeerSilent, ConnectionLost
+    +-- StatusError              the server answered, and the answer is no (one subclass for each status clients meet)
+    +-- RollbackRequired         the histories of the two ends differ
+    +-- StorageError
+    |   +-- CorruptStore, DiskFull, StoreLocked
+    +-- OptionError              a setting has a value it can't have
+
+Fields come first and are the exception's `args`, so that every error survives pickling (Spark moves them between
+processes); the text is made from the fields, with numbers and, where there is one, the next step.
+"""
+
+# ruff: noqa: N818 -- names say what happened; "Error" at the end of each would say nothing more
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+__all__ = [
+    "BadFrame",
+    "BadMessage",
+    "ConnectionLost",
+    "CorruptStore",
+    "DiskFull",
+    "HeadwaterError",
+    "LocalProtocolError",
+    "OptionError",
+    "PeerSilent",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "RollbackRequired",
+    "StatusError",
+    "StorageError",
+    "StoreLocked",
+    "TransportError",
+    "error_for",
+]
+
+
+class HeadwaterError(Exception):
+    """The root: catching it catches all that headwater raises on purpose."""
+
+
+# --------------------------------------------------------------------------- the conversation
+
+
+class ProtocolError(HeadwaterError):
+    """The rules of the conversation were broken; `problem` says how."""
+
+    def __init__(self, problem: str, *more: object) -> None:
+        super().__init__(problem, *more)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class LocalProtocolError(ProtocolError):
+    """We were about to break the rules: a mistake of the caller, nothing was sent."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the rules."""
+
+
+class BadFrame(RemoteProtocolError):
+    """The bytes can't be cut into frames from here on; the only answer is to close the connection."""
+
+
+class BadMessage(RemoteProtocolError):
+    """One frame is whole but wrong inside; a server answers `status` and goes on."""
+
+    def __init__(self, name: str, opcode: int, problem: str, status: int = 0x04) -> None:
+        super().__init__(name, opcode, problem, status)
+        self.name, self.opcode, self.problem, self.status = name, opcode, problem, status
+
+    def __str__(self) -> str:
+        return f"{self.name} (opcode 0x{self.opcode:02x}): {self.problem}"
+
+
+# --------------------------------------------------------------------------- the connection
+
+
+class TransportError(HeadwaterError):
+    """The connection failed, whatever was said on it."""
+
+
+class PeerSilent(TransportError):
+    """Nothing came from the peer for `quiet_seconds`: it is taken for dead."""
+
+    def __init__(self, peer: str, quiet_seconds: float) -> None:
+        super().__init__(peer, quiet_seconds)
+        self.peer, self.quiet_seconds = peer, quiet_seconds
+
+    def __str__(self) -> str:
+        return (
+            f"{self.peer}: nothing heard for {self.quiet_seconds:g} s; connect again and resume from the last position"
+        )
+
+
+class ConnectionLost(TransportError):
+    """The connection to `peer` could not be made, or broke."""
+
+    def __init__(self, peer: str, reason: str) -> None:
+        super().__init__(peer, reason)
+        self.peer, self.reason = peer, reason
+
+    def __str__(self) -> str:
+        return f"{self.peer}: {self.reason}"
+
+
+# --------------------------------------------------------------------------- answers
+
+
+class StatusError(HeadwaterError):
+    """The server answered with a status other than success.
+
+    A subclass registers itself by its number; `error_for` finds it. A status without a class of its own
+    is a plain StatusError that carries number and name.
+
+    Args:
+        context: what was asked, or what the server wrote to explain itself.
+        status: the number, for a status without a subclass.
+    """
+
+    registered: ClassVar[dict[int, type[StatusError]]] = {}
+    names: ClassVar[dict[int, str]] = {}
+    number: ClassVar[int] = 0
+    retriable: ClassVar[bool] = False
+
+    def __init_subclass__(cls, *, status: int, retriable: bool = False) -> None:
+        super().__init_subclass__()
+        cls.number, cls.retriable = status, retriable
+        StatusError.registered[status] = cls
+
+    def __init__(self, context: str = "", status: int | None = None) -> None:
+        self.context = context
+        self.status = self.number if status is None else status
+        super().__init__(context, self.status)
+
+    @property
+    def name(self) -> str:
+        """The specification's name of the status, such as KEY_ENOENT."""
+        return StatusError.names.get(self.status, "a status the specification does not name")
+
+    def __str__(self) -> str:
+        meaning = (type(self).__doc__ or "").partition("\n")[0] if type(self) is not StatusError else ""
+        told = f"{self.context}: " if self.context else ""
+        return f"{told}{self.name} (status 0x{self.status:02x})" + (f": {meaning}" if meaning else "")
+
+
+class KeyNotFound(StatusError, status=0x01):
+    """There is no such key (on a stream: no such stream)."""
+
+
+class KeyExists(StatusError, status=0x02):
+    """The key is there already, or its CAS is not the one given; read it again, then decide."""
+
+
+class TooBig(StatusError, status=0x03):
+    """The value or key is larger than the server takes."""
+
+
+class InvalidArguments(StatusError, status=0x04):
+    """The server finds the request malformed or its values impossible."""
+
+
+class NotStored(StatusError, status=0x05):
+    """There is nothing to append or prepend to."""
+
+
+class NotANumber(StatusError, status=0x06):
+    """The value is not a decimal number, so it can't be counted up or down."""
+
+
+class NotMyVbucket(StatusError, status=0x07, retriable=True):
+    """Another node owns this vbucket; fetch the map again, then retry."""
+
+
+class NoBucket(StatusError, status=0x08):
+    """No bucket is selected on this connection; select one first."""
+
+
+class Locked(StatusError, status=0x09, retriable=True):
+    """The document is locked; unlock it with its CAS, or wait until the lock runs out."""
+
+
+class StreamNotFound(StatusError, status=0x0A):
+    """The peer has no such stream."""
+
+
+class OpaqueNoMatch(StatusError, status=0x0B):
+    """The message's opaque is not that of the stream."""
+
+
+class NotLocked(StatusError, status=0x0E):
+    """The document is not locked, so there is nothing to unlock."""
+
+
+class CasInvalid(StatusError, status=0x0F):
+    """A CAS of 0 or of all ones can't be stored."""
+
+
+class AuthStale(StatusError, status=0x1F):
+    """The user changed since this connection authenticated; authenticate again."""
+
+
+class AuthError(StatusError, status=0x20):
+    """User name or password is wrong."""
+
+
+class OutOfRange(StatusError, status=0x22):
+    """A number lies outside what is possible: for a stream, start > end or start outside its snapshot."""
+
+
+class NoAccess(StatusError, status=0x24):
+    """The user may not do this (or has not authenticated yet)."""
+
+
+class NotInitialized(StatusError, status=0x25, retriable=True):
+    """The node is not set up yet."""
+
+
+class UnknownCommand(StatusError, status=0x81):
+    """The server does not know this opcode."""
+
+
+class OutOfMemory(StatusError, status=0x82, retriable=True):
+    """The server is short of memory; retry later."""
+
+
+class NotSupported(StatusError, status=0x83):
+    """The server knows the command but does not do it, or not on this connection."""
+
+
+class InternalError(StatusError, status=0x84):
+    """The server failed inside; its log says more."""
+
+
+class Busy(StatusError, status=0x85, retriable=True):
+    """The server is busy; retry."""
+
+
+class TemporaryFailure(StatusError, status=0x86, retriable=True):
+    """Not now: the server is starting, full or paused; retry with a growing delay."""
+
+
+class XattrInvalid(StatusError, status=0x87):
+    """The extended attributes in the value can't be read."""
+
+
+class UnknownCollection(StatusError, status=0x88):
+    """The collection does not exist (any more)."""
+
+
+class UnknownScope(StatusError, status=0x8C):
+    """The scope does not exist (any more)."""
+
+
+class StreamIdInvalid(StatusError, status=0x8D):
+    """A stream id is missing, unexpected or not one of this vbucket's."""
+
+
+class DurabilityInvalidLevel(StatusError, status=0xA0):
+    """The durability level is not 1, 2 or 3."""
+
+
+class DurabilityImpossible(StatusError, status=0xA1):
+    """Not enough replicas are configured for the durability asked."""
+
+
+class SyncWriteInProgress(StatusError, status=0xA2, retriable=True):
+    """Another durable write on this key is under way; retry."""
+
+
+class SyncWriteAmbiguous(StatusError, status=0xA3):
+    """The durable write was not confirmed in time; it may or may not have happened. Read before deciding."""
+
+
+def error_for(status: int, context: str = "") -> StatusError:
+    """Return (not raise) the error that belongs to a response's status.
+
+    Args:
+        status: bytes 6-7 of the response, anything but 0.
+        context: what was asked of whom, e.g. 'get "k1" (vbucket 7)'.
+    """
+    found = StatusError.registered.get(status)
+    return found(context) if found else StatusError(context, status)
+
+
+def name_statuses(names: Mapping[int, str]) -> None:
+    """Teach the errors the specification's status names (called once, by headwater.wire.status)."""
+    StatusError.names.update(names)
+
+
+# --------------------------------------------------------------------------- histories
+
+
+class RollbackRequired(HeadwaterError):
+    """The two ends' histories of a vbucket differ after seqno `common`.
+
+    Args:
+        vbucket: which.
+        requested: the seqno we wanted to continue from.
+        common: the last seqno both share; what lies after it must be dropped before asking again.
+        reason: the rule that decided, in words.
+    """
+
+    def __init__(self, vbucket: int, requested: int, common: int, reason: str = "") -> None:
+        super().__init__(vbucket, requested, common, reason)
+        self.vbucket, self.requested, self.common, self.reason = vbucket, requested, common, reason
+
+    def __str__(self) -> str:
+        because = f" ({self.reason})" if self.reason else ""
+        return (
+            f"vbucket {self.vbucket}: cannot continue from seqno {self.requested}; the node shares our history up to "
+            f"seqno {self.common} only{because}. Drop what lies after it, then ask again from {self.common}"
+        )
+
+
+# --------------------------------------------------------------------------- storage and settings
+
+
+class StorageError(HeadwaterError):
+    """The store can't do what was asked of it."""
+
+
+class CorruptStore(StorageError):
+    """A file of the store is damaged at a place no crash explains; nothing was changed or skipped."""
+
+    def __init__(self, path: str | Path, offset: int, why: str) -> None:
+        super().__init__(path, offset, why)
+        self.path, self.offset, self.why = path, offset, why
+
+    def __str__(self) -> str:
+        return f"{self.path}: byte {self.offset}: {self.why}; restore the directory from a copy"
+
+
+class DiskFull(StorageError):
+    """The disk has no room for `needed_bytes` more; reads go on, writes are refused until there is room."""
+
+    def __init__(self, path: str | Path, needed_bytes: int = 0) -> None:
+        super().__init__(path, needed_bytes)
+        self.path, self.needed_bytes = path, needed_bytes
+
+    def __str__(self) -> str:
+        need = f"no room for {self.needed_bytes} more bytes" if self.needed_bytes else "no room left"
+        return f"{self.path}: {need}; free some space, writing resumes by itself"
+
+
+class StoreLocked(StorageError):
+    """Another process has the store open."""
+
+    def __init__(self, path: str | Path, holder: str = "") -> None:
+        super().__init__(path, holder)
+        self.path, self.holder = path, holder
+
+    def __str__(self) -> str:
+        who = self.holder or "another process"
+        return f"{self.path}: {who} has this store open; stop it, or choose another directory"
+
+
+class OptionError(HeadwaterError, ValueError):
+    """A setting has a value it can't have.
+
+    Args:
+        name: the option.
+        value: what was given.
+        allowed: what would have been right, as a phrase: "a vbucket list such as 0-511,700".
+    """
+
+    def __init__(self, name: str, value: object, allowed: str) -> None:
+        super().__init__(name, value, allowed)
+        self.name, self.value, self.allowed = name, value, allowed
+
+    def __str__(self) -> str:
+        shown = f'"{self.value}"' if isinstance(self.value, str) else repr(self.value)
+        return f'option "{self.name}": {shown} is not {self.allowed}'

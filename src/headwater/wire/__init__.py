@@ -1,0 +1,9 @@
+"""Bytes <-> messages: the frame, and every message of the memcached, TAP, UPR and DCP families declared once.
+
+    header, framing      the 24-byte header, cutting a stream into frames, framing extras
+    layout, codec        what a declaration is made of
+    memcached, dcp, upr, tap   the declarations; `dialect.decode` finds the right one for a frame
+    reference            the reference pages under docs/protocol, printed from the declarations
+
+Nothing here does I/O or knows the time.
+"""

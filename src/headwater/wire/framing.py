@@ -1,0 +1,173 @@
+"""From a stream of bytes, cut anywhere, to whole frames; and what framing extras hold.
+
+`FrameBuffer` keeps what is not yet a whole frame. The 24 bytes of a header are judged as soon as they are there, so
+a peer that announces more than 30 MiB, or sections that do not fit their body, is refused before its body is kept.
+
+Framing extras (magics 0x08, 0x18) are objects one after the other: a byte with the id in its high and the length in
+its low half, then the data. 15 in either half is an escape: 15 plus the next byte; the id's next byte comes first.
+Source: specification, wire.md 1.3 and 1.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from headwater.errors import BadFrame, BadMessage, LocalProtocolError
+from headwater.wire.header import HEADER_BYTES, Frame, lengths
+
+__all__ = [
+    "FrameBuffer",
+    "FrameInfo",
+    "RequestInfo",
+    "ResponseInfo",
+    "decode_duration",
+    "decode_framing",
+    "encode_duration",
+    "encode_framing",
+    "stream_id_framing",
+    "stream_id_of",
+]
+
+
+class FrameBuffer:
+    """Cut received bytes into frames; how the bytes were cut on their way changes nothing.
+
+    After a bad header the buffer is dead: `failure` is set and every further call raises it.
+    """
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self.failure: BadFrame | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of an unfinished frame that are waiting for the rest."""
+        return len(self._kept)
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> list[Frame]:
+        """Return the frames that `data` completes, oldest first.
+
+        Frames before a bad header are still returned; look at `failure` after each call, or call again.
+
+        Raises:
+            BadFrame: as told by `header.lengths`, when nothing whole stands before it. Close the connection.
+        """
+        if self.failure is None:
+            self._kept += data
+            frames = list(self._whole_frames())
+            if frames or self.failure is None:
+                return frames
+        raise self.failure
+
+    def _whole_frames(self) -> Iterator[Frame]:
+        """Yield the whole frames kept, then forget their bytes, judging each header as soon as it is there."""
+        at, end = 0, len(self._kept)
+        with memoryview(self._kept) as kept:
+            try:
+                while end - at >= HEADER_BYTES and (size := lengths(kept, at).frame) <= end - at:
+                    yield Frame.decode(kept[at : at + size])
+                    at += size
+            except BadFrame as failure:
+                self.failure, at = failure, end
+        del self._kept[:at]
+
+
+class RequestInfo(IntEnum):
+    """Ids of the objects in a request's framing extras; 3 is retired."""
+
+    BARRIER = 0
+    DURABILITY = 1
+    STREAM_ID = 2
+    IMPERSONATE_USER = 4
+    PRESERVE_TTL = 5
+    EXTRA_PRIVILEGE = 6
+    IMPERSONATE_TOKEN = 7
+
+
+class ResponseInfo(IntEnum):
+    """Ids of the objects in a response's framing extras."""
+
+    SERVER_DURATION = 0
+    READ_UNITS = 1
+    WRITE_UNITS = 2
+    THROTTLE_DURATION = 3
+
+
+class FrameInfo(NamedTuple):
+    """One object of the framing extras: its id (0 to 270) and data (0 to 270 bytes)."""
+
+    id: int
+    data: bytes
+
+
+_ESCAPE = 15
+_NIBBLE_MAX = _ESCAPE + 0xFF
+
+
+def encode_framing(objects: Iterable[FrameInfo]) -> bytes:
+    """Return framing extras holding `objects` in the order given."""
+    return b"".join(_encode_object(info) for info in objects)
+
+
+def _encode_object(info: FrameInfo) -> bytes:
+    if not 0 <= info.id <= _NIBBLE_MAX or len(info.data) > _NIBBLE_MAX:
+        raise LocalProtocolError(f"frame info {info.id} with {len(info.data)} bytes: both go up to {_NIBBLE_MAX}")
+    halves = [min(info.id, _ESCAPE), min(len(info.data), _ESCAPE)]
+    more = [number - _ESCAPE for number in (info.id, len(info.data)) if number >= _ESCAPE]
+    return bytes([halves[0] << 4 | halves[1], *more]) + info.data
+
+
+def decode_framing(framing: bytes) -> list[FrameInfo]:
+    """Return the objects of a frame's framing extras.
+
+    Raises:
+        BadMessage: an object is cut short.
+    """
+    found, at = [], 0
+    while at < len(framing):
+        info, at = _decode_object(framing, at)
+        found.append(info)
+    return found
+
+
+def _decode_object(framing: bytes, at: int) -> tuple[FrameInfo, int]:
+    first, at = framing[at], at + 1
+    numbers = [first >> 4, first & 0x0F]
+    for which in (0, 1):
+        if numbers[which] == _ESCAPE:
+            numbers[which] += int.from_bytes(_take(framing, at, 1))
+            at += 1
+    return FrameInfo(numbers[0], _take(framing, at, numbers[1])), at + numbers[1]
+
+
+def _take(framing: bytes, at: int, count: int) -> bytes:
+    if len(framing) - at < count:
+        raise BadMessage("framing extras", 0, f"{count} bytes expected at offset {at} of {len(framing)}")
+    return framing[at : at + count]
+
+
+def stream_id_framing(stream_id: int) -> bytes:
+    """Return the framing extras 22 hi lo that name a stream of a vbucket (1 to 65535). Source: dcp.md 2.21."""
+    return encode_framing([FrameInfo(RequestInfo.STREAM_ID, stream_id.to_bytes(2))])
+
+
+def stream_id_of(framing: bytes) -> int | None:
+    """Return the stream id in a frame's framing extras, or None when there is none."""
+    for info in decode_framing(framing):
+        if info.id == RequestInfo.STREAM_ID:
+            if len(info.data) != 2:
+                raise BadMessage("stream id", RequestInfo.STREAM_ID, f"{len(info.data)} bytes, expected 2")
+            return int.from_bytes(info.data)
+    return None
+
+
+def encode_duration(microseconds: float) -> int:
+    """Return a server or throttle duration as its 16 bits: (microseconds * 2) ** (1 / 1.74), at most 65535."""
+    return min(round((microseconds * 2) ** (1 / 1.74)), 0xFFFF)
+
+
+def decode_duration(encoded: int) -> float:
+    """Return the microseconds that the 16 bits of a duration stand for, to within the encoding's roundness."""
+    return float(encoded) ** 1.74 / 2

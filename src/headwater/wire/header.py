@@ -1,0 +1,219 @@
+"""The frame: 24 bytes of header, then framing extras, extras, key and value.
+
+    offset  0      1       2-3         4           5         6-7               8-11         12-15   16-23
+            magic  opcode  key length  extras len  datatype  vbucket / status  body length  opaque  CAS
+
+All integers are unsigned and big-endian. With the flexible magics (0x08, 0x18) byte 2 is the length of the framing
+extras and byte 3 that of the key. The body is everything after the header; the value is what extras and key leave
+of it. Source: specification, wire.md 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+
+from headwater.errors import BadFrame, LocalProtocolError
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "FLEXIBLE",
+    "HEADER",
+    "HEADER_BYTES",
+    "KEY_BYTES_MAX",
+    "RESPONSES",
+    "VALUE_BYTES_MAX",
+    "Frame",
+    "Lengths",
+    "Magic",
+    "lengths",
+    "response",
+]
+
+
+class Magic(IntEnum):
+    """The first byte: which way a frame travels, and how its header reads."""
+
+    CLIENT_REQUEST = 0x80
+    CLIENT_RESPONSE = 0x81
+    SERVER_REQUEST = 0x82
+    SERVER_RESPONSE = 0x83
+    FLEXIBLE_REQUEST = 0x08
+    FLEXIBLE_RESPONSE = 0x18
+
+
+RESPONSES = frozenset({Magic.CLIENT_RESPONSE, Magic.SERVER_RESPONSE, Magic.FLEXIBLE_RESPONSE})
+FLEXIBLE = frozenset({Magic.FLEXIBLE_REQUEST, Magic.FLEXIBLE_RESPONSE})
+_MAGICS = frozenset(int(magic) for magic in Magic)
+
+HEADER = Struct(">BBHBBHIIQ")
+HEADER_BYTES = HEADER.size
+
+BODY_BYTES_MAX = 30 * 1024 * 1024
+VALUE_BYTES_MAX = 20 * 1024 * 1024
+KEY_BYTES_MAX = 250
+
+_U8, _U16, _U32, _U64 = 0xFF, 0xFFFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
+
+
+@dataclass(slots=True, frozen=True)
+class Lengths:
+    """How long the sections of a frame are, in bytes, as its header tells."""
+
+    framing: int
+    extras: int
+    key: int
+    body: int
+
+    @property
+    def frame(self) -> int:
+        """Bytes of the whole frame, header included."""
+        return HEADER_BYTES + self.body
+
+
+def lengths(data: bytes | bytearray | memoryview, offset: int = 0) -> Lengths:
+    """Read and check the lengths of the frame whose header starts at `offset`; 24 bytes must be there.
+
+    Raises:
+        BadFrame: unknown magic, sections longer than the body, or a body over 30 MiB. After any of these the
+            stream can't be cut into frames any more (wire.md 1.3); nothing should be answered.
+    """
+    magic, opcode, key, extras, _, _, body, _, _ = HEADER.unpack_from(data, offset)
+    if magic not in _MAGICS:
+        raise BadFrame(f"a frame starts with byte 0x{magic:02x}, which is no magic")
+    framing = 0
+    if magic in FLEXIBLE:
+        framing, key = key >> 8, key & 0xFF
+    if framing + extras + key > body:
+        raise BadFrame(
+            f"opcode 0x{opcode:02x}: {framing} bytes of framing, {extras} of extras and {key} of key "
+            f"do not fit into a body of {body}"
+        )
+    if body > BODY_BYTES_MAX:
+        raise BadFrame(f"opcode 0x{opcode:02x}: a body of {body} bytes; {BODY_BYTES_MAX} are allowed")
+    return Lengths(framing, extras, key, body)
+
+
+@dataclass(slots=True, frozen=True)
+class Frame:
+    """One frame, its sections apart. For a response `vbucket` holds the status (see `status`).
+
+    TAP puts an engine-private section between extras and key; in a Frame its bytes are simply the first of what
+    follows the extras (`headwater.wire.tap` takes them apart).
+    """
+
+    magic: int
+    opcode: int
+    key: bytes = b""
+    extras: bytes = b""
+    value: bytes = b""
+    datatype: int = 0
+    vbucket: int = 0
+    opaque: int = 0
+    cas: int = 0
+    framing: bytes = b""
+
+    @property
+    def status(self) -> int:
+        """The same two bytes read as a response's status."""
+        return self.vbucket
+
+    @property
+    def is_response(self) -> bool:
+        """Whether this answers something."""
+        return self.magic in RESPONSES
+
+    def __len__(self) -> int:
+        """Bytes on the wire, header included."""
+        return HEADER_BYTES + len(self.framing) + len(self.extras) + len(self.key) + len(self.value)
+
+    def encode(self) -> bytes:
+        """Return the frame's bytes.
+
+        Raises:
+            LocalProtocolError: a number or section is larger than its place in the header.
+        """
+        self._check()
+        key_field = len(self.framing) << 8 | len(self.key) if self.magic in FLEXIBLE else len(self.key)
+        body = len(self) - HEADER_BYTES
+        header = HEADER.pack(
+            self.magic,
+            self.opcode,
+            key_field,
+            len(self.extras),
+            self.datatype,
+            self.vbucket,
+            body,
+            self.opaque,
+            self.cas,
+        )
+        return b"".join((header, self.framing, self.extras, self.key, self.value))
+
+    def _check(self) -> None:
+        """Hold every number against the room the header has for it."""
+        flexible = self.magic in FLEXIBLE
+        if self.magic not in _MAGICS:
+            raise LocalProtocolError(f"magic 0x{self.magic:02x} is none of the six")
+        for name, found, highest in (
+            ("opcode", self.opcode, _U8),
+            ("datatype", self.datatype, _U8),
+            ("vbucket or status", self.vbucket, _U16),
+            ("opaque", self.opaque, _U32),
+            ("cas", self.cas, _U64),
+            ("framing length", len(self.framing), _U8 if flexible else 0),
+            ("extras length", len(self.extras), _U8),
+            ("key length", len(self.key), _U8 if flexible else _U16),
+            ("body length", len(self) - HEADER_BYTES, BODY_BYTES_MAX),
+        ):
+            if not 0 <= found <= highest:
+                raise LocalProtocolError(f"opcode 0x{self.opcode:02x}: {name} is {found}, allowed are 0 to {highest}")
+
+    @classmethod
+    def decode(cls, data: bytes | bytearray | memoryview) -> Frame:
+        """Read exactly one frame; its sections are copies.
+
+        Raises:
+            BadFrame: the bytes are not one whole frame.
+        """
+        if len(data) < HEADER_BYTES:
+            raise BadFrame(f"a frame has {HEADER_BYTES} bytes of header, here are {len(data)} bytes in all")
+        found = lengths(data)
+        if len(data) != found.frame:
+            raise BadFrame(f"opcode 0x{data[1]:02x}: {found.frame} bytes declared, {len(data)} bytes given")
+        return cls._cut(data, found)
+
+    @classmethod
+    def _cut(cls, data: bytes | bytearray | memoryview, found: Lengths) -> Frame:
+        """Take the sections out of one whole frame whose lengths were checked."""
+        magic, opcode, _, _, datatype, vbucket, _, opaque, cas = HEADER.unpack_from(data)
+        extras_at = HEADER_BYTES + found.framing
+        key_at = extras_at + found.extras
+        value_at = key_at + found.key
+        return cls(
+            magic=magic,
+            opcode=opcode,
+            key=bytes(data[key_at:value_at]),
+            extras=bytes(data[extras_at:key_at]),
+            value=bytes(data[value_at : found.frame]),
+            datatype=datatype,
+            vbucket=vbucket,
+            opaque=opaque,
+            cas=cas,
+            framing=bytes(data[HEADER_BYTES:extras_at]),
+        )
+
+
+def response(
+    request: Frame,
+    status: int = 0,
+    *,
+    extras: bytes = b"",
+    key: bytes = b"",
+    value: bytes = b"",
+    datatype: int = 0,
+    cas: int = 0,
+) -> Frame:
+    """Return the answer to `request`: same opcode, same four bytes of opaque, no framing extras."""
+    magic = Magic.SERVER_RESPONSE if request.magic == Magic.SERVER_REQUEST else Magic.CLIENT_RESPONSE
+    return Frame(magic, request.opcode, key, extras, value, datatype, status, request.opaque, cas)
