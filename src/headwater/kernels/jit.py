@@ -19,8 +19,8 @@ import importlib
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -28,6 +28,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 from numba.core import config
+from numpy.typing import NDArray
 
 from headwater.kernels import guard
 
@@ -38,6 +39,7 @@ CACHES_KEPT = 6  # source versions whose machine code stays on disk: an upgrade,
 
 numba_config: Any = config  # untyped
 _debug = os.environ.get("HEADWATER_DEBUG_KERNELS", "") not in ("", "0")
+_guarding = _debug  # whether a checked kernel exists in this process, here or in a debug copy
 _built: list[tuple[str, Any]] = []
 
 
@@ -105,17 +107,44 @@ def _compile(function: F, **options: Any) -> F:
         numba_config.CACHE_DIR = before
 
 
+def _arrays(argument: Any) -> Iterator[NDArray[Any]]:
+    """The arrays of a kernel's argument: itself, or the members of a (named) tuple."""
+    if isinstance(argument, np.ndarray):
+        yield argument
+    elif isinstance(argument, tuple):
+        for member in argument:
+            yield from _arrays(member)
+
+
 def _checked(function: F) -> F:
     """Run as Python: the array arguments may be touched while the call lasts, and unsigned arithmetic wraps without
     the warning numpy gives for scalars."""
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+        arrays = [array for argument in arguments for array in _arrays(argument)]
         with guard.registered(*arrays), np.errstate(over="ignore"):
             return function(*arguments)
 
     return cast(F, call)
+
+
+class _Unchecked:
+    """The compiled build's `reachable`: nothing to do."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+
+_UNCHECKED = _Unchecked()
+
+
+def reachable(*arrays: NDArray[Any]) -> AbstractContextManager[None]:
+    """Around a call that hands over addresses: in the debug build, the kernel may touch these arrays meanwhile."""
+    return guard.registered(*arrays) if _guarding else _UNCHECKED
 
 
 def kernel(function: F) -> F:
@@ -129,7 +158,7 @@ def kernel(function: F) -> F:
 
 def inline_kernel(function: F) -> F:
     """A kernel for kernels: forced into its callers, so it costs no call."""
-    return _checked(function) if _debug else _compile(function, forceinline=True)
+    return function if _debug else _compile(function, forceinline=True)
 
 
 def built_kernels() -> list[tuple[str, Any]]:
@@ -143,7 +172,7 @@ def debug_copy(name: str) -> ModuleType:
     The module and the kernels it imports are executed anew under the debug decorators; sys.modules ends as it was.
     Classes of the copy are not those of the original.
     """
-    global _debug  # noqa: PLW0603 - the switch that decorators read
+    global _debug, _guarding  # noqa: PLW0603 - the switches that decorators and `reachable` read
     if not name.startswith("headwater.kernels."):
         raise ValueError(f"{name} is not a kernel module")
     shared = {"headwater.kernels", __name__, guard.__name__}
@@ -152,7 +181,7 @@ def debug_copy(name: str) -> ModuleType:
     before, package = _debug, sys.modules["headwater.kernels"]
     for key in originals:
         del sys.modules[key]
-    _debug = True
+    _debug = _guarding = True
     try:
         return importlib.import_module(name)
     finally:

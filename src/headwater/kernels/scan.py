@@ -1,0 +1,192 @@
+"""Find the frames in a received buffer, believing no length field before it is checked.
+
+A frame is a 24-byte header and a body; the header says how long the body is and how it divides into framing extras,
+extras, key and value (wire.md 1). A buffer that ends inside a frame is normal: `consumed` says where the last whole
+frame ends, `needed` how many bytes the next one takes. A header that contradicts itself is refused as soon as it is
+complete, whether or not its body has arrived: nothing behind it can be trusted, so the connection is over.
+
+`check_header` is shared with the decoder in decode.py; both refuse the same bytes for the same reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.kernels.intrinsics import load32, load64
+from headwater.kernels.jit import inline_kernel, kernel, reachable
+
+U = np.uintp
+
+HEADER: Final = 24
+BODY_MAX: Final = 30 * 1024 * 1024
+
+
+class Stop(IntEnum):
+    """Why a kernel came to the end of what it could do. From BAD_MAGIC on it is a refusal: the frame at `consumed`
+    breaks the rules, and everything before it was processed in full."""
+
+    NEED_MORE = 0
+    """The buffer is used up, or ends inside a frame of `needed` bytes."""
+    FULL = 1
+    """No room in the output for the next frame; take the output away and call again from `consumed`."""
+    FRAME_TOO_LARGE = 2
+    """The output is empty and still too small for the next frame, which takes `needed` bytes."""
+    CONTROLS_FULL = 3
+    """The list of control frames is full; handle them and call again from `consumed`."""
+
+    BAD_MAGIC = 16
+    """The first byte of a header is none of 80, 81, 82, 83, 08, 18."""
+    LENGTHS_EXCEED_BODY = 17
+    """Framing extras, extras and key are longer together than the body they are part of."""
+    BODY_TOO_LARGE = 18
+    """The body is said to be larger than 30 MiB."""
+    BAD_EXTRAS = 19
+    """The extras of a stream message have a length its opcode does not know."""
+    EXTENDED_METADATA = 20
+    """nmeta is not 0: the value would end in metadata nobody negotiated."""
+    BAD_MARKER = 21
+    """A snapshot marker of an unknown version, of the wrong length, or that ends before it starts."""
+    MARKER_BEHIND = 22
+    """A snapshot marker announces a range that lies wholly at or before the last seqno."""
+    NO_STREAM = 23
+    """A stream message for a vbucket that no stream was opened for."""
+    WRONG_OPAQUE = 24
+    """A stream message that carries another stream's opaque."""
+    SEQNO_ZERO = 25
+    """A change with seqno 0; the first is 1."""
+    SEQNO_NOT_AFTER_LAST = 26
+    """A change at or before the last seqno of its vbucket."""
+    SEQNO_OUTSIDE_SNAPSHOT = 27
+    """A change outside the announced snapshot, or before any was announced."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the peer broke the rules (as opposed to: more bytes or more room are needed)."""
+        return self >= Stop.BAD_MAGIC
+
+
+# Kernels compare plain integers: numba reads these as constants.
+NEED_MORE: Final = int(Stop.NEED_MORE)
+FULL: Final = int(Stop.FULL)
+BAD_MAGIC: Final = int(Stop.BAD_MAGIC)
+LENGTHS_EXCEED_BODY: Final = int(Stop.LENGTHS_EXCEED_BODY)
+BODY_TOO_LARGE: Final = int(Stop.BODY_TOO_LARGE)
+
+# Fields of a scan's result.
+CONSUMED: Final = 0
+NEEDED: Final = 1
+STOP: Final = 2
+
+
+@inline_kernel
+def is_flexible(word: Any) -> Any:
+    """Whether a header's first eight bytes are of the layout with framing extras (wire.md 1.2: magic 08 and 18)."""
+    magic = word >> np.uint64(56)
+    return magic == np.uint64(0x08) or magic == np.uint64(0x18)
+
+
+@inline_kernel
+def framing_bytes(word: Any) -> Any:
+    """Length of the framing extras: byte 2 in the flexible layout, none in the classic one."""
+    return U((word >> np.uint64(40)) & np.uint64(0xFF)) if is_flexible(word) else U(0)
+
+
+@inline_kernel
+def key_bytes(word: Any) -> Any:
+    """Length of the key: bytes 2-3, or byte 3 alone in the flexible layout."""
+    return U((word >> np.uint64(32)) & (np.uint64(0xFF) if is_flexible(word) else np.uint64(0xFFFF)))
+
+
+@inline_kernel
+def extras_bytes(word: Any) -> Any:
+    """Length of the extras: byte 4."""
+    return U((word >> np.uint64(24)) & np.uint64(0xFF))
+
+
+@inline_kernel
+def check_header(word: Any, body: Any) -> Any:
+    """0, or why this header ends the conversation. wire.md 1.3: any other magic, sections longer than the body, or a
+    body over 30 MiB make the stream unrecoverable.
+
+    Args: the first eight bytes as a big-endian number; the body length.
+    """
+    magic = word >> np.uint64(56)
+    if (magic & np.uint64(0xFC)) != np.uint64(0x80) and not is_flexible(word):
+        return BAD_MAGIC
+    if body > U(BODY_MAX):
+        return BODY_TOO_LARGE
+    if framing_bytes(word) + extras_bytes(word) + key_bytes(word) > body:
+        return LENGTHS_EXCEED_BODY
+    return 0
+
+
+@kernel
+def scan_frames(base: Any, length: Any, offsets: Any, result: Any) -> Any:
+    """Write where each whole frame of [base, base + length) starts; returns how many.
+
+    Args:
+        base, length: address of the buffer and the bytes that are valid in it.
+        offsets: int64 array that takes the starts; its length is the capacity.
+        result: int64[3] that takes CONSUMED (bytes of whole frames), NEEDED (bytes of the frame at CONSUMED, 24 while
+            its header is incomplete) and STOP.
+    """
+    start, end, position = U(base), U(length), U(0)
+    count, stop, needed = 0, NEED_MORE, U(HEADER)
+    while end - position >= U(HEADER):
+        head = start + position
+        body = U(load32(head + U(8)))
+        code = check_header(load64(head), body)
+        if code != 0:
+            stop = code
+            break
+        needed = U(HEADER) + body
+        if needed > end - position:
+            break
+        if count == len(offsets):
+            stop = FULL
+            break
+        offsets[count] = np.int64(position)
+        count += 1
+        position += needed
+        needed = U(HEADER)
+    result[CONSUMED] = np.int64(position)
+    result[NEEDED] = np.int64(needed)
+    result[STOP] = stop
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What a buffer holds.
+
+    Attributes:
+        offsets: int64, where each whole frame starts, in order.
+        consumed: bytes of whole frames; the rest is the beginning of the next frame.
+        needed: bytes of the frame at `consumed`, 24 while its header is incomplete.
+        stop: NEED_MORE, FULL (the capacity is used up) or a refusal of the frame at `consumed`.
+    """
+
+    offsets: NDArray[np.int64]
+    consumed: int
+    needed: int
+    stop: Stop
+
+
+def scan(buffer: bytes | bytearray | memoryview | NDArray[np.uint8], capacity: int | None = None) -> Scanned:
+    """Find the frames of a buffer, `capacity` of them at most (all, unless given)."""
+    view = np.frombuffer(buffer, np.uint8)
+    offsets = np.empty(len(view) // HEADER if capacity is None else capacity, np.int64)
+    result = np.zeros(3, np.int64)
+    with reachable(view):
+        count = int(scan_frames(view.ctypes.data, len(view), offsets, result))
+    return Scanned(offsets[:count], int(result[CONSUMED]), int(result[NEEDED]), Stop(int(result[STOP])))
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    scan(b"")
