@@ -201,8 +201,16 @@ def decide(
     contradiction = check_ranges(claim)
     if contradiction is not None:
         return contradiction
-    decision = _rollback(claim, list(table), high_seqno, purge_seqno, remote_purge_seqno, strict, collection_high_seqno)
-    # Only the first rule and the purge exception let a consumer through that is ahead of us (failover 2, "after").
+    # 1. Whoever has nothing can not disagree; with the strict flag a uuid that was given must still be known.
+    if claim.start_seqno == 0 and (not strict or claim.vb_uuid == 0):
+        return Ok()
+    # 2. A deletion that was purged above the start would never reach the consumer. Not so when it proves that it knew
+    #    of that purge, or when nothing in the collections it reads changed since.
+    unchanged = collection_high_seqno is not None and collection_high_seqno <= min(claim.start_seqno, purge_seqno)
+    if 0 < claim.start_seqno < purge_seqno and remote_purge_seqno != purge_seqno and not unchanged:
+        return Rollback(0, f"deletions up to seqno {purge_seqno} were purged")
+    decision = _rollback(claim, list(table), high_seqno)
+    # Hardly to be met, for whoever is ahead of us was sent back by now (failover 2, "after").
     if decision is None and claim.start_seqno > high_seqno:
         return Erange(f"start seqno {claim.start_seqno} lies above the high seqno {high_seqno}")
     return decision or Ok()
@@ -218,24 +226,9 @@ def check_ranges(claim: Claim) -> Erange | None:
     return None
 
 
-def _rollback(
-    claim: Claim,
-    table: list[tuple[int, int]],
-    high_seqno: int,
-    purge_seqno: int,
-    remote_purge_seqno: int,
-    strict: bool,
-    collection_high_seqno: int | None,
-) -> Rollback | None:
+def _rollback(claim: Claim, table: list[tuple[int, int]], high_seqno: int) -> Rollback | None:
+    """Rules 3 to 8: where the consumer's branch ended here, and what of it the consumer may keep."""
     start, snap_start, snap_end = claim.start_seqno, claim.snap_start_seqno, claim.snap_end_seqno
-    # 1. Whoever has nothing can not disagree; with the strict flag a uuid that was given must still be known.
-    if start == 0 and (not strict or claim.vb_uuid == 0):
-        return None
-    # 2. A deletion that was purged above the start would never reach the consumer. Not so when it proves that it knew
-    #    of that purge, or when nothing in the collections it reads changed since.
-    unchanged = collection_high_seqno is not None and collection_high_seqno <= min(start, purge_seqno)
-    if start != 0 and start < purge_seqno and remote_purge_seqno != purge_seqno and not unchanged:
-        return Rollback(0, f"deletions up to seqno {purge_seqno} were purged")
     # 3. and 4. From the oldest entry, so that of a uuid listed twice the earlier branch decides.
     upper = _upper(table, lambda entry: entry[0] == claim.vb_uuid, high_seqno)
     if upper is None:
@@ -269,9 +262,7 @@ def decide_upr(
     return Ok() if start_seqno <= upper else Rollback(upper, f"branch {vb_uuid:#x} ended at seqno {upper} here")
 
 
-def _upper(
-    table: list[tuple[int, int]], is_branch: Callable[[tuple[int, int]], bool], high_seqno: int
-) -> int | None:
+def _upper(table: list[tuple[int, int]], is_branch: Callable[[tuple[int, int]], bool], high_seqno: int) -> int | None:
     """Where the oldest branch that fits ends: at the next newer entry's seqno, or at the high seqno; None: no such."""
     for place in reversed(range(len(table))):
         if is_branch(table[place]):
