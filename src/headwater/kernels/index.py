@@ -1,0 +1,294 @@
+"""The index of the log: where the newest version of every key lies, and every older one that can still be asked for.
+
+One row per stored change, per vbucket, in seqno order. A vbucket's rows are five columns and a hash table:
+
+    SEQ   u64   by_seqno                       PREV  u32   the row this one superseded, or NIL
+    LOC   u64   slot << 40 | offset            NEXT  u32   the row that superseded this one, or NIL
+    HASH  u32   hash of the key                TABLE u32[] open addressing, key hash -> newest row of the key
+
+`table: uint64[vbuckets, FIELDS]` holds their addresses and the counters (the constants below); `segments:
+uint64[slots, 2]` holds (address, length) of everything a LOC can point into. Slots 0 and 1 are the staging arenas, real
+segments start at FIRST_SEGMENT. Row r belongs to the view of the first n rows iff NEXT[r] is NIL or >= n: a reader
+needs no copy and no lock, a writer never waits (MVCC).
+
+What a kernel that writes changes does, in this order (every kernel below is inlined into its caller):
+
+    hash = key_hash(table, vb, key, length)                  uintp below 2^32
+    if not has_room(table, vb): return "grow vb" to Python   (Store.grow(vb)); growing moves every slot
+    slot, old = find(table, vb, segments, key, length, hash) (uintp, int64); old is -1 when the key was never stored
+    ... write the frame at segments[arena, 0] + offset, by_seqno in it > table[vb, HIGH] ...
+    append_row(table, vb, segments, frame, location(arena, offset), hash, slot, old)
+
+`vb` is any integer type; key, length, frame, hash and slot are np.uintp. `old` may be a tombstone: see frame_at/opcode.
+A frame is a DCP frame as it goes out, opaque 0, and must be wholly inside its slot. Nothing here allocates or raises.
+
+The hash is SipHash-1-3 under a random key of the store, so that nobody who chooses keys can choose collisions. 32 bits of
+it place a key and tell it from its neighbours: tables grow and shrink from the columns alone, without touching a frame.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from headwater.kernels.intrinsics import (
+    load8,
+    load16,
+    load32,
+    load32_native,
+    load64,
+    load64_native,
+    store32_native,
+    store64_native,
+)
+from headwater.kernels.jit import inline_kernel, kernel
+
+Table: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
+Address: TypeAlias = "np.unsignedinteger[Any]"
+
+# ------------------------------------------------------------------ fields of `table`
+ROWS = 0  # rows in use, staged ones included
+DURABLE_ROWS = 1  # rows whose batch is on disk: what readers may see
+FROZEN_ROWS = 2  # rows at the last freeze: what is durable once the batch in flight is
+CAPACITY = 3  # rows the columns have room for
+SEQ = 4  # addresses of the columns ...
+LOC = 5
+HASH = 6
+PREV = 7
+NEXT = 8
+TABLE = 9  # ... and of the hash table
+MASK = 10  # slots of the hash table - 1
+KEYS = 11  # slots in use: keys, tombstones included
+KEYS_MAX = 12  # keys beyond which the table must grow, always fewer than slots (so that a probe ends)
+HIGH = 13  # high seqno, staged changes included
+DURABLE_HIGH = 14
+FROZEN_HIGH = 15
+CAS = 16  # the largest CAS ever given or taken here
+STATE = 17  # 0: not here; else wire.vbucket.State
+EXPIRY = 18  # no live document expires before this Unix second (a lower bound); 0: none expires at all
+ITEMS = 19  # live documents
+LIVE_BYTES = 20  # bytes of the frames that the newest view shows, tombstones included
+SEED0 = 21  # the key of the hash
+SEED1 = 22
+PURGE = 23  # purge seqno: tombstones up to here may be missing
+FLOOR = 24  # states below this seqno cannot be rebuilt (old versions were compacted away)
+FIELDS = 25
+
+# ------------------------------------------------------------------ places
+NIL = np.uintp(0xFFFFFFFF)
+ROWS_MAX = 0xFFFFFFFE
+OFFSET_BITS = np.uintp(40)
+OFFSET_MASK = np.uintp((1 << 40) - 1)
+FIRST_SEGMENT = 2
+
+# ------------------------------------------------------------------ the stored frames (opcodes and extras of DCP 2.8 to 2.10)
+MUTATION = np.uintp(0x57)
+DELETION = np.uintp(0x58)
+EXPIRATION = np.uintp(0x59)
+HEADER = np.uintp(24)
+
+U = np.uintp
+_ZERO, _ONE, _TWO, _FOUR, _EIGHT = U(0), U(1), U(2), U(4), U(8)
+_LOW32 = U(0xFFFFFFFF)
+
+
+@inline_kernel
+def location(slot: Any, offset: Any) -> Any:
+    """The LOC of a frame `offset` bytes into `slot`."""
+    return (U(slot) << OFFSET_BITS) | U(offset)
+
+
+@inline_kernel
+def frame_at(segments: Table, place: Any) -> Any:
+    """The address a LOC stands for."""
+    return segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
+
+
+@inline_kernel
+def frame_of(table: Table, vb: Any, segments: Table, row: Any) -> Any:
+    """The address of the frame of a row (row as uintp)."""
+    return frame_at(segments, load64_native(table[vb, LOC] + row * _EIGHT))
+
+
+@inline_kernel
+def opcode(frame: Any) -> Any:
+    """MUTATION, DELETION or EXPIRATION (uintp)."""
+    return U(load8(frame + _ONE))
+
+
+@inline_kernel
+def frame_bytes(frame: Any) -> Any:
+    """Length of a whole frame, header included."""
+    return HEADER + U(load32(frame + _EIGHT))
+
+
+@inline_kernel
+def key_address(frame: Any) -> Any:
+    """Where the key of a frame begins; its length is load16(frame + 2)."""
+    return frame + HEADER + U(load8(frame + _FOUR))
+
+
+@inline_kernel
+def _rotate(value: Any, left: Any) -> Any:
+    return (value << U(left)) | (value >> U(64 - left))
+
+
+@inline_kernel
+def _sip_round(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+    v0 = v0 + v1
+    v1 = _rotate(v1, 13) ^ v0
+    v0 = _rotate(v0, 32)
+    v2 = v2 + v3
+    v3 = _rotate(v3, 16) ^ v2
+    v0 = v0 + v3
+    v3 = _rotate(v3, 21) ^ v0
+    v2 = v2 + v1
+    v1 = _rotate(v1, 17) ^ v2
+    v2 = _rotate(v2, 32)
+    return v0, v1, v2, v3
+
+
+@inline_kernel
+def siphash13(seed0: Any, seed1: Any, address: Any, length: Any) -> Any:
+    """SipHash-1-3 (Aumasson and Bernstein; one round a word, three at the end) of `length` bytes: 64 bits."""
+    v0 = U(0x736F6D6570736575) ^ seed0
+    v1 = U(0x646F72616E646F6D) ^ seed1
+    v2 = U(0x6C7967656E657261) ^ seed0
+    v3 = U(0x7465646279746573) ^ seed1
+    at = address
+    end = address + length
+    while at + _EIGHT <= end:
+        word = U(load64_native(at))
+        v3 = v3 ^ word
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+        v0 = v0 ^ word
+        at = at + _EIGHT
+    word = length << U(56)
+    shift = _ZERO
+    while at < end:
+        word = word | (U(load8(at)) << shift)
+        shift = shift + _EIGHT
+        at = at + _ONE
+    v3 = v3 ^ word
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    v0 = v0 ^ word
+    v2 = v2 ^ U(0xFF)
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+@inline_kernel
+def key_hash(table: Table, vb: Any, address: Any, length: Any) -> Any:
+    """The 32 bits (as uintp) by which the index knows the key of `length` bytes at `address`."""
+    return siphash13(table[vb, SEED0], table[vb, SEED1], address, length) & _LOW32
+
+
+@inline_kernel
+def same_bytes(first: Any, second: Any, length: Any) -> Any:
+    """Whether two ranges of `length` bytes are equal."""
+    at = _ZERO
+    while at + _EIGHT <= length:
+        if load64_native(first + at) != load64_native(second + at):
+            return False
+        at = at + _EIGHT
+    while at < length:
+        if load8(first + at) != load8(second + at):
+            return False
+        at = at + _ONE
+    return True
+
+
+@inline_kernel
+def has_room(table: Table, vb: Any) -> Any:
+    """Whether one more row, and one more key, fit; when not, Python must grow the vbucket first."""
+    return table[vb, ROWS] < table[vb, CAPACITY] and table[vb, KEYS] < table[vb, KEYS_MAX]
+
+
+@inline_kernel
+def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: Any) -> Any:
+    """(slot, row) of a key: its newest row, a tombstone as well; row -1 and the slot to put it in when it has none."""
+    slots, mask, hashes = table[vb, TABLE], table[vb, MASK], table[vb, HASH]
+    slot = hashed & mask
+    while True:
+        row = U(load32_native(slots + slot * _FOUR))
+        if row == NIL:
+            return slot, np.int64(-1)
+        if U(load32_native(hashes + row * _FOUR)) == hashed:
+            frame = frame_of(table, vb, segments, row)
+            if U(load16(frame + _TWO)) == length and same_bytes(key_address(frame), key, length):
+                return slot, np.int64(row)
+        slot = (slot + _ONE) & mask
+
+
+@inline_kernel
+def count_in(table: Table, vb: Any, frame: Any) -> None:
+    """The frame became the newest of its key: add it to the vbucket's sums."""
+    table[vb, LIVE_BYTES] += frame_bytes(frame)
+    if opcode(frame) == MUTATION:
+        table[vb, ITEMS] += _ONE
+        expiry = U(load32(frame + U(44)))
+        if expiry != _ZERO and (table[vb, EXPIRY] == _ZERO or expiry < table[vb, EXPIRY]):
+            table[vb, EXPIRY] = expiry
+
+
+@inline_kernel
+def count_out(table: Table, vb: Any, frame: Any) -> None:
+    """The frame is no longer the newest of its key."""
+    table[vb, LIVE_BYTES] -= frame_bytes(frame)
+    if opcode(frame) == MUTATION:
+        table[vb, ITEMS] -= _ONE
+
+
+@inline_kernel
+def append_row(
+    table: Table, vb: Any, segments: Table, frame: Any, place: Any, hashed: Any, slot: Any, old: Any
+) -> None:
+    """Index the frame at address `frame` (LOC `place`), which supersedes row `old` (-1: nothing).
+
+    The caller has seen has_room() and uses the slot and row that find() gave after it; the frame is complete.
+    """
+    row = table[vb, ROWS]
+    store64_native(table[vb, SEQ] + row * _EIGHT, load64(frame + HEADER))
+    store64_native(table[vb, LOC] + row * _EIGHT, place)
+    store32_native(table[vb, HASH] + row * _FOUR, np.uint32(hashed))
+    store32_native(table[vb, NEXT] + row * _FOUR, np.uint32(NIL))
+    if old >= 0:
+        before = U(old)
+        count_out(table, vb, frame_of(table, vb, segments, before))
+        store32_native(table[vb, PREV] + row * _FOUR, np.uint32(before))
+        store32_native(table[vb, NEXT] + before * _FOUR, np.uint32(row))
+    else:
+        store32_native(table[vb, PREV] + row * _FOUR, np.uint32(NIL))
+        table[vb, KEYS] += _ONE
+    store32_native(table[vb, TABLE] + slot * _FOUR, np.uint32(row))
+    count_in(table, vb, frame)
+    table[vb, ROWS] = row + _ONE
+    table[vb, HIGH] = load64(frame + HEADER)
+    cas = U(load64(frame + U(16)))
+    if cas > table[vb, CAS]:
+        table[vb, CAS] = cas
+
+
+@kernel
+def lookup(table: Table, vb: Any, segments: Table, key: Any) -> Any:
+    """The newest row of a key (a uint8 array), or -1."""
+    address, length = U(key.ctypes.data), U(len(key))
+    _, row = find(table, vb, segments, address, length, key_hash(table, vb, address, length))
+    return row
+
+
+@kernel
+def index_frame(table: Table, vb: Any, segments: Table, slot: Any, offset: Any) -> Any:
+    """Index one frame that was staged by Python; False when the vbucket must grow first."""
+    if not has_room(table, vb):
+        return False
+    place = location(slot, offset)
+    frame = frame_at(segments, place)
+    key, length = key_address(frame), U(load16(frame + _TWO))
+    hashed = key_hash(table, vb, key, length)
+    at, old = find(table, vb, segments, key, length, hashed)
+    append_row(table, vb, segments, frame, place, hashed, at, old)
+    return True
