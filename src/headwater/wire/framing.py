@@ -10,6 +10,7 @@ Source: specification, wire.md 1.3 and 1.4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
@@ -165,9 +166,9 @@ def stream_id_of(framing: bytes) -> int | None:
 
 def encode_duration(microseconds: float) -> int:
     """Return a server or throttle duration as its 16 bits: (microseconds * 2) ** (1 / 1.74), at most 65535."""
-    return min(round((microseconds * 2) ** (1 / 1.74)), 0xFFFF)
+    return min(round(math.pow(microseconds * 2, 1 / 1.74)), 0xFFFF)
 
 
 def decode_duration(encoded: int) -> float:
     """Return the microseconds that the 16 bits of a duration stand for, to within the encoding's roundness."""
-    return float(encoded) ** 1.74 / 2
+    return math.pow(float(encoded), 1.74) / 2

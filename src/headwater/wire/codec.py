@@ -1,0 +1,220 @@
+"""What one field looks like on the wire: numbers, byte strings, rows of them.
+
+A codec turns one value into bytes and back. `size` is the bytes it always takes, or None when that depends on the
+value; only a section whose codecs all have a size can be told apart by its length. Both directions complain with a
+ValueError, to which `headwater.wire.layout` adds the message and field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Protocol
+
+__all__ = [
+    "NUMBERS",
+    "Codec",
+    "Counted",
+    "Number",
+    "Prefixed",
+    "Rest",
+    "Rows",
+    "Tail",
+    "u8",
+    "u16",
+    "u24",
+    "u32",
+    "u56",
+    "u64",
+]
+
+
+class Codec(Protocol):
+    """One field's form: `read` returns the value and the offset after it."""
+
+    @property
+    def size(self) -> int | None:
+        """Bytes always taken, or None."""
+
+    def write(self, value: Any) -> bytes:
+        """Return the value's bytes; ValueError when it can't have any."""
+
+    def read(self, data: bytes, at: int) -> tuple[Any, int]:
+        """Return the value at `at` and the offset after it; ValueError when it isn't there."""
+
+    def describe(self) -> str:
+        """Return the form as the reference pages name it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An unsigned big-endian number of `width` bytes."""
+
+    width: int
+
+    @property
+    def size(self) -> int:
+        """Bytes always taken."""
+        return self.width
+
+    @property
+    def highest(self) -> int:
+        """The largest value that fits."""
+        return (1 << 8 * self.width) - 1
+
+    def write(self, value: int) -> bytes:
+        """Return the number's bytes."""
+        if not 0 <= value <= self.highest:
+            raise ValueError(f"{value} does not fit a {self.describe()} (0 to {self.highest})")
+        return value.to_bytes(self.width)
+
+    def read(self, data: bytes, at: int) -> tuple[int, int]:
+        """Return the number at `at`."""
+        return int.from_bytes(_take(data, at, self.width)), at + self.width
+
+    def describe(self) -> str:
+        """Return its name: u8 to u64."""
+        return f"u{8 * self.width}"
+
+
+u8 = Annotated[int, Number(1)]
+u16 = Annotated[int, Number(2)]
+u24 = Annotated[int, Number(3)]
+u32 = Annotated[int, Number(4)]
+u56 = Annotated[int, Number(7)]
+u64 = Annotated[int, Number(8)]
+
+NUMBERS = {bits: Number(bits // 8) for bits in (8, 16, 24, 32, 56, 64)}
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """All bytes that are left of the section."""
+
+    size: ClassVar[None] = None
+
+    def write(self, value: bytes) -> bytes:
+        """Return the bytes as they are."""
+        return bytes(value)
+
+    def read(self, data: bytes, at: int) -> tuple[bytes, int]:
+        """Return what is left."""
+        return data[at:], len(data)
+
+    def describe(self) -> str:
+        """Return "bytes"."""
+        return "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixed:
+    """A byte string behind its length in two bytes."""
+
+    size: ClassVar[None] = None
+
+    def write(self, value: bytes) -> bytes:
+        """Return length and bytes."""
+        return NUMBERS[16].write(len(value)) + value
+
+    def read(self, data: bytes, at: int) -> tuple[bytes, int]:
+        """Return the bytes at `at`; their length is held against what is there before they are touched."""
+        length, at = NUMBERS[16].read(data, at)
+        return _take(data, at, length), at + length
+
+    def describe(self) -> str:
+        """Return its form."""
+        return "u16 length, bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows up to the end of the section: a list of tuples, or of plain values when there is one column."""
+
+    columns: tuple[tuple[str, Codec], ...]
+    rows_min: int = 0
+    size: ClassVar[None] = None
+
+    def write(self, value: Any) -> bytes:
+        """Return the rows one after the other."""
+        self._enough(len(value))
+        return b"".join(self.write_row(row) for row in value)
+
+    def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
+        """Return all rows; a last row cut short is an error."""
+        rows = []
+        while at < len(data):
+            row, at = self.read_row(data, at)
+            rows.append(row)
+        self._enough(len(rows))
+        return rows, at
+
+    def _enough(self, rows: int) -> None:
+        if rows < self.rows_min:
+            raise ValueError(f"{rows} rows, at least {self.rows_min} expected")
+
+    def write_row(self, row: Any) -> bytes:
+        """Return one row's bytes."""
+        cells = (row,) if len(self.columns) == 1 else row
+        return b"".join(codec.write(cell) for (_, codec), cell in zip(self.columns, cells, strict=True))
+
+    def read_row(self, data: bytes, at: int) -> tuple[Any, int]:
+        """Return the row at `at`."""
+        cells = []
+        for _, codec in self.columns:
+            cell, at = codec.read(data, at)
+            cells.append(cell)
+        return (cells[0] if len(cells) == 1 else tuple(cells)), at
+
+    def describe(self) -> str:
+        """Return the columns of a row."""
+        return "n x (" + ", ".join(f"{codec.describe()} {name}" for name, codec in self.columns) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Rows behind their count in two bytes."""
+
+    rows: Rows
+    size: ClassVar[None] = None
+
+    def write(self, value: Any) -> bytes:
+        """Return count and rows."""
+        return NUMBERS[16].write(len(value)) + self.rows.write(value)
+
+    def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
+        """Return as many rows as the count says; at most 65535, each of which must be there."""
+        count, at = NUMBERS[16].read(data, at)
+        rows = []
+        for _ in range(count):
+            row, at = self.rows.read_row(data, at)
+            rows.append(row)
+        return rows, at
+
+    def describe(self) -> str:
+        """Return count and columns."""
+        return f"u16 n, {self.rows.describe()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A number that may be missing at the end of its section: then it is None."""
+
+    number: Number
+    size: ClassVar[None] = None
+
+    def write(self, value: int | None) -> bytes:
+        """Return its bytes, if any."""
+        return b"" if value is None else self.number.write(value)
+
+    def read(self, data: bytes, at: int) -> tuple[int | None, int]:
+        """Return the number, or None at the end."""
+        return (None, at) if at == len(data) else self.number.read(data, at)
+
+    def describe(self) -> str:
+        """Return its form."""
+        return f"{self.number.describe()}, may be missing"
+
+
+def _take(data: bytes, at: int, count: int) -> bytes:
+    if len(data) - at < count:
+        raise ValueError(f"{count} bytes expected at offset {at} of {len(data)}")
+    return data[at : at + count]

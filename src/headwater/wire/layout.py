@@ -1,0 +1,188 @@
+"""A message is declared once, as a class; encoding, decoding, reference pages and random examples read the table.
+
+    class Mutation(Request, opcode=Opcode.DCP_MUTATION, key=REQUIRED, value=OPTIONAL):
+        \"\"\"A document was stored; never answered. Source: DCP, commands/mutation.md.\"\"\"
+
+        by_seqno: u64 = about("place of this change in the vbucket's history")
+
+The fields, in wire order, are the message's extras; `where=VALUE` puts a field into the value. What every message has
+(vbucket or status, opaque, cas, datatype, framing, key, value) comes from `Request` and `Response`. Classes are frozen
+dataclasses with keyword arguments only, and `dataclass_transform` tells type checkers so: a forgotten or mistyped
+field is a type error.
+
+What a frame holds is kept bit for bit: `Class.decode(data).encode() == data` for all data that is accepted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Self
+
+from headwater.errors import LocalProtocolError
+from headwater.wire.codec import u8, u16, u24, u32, u56, u64
+from headwater.wire.declare import (
+    ANY_STATUS,
+    ENGINE,
+    EXTRAS,
+    FORBIDDEN,
+    OPTIONAL,
+    REQUIRED,
+    VALUE,
+    Declared,
+    Layout,
+    Presence,
+    about,
+    measured,
+)
+from headwater.wire.header import FLEXIBLE, Frame, Magic
+
+__all__ = ["ANY_STATUS", "ENGINE", "EXTRAS", "FORBIDDEN", "OPTIONAL", "REQUIRED", "VALUE", "Layout", "Presence"]
+__all__ += ["Message", "Request", "Response", "about", "measured", "u8", "u16", "u24", "u32", "u56", "u64"]
+
+
+class Message(Declared):
+    """Any message: a Request or a Response."""
+
+    opaque: int = 0
+    cas: int = 0
+    datatype: int = 0
+    framing: bytes | None = None
+    key: bytes = b""
+    value: bytes = b""
+
+    def encode(self) -> bytes:
+        """Return the message's bytes; LocalProtocolError when a field does not fit the wire."""
+        return self.frame().encode()
+
+    def frame(self) -> Frame:
+        """Return the message as a frame; `framing` other than None makes it a flexible one."""
+        layout = self.layout
+        try:
+            extras = layout.extras.write(self.__dict__)
+            value = layout.body.write(self.__dict__) if layout.body else self.value
+        except ValueError as error:
+            raise LocalProtocolError(f"{layout.name}: {error}") from None
+        self._check_presence()
+        key, value = self._behind_engine(value) if layout.engine else (self.key, value)
+        return Frame(
+            magic=self._magic(),
+            opcode=self._opcode(),
+            key=key,
+            extras=extras,
+            value=value,
+            datatype=self.datatype,
+            vbucket=self._vbucket_or_status(),
+            opaque=self.opaque,
+            cas=self.cas,
+            framing=self.framing or b"",
+        )
+
+    @classmethod
+    def decode(cls, source: Frame | bytes | bytearray | memoryview) -> Self:
+        """Read one message from a frame, or from the bytes of exactly one frame.
+
+        Raises:
+            BadFrame: the bytes are not one frame.
+            BadMessage: the frame is not this message; the text tells what was found and what expected.
+        """
+        frame = source if isinstance(source, Frame) else Frame.decode(source)
+        layout = cls.layout
+        if layout.is_response != frame.is_response or (layout.opcode not in (-1, frame.opcode)):
+            kind = "response" if frame.is_response else "request"
+            raise layout.bad(frame.opcode, f"this is a {kind} with opcode 0x{frame.opcode:02x}, not a {layout.name}")
+        if layout.is_response and layout.status not in (ANY_STATUS, frame.status):
+            raise layout.bad(frame.opcode, f"status is 0x{frame.status:02x}, expected 0x{layout.status:02x}")
+        try:
+            return cls(**cls._values(frame))
+        except ValueError as error:
+            raise layout.bad(frame.opcode, error) from None
+
+    @classmethod
+    def _values(cls, frame: Frame) -> dict[str, Any]:
+        """Take a frame apart into the arguments of the class; ValueError when it does not fit the table."""
+        layout = cls.layout
+        values = layout.extras.read(frame.extras, 0)
+        key, value = frame.key, frame.value
+        if layout.engine:
+            values["engine_specific"], key, value = _split_engine(frame, values.pop("engine_len"))
+        for name, presence, data in (("key", layout.key, key), ("value", layout.value, value)):
+            if not (name == "value" and layout.body) and presence.refuses(data):
+                expected = "none is expected" if data else "one is required"
+                raise ValueError(f"the {name} is {len(data)} bytes, {expected}")
+        if layout.body:
+            values |= layout.body.read(value, values.get("flags") or 0)
+            value = b""
+        values |= {"opaque": frame.opaque, "cas": frame.cas, "datatype": frame.datatype, "key": key, "value": value}
+        values["framing"] = frame.framing if frame.magic in FLEXIBLE else None
+        return values | cls._header_values(frame)
+
+    @classmethod
+    def _header_values(cls, frame: Frame) -> dict[str, Any]:
+        return {}
+
+    def _check_presence(self) -> None:
+        layout = self.layout
+        value_presence = FORBIDDEN if layout.body else layout.value
+        for name, presence, data in (("key", layout.key, self.key), ("value", value_presence, self.value)):
+            if presence.refuses(data):
+                expected = "has none" if data else "needs one"
+                raise LocalProtocolError(f"{layout.name}: a {name} of {len(data)} bytes; this message {expected}")
+
+    def _behind_engine(self, value: bytes) -> tuple[bytes, bytes]:
+        """Return what a frame calls key and value when TAP's engine-private bytes stand before both."""
+        body: bytes = self.__dict__["engine_specific"] + self.key + value
+        return body[: len(self.key)], body[len(self.key) :]
+
+    def _magic(self) -> int:
+        if self.framing is None:
+            return self.layout.magic
+        return Magic.FLEXIBLE_RESPONSE if self.layout.is_response else Magic.FLEXIBLE_REQUEST
+
+    def _opcode(self) -> int:
+        return self.layout.opcode
+
+    def _vbucket_or_status(self) -> int:
+        return 0
+
+    def __post_init__(self) -> None:
+        if self.layout.engine:
+            object.__setattr__(self, "engine_len", len(self.__dict__["engine_specific"]))
+
+    def __repr__(self) -> str:
+        shown = (f for f in dataclasses.fields(self) if getattr(self, f.name) != f.default)
+        return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+
+
+class Request(Message, magic=Magic.CLIENT_REQUEST):
+    """A message that asks or tells: header bytes 6-7 are a vbucket."""
+
+    vbucket: int = 0
+
+    def _vbucket_or_status(self) -> int:
+        return self.vbucket
+
+    @classmethod
+    def _header_values(cls, frame: Frame) -> dict[str, Any]:
+        return {"vbucket": frame.vbucket}
+
+
+class Response(Message, magic=Magic.CLIENT_RESPONSE):
+    """A message that answers: header bytes 6-7 are a status."""
+
+    status: int = 0
+
+    def _vbucket_or_status(self) -> int:
+        return self.status
+
+    @classmethod
+    def _header_values(cls, frame: Frame) -> dict[str, Any]:
+        return {"status": frame.status}
+
+
+def _split_engine(frame: Frame, engine_len: int) -> tuple[bytes, bytes, bytes]:
+    """Cut what follows the extras into TAP's engine-private section, key and value (tap.md 2)."""
+    body = frame.key + frame.value
+    if engine_len + len(frame.key) > len(body):
+        raise ValueError(f"engine-private part of {engine_len} bytes and key of {len(frame.key)} in {len(body)}")
+    key_end = engine_len + len(frame.key)
+    return body[:engine_len], body[engine_len:key_end], body[key_end:]

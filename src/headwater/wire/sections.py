@@ -1,0 +1,174 @@
+"""The sections of a message that hold fields: extras, value, and TAP's engine-private part.
+
+A section is a row of fields. Where every field has a fixed size, the section's length tells which of the optional
+fields are there (`Fixed`); protocols of this family version their messages that way. Otherwise the fields follow each
+other and those with a `when` bit are there if the message's flags have that bit (`Running`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import combinations
+from struct import Struct
+from typing import Any
+
+from headwater.wire.codec import Codec, Number, Tail
+
+__all__ = ["Field", "Fixed", "Place", "Running", "Section", "section_of"]
+
+
+class Place(StrEnum):
+    """Where in the frame a field lives."""
+
+    EXTRAS = "extras"
+    ENGINE = "engine"
+    VALUE = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One declared field."""
+
+    name: str
+    codec: Codec
+    about: str
+    place: Place = Place.EXTRAS
+    optional: bool = False
+    only: tuple[int, ...] = ()
+    when: int = 0
+
+    def check(self, value: Any) -> None:
+        """Refuse a value that another version of the message has."""
+        if self.only and value not in self.only:
+            allowed = " or ".join(map(str, self.only))
+            raise ValueError(f"{self.name} is {value}, expected {allowed}")
+
+
+_STRUCT_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The fields a fixed section has at one of its lengths."""
+
+    fields: tuple[Field, ...]
+    struct: Struct = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        codes = (_STRUCT_CODES.get(f.codec.size or 0, f"{f.codec.size}s") for f in self.fields)
+        object.__setattr__(self, "struct", Struct(">" + "".join(codes)))
+
+    def unpack(self, data: bytes) -> dict[str, Any]:
+        """Return the fields' values; `data` has this shape's length."""
+        values = {}
+        for each, value in zip(self.fields, self.struct.unpack(data), strict=True):
+            values[each.name] = int.from_bytes(value) if isinstance(value, bytes) else value
+            if each.only:
+                each.check(value)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A section told apart by its length."""
+
+    place: Place
+    fields: tuple[Field, ...]
+    shapes: Mapping[int, Shape]
+
+    def read(self, data: bytes, flags: int) -> dict[str, Any]:
+        """Return the fields' values; absent optional ones are None."""
+        shape = self.shapes.get(len(data))
+        if shape is None:
+            expected = " or ".join(map(str, sorted(self.shapes)))
+            verb = "is" if self.place is Place.VALUE else "are"
+            raise ValueError(f"{self.place} {verb} {len(data)} bytes, expected {expected}")
+        return shape.unpack(data)
+
+    def write(self, values: Mapping[str, Any]) -> bytes:
+        """Return the section's bytes; fields that are None are left out."""
+        given = tuple(each for each in self.fields if not each.optional or values[each.name] is not None)
+        if not any(given == shape.fields for shape in self.shapes.values()):
+            raise ValueError(f"no form of this message has exactly {', '.join(f.name for f in given) or 'no fields'}")
+        return b"".join(_write(each, values[each.name]) for each in given)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A section whose fields follow each other, some of them only when the message's flags say so."""
+
+    place: Place
+    fields: tuple[Field, ...]
+
+    def read(self, data: bytes, flags: int) -> dict[str, Any]:
+        """Return the fields' values; those whose bit is clear are None."""
+        values: dict[str, Any] = {}
+        at = 0
+        for each in self.fields:
+            if each.when and not flags & each.when:
+                values[each.name] = None
+                continue
+            values[each.name], at = each.codec.read(data, at)
+            each.check(values[each.name])
+        if at != len(data):
+            raise ValueError(f"{self.place}: {len(data) - at} of {len(data)} bytes are left over")
+        return values
+
+    def write(self, values: Mapping[str, Any]) -> bytes:
+        """Return the section's bytes."""
+        flags = values.get("flags") or 0
+        present = []
+        for each in self.fields:
+            value, told = values[each.name], not each.when or bool(flags & each.when)
+            if (value is not None) != told and not (told and isinstance(each.codec, Tail)):
+                raise ValueError(f"{each.name} must be given exactly when flag 0x{each.when:x} is set")
+            if told:
+                present.append(_write(each, value))
+        return b"".join(present)
+
+
+Section = Fixed | Running
+
+
+def _write(each: Field, value: Any) -> bytes:
+    each.check(value)
+    try:
+        return each.codec.write(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{each.name}: {error}") from None
+
+
+def section_of(place: Place, fields: Sequence[Field], lengths: Sequence[int]) -> Section:
+    """Build the section at `place` from its fields.
+
+    Args:
+        place: which section.
+        fields: in wire order.
+        lengths: the legal lengths in bytes; empty means the required fields and any prefix of the optional ones.
+    """
+    if not all(isinstance(each.codec, Number) for each in fields):
+        return Running(place, tuple(fields))
+    found = {length: _shape(place, fields, length) for length in lengths or _prefixes(fields)}
+    return Fixed(place, tuple(fields), found)
+
+
+def _prefixes(fields: Sequence[Field]) -> list[int]:
+    total = sum(_size(each) for each in fields if not each.optional)
+    return [total] + [total := total + _size(each) for each in fields if each.optional]
+
+
+def _shape(place: Place, fields: Sequence[Field], length: int) -> Shape:
+    """Return the one choice of optional fields that makes `length` bytes; a prefix of them is preferred."""
+    optional = [each for each in fields if each.optional]
+    spare = length - sum(_size(each) for each in fields if not each.optional)
+    for count in range(len(optional) + 1):
+        for chosen in combinations(optional, count):
+            if sum(_size(each) for each in chosen) == spare:
+                return Shape(tuple(each for each in fields if not each.optional or each in chosen))
+    raise TypeError(f"no choice of fields makes {length} bytes of {place}")
+
+
+def _size(each: Field) -> int:
+    return each.codec.size or 0
