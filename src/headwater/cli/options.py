@@ -1,5 +1,6 @@
 """Options that several commands share, declared once: the node's address, who asks, which vbuckets."""
 
+import inspect
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,6 +35,12 @@ Vbuckets = Annotated[
 def examples(*lines: str) -> str:
     """The closing part of a command's help: lines to copy, each shown on a line of its own."""
     return "\n\n".join(["Examples:", *(f"  $ {line}" for line in lines)])
+
+
+def paragraphs(docstring: str | None) -> str:
+    """A docstring as help text: the screen folds the lines, not we."""
+    parts = inspect.cleandoc(docstring or "").split("\n\n")
+    return "\n\n".join(" ".join(part.split()) for part in parts)
 
 
 def vbucket_set(text: str | None) -> list[int] | None:

@@ -1,0 +1,80 @@
+"""The command line, put together: which commands there are, in the order of a first acquaintance.
+
+`main()` is the console script (through headwater.__main__, which gives `serve` a faster way in). Each command's
+function, help and examples stand in its own file; `failures.py` says how all of them end.
+"""
+
+from typing import Annotated
+
+import typer
+
+import headwater
+from headwater.cli import stopping
+from headwater.cli.delete import EXAMPLES as DELETE_EXAMPLES
+from headwater.cli.delete import delete
+from headwater.cli.demo.command import EXAMPLES as DEMO_EXAMPLES
+from headwater.cli.demo.command import demo
+from headwater.cli.failover_log import EXAMPLES as FAILOVER_LOG_EXAMPLES
+from headwater.cli.failover_log import failover_log
+from headwater.cli.failures import Commands
+from headwater.cli.get import EXAMPLES as GET_EXAMPLES
+from headwater.cli.get import get
+from headwater.cli.load import EXAMPLES as LOAD_EXAMPLES
+from headwater.cli.load import load
+from headwater.cli.mirror import EXAMPLES as MIRROR_EXAMPLES
+from headwater.cli.mirror import mirror
+from headwater.cli.options import paragraphs
+from headwater.cli.seqnos import EXAMPLES as SEQNOS_EXAMPLES
+from headwater.cli.seqnos import seqnos
+from headwater.cli.serve import EXAMPLES as SERVE_EXAMPLES
+from headwater.cli.serve import serve
+from headwater.cli.set import EXAMPLES as SET_EXAMPLES
+from headwater.cli.set import set_
+from headwater.cli.tail import EXAMPLES as TAIL_EXAMPLES
+from headwater.cli.tail import tail
+
+app = typer.Typer(
+    name="headwater",
+    cls=Commands,
+    help="A durable key-value node whose every vbucket is a change log, and the ways to read it: TAP, UPR, DCP, Spark.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+for _name, _command, _examples in (
+    ("serve", serve, SERVE_EXAMPLES),
+    ("load", load, LOAD_EXAMPLES),
+    ("get", get, GET_EXAMPLES),
+    ("set", set_, SET_EXAMPLES),
+    ("delete", delete, DELETE_EXAMPLES),
+    ("tail", tail, TAIL_EXAMPLES),
+    ("seqnos", seqnos, SEQNOS_EXAMPLES),
+    ("failover-log", failover_log, FAILOVER_LOG_EXAMPLES),
+    ("mirror", mirror, MIRROR_EXAMPLES),
+    ("demo", demo, DEMO_EXAMPLES),
+):
+    app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headwater {headwater.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _begin(
+    context: typer.Context,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Without a command, show which there are."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run the command line of this process; Ctrl-C and SIGTERM end it as `failures.py` says."""
+    stopping.listen()
+    app()

@@ -1,0 +1,26 @@
+"""`headwater delete`: remove one document."""
+
+from typing import Annotated
+
+import typer
+
+from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples
+
+EXAMPLES = examples("headwater delete greeting", "headwater delete greeting --cas 1763724000000065536")
+
+
+def delete(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The document's key.")],
+    cas: Annotated[
+        int, typer.Option("--cas", min=0, metavar="NUMBER", help="Delete only if the document still has this CAS.")
+    ] = 0,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Delete the document stored under KEY and print the CAS of the deletion.
+
+    Exit status 1 when there is none.
+    """
+    with connect(node, user, password) as client:
+        typer.echo(f"cas {client.delete(key, cas=cas)}")

@@ -1,0 +1,52 @@
+"""Node and table side by side, key by key.
+
+Nothing is sampled: every key of either must be in both, with the same bytes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SHOWN_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What differs between two sets of documents; `left` and `right` are how many each has."""
+
+    left: int
+    right: int
+    missing: tuple[bytes, ...]
+    surplus: tuple[bytes, ...]
+    different: tuple[bytes, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both hold the same keys with the same values."""
+        return not (self.missing or self.surplus or self.different)
+
+    def describe(self) -> str:
+        """One line: the counts, and the first keys of each kind of difference."""
+        kinds = {"missing": self.missing, "surplus": self.surplus, "different": self.different}
+        told = [f"{len(keys):,} {kind}{_first(keys)}" for kind, keys in kinds.items()]
+        return ", ".join(told)
+
+
+def compare(expected: Mapping[bytes, bytes], found: Mapping[bytes, bytes]) -> Comparison:
+    """Compare what should be there (`left`) with what is (`right`)."""
+    return Comparison(
+        left=len(expected),
+        right=len(found),
+        missing=tuple(sorted(expected.keys() - found.keys())),
+        surplus=tuple(sorted(found.keys() - expected.keys())),
+        different=tuple(sorted(key for key in expected.keys() & found.keys() if expected[key] != found[key])),
+    )
+
+
+def _first(keys: tuple[bytes, ...]) -> str:
+    if not keys:
+        return ""
+    return (
+        " ("
+        + " ".join(key.decode(errors="backslashreplace") for key in keys[:SHOWN_MAX])
+        + (" ...)" if len(keys) > SHOWN_MAX else ")")
+    )

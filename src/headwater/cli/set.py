@@ -1,0 +1,39 @@
+"""`headwater set`: store one document."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples
+
+EXAMPLES = examples(
+    "headwater set greeting 'hello world'",
+    "headwater set session:7 '{\"user\": 7}' --expiry 3600",
+    "headwater set picture - < picture.png",
+)
+
+
+def set_(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The document's key, at most 250 bytes.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="What to store; - reads it from stdin.")],
+    expiry: Annotated[
+        int,
+        typer.Option(
+            "--expiry", min=0, metavar="SECONDS", help="Expire after so long; 0 for never, over 30 days a Unix time."
+        ),
+    ] = 0,
+    flags: Annotated[
+        int, typer.Option("--flags", min=0, max=0xFFFF_FFFF, metavar="NUMBER", help="The application's own 32 bits.")
+    ] = 0,
+    cas: Annotated[
+        int, typer.Option("--cas", min=0, metavar="NUMBER", help="Store only if the document still has this CAS.")
+    ] = 0,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Store VALUE under KEY and print the new CAS; it is on the disk when the command returns."""
+    body = sys.stdin.buffer.read() if value == "-" else value.encode()
+    with connect(node, user, password) as client:
+        typer.echo(f"cas {client.set(key, body, expiry=expiry, flags=flags, cas=cas)}")

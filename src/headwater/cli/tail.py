@@ -1,0 +1,115 @@
+"""`headwater tail`: watch the changes of a bucket as they become durable.
+
+Objects, one a change: right for people and pipes at moderate rates. Bulk reading is `client.batches` and the Spark
+source.
+"""
+
+import base64
+import json
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets, connect, examples, vbucket_set
+from headwater.cli.stopping import until_stopped
+
+if TYPE_CHECKING:
+    from headwater.client import Deletion, Expiration, Mutation
+
+    Row: TypeAlias = Mutation | Deletion | Expiration
+
+EXAMPLES = examples(
+    "headwater tail",
+    "headwater tail --from now --keys-only",
+    "headwater tail --once --json | jq -r .key | sort -u",
+    "headwater tail --vbuckets 0-511 --node couchbase://10.0.0.7:11210/orders",
+)
+JSON_DATATYPE = 0x01
+SHOWN_BYTES_MAX = 160
+
+
+class Start(StrEnum):
+    """Where to begin."""
+
+    BEGINNING = "beginning"
+    NOW = "now"
+
+
+def tail(
+    start: Annotated[
+        Start, typer.Option("--from", help="Begin with the oldest change kept, or with the next one.")
+    ] = Start.BEGINNING,
+    follow: Annotated[
+        bool, typer.Option("--follow/--once", help="Go on for ever, or end at the seqnos of now.")
+    ] = True,
+    keys_only: Annotated[
+        bool, typer.Option("--keys-only", help="Leave the values out; they are not even sent.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, complete.")] = False,
+    vbuckets: Vbuckets = None,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Print every change as it happens: stored, deleted and expired documents, in order within each vbucket.
+
+    Ctrl-C and SIGTERM end it with exit status 0. When the node's history turns out to have left the one printed so far
+    (a failover that lost changes), tail says so and ends with status 1.
+    """
+    wanted = vbucket_set(vbuckets)
+    show = _json_line if as_json else _line
+    with until_stopped(), connect(node, user, password) as client:
+        changes = client.changes(
+            "now" if start is Start.NOW else None,
+            vbuckets=wanted,
+            until=None if follow else "now",
+            no_value=keys_only,
+        )
+        with changes:
+            for change in changes:
+                kind = _kind(change)
+                if kind is not None:
+                    typer.echo(show(kind, change, keys_only))
+
+
+def _kind(change: Any) -> str | None:
+    """`mutation`, `deletion` or `expiration`; None for what is not about a document."""
+    name = type(change).__name__.lower()
+    return name if name in ("mutation", "deletion", "expiration") else None
+
+
+def _line(kind: str, change: "Row", keys_only: bool) -> str:
+    """One change for people: `512:7 mutation greeting hello world`; long values are cut."""
+    parts = [f"{change.vbucket}:{change.seqno}", kind, change.key.decode(errors="backslashreplace")]
+    if change.value and not keys_only:
+        text = bytes(change.value[:SHOWN_BYTES_MAX]).decode(errors="backslashreplace")
+        more = len(change.value) - SHOWN_BYTES_MAX
+        parts.append(text.replace("\n", "\\n") + (f"... ({more} bytes more)" if more > 0 else ""))
+    return " ".join(parts)
+
+
+def _json_line(kind: str, change: "Row", keys_only: bool) -> str:
+    """One change for programs. CAS and revision are numbers up to 2^64 - 1."""
+    row: dict[str, Any] = {
+        "event": kind,
+        "vbucket": change.vbucket,
+        "seqno": change.seqno,
+        "key": change.key.decode(errors="backslashreplace"),
+        "cas": change.cas,
+        "rev_seqno": change.rev_seqno,
+    }
+    for field in ("flags", "expiry", "delete_time"):
+        if hasattr(change, field):
+            row[field] = getattr(change, field)
+    return json.dumps(row if keys_only or not change.value else row | _value(change), ensure_ascii=False)
+
+
+def _value(change: "Row") -> dict[str, Any]:
+    """The value in the most readable form that loses nothing: JSON itself, text, or base64."""
+    if change.datatype & JSON_DATATYPE:
+        return {"value": json.loads(change.value)}
+    try:
+        return {"text": bytes(change.value).decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(change.value).decode()}

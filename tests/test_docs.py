@@ -1,0 +1,67 @@
+"""The documentation is kept: generated pages are fresh, links lead somewhere, commands that pages name exist."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
+GENERATORS = sorted((ROOT / "tools").glob("write_*.py"))
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+
+
+def load(tool: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(tool.stem, tool)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("tool", GENERATORS, ids=named)
+def test_a_generated_page_is_what_its_tool_writes_now(tool: Path) -> None:
+    module = load(tool)
+    assert module.PAGE.read_text("utf-8") == module.page(), f"stale: run `make docs` ({named(module.PAGE)})"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_to_files_that_exist(page: Path) -> None:
+    lost = [link for link in LINK.findall(page.read_text("utf-8")) if not (page.parent / link).exists()]
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_recipes_that_pages_name_are_in_the_makefile(page: Path) -> None:
+    recipes = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", page.read_text("utf-8"))) <= recipes
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_that_pages_name_exist(page: Path) -> None:
+    known = set(re.findall(r"^## (.+)$", (ROOT / "docs/reference/cli.md").read_text("utf-8"), re.MULTILINE))
+    told = re.findall(r"(?:^|[$`] ?)headwater ([a-z-]+)", page.read_text("utf-8"), re.MULTILINE)
+    assert set(told) <= known | {"demo"}
+
+
+def test_every_decision_stands_in_the_list() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = set(re.findall(r"\]\((\d{4}-[^)]+\.md)\)", (folder / "README.md").read_text("utf-8")))
+    assert {record.name for record in folder.glob("[0-9]*.md")} == listed
+
+
+def test_the_map_of_the_architecture_names_every_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    packages = [each.parent.name for each in (ROOT / "src" / "headwater").glob("*/__init__.py")]
+    assert [package for package in packages if f"  {package}/" not in text] == []
+
+
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    words = re.findall(r"^\| \*\*([^*]+)\*\*", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.MULTILINE)
+    assert words == sorted(words, key=str.casefold)

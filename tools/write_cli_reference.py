@@ -1,0 +1,74 @@
+"""Write docs/reference/cli.md from the commands themselves: what `--help` says, as a page.
+
+The page is made from the commands' declarations, not from the drawn help, whose frames change with typer's version.
+`make docs` runs this; tests/test_docs.py fails when the page is stale.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from headwater.cli.app import app
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
+HEAD = """# The command line
+
+Written by `make docs` from the commands' own help; edit there, in `src/headwater/cli/`.
+
+A command ends with status 0 when all went well, 1 with one line on stderr when it failed, 2 for a wrong option, and 130 or
+143 when Ctrl-C or SIGTERM came before the work was done. `serve`, `tail` and `mirror` run until they are told to end: for
+them that is status 0.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    group: Any = typer.main.get_command(app)
+    return "\n".join([HEAD, *(line for name, command in group.commands.items() for line in _command(name, command))])
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    yield f"## {name}\n"
+    yield f"    headwater {' '.join([name, *(argument.metavar for argument in arguments), '[OPTIONS]'])}\n"
+    yield f"{command.help}\n"
+    if arguments:
+        yield from _table("argument", [(f"`{each.metavar}`", each) for each in arguments])
+    if options:
+        yield from _table("option", [(_flags(each), each) for each in options])
+    yield "\n".join(["```console", *_examples(command.epilog), "```\n"])
+
+
+def _table(title: str, rows: list[tuple[str, Any]]) -> Iterator[str]:
+    yield f"| {title} | meaning | default |\n|---|---|---|"
+    for name, parameter in rows:
+        variable = f" Also `{parameter.envvar}` in the environment." if parameter.envvar else ""
+        yield f"| {name} | {parameter.help.replace('|', '&#124;')}{variable} | {_default(parameter)} |"
+    yield ""
+
+
+def _flags(option: Any) -> str:
+    names = "`, `".join([*option.opts, *option.secondary_opts])
+    return f"`{names}`" if option.is_flag or option.metavar is None else f"`{names} {option.metavar}`"
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    default = getattr(parameter.default, "value", parameter.default)
+    if parameter.param_type_name == "option" and parameter.is_flag and parameter.secondary_opts:
+        return f"`{(parameter.opts if default else parameter.secondary_opts)[0]}`"
+    return "" if default in (None, False, "") else f"`{default}`"
+
+
+def _examples(epilog: str) -> Iterator[str]:
+    for line in epilog.split("\n\n")[1:]:
+        yield line.strip()
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page(), "utf-8")
