@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from headwater.kernels.intrinsics import load32, load64
 from headwater.kernels.jit import inline_kernel, kernel, reachable
+from headwater.wire.header import BODY_BYTES_MAX, HEADER_BYTES
 
 U = np.uintp
 
-HEADER: Final = 24
-BODY_MAX: Final = 30 * 1024 * 1024
+HEADER: Final = HEADER_BYTES
+BODY_MAX: Final = BODY_BYTES_MAX
 
 
 class Stop(IntEnum):
@@ -118,10 +119,10 @@ def check_header(word: Any, body: Any) -> Any:
     magic = word >> np.uint64(56)
     if (magic & np.uint64(0xFC)) != np.uint64(0x80) and not is_flexible(word):
         return BAD_MAGIC
-    if body > U(BODY_MAX):
-        return BODY_TOO_LARGE
     if framing_bytes(word) + extras_bytes(word) + key_bytes(word) > body:
         return LENGTHS_EXCEED_BODY
+    if body > U(BODY_MAX):
+        return BODY_TOO_LARGE
     return 0
 
 

@@ -1,0 +1,1 @@
+"""What a claim of speed rests on: `python -m benchmarks.run`, or `make bench`."""

@@ -1,0 +1,234 @@
+"""Frames to Arrow columns: the reusable arena a consumer decodes into.
+
+    arena, streams = Arena(), StreamTable()
+    streams.open(vbucket, opaque, ...)                    # with each stream request
+    decoded = arena.decode(memory[:received], streams)    # after each receive; rows gather over many calls
+    for offset, row in decoded.controls: ...              # markers, ends, no-ops: each came before that row
+    batch = arena.batch()                                 # a RecordBatch of 1 to 4 MiB, and the arena is empty again
+
+Fresh memory costs more than decoding into it (each page faults), so the memory of a batch is used again. Not before
+its time: the buffers of a batch share one lease, which ends when the last of them, and of everything sliced or derived
+from them without copying, is gone. Only then does the memory return to its arena. A consumer that keeps its batches
+therefore makes the arena take fresh memory, and nothing it holds ever changes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headwater.kernels.decode import (
+    COLUMN_TYPES,
+    CONSUMED,
+    KEY_BYTES,
+    PROGRESS_FIELDS,
+    ROWS,
+    STOP,
+    VALUE_BYTES,
+    Columns,
+    decode_frames,
+)
+from headwater.kernels.jit import reachable
+from headwater.kernels.scan import BODY_MAX, HEADER, Stop
+from headwater.kernels.tracker import Stream, StreamState, StreamTable
+
+__all__ = ["SCHEMA", "Arena", "Decoded", "Stop", "Stream", "StreamState", "StreamTable"]
+
+Bytes: TypeAlias = "bytes | bytearray | memoryview | NDArray[np.uint8]"
+
+MEBI: Final = 1 << 20
+BATCH_BYTES: Final = 4 * MEBI
+ROW_WIRE_BYTES: Final = 64  # a row is reserved for so many bytes of values; shorter changes fill the rows first
+KEY_SHARE: Final = 4  # key bytes are reserved for a quarter of the value bytes
+FREE_KEPT: Final = 4  # idle memories an arena keeps; more came from a burst and are given back
+ARRAY_MAX: Final = (1 << 31) - 1  # Arrow's binary offsets are 32-bit
+
+_TYPES: Final[list[tuple[str, Any]]] = [
+    ("vbucket", pa.uint16()),
+    ("opcode", pa.uint8()),
+    ("seqno", pa.uint64()),
+    ("rev_seqno", pa.uint64()),
+    ("cas", pa.uint64()),
+    ("flags", pa.uint32()),
+    ("expiry", pa.uint32()),
+    ("datatype", pa.uint8()),
+    ("snapshot_start", pa.uint64()),
+    ("snapshot_end", pa.uint64()),
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+]
+SCHEMA: Final = pa.schema(_TYPES)
+"""The columns of a batch, numbers as on the wire. `opcode` is 0x57 mutation, 0x58 deletion or 0x59 expiration;
+`expiry` the expiration of a mutation, the delete time of a deletion or expiration that carries one (Unix seconds,
+0 none); `flags` 0 unless a mutation; `snapshot_start` and `snapshot_end` those of the snapshot the change came in.
+There are no nulls."""
+
+_BINARY: Final = pa.binary()
+_FIXED: Final = [kind for kind in SCHEMA.types if kind != _BINARY]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What one call of `Arena.decode` did.
+
+    Attributes:
+        consumed: bytes of the buffer that were processed; always up to the first byte of a frame.
+        rows: rows in the arena now, over all calls since the last batch.
+        controls: int64[n, 2]: (offset in the buffer, row the frame came before); valid until the next call.
+        flow_bytes: what the processed frames take of the flow-control window, for the next acknowledgement.
+        dropped: frames of streams that were asked to close.
+        needed: bytes of the frame at `consumed`, 24 while its header is incomplete.
+        stop: why it ended; `stop.refused` means that the frame at `consumed` breaks the rules.
+    """
+
+    consumed: int
+    rows: int
+    controls: NDArray[np.int64]
+    flow_bytes: int
+    dropped: int
+    needed: int
+    stop: Stop
+
+
+class _Memory:
+    """Columns for so many rows and bytes, allocated once and used for one batch after another; costs nothing until it
+    is written."""
+
+    __slots__ = ("columns", "shape", "spans")
+
+    def __init__(self, rows: int, key_bytes: int, value_bytes: int) -> None:
+        self.shape = (rows, key_bytes, value_bytes)
+        lengths = {"key_offsets": rows + 1, "key_data": key_bytes, "value_offsets": rows + 1, "value_data": value_bytes}
+        arrays = [np.empty(lengths.get(name, rows), kind) for name, kind in COLUMN_TYPES.items()]
+        self.columns = Columns._make(arrays)
+        self.spans = [(array.ctypes.data, array.nbytes) for array in arrays]
+
+    def batch(self, rows: int, lease: _Lease) -> pa.RecordBatch:
+        """Arrow's view of the first rows; every buffer holds the lease."""
+        buffers = [pa.foreign_buffer(address, size, lease) for address, size in self.spans]
+        fixed = zip(_FIXED, buffers, strict=False)
+        arrays = [pa.Array.from_buffers(kind, rows, [None, buffer], 0) for kind, buffer in fixed]
+        for at in range(len(_FIXED), len(buffers), 2):
+            arrays.append(pa.Array.from_buffers(_BINARY, rows, [None, *buffers[at : at + 2]], 0))
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+class _Lease:
+    """Held by every buffer of one batch; when the last is gone, the memory goes back to be used again.
+
+    This runs in whichever thread drops the last buffer; appending to a deque is atomic.
+    """
+
+    __slots__ = ("_free", "_memory")
+
+    def __init__(self, memory: _Memory, free: deque[_Memory]) -> None:
+        self._memory = memory
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free.append(self._memory)
+
+
+class Arena:
+    """Columns that fill up over many receives and are handed out as record batches.
+
+    Args:
+        value_bytes: capacity of the value column, and so about the size of a batch. 1 to 4 MiB keep it in cache.
+        key_bytes, rows: capacities; by default in proportion.
+        controls: how many control frames one call may meet before it stops with CONTROLS_FULL.
+
+    Not thread safe; the batches are.
+    """
+
+    def __init__(
+        self,
+        value_bytes: int = BATCH_BYTES,
+        key_bytes: int | None = None,
+        rows: int | None = None,
+        controls: int = 4096,
+    ) -> None:
+        self._rows = max(1, value_bytes // ROW_WIRE_BYTES) if rows is None else rows
+        self._key_bytes = max(0x10000, value_bytes // KEY_SHARE) if key_bytes is None else key_bytes
+        self._value_bytes = value_bytes
+        if not (self._rows > 0 and controls > 0 and 0 <= max(self._rows, self._key_bytes, value_bytes) <= ARRAY_MAX):
+            raise ValueError(f"an arena holds 1 to {ARRAY_MAX} rows and bytes, and at least one control frame")
+        self._free: deque[_Memory] = deque(maxlen=FREE_KEPT)
+        self._memory: _Memory | None = None  # taken when the first bytes come: by then the last batch may be gone
+        self._controls = np.empty((controls, 2), np.int64)
+        self._progress = np.zeros(PROGRESS_FIELDS, np.int64)
+
+    @property
+    def rows(self) -> int:
+        """Rows gathered since the last batch."""
+        return int(self._progress[ROWS])
+
+    @property
+    def bytes(self) -> int:
+        """Key and value bytes gathered since the last batch."""
+        return int(self._progress[KEY_BYTES]) + int(self._progress[VALUE_BYTES])
+
+    def decode(self, received: Bytes, streams: StreamTable) -> Decoded:
+        """Append the changes in these bytes; nothing of `received` is referred to afterwards.
+
+        The bytes behind `consumed` are the caller's to keep: the beginning of a frame, or frames there was no room for
+        (take `batch()` on FULL, `grow()` on FRAME_TOO_LARGE, handle the controls on CONTROLS_FULL; then call again).
+        """
+        view = np.frombuffer(received, np.uint8)
+        if self._memory is None:
+            self._memory = self._take()
+        with reachable(view):
+            decode_frames(
+                view.ctypes.data,
+                len(view),
+                self._memory.columns,
+                self._controls,
+                streams.rows,
+                self._progress,
+                streams.checked,
+            )
+        consumed, controls, flow, dropped, needed, stop = self._progress[CONSUMED : STOP + 1].tolist()
+        rows = self.rows
+        if stop == Stop.FULL and rows == 0:
+            stop = Stop.FRAME_TOO_LARGE
+        return Decoded(consumed, rows, self._controls[:controls], flow, dropped, needed, Stop(stop))
+
+    def grow(self, frame_bytes: int) -> None:
+        """Make room for one frame of this size (`Decoded.needed`), for good; only while the arena is empty.
+
+        Raises:
+            ValueError: rows are waiting to be taken, or no frame may be that large (30 MiB and its header).
+        """
+        if self.rows:
+            raise ValueError(f"an arena grows while it is empty; this one holds {self.rows} rows")
+        if frame_bytes > HEADER + BODY_MAX:
+            raise ValueError(f"a frame has at most {HEADER + BODY_MAX} bytes, not {frame_bytes}")
+        self._key_bytes = max(self._key_bytes, 0x10000)
+        self._value_bytes = max(self._value_bytes, frame_bytes)
+        self._memory = None
+
+    def batch(self) -> pa.RecordBatch:
+        """The rows gathered so far, without copying; the arena is empty afterwards and continues in other memory."""
+        memory = self._take() if self._memory is None else self._memory
+        batch = memory.batch(self.rows, _Lease(memory, self._free))
+        self._memory = None
+        self._progress[:] = 0
+        return batch
+
+    def _take(self) -> _Memory:
+        """Memory whose batch is gone, or fresh memory; what was made before the arena grew is let go."""
+        shape = (self._rows, self._key_bytes, self._value_bytes)
+        while self._free:
+            memory = self._free.pop()  # the one used last is the one still in cache
+            if memory.shape == shape:
+                return memory
+        return _Memory(*shape)
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    Arena(value_bytes=64).decode(b"", StreamTable())

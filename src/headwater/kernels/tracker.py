@@ -1,0 +1,220 @@
+"""What a consumer knows about each vbucket's stream while frames arrive, in a table that kernels keep.
+
+One row of eight unsigned numbers (a cache line) for each of the 65536 vbuckets a header can name; rows never used cost
+no memory. The decoder (decode.py) checks every change against its row and moves it on, so the snapshot around each
+change is known inside one pass, and a change is neither lost nor invented without being noticed. The rules are those
+of a consumer (dcp.md 9): seqnos of a vbucket only rise, and lie inside the announced snapshot.
+
+A stream is opened here when it is *requested*, not when it is granted: the first changes may arrive in the same buffer
+as the answer. If the request is refused, close it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.kernels.intrinsics import load8, load64, load64_native, store64_native
+from headwater.kernels.jit import inline_kernel
+from headwater.kernels.scan import Stop
+
+U = np.uintp
+U64 = np.uint64
+
+VBUCKETS: Final = 65536
+SEQNO_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+# Fields of a row.
+STATE: Final = 0
+OPAQUE: Final = 1
+LAST: Final = 2
+START: Final = 3
+END: Final = 4
+HELD_START: Final = 5
+HELD_END: Final = 6
+FIELDS: Final = 8
+
+
+class StreamState(IntEnum):
+    """What the consumer expects of a vbucket."""
+
+    NONE = 0
+    """No stream: whatever arrives for it is refused."""
+    OPEN = 1
+    """Requested; a snapshot marker must come before the first change."""
+    IN_SNAPSHOT = 2
+    """Open, and a snapshot was announced."""
+    DROPPING = 3
+    """Closed by us: what is still on its way is counted and dropped (dcp.md 9: "stream dead: drop silently")."""
+
+
+NONE: Final = int(StreamState.NONE)
+IN_SNAPSHOT: Final = int(StreamState.IN_SNAPSHOT)
+DROPPING: Final = int(StreamState.DROPPING)
+
+# What the note_... kernels answer besides a refusal.
+TAKEN: Final = 0
+DROPPED: Final = -1
+
+BAD_EXTRAS: Final = int(Stop.BAD_EXTRAS)
+BAD_MARKER: Final = int(Stop.BAD_MARKER)
+MARKER_BEHIND: Final = int(Stop.MARKER_BEHIND)
+NO_STREAM: Final = int(Stop.NO_STREAM)
+WRONG_OPAQUE: Final = int(Stop.WRONG_OPAQUE)
+SEQNO_ZERO: Final = int(Stop.SEQNO_ZERO)
+SEQNO_NOT_AFTER_LAST: Final = int(Stop.SEQNO_NOT_AFTER_LAST)
+SEQNO_OUTSIDE_SNAPSHOT: Final = int(Stop.SEQNO_OUTSIDE_SNAPSHOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One vbucket's row. `snapshot_start` and `snapshot_end` are those of the last marker, or of the request."""
+
+    state: StreamState
+    opaque: int
+    seqno: int
+    snapshot_start: int
+    snapshot_end: int
+
+
+class StreamTable:
+    """The streams of one connection.
+
+    Args:
+        checked: whether changes must belong to an open stream, rise and lie in their snapshot. False reads any frames
+            (recorded traffic, say) and only follows the markers.
+
+    Attributes:
+        rows: uint64[65536, 8]; what kernels read and write. Not thread safe: one reader of one connection.
+    """
+
+    def __init__(self, *, checked: bool = True) -> None:
+        self.checked = checked
+        self.rows: NDArray[np.uint64] = np.zeros((VBUCKETS, FIELDS), np.uint64)
+
+    def open(self, vbucket: int, opaque: int, seqno: int = 0, snapshot_start: int = 0, snapshot_end: int = 0) -> None:
+        """Expect a stream: the request that goes out now carries this opaque and these numbers."""
+        held = (snapshot_start, snapshot_end) if snapshot_start < seqno else (seqno, seqno)
+        self.rows[vbucket, :7] = (StreamState.OPEN, opaque, seqno, snapshot_start, snapshot_end, *held)
+
+    def drop(self, vbucket: int) -> None:
+        """Count and drop whatever still arrives for a stream that we asked to close; its position stays as it is."""
+        self.rows[vbucket, STATE] = StreamState.DROPPING
+
+    def close(self, vbucket: int) -> None:
+        """Expect nothing more; the position stays readable until the vbucket is opened again."""
+        self.rows[vbucket, STATE] = StreamState.NONE
+
+    def stream(self, vbucket: int) -> Stream:
+        """Where a vbucket's stream stands."""
+        state, opaque, seqno, start, end = (int(field) for field in self.rows[vbucket, :5])
+        return Stream(StreamState(state), opaque, seqno, start, end)
+
+    def last_seqnos(self) -> NDArray[np.uint64]:
+        """The last seqno of each vbucket; a view, indexed by vbucket."""
+        return self.rows[:, LAST]
+
+
+@inline_kernel
+def get(row: Any, field: Any) -> Any:
+    """A field of the row at this address."""
+    return load64_native(row + U(8) * U(field))
+
+
+@inline_kernel
+def put(row: Any, field: Any, value: Any) -> None:
+    """Set a field of the row at this address."""
+    store64_native(row + U(8) * U(field), value)
+
+
+@inline_kernel
+def judge_seqno(row: Any, opaque: Any, seqno: Any) -> Any:
+    """TAKEN, DROPPED or why a change with this seqno is refused. Changes nothing: the caller moves LAST on once it
+    has room for the change.
+
+    dcp.md 9: "by_seqno 0: EINVAL. by_seqno <= last seqno: ERANGE. Outside the current snapshot, or no snapshot yet:
+    ERANGE", after the stream itself was found and its opaque compared.
+    """
+    last, state = get(row, LAST), get(row, STATE)
+    if state == U64(IN_SNAPSHOT) and get(row, OPAQUE) == opaque and last < seqno:
+        return TAKEN if get(row, START) <= seqno <= get(row, END) else SEQNO_OUTSIDE_SNAPSHOT
+    if state == U64(DROPPING):
+        return DROPPED
+    if state == U64(NONE):
+        return NO_STREAM
+    if get(row, OPAQUE) != opaque:
+        return WRONG_OPAQUE
+    if seqno == U64(0):
+        return SEQNO_ZERO
+    return SEQNO_NOT_AFTER_LAST if seqno <= last else SEQNO_OUTSIDE_SNAPSHOT
+
+
+@inline_kernel
+def marker_range(extras: Any, extras_bytes: Any, key_bytes: Any, value_bytes: Any, last: Any) -> Any:
+    """(refusal or 0, start, end) of the snapshot marker whose extras lie at this address (dcp.md 2.7).
+
+    V1 has 20 bytes of extras. V2 has one, the version: 0 with a value of 36 bytes, 2 with 52. The bare marker of UPR
+    announces no numbers, it is a boundary (dcp.md 14): its snapshot begins after the last seqno and is over when the
+    next marker or the end of the stream says so, so until then it has no end.
+    """
+    numbers = extras
+    if extras_bytes == U(0) and key_bytes == U(0) and value_bytes == U(0):
+        return 0, last, U64(SEQNO_MAX)
+    if extras_bytes == U(1) and key_bytes == U(0):
+        version = load8(extras)
+        if not ((version == 0 and value_bytes == U(36)) or (version == 2 and value_bytes == U(52))):
+            return BAD_MARKER, U64(0), U64(0)
+        numbers = extras + U(1)
+    elif extras_bytes != U(20) or key_bytes != U(0) or value_bytes != U(0):
+        return BAD_MARKER, U64(0), U64(0)
+    start, end = load64(numbers), load64(numbers + U(8))
+    return (BAD_MARKER if start > end else 0), start, end
+
+
+@inline_kernel
+def judge_marker(row: Any, opaque: Any, start: Any, end: Any) -> Any:
+    """TAKEN, DROPPED or why a snapshot marker is refused; changes nothing.
+
+    dcp.md 9: "start < last seqno and end <= last seqno: ERANGE"; one that arrives before the snapshot it follows was
+    complete simply replaces it.
+    """
+    state, last = get(row, STATE), get(row, LAST)
+    if state == U64(DROPPING):
+        return DROPPED
+    if state == U64(NONE):
+        return NO_STREAM
+    if get(row, OPAQUE) != opaque:
+        return WRONG_OPAQUE
+    return MARKER_BEHIND if start < last and end <= last else TAKEN
+
+
+@inline_kernel
+def enter_snapshot(row: Any, start: Any, end: Any) -> None:
+    """The changes that follow belong to this snapshot.
+
+    HELD_START to HELD_END is the range a resume has to admit to (protocol/position.py): what is held is a consistent
+    state at HELD_START and will be one at HELD_END. A snapshot replaced before its end widens the range instead of
+    starting a new one: versions it had merged away may never have arrived. LAST at either end means: consistent now.
+    """
+    last = get(row, LAST)
+    if last < get(row, HELD_END) and get(row, HELD_START) < last:
+        put(row, HELD_START, min(get(row, HELD_START), start))
+        put(row, HELD_END, max(get(row, HELD_END), end))
+    else:
+        put(row, HELD_START, min(last, start))
+        put(row, HELD_END, max(last, end))
+    put(row, STATE, IN_SNAPSHOT)
+    put(row, START, start)
+    put(row, END, end)
+
+
+@inline_kernel
+def end_stream(row: Any, opaque: Any) -> None:
+    """A stream end closes the stream whose opaque it carries; any other is the end of what is long gone (dcp.md 9:
+    ignored)."""
+    if get(row, OPAQUE) == opaque:
+        put(row, STATE, NONE)
