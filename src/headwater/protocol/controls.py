@@ -18,10 +18,11 @@ TRUE = "true"
 
 @dataclass(slots=True)
 class Negotiated:
-    """What was settled before the first CONTROL: HELLO features and the flags of OPEN."""
+    """What was settled before the first CONTROL: HELLO features, and the name and flags of OPEN."""
 
     snappy: bool = False
     collections: bool = False
+    xerror: bool = False
     xattrs: bool = False
     delete_times: bool = False
     deleted_user_xattrs: bool = False

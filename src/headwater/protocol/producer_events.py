@@ -1,0 +1,53 @@
+"""What a producer's connection has to tell whoever owns vbuckets and sockets. Source: dcp 2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headwater.protocol.producer_stream import ProducerStream
+from headwater.wire import dcp
+from headwater.wire.header import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRequested:
+    """A stream is asked for; `Producer.answer_stream` takes what is known of its vbucket."""
+
+    request: dcp.StreamRequest
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed:
+    """The consumer closed a stream, and was answered."""
+
+    stream: ProducerStream
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverLogRequested:
+    """A vbucket's failover log is asked for; `Producer.answer_log` takes it."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOpened:
+    """The consumer acknowledged bytes, or changed its window: more may be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDcp:
+    """A request that is no DCP; a DCP connection serves those as well."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class PeerGone:
+    """Nothing was heard for too long: hang up."""
+
+    silent_seconds: float
+
+
+Event = StreamRequested | StreamClosed | FailoverLogRequested | WindowOpened | NotDcp | PeerGone

@@ -1,0 +1,88 @@
+"""One stream of a producer's connection, and the table of what may be sent on it when.
+
+    BETWEEN --marker--> INSIDE --changes--> INSIDE --the last change--> BETWEEN
+    BETWEEN, INSIDE --end or close--> ENDED; only between snapshots does a stream end well
+
+A takeover adds states for what waits between the last change and the end. Source: dcp 8.1, 8.2, 8.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from headwater.errors import LocalProtocolError
+from headwater.protocol.stream_request import Accepted, StreamKey
+from headwater.wire.dcp import StreamFlag
+
+
+class StreamState(Enum):
+    """Where a stream stands."""
+
+    BETWEEN = "between snapshots"
+    INSIDE = "inside a snapshot"
+    ENDED = "ended"
+
+
+class Sent(Enum):
+    """What may be sent on a stream, or happen to it."""
+
+    MARKER = "a snapshot marker"
+    CHANGES = "changes"
+    LAST_CHANGE = "the last change of a snapshot"
+    END_OK = "the end that was asked for"
+    CUT = "an early end"
+
+
+TRANSITIONS: dict[StreamState, dict[Sent, StreamState]] = {  # what may be sent where, and where it leads
+    StreamState.BETWEEN: {
+        Sent.MARKER: StreamState.INSIDE,
+        Sent.END_OK: StreamState.ENDED,
+        Sent.CUT: StreamState.ENDED,
+    },
+    StreamState.INSIDE: {
+        Sent.CHANGES: StreamState.INSIDE,
+        Sent.LAST_CHANGE: StreamState.BETWEEN,
+        Sent.CUT: StreamState.ENDED,
+    },
+    StreamState.ENDED: {},
+}
+
+
+@dataclass(slots=True, eq=False)
+class ProducerStream:
+    """One stream of the connection.
+
+    Attributes:
+        key: vbucket, and stream id or None.
+        opaque: that of the request; all messages of the stream carry it.
+        accepted: from where to where it runs, and its flags.
+        state: see the table.
+        last_seqno: the newest seqno sent, at first the one asked from.
+        snapshot_end_seqno: of the snapshot announced last.
+    """
+
+    key: StreamKey
+    opaque: int
+    accepted: Accepted
+    state: StreamState = StreamState.BETWEEN
+    last_seqno: int = 0
+    snapshot_end_seqno: int = 0
+    framing: bytes | None = None
+
+    @property
+    def vbucket(self) -> int:
+        """The vbucket it streams."""
+        return self.key[0]
+
+    @property
+    def flags(self) -> StreamFlag:
+        """Those of the request."""
+        return self.accepted.flags
+
+    def step(self, sent: Sent) -> None:
+        """Follow the table; what is not in it is a mistake of ours."""
+        following = TRANSITIONS[self.state].get(sent)
+        if following is None:
+            raise LocalProtocolError(f"vbucket {self.vbucket}: {sent.value} on a stream that is {self.state.value}")
+        self.state = following

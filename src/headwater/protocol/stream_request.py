@@ -1,0 +1,237 @@
+"""STREAM_REQ, as the producer sees it: the checks of dcp 2.4 in their order, the first that fails answers.
+
+    1 malformed                  5 from latest            11 a live stream is there already
+    2 superseded (the node)      6 no-ops needed          12 rollback (failover.py)
+    3 not on this node           7, 8 ranges              13 to latest, disk only, then ranges again
+    4 not active or replica      9, 10 value, stream id   15 still receiving its first snapshot
+
+A request that is refused leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headwater.errors import BadMessage
+from headwater.protocol.controls import Negotiated, Settings
+from headwater.protocol.failover import Claim, Erange, Rollback, check_ranges, decide
+from headwater.wire.datatype import Datatype
+from headwater.wire.dcp import StreamFlag, StreamRequest
+from headwater.wire.header import Frame
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+STREAM_ID_MAX = 65_535
+StreamKey = tuple[int, int | None]
+"""What tells streams of one connection apart: vbucket, and stream id where those are enabled."""
+
+_KNOWN = sum(StreamFlag)
+_CACHE_TRANSFER_NEEDS = StreamFlag.TAKEOVER | StreamFlag.ACTIVE_VB_ONLY
+_VALUE_KEYS = {"collections", "scope", "uid", "sid", "purge_seqno", "cts"}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the node knows about a vbucket when it is asked for a stream of it.
+
+    Attributes:
+        state: active, replica, pending or dead.
+        high_seqno: the newest seqno that may be seen, that is, the newest on disk.
+        purge_seqno: the highest tombstone seqno that was purged.
+        failover_log: (vb uuid, seqno), newest first.
+        receives_first_snapshot: a replica of which no state is consistent yet.
+    """
+
+    state: State
+    high_seqno: int
+    purge_seqno: int
+    failover_log: Collection[tuple[int, int]]
+    receives_first_snapshot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFilter:
+    """The value of a stream request (dcp 5)."""
+
+    stream_id: int | None = None
+    purge_seqno: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The stream may begin: after `start_seqno`, the first snapshot announced from `snap_start_seqno`."""
+
+    key: StreamKey
+    start_seqno: int
+    end_seqno: int
+    snap_start_seqno: int
+    flags: StreamFlag
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The answer is `status`, with this value; `reason` is for people."""
+
+    status: Status
+    reason: str
+    value: bytes = b""
+
+
+def read_stream_request(frame: Frame, *, collections: bool) -> StreamRequest:
+    """Check 1: the form of the request. Raises BadMessage."""
+    request = StreamRequest.decode(frame)
+    flags, problem = request.flags, ""
+    if flags & ~_KNOWN:
+        problem = f"flags 0x{flags & ~_KNOWN:x} are unknown or retired"
+    elif flags & StreamFlag.CACHE_TRANSFER and not flags & _CACHE_TRANSFER_NEEDS:
+        problem = "flag 0x100 needs flag 0x01 or 0x10"
+    elif request.value and not collections:
+        problem = f"a value of {len(request.value)} bytes needs Collections"
+    if problem:
+        raise BadMessage("StreamRequest", frame.opcode, problem)
+    return request
+
+
+def judge(
+    request: StreamRequest,
+    facts: Facts | None,
+    *,
+    negotiated: Negotiated,
+    settings: Settings,
+    live: Collection[StreamKey],
+) -> Accepted | Refused:
+    """Checks 3 to 16 of a well-formed request.
+
+    Args:
+        request: what `read_stream_request` returned.
+        facts: the vbucket; None if this node does not have it.
+        negotiated, settings: those of the connection.
+        live: the streams that are open on the connection.
+    """
+    wanted = (State.ACTIVE,) if request.flags & StreamFlag.ACTIVE_VB_ONLY else (State.ACTIVE, State.REPLICA)
+    if facts is None or facts.state not in wanted:
+        return Refused(Status.NOT_MY_VBUCKET, f"vbucket {request.vbucket} is not here, or its state is not fit")
+    claim = _claim(request, facts)
+    if (negotiated.xattrs or negotiated.collections) and not settings.enable_noop:
+        return Refused(Status.NOT_SUPPORTED, "xattrs and Collections need no-ops: send CONTROL enable_noop first")
+    if (contradiction := check_ranges(claim)) is not None:
+        return Refused(Status.ERANGE, contradiction.reason)
+    try:
+        filtered = _read_value(request, settings)
+    except _ValueError as error:
+        return Refused(error.status, str(error))
+    key = (request.vbucket, filtered.stream_id)
+    if key in live:
+        return Refused(Status.KEY_EEXISTS, f"a stream of vbucket {request.vbucket} is open on this connection")
+    return _place(request, claim, facts, key, filtered.purge_seqno)
+
+
+def _claim(request: StreamRequest, facts: Facts) -> Claim:
+    """The numbers of the request; check 5: with FROM_LATEST, those of a consumer that has everything."""
+    claim = Claim(
+        request.start_seqno, request.end_seqno, request.vb_uuid, request.snap_start_seqno, request.snap_end_seqno
+    )
+    if not request.flags & StreamFlag.FROM_LATEST:
+        return claim
+    high = facts.high_seqno
+    uuid = claim.vb_uuid or next(iter(facts.failover_log))[0]
+    return replace(claim, start_seqno=high, snap_start_seqno=high, snap_end_seqno=high, vb_uuid=uuid)
+
+
+def _place(
+    request: StreamRequest, claim: Claim, facts: Facts, key: StreamKey, remote_purge_seqno: int
+) -> Accepted | Refused:
+    """Checks 12 to 16: where in the history the stream begins and ends."""
+    flags = StreamFlag(request.flags)
+    match decide(
+        claim,
+        facts.failover_log,
+        facts.high_seqno,
+        purge_seqno=0 if flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else facts.purge_seqno,
+        remote_purge_seqno=remote_purge_seqno,
+        strict=bool(flags & StreamFlag.STRICT_VB_UUID),
+    ):
+        case Rollback(seqno=seqno, reason=reason):
+            # The seqno is the value: 8 bytes, no extras (errata S11, U3).
+            return Refused(Status.ROLLBACK, reason, seqno.to_bytes(8))
+        case Erange(reason=reason):
+            return Refused(Status.ERANGE, reason)
+    # 13. TO_LATEST, then DISK_ONLY, replace the end that was asked for; both mean what is on disk now.
+    end = facts.high_seqno if flags & (StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY) else claim.end_seqno
+    if claim.start_seqno > end:
+        return Refused(Status.ERANGE, f"start seqno {claim.start_seqno} lies above end seqno {end}")
+    if facts.receives_first_snapshot:
+        return Refused(Status.ETMPFAIL, f"vbucket {request.vbucket} still receives its first snapshot")
+    if flags & StreamFlag.TAKEOVER:
+        return Refused(Status.NOT_SUPPORTED, "this node does not hand vbuckets over")
+    return Accepted(key, claim.start_seqno, end, claim.snap_start_seqno, flags)
+
+
+class _ValueError(Exception):
+    """The value of a request is refused, with this status."""
+
+    def __init__(self, problem: str, status: Status = Status.EINVAL) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+def _read_value(request: StreamRequest, settings: Settings) -> StreamFilter:
+    """Checks 9 and 10: the JSON value, and that a stream id is there exactly if those are enabled."""
+    found = _parse_value(request) if request.value else StreamFilter()
+    if (found.stream_id is not None) != settings.stream_ids:
+        wanted = "needed" if settings.stream_ids else "not enabled"
+        raise _ValueError(f"a stream id is {wanted} on this connection", Status.DCP_STREAMID_INVALID)
+    return found
+
+
+def _parse_value(request: StreamRequest) -> StreamFilter:
+    if request.datatype != Datatype.RAW:
+        raise _ValueError("the datatype of the value must be RAW")
+    try:
+        value = json.loads(request.value)
+    except (ValueError, RecursionError):
+        raise _ValueError("the value is not JSON") from None
+    if not isinstance(value, dict) or not value.keys() & _VALUE_KEYS:
+        raise _ValueError(f"the value is no JSON object with one of {', '.join(sorted(_VALUE_KEYS))}")
+    _check_filter(value)
+    return StreamFilter(_stream_id(value.get("sid")), _purge_seqno(value.get("purge_seqno", "0")))
+
+
+def _check_filter(value: dict[str, Any]) -> None:
+    """Only the default scope and collection exist here, both with id 0."""
+    if "collections" in value and "scope" in value:
+        raise _ValueError("collections and scope exclude each other")
+    collections = value.get("collections", ["0"])
+    if not isinstance(collections, list) or not collections or not all(map(_is_hex, collections)):
+        raise _ValueError("collections is not an array of hex strings")
+    if not _is_hex(value.get("scope", "0")) or not _is_hex(value.get("uid", "0")):
+        raise _ValueError("scope and uid are hex strings")
+    if any(int(collection, 16) for collection in collections):
+        raise _ValueError("there is only collection 0", Status.UNKNOWN_COLLECTION)
+    if int(value.get("scope", "0"), 16):
+        raise _ValueError("there is only scope 0", Status.UNKNOWN_SCOPE)
+
+
+def _is_hex(text: object) -> bool:
+    return isinstance(text, str) and re.fullmatch(r"[0-9a-fA-F]{1,16}", text) is not None
+
+
+def _stream_id(number: object) -> int | None:
+    """1 to 65535 (errata P13); 0 has a status of its own."""
+    if number is None:
+        return None
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= STREAM_ID_MAX:
+        raise _ValueError(f"sid is not a number from 1 to {STREAM_ID_MAX}")
+    if number == 0:
+        raise _ValueError("sid 0 is no stream id", Status.DCP_STREAMID_INVALID)
+    return number
+
+
+def _purge_seqno(text: object) -> int:
+    if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,20}", text):
+        raise _ValueError("purge_seqno is not a decimal string")
+    return int(text)
