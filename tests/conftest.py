@@ -1,7 +1,7 @@
 """What all tests share: how many examples hypothesis draws, and which tests must not run beside each other.
 
-`pytest -n 2 --dist loadgroup` gives each test file to one worker, so that a module's node or fixture is made once. All tests
-marked `spark` form one group: they share a JVM, hence a process. Nothing here is needed to run a file alone.
+`pytest -n 2 --dist loadgroup` gives each test file to one worker, so that a module's node or fixture is made once. All
+tests marked `spark` form one group: they share a JVM, hence a process. Nothing here is needed to run a file alone.
 """
 
 import os
@@ -9,8 +9,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No deadline: two workers share two cores, and the first call of a kernel compiles it. `ci` draws the same examples each time
-# and writes no database, so that a red run can be repeated and two workers do not meet in one directory.
+# No deadline: two workers share two cores, a kernel's first call compiles it. `ci` draws the same examples each
+# time and writes no database, so that a red run can be repeated and two workers do not meet in one directory.
 _NO_CLOCK = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=50, **_NO_CLOCK)
 settings.register_profile("ci", max_examples=100, derandomize=True, database=None, print_blob=True, **_NO_CLOCK)

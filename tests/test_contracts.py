@@ -1,4 +1,4 @@
-"""The map of the packages is kept: imports point one way, and each source file has a docstring and its test file's folder.
+"""The map of the packages is kept: imports point one way, a source file says its plan and ends in time.
 
 The contracts stand in pyproject.toml ([tool.importlinter]); this runs them, and adds what that tool cannot say.
 """

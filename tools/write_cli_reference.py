@@ -17,9 +17,9 @@ HEAD = """# The command line
 
 Written by `make docs` from the commands' own help; edit there, in `src/headwater/cli/`.
 
-A command ends with status 0 when all went well, 1 with one line on stderr when it failed, 2 for a wrong option, and 130 or
-143 when Ctrl-C or SIGTERM came before the work was done. `serve`, `tail` and `mirror` run until they are told to end: for
-them that is status 0.
+A command ends with status 0 when all went well, 1 with one line on stderr when it failed, 2 for a wrong option, and 130
+or 143 when Ctrl-C or SIGTERM came before the work was done. `serve`, `tail` and `mirror` run until they are told to
+end: for them that is status 0.
 """
 
 

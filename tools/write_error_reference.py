@@ -12,8 +12,9 @@ from headwater import errors
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "errors.md"
 HEAD = """# Errors
 
-Written by `make docs` from `src/headwater/errors.py`; edit there. Every error derives from `HeadwaterError`; its fields are
-attributes, its text says what happened, with numbers, and what to do next. *Retry* marks those that pass by themselves.
+Written by `make docs` from `src/headwater/errors.py`; edit there. Every error derives from `HeadwaterError`; its fields
+are attributes, its text says what happened, with numbers, and what to do next. *Retry* marks those that pass by
+themselves.
 
 | error | derives from | meaning |
 |---|---|---|

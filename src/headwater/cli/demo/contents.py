@@ -1,0 +1,35 @@
+"""What the node holds and what the table holds, each read whole and independently of the mirror."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwater.client import Client
+
+MUTATION = 0x57
+
+
+def of_node(client: "Client") -> dict[bytes, bytes]:
+    """Every live document, from the node's own history: all changes up to now, applied in order."""
+    documents: dict[bytes, bytes] = {}
+    with client.batches(until="now") as batches:
+        for batch in batches:
+            _apply(documents, batch.records)
+    return documents
+
+
+def _apply(documents: dict[bytes, bytes], records: Any) -> None:
+    columns = (records.column(name).to_pylist() for name in ("opcode", "key", "value"))
+    for opcode, key, value in zip(*columns, strict=True):
+        if opcode == MUTATION:
+            documents[key] = value
+        else:
+            documents.pop(key, None)
+
+
+def of_table(folder: Path) -> dict[bytes, bytes]:
+    """Every row of the mirror's Delta table, read with delta-rs: another implementation than the one that wrote it."""
+    from deltalake import DeltaTable
+
+    table = DeltaTable(folder).to_pyarrow_table(columns=["key", "value"])
+    return dict(zip(table.column("key").to_pylist(), table.column("value").to_pylist(), strict=True))

@@ -1,0 +1,115 @@
+"""What happens to the flights while the mirror runs, and what must be left of them.
+
+A round is planned first and performed then, so that a round cut short by the crash can be performed again: storing the same
+value twice, or deleting what is gone, changes nothing about the result. `expected` changes only when a whole round has been
+acknowledged; it is the demo's own memory, independent of node and table.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from headwater.cli.failures import CommandError
+from headwater.errors import KeyNotFound, StatusError
+
+if TYPE_CHECKING:
+    from headwater.client import Client, aio
+
+EXPIRY_SECONDS = 1
+TOUCHES_AT_A_TIME = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round: documents to store (changed and reborn ones), keys to delete, keys to let expire."""
+
+    stored: dict[bytes, bytes]
+    deleted: list[bytes]
+    expiring: list[bytes]
+
+    @property
+    def changes(self) -> int:
+        """How many changes the node will record for it; letting expire is two: the new time, then the expiration."""
+        return len(self.stored) + len(self.deleted) + 2 * len(self.expiring)
+
+    @property
+    def keys(self) -> set[bytes]:
+        """All keys it touches."""
+        return {*self.stored, *self.deleted, *self.expiring}
+
+
+class Traffic:
+    """Plans rounds, performs them, remembers what is left."""
+
+    def __init__(self, documents: dict[bytes, bytes], random: Random) -> None:
+        self.expected = dict(documents)
+        self._gone: dict[bytes, bytes] = {}
+        self._random = random
+        self._rounds = 0
+
+    def plan(self, share: float) -> Round:
+        """Pick the next round: `share` of the documents are changed, a third as many deleted, a sixth left to expire.
+
+        Half of what earlier rounds removed comes back: a key that was deleted and stored again is where mirrors err.
+        """
+        self._rounds += 1
+        changed = max(1, int(len(self.expected) * share))
+        picked = self._random.sample(sorted(self.expected), min(len(self.expected), changed + changed // 2))
+        removed = picked[changed:]
+        deleted, expiring = removed[: changed // 3], removed[changed // 3 :]
+        reborn = self._random.sample(sorted(self._gone), len(self._gone) // 2)
+        stored = {key: self._changed(self.expected[key]) for key in picked[:changed]}
+        stored |= {key: self._changed(self._gone[key]) for key in reborn}
+        return Round(stored, deleted, expiring)
+
+    def perform(self, client: "Client", url: str, plan: Round) -> None:
+        """Send a round's changes; when this returns, all of them are durable.
+
+        Raises: TransportError when the node dies meanwhile, CommandError when it refuses something.
+        """
+        _none_refused(client.set_many(plan.stored), allowed=())
+        _none_refused(client.delete_many(plan.deleted), allowed=(KeyNotFound,))
+        asyncio.run(_let_expire(url, plan.expiring))
+
+    def acknowledged(self, plan: Round) -> None:
+        """Remember that a round is done."""
+        for key in plan.keys & self.expected.keys():
+            self._gone[key] = self.expected.pop(key)
+        for key, value in plan.stored.items():
+            self._gone.pop(key, None)
+            self.expected[key] = value
+
+    def _changed(self, document: bytes) -> bytes:
+        """A later report of the same flight: it arrived at another time."""
+        flight = json.loads(document)
+        flight["arr_delay"] = self._random.randint(-60, 300)
+        flight["report"] = self._rounds
+        return json.dumps(flight, separators=(",", ":")).encode()
+
+
+def _none_refused(errors: dict[bytes, StatusError], allowed: tuple[type[StatusError], ...]) -> None:
+    refused = {key: error for key, error in errors.items() if not isinstance(error, allowed)}
+    if refused:
+        key, error = next(iter(refused.items()))
+        raise CommandError(f"the node refused {len(refused)} changes, the first of {key.decode()}: {error}")
+
+
+async def _let_expire(url: str, keys: Iterable[bytes]) -> None:
+    """Give documents a second to live; many requests at a time, so that they share group commits."""
+    from headwater.client import aio
+
+    waiting = list(keys)
+    async with await aio.connect(url) as client:
+        while waiting:
+            part, waiting = waiting[:TOUCHES_AT_A_TIME], waiting[TOUCHES_AT_A_TIME:]
+            await asyncio.gather(*(_touch(client, key) for key in part))
+
+
+async def _touch(client: "aio.Client", key: bytes) -> None:
+    try:
+        await client.touch(key, EXPIRY_SECONDS)
+    except KeyNotFound:
+        return  # it expired before the crash, and this is the second performance
