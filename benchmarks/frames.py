@@ -8,6 +8,7 @@ consumer checks. Values are random bytes, the worst case for anything that searc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Traffic:
         edges = np.arange(0, len(self.buffer), piece_bytes)
         cuts = self.offsets[np.searchsorted(self.offsets, edges, "right") - 1]
         bounds = np.unique(np.append(cuts, len(self.buffer)))
-        return [self.buffer[start:end] for start, end in zip(bounds[:-1], bounds[1:], strict=True)]
+        return [self.buffer[start:end] for start, end in pairwise(bounds.tolist())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,62 +63,58 @@ def unaligned(buffer: NDArray[np.uint8], kind: str) -> NDArray[Any]:
     return np.ndarray((len(buffer) - dtype.itemsize + 1,), dtype, buffer, 0, (1,))
 
 
-def traffic(
-    changes: int,
-    *,
-    value_bytes: int | tuple[int, int] = 256,
-    key_bytes: int = 16,
-    vbuckets: int = 64,
-    run: int = 20,
-    snapshot: int = 1000,
-    deletion_share: float = 0.01,
-    seed: int = 1,
-) -> Traffic:
-    """Make `changes` mutations and deletions and the markers they need.
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the traffic looks like.
 
-    Args:
+    Attributes:
         value_bytes: the length of every value, or the smallest and the largest of evenly spread ones.
         key_bytes: at most 19, a letter and decimal digits; every key is used once.
-        run: changes of one vbucket in a row; `snapshot` must be a multiple of it.
+        run: changes of one vbucket in a row.
+        snapshot: changes of one vbucket behind one marker; a multiple of `run`.
     """
-    random = np.random.default_rng(seed)
-    plan = _plan(random, changes, value_bytes, key_bytes, vbuckets, run, snapshot, deletion_share)
+
+    value_bytes: int | tuple[int, int] = 256
+    key_bytes: int = 16
+    vbuckets: int = 64
+    run: int = 20
+    snapshot: int = 1000
+    deletion_share: float = 0.01
+    seed: int = 1
+
+
+def traffic(changes: int, shape: Shape | None = None) -> Traffic:
+    """Make `changes` mutations and deletions and the markers they need."""
+    shape = shape or Shape()
+    random = np.random.default_rng(shape.seed)
+    plan = _plan(random, changes, shape)
     offsets = np.zeros(len(plan.opcode) + 1, np.int64)
     np.cumsum(HEADER + plan.extras + plan.key + plan.value, out=offsets[1:])
-    total = int(offsets[-1])
-    buffer = np.frombuffer(bytearray(random.bytes(total)), np.uint8)
+    buffer = np.frombuffer(bytearray(random.bytes(int(offsets[-1]))), np.uint8)
     _write_headers(buffer, offsets[:-1], plan)
     _write_changes(buffer, offsets[:-1], plan, random)
-    _write_markers(buffer, offsets[:-1], plan, snapshot)
-    _write_keys(buffer, offsets[:-1], plan, key_bytes)
-    return Traffic(buffer, offsets, changes, vbuckets)
+    _write_markers(buffer, offsets[:-1], plan, shape.snapshot)
+    _write_keys(buffer, offsets[:-1], plan, shape.key_bytes)
+    return Traffic(buffer, offsets, changes, shape.vbuckets)
 
 
-def _plan(
-    random: np.random.Generator,
-    changes: int,
-    value_bytes: int | tuple[int, int],
-    key_bytes: int,
-    vbuckets: int,
-    run: int,
-    snapshot: int,
-    deletion_share: float,
-) -> _Plan:
+def _plan(random: np.random.Generator, changes: int, shape: Shape) -> _Plan:
     """Lay the frames out: each change in its run, a marker before the first change of each snapshot."""
     index = np.arange(changes)
-    runs = index // run
-    vbucket, seqno = runs % vbuckets, runs // vbuckets * run + index % run + 1
-    opcode = np.where(random.random(changes) < deletion_share, DELETION, MUTATION)
-    low, high = (value_bytes, value_bytes) if isinstance(value_bytes, int) else value_bytes
+    runs = index // shape.run
+    vbucket = runs % shape.vbuckets
+    seqno = runs // shape.vbuckets * shape.run + index % shape.run + 1
+    opcode = np.where(random.random(changes) < shape.deletion_share, DELETION, MUTATION)
+    low, high = (shape.value_bytes,) * 2 if isinstance(shape.value_bytes, int) else shape.value_bytes
     value = np.where(opcode == MUTATION, random.integers(low, high + 1, changes), 0)
-    announced = np.flatnonzero((seqno - 1) % snapshot == 0)
+    announced = np.flatnonzero((seqno - 1) % shape.snapshot == 0)
 
     def with_markers(column: NDArray[Any], at_marker: Any) -> NDArray[Any]:
         return np.insert(column, announced, at_marker)
 
     opcode = with_markers(opcode.astype(np.uint8), MARKER)
     extras = np.choose(opcode - MARKER, [EXTRAS[MARKER], EXTRAS[MUTATION], EXTRAS[DELETION]]).astype(np.int64)
-    key = np.where(opcode == MARKER, 0, key_bytes)
+    key = np.where(opcode == MARKER, 0, shape.key_bytes)
     own = (vbucket[announced], seqno[announced])
     return _Plan(
         opcode, with_markers(vbucket, own[0]), with_markers(seqno, own[1]), extras, key, with_markers(value, 0)

@@ -17,35 +17,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.kernels.follow import DELETION, EXPIRATION, MUTATION, STREAM_END, counted_bytes, follow_control
 from headwater.kernels.intrinsics import copy, load16, load32, load64
 from headwater.kernels.jit import inline_kernel, kernel
-from headwater.kernels.scan import (
-    FULL,
-    HEADER,
-    NEED_MORE,
-    Stop,
-    check_header,
-    extras_bytes,
-    framing_bytes,
-    key_bytes,
-)
-from headwater.kernels.tracker import (
-    BAD_EXTRAS,
-    DROPPED,
-    END,
-    FIELDS,
-    LAST,
-    START,
-    TAKEN,
-    end_stream,
-    enter_snapshot,
-    get,
-    judge_marker,
-    judge_seqno,
-    marker_range,
-    put,
-)
-from headwater.wire.opcodes import Opcode
+from headwater.kernels.scan import FULL, HEADER, NEED_MORE, Stop, check_header, extras_bytes, framing_bytes, key_bytes
+from headwater.kernels.tracker import DROPPED, END, FIELDS, LAST, START, TAKEN, get, judge_seqno, put
 
 U = np.uintp
 U64 = np.uint64
@@ -62,29 +38,9 @@ NEEDED: Final = 7
 STOP: Final = 8
 PROGRESS_FIELDS: Final = 9
 
+BAD_EXTRAS: Final = int(Stop.BAD_EXTRAS)
 CONTROLS_FULL: Final = int(Stop.CONTROLS_FULL)
 EXTENDED_METADATA: Final = int(Stop.EXTENDED_METADATA)
-
-STREAM_END: Final = int(Opcode.DCP_STREAM_END)
-MARKER: Final = int(Opcode.DCP_SNAPSHOT_MARKER)
-MUTATION: Final = int(Opcode.DCP_MUTATION)
-DELETION: Final = int(Opcode.DCP_DELETION)
-EXPIRATION: Final = int(Opcode.DCP_EXPIRATION)
-SYSTEM_EVENT: Final = int(Opcode.DCP_SYSTEM_EVENT)
-PREPARE: Final = int(Opcode.DCP_PREPARE)
-COMMIT: Final = int(Opcode.DCP_COMMIT)
-ABORT: Final = int(Opcode.DCP_ABORT)
-SEQNO_ADVANCED: Final = int(Opcode.DCP_SEQNO_ADVANCED)
-
-# dcp.md 7: what counts towards the flow-control window, as a bit set from STREAM_END on. No-ops and answers don't.
-COUNTED: Final = sum(
-    1 << (opcode - STREAM_END)
-    for opcode in (
-        *(STREAM_END, MARKER, MUTATION, DELETION, EXPIRATION, SYSTEM_EVENT, PREPARE, COMMIT, ABORT, SEQNO_ADVANCED),
-        *(Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_OSO_SNAPSHOT),
-        *(Opcode.DCP_CACHE_TRANSFER, Opcode.DCP_CACHE_TRANSFER_END),
-    )
-)
 
 NO_LAYOUT: Final = 0
 METADATA_LENGTH: Final = 1
@@ -150,70 +106,6 @@ def metadata_bytes(layout: Any, extras_at: Any) -> Any:
     if layout == FLAGS_AND_EXPIRY:
         return load16(extras_at + U(28))
     return load16(extras_at + U(16)) if layout == METADATA_LENGTH else np.uint16(0)
-
-
-@inline_kernel
-def counted_bytes(opcode: Any, size: Any) -> Any:
-    """Bytes a stream message takes of the flow-control window: its wire size, and two more for a prepare, which both
-    ends reckon 57 bytes long (dcp.md 7)."""
-    place = U64(opcode) - U64(STREAM_END)
-    if place > U64(18) or (U64(COUNTED) >> place) & U64(1) == U64(0):
-        return U(0)
-    return size + U(2) if opcode == PREPARE else size
-
-
-@inline_kernel
-def seqno_extras(opcode: Any) -> Any:
-    """Bytes of extras of a control that takes a seqno without being a change (dcp.md 2.16 to 2.18); 0 for others."""
-    if opcode == SEQNO_ADVANCED:
-        return U(8)
-    if opcode == SYSTEM_EVENT:
-        return U(13)
-    if opcode == PREPARE:
-        return U(31)
-    return U(16) if opcode == COMMIT or opcode == ABORT else U(0)
-
-
-@inline_kernel
-def follow_seqno(row: Any, opaque: Any, opcode: Any, extras: Any, extras_at: Any, checked: Any) -> Any:
-    """Move the stream on by a control that takes a seqno: nothing below it is missing."""
-    expected = seqno_extras(opcode)
-    if expected == U(0):
-        return TAKEN
-    if extras != expected:
-        return BAD_EXTRAS
-    # A commit and an abort name the seqno of their prepare first.
-    seqno = load64(extras_at + U(8)) if expected == U(16) else load64(extras_at)
-    code = judge_seqno(row, opaque, seqno) if checked else TAKEN
-    if code == TAKEN:
-        put(row, LAST, seqno)
-    return code
-
-
-@inline_kernel
-def follow_marker(row: Any, opaque: Any, word: Any, body: Any, extras_at: Any, checked: Any) -> Any:
-    """Enter an announced snapshot."""
-    extras, keys = extras_bytes(word), key_bytes(word)
-    value = body - framing_bytes(word) - extras - keys
-    code, start, end = marker_range(extras_at, extras, keys, value, get(row, LAST))
-    if code == 0 and checked:
-        code = judge_marker(row, opaque, start, end)
-    if code == TAKEN:
-        enter_snapshot(row, start, end)
-    return code
-
-
-@inline_kernel
-def follow_control(head: Any, word: Any, opcode: Any, body: Any, row: Any, checked: Any) -> Any:
-    """What a stream message that is no change means for its stream; TAKEN, DROPPED or why it is refused."""
-    opaque = U64(load32(head + U(12)))
-    extras_at = head + U(HEADER) + framing_bytes(word)
-    if opcode == STREAM_END:
-        end_stream(row, opaque)
-        return TAKEN
-    if opcode == MARKER:
-        return follow_marker(row, opaque, word, body, extras_at, checked)
-    return follow_seqno(row, opaque, opcode, extras_bytes(word), extras_at, checked)
 
 
 @kernel

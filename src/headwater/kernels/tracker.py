@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.kernels.intrinsics import load8, load64, load64_native, store64_native
+from headwater.kernels.intrinsics import load64_native, store64_native
 from headwater.kernels.jit import inline_kernel
 from headwater.kernels.scan import Stop
 
@@ -26,7 +26,6 @@ U = np.uintp
 U64 = np.uint64
 
 VBUCKETS: Final = 65536
-SEQNO_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 # Fields of a row.
 STATE: Final = 0
@@ -60,9 +59,6 @@ DROPPING: Final = int(StreamState.DROPPING)
 TAKEN: Final = 0
 DROPPED: Final = -1
 
-BAD_EXTRAS: Final = int(Stop.BAD_EXTRAS)
-BAD_MARKER: Final = int(Stop.BAD_MARKER)
-MARKER_BEHIND: Final = int(Stop.MARKER_BEHIND)
 NO_STREAM: Final = int(Stop.NO_STREAM)
 WRONG_OPAQUE: Final = int(Stop.WRONG_OPAQUE)
 SEQNO_ZERO: Final = int(Stop.SEQNO_ZERO)
@@ -151,70 +147,3 @@ def judge_seqno(row: Any, opaque: Any, seqno: Any) -> Any:
     if seqno == U64(0):
         return SEQNO_ZERO
     return SEQNO_NOT_AFTER_LAST if seqno <= last else SEQNO_OUTSIDE_SNAPSHOT
-
-
-@inline_kernel
-def marker_range(extras: Any, extras_bytes: Any, key_bytes: Any, value_bytes: Any, last: Any) -> Any:
-    """(refusal or 0, start, end) of the snapshot marker whose extras lie at this address (dcp.md 2.7).
-
-    V1 has 20 bytes of extras. V2 has one, the version: 0 with a value of 36 bytes, 2 with 52. The bare marker of UPR
-    announces no numbers, it is a boundary (dcp.md 14): its snapshot begins after the last seqno and is over when the
-    next marker or the end of the stream says so, so until then it has no end.
-    """
-    numbers = extras
-    if extras_bytes == U(0) and key_bytes == U(0) and value_bytes == U(0):
-        return 0, last, U64(SEQNO_MAX)
-    if extras_bytes == U(1) and key_bytes == U(0):
-        version = load8(extras)
-        if not ((version == 0 and value_bytes == U(36)) or (version == 2 and value_bytes == U(52))):
-            return BAD_MARKER, U64(0), U64(0)
-        numbers = extras + U(1)
-    elif extras_bytes != U(20) or key_bytes != U(0) or value_bytes != U(0):
-        return BAD_MARKER, U64(0), U64(0)
-    start, end = load64(numbers), load64(numbers + U(8))
-    return (BAD_MARKER if start > end else 0), start, end
-
-
-@inline_kernel
-def judge_marker(row: Any, opaque: Any, start: Any, end: Any) -> Any:
-    """TAKEN, DROPPED or why a snapshot marker is refused; changes nothing.
-
-    dcp.md 9: "start < last seqno and end <= last seqno: ERANGE"; one that arrives before the snapshot it follows was
-    complete simply replaces it.
-    """
-    state, last = get(row, STATE), get(row, LAST)
-    if state == U64(DROPPING):
-        return DROPPED
-    if state == U64(NONE):
-        return NO_STREAM
-    if get(row, OPAQUE) != opaque:
-        return WRONG_OPAQUE
-    return MARKER_BEHIND if start < last and end <= last else TAKEN
-
-
-@inline_kernel
-def enter_snapshot(row: Any, start: Any, end: Any) -> None:
-    """The changes that follow belong to this snapshot.
-
-    HELD_START to HELD_END is the range a resume has to admit to (protocol/position.py): what is held is a consistent
-    state at HELD_START and will be one at HELD_END. A snapshot replaced before its end widens the range instead of
-    starting a new one: versions it had merged away may never have arrived. LAST at either end means: consistent now.
-    """
-    last = get(row, LAST)
-    if last < get(row, HELD_END) and get(row, HELD_START) < last:
-        put(row, HELD_START, min(get(row, HELD_START), start))
-        put(row, HELD_END, max(get(row, HELD_END), end))
-    else:
-        put(row, HELD_START, min(last, start))
-        put(row, HELD_END, max(last, end))
-    put(row, STATE, IN_SNAPSHOT)
-    put(row, START, start)
-    put(row, END, end)
-
-
-@inline_kernel
-def end_stream(row: Any, opaque: Any) -> None:
-    """A stream end closes the stream whose opaque it carries; any other is the end of what is long gone (dcp.md 9:
-    ignored)."""
-    if get(row, OPAQUE) == opaque:
-        put(row, STATE, NONE)

@@ -1,0 +1,196 @@
+"""What the frames between the changes mean for the streams: markers, ends, controls that take a seqno; flow control.
+
+Python handles these frames; but the changes behind them in the same buffer are judged by what they announced, so the
+decoder follows them here first (dcp.md 2.6, 2.7, 2.16 to 2.18).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from headwater.kernels.intrinsics import load8, load32, load64
+from headwater.kernels.jit import inline_kernel
+from headwater.kernels.scan import HEADER, Stop, extras_bytes, framing_bytes, key_bytes
+from headwater.kernels.tracker import (
+    DROPPED,
+    DROPPING,
+    END,
+    HELD_END,
+    HELD_START,
+    IN_SNAPSHOT,
+    LAST,
+    NO_STREAM,
+    NONE,
+    OPAQUE,
+    START,
+    STATE,
+    TAKEN,
+    WRONG_OPAQUE,
+    get,
+    judge_seqno,
+    put,
+)
+from headwater.wire.opcodes import Opcode
+
+U = np.uintp
+U64 = np.uint64
+
+SEQNO_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+BAD_EXTRAS: Final = int(Stop.BAD_EXTRAS)
+BAD_MARKER: Final = int(Stop.BAD_MARKER)
+MARKER_BEHIND: Final = int(Stop.MARKER_BEHIND)
+
+STREAM_END: Final = int(Opcode.DCP_STREAM_END)
+MARKER: Final = int(Opcode.DCP_SNAPSHOT_MARKER)
+MUTATION: Final = int(Opcode.DCP_MUTATION)
+DELETION: Final = int(Opcode.DCP_DELETION)
+EXPIRATION: Final = int(Opcode.DCP_EXPIRATION)
+SYSTEM_EVENT: Final = int(Opcode.DCP_SYSTEM_EVENT)
+PREPARE: Final = int(Opcode.DCP_PREPARE)
+COMMIT: Final = int(Opcode.DCP_COMMIT)
+ABORT: Final = int(Opcode.DCP_ABORT)
+SEQNO_ADVANCED: Final = int(Opcode.DCP_SEQNO_ADVANCED)
+
+# dcp.md 7: what counts towards the flow-control window, as a bit set from STREAM_END on. No-ops and answers don't.
+COUNTED: Final = sum(
+    1 << (opcode - STREAM_END)
+    for opcode in (
+        *(STREAM_END, MARKER, MUTATION, DELETION, EXPIRATION, SYSTEM_EVENT, PREPARE, COMMIT, ABORT, SEQNO_ADVANCED),
+        *(Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_OSO_SNAPSHOT),
+        *(Opcode.DCP_CACHE_TRANSFER, Opcode.DCP_CACHE_TRANSFER_END),
+    )
+)
+
+
+@inline_kernel
+def counted_bytes(opcode: Any, size: Any) -> Any:
+    """Bytes a stream message takes of the flow-control window: its wire size, and two more for a prepare, which both
+    ends reckon 57 bytes long (dcp.md 7)."""
+    place = U64(opcode) - U64(STREAM_END)
+    if place > U64(18) or (U64(COUNTED) >> place) & U64(1) == U64(0):
+        return U(0)
+    return size + U(2) if opcode == PREPARE else size
+
+
+@inline_kernel
+def marker_range(extras: Any, extras_bytes: Any, key_bytes: Any, value_bytes: Any, last: Any) -> Any:
+    """(refusal or 0, start, end) of the snapshot marker whose extras lie at this address (dcp.md 2.7).
+
+    V1 has 20 bytes of extras. V2 has one, the version: 0 with a value of 36 bytes, 2 with 52. The bare marker of UPR
+    announces no numbers, it is a boundary (dcp.md 14): its snapshot begins after the last seqno and is over when the
+    next marker or the end of the stream says so, so until then it has no end.
+    """
+    numbers = extras
+    if extras_bytes == U(0) and key_bytes == U(0) and value_bytes == U(0):
+        return 0, last, U64(SEQNO_MAX)
+    if extras_bytes == U(1) and key_bytes == U(0):
+        version = load8(extras)
+        if not ((version == 0 and value_bytes == U(36)) or (version == 2 and value_bytes == U(52))):
+            return BAD_MARKER, U64(0), U64(0)
+        numbers = extras + U(1)
+    elif extras_bytes != U(20) or key_bytes != U(0) or value_bytes != U(0):
+        return BAD_MARKER, U64(0), U64(0)
+    start, end = load64(numbers), load64(numbers + U(8))
+    return (BAD_MARKER if start > end else 0), start, end
+
+
+@inline_kernel
+def judge_marker(row: Any, opaque: Any, start: Any, end: Any) -> Any:
+    """TAKEN, DROPPED or why a snapshot marker is refused; changes nothing.
+
+    dcp.md 9: "start < last seqno and end <= last seqno: ERANGE"; one that arrives before the snapshot it follows was
+    complete simply replaces it.
+    """
+    state, last = get(row, STATE), get(row, LAST)
+    if state == U64(DROPPING):
+        return DROPPED
+    if state == U64(NONE):
+        return NO_STREAM
+    if get(row, OPAQUE) != opaque:
+        return WRONG_OPAQUE
+    return MARKER_BEHIND if start < last and end <= last else TAKEN
+
+
+@inline_kernel
+def enter_snapshot(row: Any, start: Any, end: Any) -> None:
+    """The changes that follow belong to this snapshot.
+
+    HELD_START to HELD_END is the range a resume has to admit to (protocol/position.py): what is held is a consistent
+    state at HELD_START and will be one at HELD_END. A snapshot replaced before its end widens the range instead of
+    starting a new one: versions it had merged away may never have arrived. LAST at either end means: consistent now.
+    """
+    last = get(row, LAST)
+    if last < get(row, HELD_END) and get(row, HELD_START) < last:
+        put(row, HELD_START, min(get(row, HELD_START), start))
+        put(row, HELD_END, max(get(row, HELD_END), end))
+    else:
+        put(row, HELD_START, min(last, start))
+        put(row, HELD_END, max(last, end))
+    put(row, STATE, IN_SNAPSHOT)
+    put(row, START, start)
+    put(row, END, end)
+
+
+@inline_kernel
+def end_stream(row: Any, opaque: Any) -> None:
+    """A stream end closes the stream whose opaque it carries; any other is the end of what is long gone (dcp.md 9:
+    ignored)."""
+    if get(row, OPAQUE) == opaque:
+        put(row, STATE, NONE)
+
+
+@inline_kernel
+def seqno_extras(opcode: Any) -> Any:
+    """Bytes of extras of a control that takes a seqno without being a change (dcp.md 2.16 to 2.18); 0 for others."""
+    if opcode == SEQNO_ADVANCED:
+        return U(8)
+    if opcode == SYSTEM_EVENT:
+        return U(13)
+    if opcode == PREPARE:
+        return U(31)
+    return U(16) if opcode in (COMMIT, ABORT) else U(0)
+
+
+@inline_kernel
+def follow_seqno(row: Any, opaque: Any, opcode: Any, extras: Any, extras_at: Any, checked: Any) -> Any:
+    """Move the stream on by a control that takes a seqno: nothing below it is missing."""
+    expected = seqno_extras(opcode)
+    if expected == U(0):
+        return TAKEN
+    if extras != expected:
+        return BAD_EXTRAS
+    # A commit and an abort name the seqno of their prepare first.
+    seqno = load64(extras_at + U(8)) if expected == U(16) else load64(extras_at)
+    code = judge_seqno(row, opaque, seqno) if checked else TAKEN
+    if code == TAKEN:
+        put(row, LAST, seqno)
+    return code
+
+
+@inline_kernel
+def follow_marker(row: Any, opaque: Any, word: Any, body: Any, extras_at: Any, checked: Any) -> Any:
+    """Enter an announced snapshot."""
+    extras, keys = extras_bytes(word), key_bytes(word)
+    value = body - framing_bytes(word) - extras - keys
+    code, start, end = marker_range(extras_at, extras, keys, value, get(row, LAST))
+    if code == 0 and checked:
+        code = judge_marker(row, opaque, start, end)
+    if code == TAKEN:
+        enter_snapshot(row, start, end)
+    return code
+
+
+@inline_kernel
+def follow_control(head: Any, word: Any, opcode: Any, body: Any, row: Any, checked: Any) -> Any:
+    """What a stream message that is no change means for its stream; TAKEN, DROPPED or why it is refused."""
+    opaque = U64(load32(head + U(12)))
+    extras_at = head + U(HEADER) + framing_bytes(word)
+    if opcode == STREAM_END:
+        end_stream(row, opaque)
+        return TAKEN
+    if opcode == MARKER:
+        return follow_marker(row, opaque, word, body, extras_at, checked)
+    return follow_seqno(row, opaque, opcode, extras_bytes(word), extras_at, checked)
