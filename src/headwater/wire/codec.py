@@ -19,6 +19,7 @@ __all__ = [
     "Rest",
     "Rows",
     "Tail",
+    "i64",
     "u8",
     "u16",
     "u24",
@@ -47,9 +48,10 @@ class Codec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An unsigned big-endian number of `width` bytes."""
+    """A big-endian number of `width` bytes, unsigned unless told otherwise."""
 
     width: int
+    signed: bool = False
 
     @property
     def size(self) -> int:
@@ -57,23 +59,28 @@ class Number:
         return self.width
 
     @property
+    def lowest(self) -> int:
+        """The smallest value that fits."""
+        return -(1 << 8 * self.width - 1) if self.signed else 0
+
+    @property
     def highest(self) -> int:
         """The largest value that fits."""
-        return (1 << 8 * self.width) - 1
+        return self.lowest + (1 << 8 * self.width) - 1
 
     def write(self, value: int) -> bytes:
         """Return the number's bytes."""
-        if not 0 <= value <= self.highest:
-            raise ValueError(f"{value} does not fit a {self.describe()} (0 to {self.highest})")
-        return value.to_bytes(self.width)
+        if not self.lowest <= value <= self.highest:
+            raise ValueError(f"{value} does not fit a {self.describe()} ({self.lowest} to {self.highest})")
+        return value.to_bytes(self.width, signed=self.signed)
 
     def read(self, data: bytes, at: int) -> tuple[int, int]:
         """Return the number at `at`."""
-        return int.from_bytes(_take(data, at, self.width)), at + self.width
+        return int.from_bytes(_take(data, at, self.width), signed=self.signed), at + self.width
 
     def describe(self) -> str:
-        """Return its name: u8 to u64."""
-        return f"u{8 * self.width}"
+        """Return its name: u8 to u64, i64."""
+        return f"{'i' if self.signed else 'u'}{8 * self.width}"
 
 
 u8 = Annotated[int, Number(1)]
@@ -82,6 +89,7 @@ u24 = Annotated[int, Number(3)]
 u32 = Annotated[int, Number(4)]
 u56 = Annotated[int, Number(7)]
 u64 = Annotated[int, Number(8)]
+i64 = Annotated[int, Number(8, signed=True)]
 
 NUMBERS = {bits: Number(bits // 8) for bits in (8, 16, 24, 32, 56, 64)}
 

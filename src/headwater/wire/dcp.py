@@ -18,6 +18,7 @@ __all__ = [
     "AddStream",
     "AddStreamResponse",
     "BufferAck",
+    "BufferAckInValue",
     "BufferAckResponse",
     "CacheItem",
     "CacheTransfer",
@@ -246,6 +247,12 @@ class BufferAck(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT):
     """The consumer has processed so many bytes; never answered. Source: DCP, commands/buffer-ack.md."""
 
     acked_bytes: u32 = about("bytes of counted messages processed since the acknowledgement before this one")
+
+
+class BufferAckInValue(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT):
+    """The same as the document's example has it: without extras, the number in the value. Accept both, send BufferAck."""
+
+    acked_bytes: u32 = about("as in BufferAck", where=VALUE)
 
 
 class BufferAckResponse(Response, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT):

@@ -19,7 +19,7 @@ import dataclasses
 from typing import Any, Self
 
 from headwater.errors import LocalProtocolError
-from headwater.wire.codec import u8, u16, u24, u32, u56, u64
+from headwater.wire.codec import i64, u8, u16, u24, u32, u56, u64
 from headwater.wire.declare import (
     ANY_STATUS,
     ENGINE,
@@ -37,7 +37,7 @@ from headwater.wire.declare import (
 from headwater.wire.header import FLEXIBLE, Frame, Magic
 
 __all__ = ["ANY_STATUS", "ENGINE", "EXTRAS", "FORBIDDEN", "OPTIONAL", "REQUIRED", "VALUE", "Layout", "Presence"]
-__all__ += ["Message", "Request", "Response", "about", "measured", "u8", "u16", "u24", "u32", "u56", "u64"]
+__all__ += ["Message", "Request", "Response", "about", "i64", "measured", "u8", "u16", "u24", "u32", "u56", "u64"]
 
 
 class Message(Declared):

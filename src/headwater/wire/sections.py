@@ -49,6 +49,11 @@ class Field:
 _STRUCT_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
+def _struct_code(codec: Codec) -> str:
+    code = _STRUCT_CODES.get(codec.size or 0, f"{codec.size}s")
+    return code.lower() if isinstance(codec, Number) and codec.signed else code
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The fields a fixed section has at one of its lengths."""
@@ -57,7 +62,7 @@ class Shape:
     struct: Struct = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        codes = (_STRUCT_CODES.get(f.codec.size or 0, f"{f.codec.size}s") for f in self.fields)
+        codes = (_struct_code(each.codec) for each in self.fields)
         object.__setattr__(self, "struct", Struct(">" + "".join(codes)))
 
     def unpack(self, data: bytes) -> dict[str, Any]:

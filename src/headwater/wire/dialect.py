@@ -1,0 +1,104 @@
+"""Which message is this frame? The dialects, and decoding by dialect.
+
+The families share one space of opcodes, and versions of a message differ in the length of their extras, in the status
+they answer with, or in a version number inside. So all candidates for a frame are tried, in the dialect's order; what
+none of them accepts is refused with what each had expected.
+
+`Dialect.AUTO` reads every dialect: right for captures, and for a connection before its first stream request has shown
+which one the peer speaks (dcp.md 14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from functools import cache
+from types import ModuleType
+
+from headwater.errors import BadMessage
+from headwater.wire import admin, bootstrap, dcp, documents, meta, tap, upr
+from headwater.wire.failure import Failure
+from headwater.wire.header import Frame, Magic
+from headwater.wire.layout import ANY_STATUS, Message
+from headwater.wire.opcodes import RETIRED, Opcode, name_of
+from headwater.wire.status import Status
+
+__all__ = ["Dialect", "decode", "messages"]
+
+_MEMCACHED = (bootstrap, documents, meta, admin)
+
+
+class Dialect(Enum):
+    """A dialect is the families it reads, the preferred one first."""
+
+    KV = _MEMCACHED
+    DCP = (dcp, *_MEMCACHED)
+    UPR = (upr, dcp, *_MEMCACHED)
+    TAP = (tap, *_MEMCACHED)
+    AUTO = (dcp, upr, tap, *_MEMCACHED)
+
+
+def messages(module: ModuleType) -> Iterator[type[Message]]:
+    """Yield the message classes a module declares, in the order it declares them."""
+    for found in vars(module).values():
+        here = isinstance(found, type) and issubclass(found, Message) and found.__module__ == module.__name__
+        if here and found.layout.opcode >= 0:
+            yield found
+
+
+def decode(source: Frame | bytes | bytearray | memoryview, dialect: Dialect = Dialect.AUTO) -> Message:
+    """Read one message.
+
+    Args:
+        source: a frame, or the bytes of exactly one.
+        dialect: which families may be meant.
+
+    Returns: a Request or Response of the dialect's modules; for an answer that is no success and has no class of its
+        own, a Failure.
+
+    Raises:
+        BadFrame: the bytes are not one frame.
+        BadMessage: no message of the dialect reads so; its `status` is what a server should answer.
+    """
+    frame = source if isinstance(source, Frame) else Frame.decode(source)
+    problems = []
+    for candidate in _candidates(dialect, frame):
+        try:
+            return candidate.decode(frame)
+        except BadMessage as problem:
+            problems.append(problem)
+    raise _refusal(frame, problems)
+
+
+def _candidates(dialect: Dialect, frame: Frame) -> Iterator[type[Message]]:
+    server = frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE)
+    found = _table(dialect).get((server, frame.is_response, frame.opcode), ())
+    for each in found:
+        if not frame.is_response or each.layout.status in (ANY_STATUS, frame.status):
+            yield each
+    if frame.is_response and frame.status != Status.SUCCESS:
+        yield Failure
+
+
+@cache
+def _table(dialect: Dialect) -> dict[tuple[bool, bool, int], tuple[type[Message], ...]]:
+    """Return the dialect's classes by (from the server unasked, response, opcode)."""
+    table: dict[tuple[bool, bool, int], tuple[type[Message], ...]] = {}
+    for each in (each for module in dialect.value for each in messages(module)):
+        server = each.layout.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE)
+        place = (server, each.layout.is_response, each.layout.opcode)
+        table[place] = (*table.get(place, ()), each)
+    return table
+
+
+def _refusal(frame: Frame, problems: list[BadMessage]) -> BadMessage:
+    """Return the one error for a frame nobody accepted."""
+    if not problems:
+        known = frame.opcode in RETIRED or frame.opcode in Opcode.__members__.values()
+        status = Status.NOT_SUPPORTED if known else Status.UNKNOWN_COMMAND
+        kind = "response" if frame.is_response else "request"
+        return BadMessage(name_of(frame.opcode), frame.opcode, f"no such {kind} in this dialect", status)
+    if len(problems) == 1:
+        return problems[0]
+    told = dict.fromkeys(problem.problem for problem in problems)
+    return BadMessage(name_of(frame.opcode), frame.opcode, "; or ".join(told))

@@ -1,0 +1,59 @@
+"""Values compressed with Snappy: the raw block format, no framing. Source: specification, wire.md 5.
+
+A block begins with its inflated size. That claim is read first and held against the limit and against what so many
+bytes can inflate to at most, so that a lying value costs no memory.
+"""
+
+from __future__ import annotations
+
+import cramjam
+
+from headwater.errors import RemoteProtocolError
+from headwater.wire.header import VALUE_BYTES_MAX
+
+__all__ = ["compress", "inflate", "inflated_size"]
+
+# An element of three bytes copies at most 64: no block inflates to more than 64 bytes for each 3, generously rounded.
+_GROWTH_MAX = 64
+
+
+def inflated_size(data: bytes) -> int:
+    """Return the inflated size a block claims.
+
+    Raises:
+        RemoteProtocolError: the claim can't be read, or no block of this length can keep it.
+    """
+    size = 0
+    for at, byte in enumerate(data[:5]):
+        size |= (byte & 0x7F) << 7 * at
+        if byte < 0x80:
+            if size > _GROWTH_MAX * len(data):
+                raise RemoteProtocolError(f"snappy: {len(data)} bytes can't inflate to the {size} claimed")
+            return size
+    raise RemoteProtocolError(f"snappy: no size in the first {min(len(data), 5)} bytes")
+
+
+def inflate(data: bytes, bytes_max: int = VALUE_BYTES_MAX) -> bytes:
+    """Return the inflated value.
+
+    Raises:
+        RemoteProtocolError: it would be larger than `bytes_max`, or is no Snappy block.
+    """
+    size = inflated_size(data)
+    if size > bytes_max:
+        raise RemoteProtocolError(f"snappy: inflates to {size} bytes, {bytes_max} are allowed")
+    try:
+        return bytes(cramjam.snappy.decompress_raw(data)) if size else _empty(data)
+    except cramjam.DecompressionError as error:
+        raise RemoteProtocolError(f"snappy: {error}") from None
+
+
+def _empty(data: bytes) -> bytes:
+    if len(data) != 1:
+        raise RemoteProtocolError(f"snappy: {len(data) - 1} bytes follow a claim of no bytes at all")
+    return b""
+
+
+def compress(value: bytes) -> bytes:
+    """Return the value as a Snappy block (which may be longer than the value)."""
+    return bytes(cramjam.snappy.compress_raw(value))

@@ -1,0 +1,237 @@
+"""Every message of TAP. Source: specification, tap.md.
+
+The producer sends requests whose opaque counts them; the consumer answers those with flag ACK. Between extras and key
+stands the engine-private section, as long as the first two bytes of the extras say: `engine_specific` holds it
+unread, for its length differs between versions; properties read what is in it. `engine_len` is counted, not given.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from typing import Annotated
+
+from headwater.wire.codec import NUMBERS, Counted, Rest, Rows, Tail
+from headwater.wire.layout import (
+    ENGINE,
+    OPTIONAL,
+    REQUIRED,
+    VALUE,
+    Request,
+    Response,
+    about,
+    measured,
+    u8,
+    u16,
+    u24,
+    u32,
+    u64,
+)
+from headwater.wire.opcodes import Opcode
+
+__all__ = ["ChangeFilter", "ChangeFilterResponse", "CheckpointEnd", "CheckpointEndResponse", "CheckpointStart"]
+__all__ += ["CheckpointStartResponse", "Connect", "ConnectFlag", "ConnectWide", "Delete", "DeleteResponse"]
+__all__ += ["Deregister", "DeregisterResponse", "Flush", "FlushResponse", "MessageFlag", "Mutation"]
+__all__ += ["MutationResponse", "Opaque", "OpaqueCode", "OpaqueResponse", "VbucketSet", "VbucketSetResponse"]
+__all__ += ["revision"]
+
+
+class ConnectFlag(IntFlag):
+    """Flags of TAP_CONNECT. Source: tap.md 1.1."""
+
+    BACKFILL = 0x01
+    DUMP = 0x02
+    LIST_VBUCKETS = 0x04
+    TAKEOVER_VBUCKETS = 0x08
+    SUPPORT_ACK = 0x10
+    REQUEST_KEYS_ONLY = 0x20
+    CHECKPOINT = 0x40
+    REGISTERED_CLIENT = 0x80
+    FIX_FLAG_BYTEORDER = 0x100
+
+
+class MessageFlag(IntFlag):
+    """Flags of the producer's messages. Source: tap.md 3.1."""
+
+    ACK = 0x01
+    NO_VALUE = 0x02
+    NETWORK_BYTE_ORDER = 0x04
+
+
+class OpaqueCode(IntEnum):
+    """What a TAP_OPAQUE says. Source: tap.md 3.4; unknown codes are ignored."""
+
+    ENABLE_AUTO_NACK = 0
+    INITIAL_VBUCKET_STREAM = 1
+    ENABLE_CHECKPOINT_SYNC = 2
+    OPEN_CHECKPOINT = 3
+    COMPLETE_VB_FILTER_CHANGE = 4
+    STOP_ONLINE_UPDATE = 5
+    REVERT_ONLINE_UPDATE = 6
+    CLOSE_TAP_STREAM = 7
+    CLOSE_BACKFILL = 8
+
+
+_VBUCKETS = Rows((("vbucket", NUMBERS[16]),))
+_CHECKPOINTS = Rows((("vbucket", NUMBERS[16]), ("checkpoint_id", NUMBERS[64])))
+_CLOSED_ONLY = Tail(NUMBERS[8])
+Vbuckets = Annotated[list[int], Counted(_VBUCKETS)]
+Checkpoints = Annotated[list[tuple[int, int]], Counted(_CHECKPOINTS)]
+ClosedOnly = Annotated[int, _CLOSED_ONLY]
+
+
+class _Options(Request):
+    """The option values of a TAP_CONNECT follow its key in the order of the flags' bits (erratum T10)."""
+
+    backfill_age: u64 | None = about(
+        "changes since, Unix seconds; a future time: no backfill", default=None, where=VALUE, when=0x01
+    )
+    vbuckets: Vbuckets | None = about("only these vbuckets; none listed: all", default=None, where=VALUE, when=0x04)
+    checkpoints: Checkpoints | None = about(
+        "for each vbucket the last checkpoint the client has closed", default=None, where=VALUE, when=0x40
+    )
+    closed_checkpoints_only: ClosedOnly | None = about(
+        "1: closed checkpoints only", default=None, where=VALUE, when=0x80
+    )
+
+
+class Connect(_Options, opcode=Opcode.TAP_CONNECT, key=OPTIONAL):
+    """The client asks for the stream; the key is its name. There is no success answer: messages just come."""
+
+    flags: u32 | None = about("ConnectFlag bits; absent: none", default=None)
+
+
+class ConnectWide(_Options, opcode=Opcode.TAP_CONNECT, key=OPTIONAL):
+    """The same with the 8 bytes of flags the seed's listings show (erratum T2)."""
+
+    flags: u64 = about("ConnectFlag bits")
+
+
+class _Item(Request):
+    """What all messages of the producer begin with."""
+
+    engine_len: u16 = measured("bytes of the engine-private section")
+    flags: u16 = about("MessageFlag bits", default=0)
+    ttl: u8 = about("hops left; 0 is not applied", default=255)
+    reserved: u24 = about("0", default=0)
+    engine_specific: Annotated[bytes, Rest()] = about("the engine-private section", default=b"", where=ENGINE)
+
+
+class Mutation(_Item, opcode=Opcode.TAP_MUTATION, key=REQUIRED, value=OPTIONAL):
+    """A document was stored; the CAS is in the header."""
+
+    item_flags: u32 = about("the application's own flags; reversed unless flag NETWORK_BYTE_ORDER", default=0)
+    item_expiration: u32 = about("Unix seconds, or 0 for never", default=0)
+
+    @property
+    def rev_seqno(self) -> int:
+        """How many times the key has changed; 1 when the message does not tell."""
+        return _revision(self.engine_specific)
+
+    @property
+    def client_flags(self) -> int:
+        """The four bytes of flags as the client once sent them, whatever the sender's byte order."""
+        network_order = self.flags & MessageFlag.NETWORK_BYTE_ORDER
+        return int.from_bytes(self.item_flags.to_bytes(4), "big" if network_order else "little")
+
+
+class Delete(_Item, opcode=Opcode.TAP_DELETE, key=REQUIRED, value=OPTIONAL):
+    """A document was deleted."""
+
+    @property
+    def rev_seqno(self) -> int:
+        """How many times the key has changed; 1 when the message does not tell."""
+        return _revision(self.engine_specific)
+
+
+class Flush(_Item, opcode=Opcode.TAP_FLUSH):
+    """Drop all data of all vbuckets of the stream."""
+
+
+class Opaque(_Item, opcode=Opcode.TAP_OPAQUE):
+    """A remark of the producer's engine."""
+
+    @property
+    def code(self) -> int | None:
+        """The OpaqueCode; None when the engine-private section is too short to hold one."""
+        return _number(self.engine_specific, 4)
+
+
+class VbucketSet(_Item, opcode=Opcode.TAP_VBUCKET_SET):
+    """Sets a vbucket's state at the consumer; ACTIVE starts a new history there."""
+
+    @property
+    def state(self) -> int | None:
+        """The vbucket.State; None when the engine-private section is too short to hold one."""
+        return _number(self.engine_specific, 4)
+
+
+class CheckpointStart(_Item, opcode=Opcode.TAP_CHECKPOINT_START, extras_bytes=(8, 16)):
+    """A checkpoint begins; the engine-private section may hold the highest deleted revision."""
+
+    item_flags: u32 | None = about("0; absent in the later public text's form", default=None)
+    item_expiration: u32 | None = about("0", default=None)
+    checkpoint_id: u64 = about("which", where=VALUE)
+
+
+class CheckpointEnd(CheckpointStart, opcode=Opcode.TAP_CHECKPOINT_END):
+    """A checkpoint ends."""
+
+
+class MutationResponse(Response, opcode=Opcode.TAP_MUTATION):
+    """Acknowledges this message and all before it."""
+
+
+class DeleteResponse(Response, opcode=Opcode.TAP_DELETE):
+    """Acknowledges this message and all before it."""
+
+
+class FlushResponse(Response, opcode=Opcode.TAP_FLUSH):
+    """Acknowledges this message and all before it."""
+
+
+class OpaqueResponse(Response, opcode=Opcode.TAP_OPAQUE):
+    """Acknowledges this message and all before it."""
+
+
+class VbucketSetResponse(Response, opcode=Opcode.TAP_VBUCKET_SET):
+    """Acknowledges this message and all before it; in a takeover, the hand-over."""
+
+
+class CheckpointStartResponse(Response, opcode=Opcode.TAP_CHECKPOINT_START):
+    """Acknowledges this message and all before it."""
+
+
+class CheckpointEndResponse(Response, opcode=Opcode.TAP_CHECKPOINT_END):
+    """Acknowledges this message and all before it."""
+
+
+class Deregister(Request, opcode=Opcode.DEREGISTER_TAP_CLIENT, key=REQUIRED):
+    """Drops the session named by the key; retired."""
+
+
+class DeregisterResponse(Response, opcode=Opcode.DEREGISTER_TAP_CLIENT):
+    """The session is dropped."""
+
+
+class ChangeFilter(Request, opcode=Opcode.CHANGE_VB_FILTER, key=REQUIRED):
+    """Replaces the vbuckets of the live session named by the key; retired."""
+
+    checkpoints: Checkpoints = about("the vbuckets and where to begin in each", where=VALUE)
+
+
+class ChangeFilterResponse(Response, opcode=Opcode.CHANGE_VB_FILTER):
+    """The filter will change; an Opaque with code 4 tells when it has."""
+
+
+def revision(rev_seqno: int, nru: int | None = None) -> bytes:
+    """Return the engine-private section of a Mutation (with `nru`, 9 bytes) or Delete (8 bytes)."""
+    return rev_seqno.to_bytes(8) + (b"" if nru is None else bytes([nru]))
+
+
+def _revision(engine_specific: bytes) -> int:
+    return _number(engine_specific, 8) or 1
+
+
+def _number(engine_specific: bytes, width: int) -> int | None:
+    """Read a number at the start of the engine-private section; surplus bytes are ignored (tap.md 2)."""
+    return int.from_bytes(engine_specific[:width]) if len(engine_specific) >= width else None

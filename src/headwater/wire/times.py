@@ -1,0 +1,36 @@
+"""Expiry times and CAS values; the clock is always an argument. Source: specification, wire.md 10."""
+
+from __future__ import annotations
+
+__all__ = ["CAS_INVALID", "RELATIVE_SECONDS_MAX", "absolute_expiry", "is_expired", "next_cas"]
+
+RELATIVE_SECONDS_MAX = 30 * 24 * 60 * 60
+CAS_INVALID = 0xFFFF_FFFF_FFFF_FFFF
+_U32_MAX = 0xFFFF_FFFF
+_LOGICAL_BITS = 0xFFFF
+
+
+def absolute_expiry(expiration: int, now_seconds: int) -> int:
+    """Return the Unix seconds an expiry sent by a client means; 0 for never.
+
+    Args:
+        expiration: 0; or 1 to 2592000 (30 days) seconds from now; or, if larger, Unix seconds already.
+        now_seconds: Unix seconds.
+    """
+    if 0 < expiration <= RELATIVE_SECONDS_MAX:
+        return min(expiration + now_seconds, _U32_MAX)
+    return expiration
+
+
+def is_expired(expiry: int, now_seconds: int) -> bool:
+    """Tell whether a document with this absolute expiry (0: never) has run out."""
+    return 0 < expiry <= now_seconds
+
+
+def next_cas(last: int, now_nanoseconds: int) -> int:
+    """Return the CAS after `last`: a hybrid logical clock.
+
+    The upper 48 bits are the wall clock in nanoseconds, its low 16 bits cleared to count changes within one tick; so
+    CAS values of a vbucket only grow, whatever the wall clock does.
+    """
+    return max(now_nanoseconds & ~_LOGICAL_BITS, last + 1)

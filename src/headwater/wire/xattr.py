@@ -1,0 +1,79 @@
+"""The extended attributes in front of a document's body, when datatype bit XATTR is set.
+
+    u32 N                           bytes of the pairs
+    u32 L, key, 00, value, 00       a pair; L counts what follows it
+    body                            the rest
+
+Keys starting with "_" are system attributes: they outlive the document in its tombstone. All others are the user's.
+Source: specification, wire.md 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headwater.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = ["KEY_BYTES_MAX", "SYSTEM_BYTES_MAX", "join", "only_system", "split"]
+
+KEY_BYTES_MAX = 15
+SYSTEM_BYTES_MAX = 1024 * 1024
+
+
+def split(value: bytes) -> tuple[dict[str, bytes], bytes]:
+    """Return the attributes (values are JSON text) and the body of an uncompressed value.
+
+    Raises:
+        RemoteProtocolError: the section can't be read; a server answers XATTR_EINVAL.
+    """
+    end = 4 + _length(value, 0, len(value))
+    pairs: dict[str, bytes] = {}
+    at = 4
+    while at < end:
+        pair_end = at + 4 + _length(value, at, end)
+        key, text = _pair(value[at + 4 : pair_end])
+        if key in pairs:
+            raise RemoteProtocolError(f"extended attribute {key!r} comes twice")
+        pairs[key], at = text, pair_end
+    return pairs, value[end:]
+
+
+def _length(value: bytes, at: int, end: int) -> int:
+    """Read a length and hold it against the room there is, before anything it covers is touched."""
+    if end - at < 4:
+        raise RemoteProtocolError(f"extended attributes: 4 bytes of length at offset {at}, {end - at} are there")
+    length = int.from_bytes(value[at : at + 4])
+    if length > end - at - 4:
+        raise RemoteProtocolError(f"extended attributes: {length} bytes at offset {at}, {end - at - 4} are there")
+    return length
+
+
+def _pair(data: bytes) -> tuple[str, bytes]:
+    key, zero, rest = data.partition(b"\0")
+    if not zero or rest[-1:] != b"\0" or b"\0" in rest[:-1]:
+        raise RemoteProtocolError(f"extended attribute of {len(data)} bytes: key and value must each end with a 0")
+    if not 1 <= len(key) <= KEY_BYTES_MAX:
+        raise RemoteProtocolError(f"extended attribute key of {len(key)} bytes, expected 1 to {KEY_BYTES_MAX}")
+    try:
+        return key.decode(), rest[:-1]
+    except UnicodeDecodeError:
+        raise RemoteProtocolError(f"extended attribute key {key.hex()} is not UTF-8") from None
+
+
+def join(pairs: Mapping[str, bytes], body: bytes = b"") -> bytes:
+    """Return a value: the attributes in the order given, then the body."""
+    section = b"".join(_joined(key, text) for key, text in pairs.items())
+    return len(section).to_bytes(4) + section + body
+
+
+def _joined(key: str, text: bytes) -> bytes:
+    name = key.encode()
+    if not 1 <= len(name) <= KEY_BYTES_MAX or b"\0" in name or b"\0" in text:
+        raise LocalProtocolError(f"extended attribute {key!r}: 1 to {KEY_BYTES_MAX} bytes, and no 0 in key or value")
+    return (len(name) + len(text) + 2).to_bytes(4) + name + b"\0" + text + b"\0"
+
+
+def only_system(value: bytes) -> bytes:
+    """Return what a tombstone keeps of a value: its system attributes; empty when there are none."""
+    kept = {key: text for key, text in split(value)[0].items() if key.startswith("_")}
+    return join(kept) if kept else b""
