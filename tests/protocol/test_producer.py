@@ -1,0 +1,388 @@
+"""A conversation with the producer's end, in the literal bytes of real clients and of the specification."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.errors import LocalProtocolError, RemoteProtocolError
+from headwater.protocol.controls import Negotiated
+from headwater.protocol.producer import CONSUMER_COMMANDS, Producer
+from headwater.protocol.producer_events import (
+    FailoverLogRequested,
+    NotDcp,
+    PeerGone,
+    StreamClosed,
+    StreamRequested,
+    WindowOpened,
+)
+from headwater.protocol.producer_stream import TRANSITIONS, ProducerStream, Sent, StreamState
+from headwater.protocol.stream_request import Facts
+from headwater.wire import dcp
+from headwater.wire.dcp import EndReason, SnapshotFlag
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+FACTS = Facts(State.ACTIVE, high_seqno=300, purge_seqno=0, failover_log=((0xA, 0),))
+LOG = bytes.fromhex("000000000000000a0000000000000000")
+MARKER = SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT
+XERROR = Negotiated(xerror=True)
+
+
+def producer(negotiated: Negotiated = XERROR) -> Producer:
+    return Producer(negotiated, now=100.0)
+
+
+def say(end: Producer, hexed: str, now: float = 100.0) -> str:
+    """Send the bytes of one frame; the bytes of the answer."""
+    end.receive_frame(Frame.decode(bytes.fromhex(hexed)), now)
+    return end.data_to_send().hex()
+
+
+def control(end: Producer, key: bytes, value: bytes, now: float = 100.0) -> int:
+    end.receive_frame(dcp.Control(key=key, value=value).frame(), now)
+    return Frame.decode(end.data_to_send()).status
+
+
+def stream_request(vbucket: int = 7, opaque: int = 0x77, end: int = 0xFFFF_FFFF_FFFF_FFFF, value: bytes = b"") -> Frame:
+    return dcp.StreamRequest(
+        vbucket=vbucket,
+        opaque=opaque,
+        start_seqno=0,
+        end_seqno=end,
+        snap_start_seqno=0,
+        snap_end_seqno=0,
+        value=value,
+    ).frame()
+
+
+def stream(end: Producer, vbucket: int = 7, opaque: int = 0x77) -> ProducerStream:
+    (event,) = end.receive_frame(stream_request(vbucket, opaque), 100.0)
+    assert isinstance(event, StreamRequested)
+    made = end.answer_stream(event, FACTS, LOG)
+    assert made is not None
+    end.data_to_send()
+    return made
+
+
+def test_controls_of_a_real_client_and_their_answers() -> None:
+    end = producer()
+    talk = {
+        "805e0016000000000000001b5e5e00000000000000000000636f6e6e656374696f6e5f6275666665725f73697a653635353336": "00",
+        "805e000b000000000000000f5e5e00000000000000000000656e61626c655f6e6f6f7074727565": "00",
+        "805e001100000000000000145e5e000000000000000000007365745f6e6f6f705f696e74657276616c313830": "00",
+        "805e000c00000000000000105e5e000000000000000000007365745f7072696f7269747968696768": "00",
+        "805e000f00000000000000105e5e000000000000000000006e6f5f737563685f636f6e74726f6c78": "04",
+        "805e001200000000000000145e5e0000000000000000000073747265616d5f6275666665725f73697a653130": "83",
+    }
+    for asked, status in talk.items():
+        assert say(end, asked) == f"815e0000000000{status}000000005e5e00000000000000000000"
+    assert (end.flow.window_bytes, end.noop.enabled, end.noop.interval_seconds) == (65536, True, 180.0)
+
+
+def test_a_stream_from_request_to_end_in_the_bytes_of_the_specification() -> None:
+    end = producer()
+    asked = (
+        "80530000300000070000003000000077000000000000000000000000000000000000000000000000ffffffffffffffff"
+        "000000000000000000000000000000000000000000000000"
+    )
+    (event,) = end.receive_frame(Frame.decode(bytes.fromhex(asked)), 100.0)
+    assert isinstance(event, StreamRequested)
+    made = end.answer_stream(event, FACTS, LOG)
+    assert made is not None
+    assert end.data_to_send().hex() == "815300000000000000000010000000770000000000000000" + LOG.hex()
+    marker = end.marker(made, 51, 60, SnapshotFlag(0x0D))
+    assert marker.hex() == "8056000014000007000000140000007700000000000000000000000000000033000000000000003c0000000d"
+    end.sent_changes(made, 100, 60)
+    end.end_stream(made, EndReason.STATE_CHANGED)
+    assert end.data_to_send().hex() == "80550000040000070000000400000077000000000000000000000002"
+    assert end.streams == {}
+
+
+def test_a_rollback_answer_is_8_bytes_of_value() -> None:
+    end = producer()
+    request = dcp.StreamRequest(
+        vbucket=7, opaque=0x77, start_seqno=400, vb_uuid=0xA, snap_start_seqno=400, snap_end_seqno=400
+    )
+    (event,) = end.receive_frame(request.frame(), 100.0)
+    assert isinstance(event, StreamRequested)
+    assert end.answer_stream(event, FACTS, LOG) is None
+    assert end.data_to_send().hex() == "8153000000000023000000080000007700000000000000000000" + "00000000012c"
+
+
+def test_failover_log_in_the_bytes_of_the_specification() -> None:
+    end = producer()
+    asked = Frame.decode(bytes.fromhex("805400000000000000000000deadbeef0000000000000000"))
+    (event,) = end.receive_frame(asked, 100.0)
+    assert event == FailoverLogRequested(asked)
+    assert isinstance(event, FailoverLogRequested)
+    end.answer_log(event, LOG)
+    end.answer_log(event, None)
+    answers = end.data_to_send().hex()
+    assert answers == (
+        "815400000000000000000010deadbeef0000000000000000"
+        + LOG.hex()
+        + "815400000000000700000000deadbeef0000000000000000"
+    )
+
+
+def test_closing_a_stream_is_silent_unless_its_end_was_asked_for() -> None:
+    end = producer()
+    made = stream(end)
+    (event,) = end.receive_frame(dcp.CloseStream(vbucket=7, opaque=5).frame(), 100.0)
+    assert event == StreamClosed(made)
+    assert end.data_to_send().hex() == "815200000000000000000000000000050000000000000000"
+    assert say(end, dcp.CloseStream(vbucket=7, opaque=6).encode().hex()) == (
+        "815200000000000100000000000000060000000000000000"
+    )
+
+
+def test_closing_with_the_control_sends_one_stream_end() -> None:
+    end = producer()
+    assert control(end, b"send_stream_end_on_client_close_stream", b"true") == 0
+    stream(end)
+    end.receive_frame(dcp.CloseStream(vbucket=7, opaque=5).frame(), 100.0)
+    assert end.data_to_send().hex() == (
+        "81520000000000000000000000000005000000000000000080550000040000070000000400000077000000000000000000000001"
+    )
+
+
+@pytest.mark.parametrize("opcode", sorted(CONSUMER_COMMANDS))
+def test_what_only_a_consumer_takes_ends_the_connection(opcode: Opcode) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"opcode 0x{opcode:02x} was sent to a producer"):
+        producer().receive_frame(Frame(0x80, opcode), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("frame", "status"),
+    [
+        (Frame(0x80, Opcode.DCP_OPEN, b"again", bytes(8)), Status.EINVAL),
+        (Frame(0x80, Opcode.DCP_STREAM_REQ, extras=bytes(47)), Status.EINVAL),
+        (Frame(0x80, Opcode.DCP_STREAM_REQ, extras=bytes(48), datatype=0xFF), Status.EINVAL),
+        (Frame(0x80, Opcode.DCP_CONTROL, b"enable_noop", value=b"true", datatype=0xFF), Status.EINVAL),
+        (Frame(0x80, Opcode.DCP_CONTROL, value=b"true"), Status.EINVAL),
+        (Frame(0x80, Opcode.DCP_CONTROL, b"enable_noop"), Status.EINVAL),
+        (Frame(0x80, Opcode.DCP_CLOSE_STREAM, b"key"), Status.EINVAL),
+        (Frame(0x80, Opcode.DCP_GET_FAILOVER_LOG, b"key"), Status.EINVAL),
+        (Frame(0x80, Opcode.DCP_BUFFER_ACKNOWLEDGEMENT, b"key", bytes(4)), Status.EINVAL),
+        (Frame(0x80, Opcode.DCP_BUFFER_ACKNOWLEDGEMENT), Status.EINVAL),
+        (Frame(0x80, Opcode.DCP_SEQNO_ACKNOWLEDGED, extras=bytes(8)), Status.EINVAL),
+        (Frame(0x80, Opcode.DCP_FLUSH), Status.NOT_SUPPORTED),
+        (Frame(0x80, Opcode.DCP_CLOSE_STREAM, vbucket=999), Status.KEY_ENOENT),
+        (Frame(0x08, Opcode.DCP_CLOSE_STREAM, framing=bytes.fromhex("220047")), Status.DCP_STREAMID_INVALID),
+        (Frame(0x08, Opcode.DCP_CLOSE_STREAM, framing=bytes.fromhex("22")), Status.EINVAL),
+    ],
+)
+def test_what_is_answered_with_an_error(frame: Frame, status: Status) -> None:
+    end = producer()
+    assert end.receive_frame(frame, 100.0) == []
+    answer = Frame.decode(end.data_to_send())
+    assert (answer.opcode, answer.status, answer.value) == (frame.opcode, status, b"")
+
+
+def test_a_client_without_xerror_is_never_told_what_it_does_not_know() -> None:
+    with pytest.raises(RemoteProtocolError, match="DCP_STREAMID_INVALID can not be told"):
+        producer(Negotiated()).receive_frame(
+            Frame(0x08, Opcode.DCP_CLOSE_STREAM, framing=bytes.fromhex("220047")), 100.0
+        )
+
+
+@pytest.mark.parametrize("opcode", [Opcode.NOOP, Opcode.STAT, Opcode.GET_ALL_VB_SEQNOS, 0xEE])
+def test_what_is_no_dcp_is_handed_on(opcode: int) -> None:
+    frame = Frame(0x80, opcode)
+    assert producer().receive_frame(frame, 100.0) == [NotDcp(frame)]
+
+
+# --------------------------------------------------------------------------- flow control
+
+
+def test_acknowledged_bytes_open_the_window_and_are_not_answered() -> None:
+    end = producer()
+    control(end, b"connection_buffer_size", b"100")
+    made = stream(end)
+    end.marker(made, 0, 9, MARKER)
+    end.sent_changes(made, 68, 1)
+    assert end.flow.is_full
+    (event,) = end.receive_frame(dcp.BufferAck(acked_bytes=112).frame(), 100.0)
+    assert event == WindowOpened()
+    assert end.data_to_send() == b""
+    assert end.flow.outstanding_bytes == 0
+
+
+def test_the_end_of_a_stream_waits_for_the_window() -> None:
+    end = producer()
+    control(end, b"connection_buffer_size", b"1")
+    made = stream(end)
+    end.marker(made, 0, 9, MARKER)
+    end.end_stream(made, EndReason.STATE_CHANGED)
+    assert end.data_to_send() == b""
+    end.receive_frame(dcp.BufferAck(acked_bytes=44).frame(), 100.0)
+    assert Frame.decode(end.data_to_send()).opcode == Opcode.DCP_STREAM_END
+    assert end.flow.outstanding_bytes == 28
+
+
+def test_a_full_window_does_not_hold_answers_back() -> None:
+    end = producer()
+    control(end, b"connection_buffer_size", b"1")
+    end.marker(stream(end), 0, 9, MARKER)
+    stream(end, vbucket=8, opaque=0x78)
+    assert say(end, dcp.CloseStream(vbucket=8).encode().hex())
+
+
+def test_nothing_is_sent_through_a_full_window() -> None:
+    end = producer()
+    control(end, b"connection_buffer_size", b"1")
+    made = stream(end)
+    end.marker(made, 0, 9, MARKER)
+    with pytest.raises(LocalProtocolError, match="window that is full"):
+        end.sent_changes(made, 60, 1)
+
+
+# --------------------------------------------------------------------------- the table of a stream
+
+
+def test_nothing_leads_out_of_the_end() -> None:
+    assert TRANSITIONS[StreamState.ENDED] == {}
+    assert {state for state in StreamState} == set(TRANSITIONS)
+
+
+def test_changes_without_a_marker_are_refused() -> None:
+    end = producer()
+    made = stream(end)
+    with pytest.raises(LocalProtocolError, match="seqno 1 after 0, in a snapshot that ends at 0"):
+        end.sent_changes(made, 60, 1)
+
+
+@pytest.mark.parametrize("seqno", [5, 4, 10])
+def test_seqnos_rise_and_stay_inside_the_snapshot(seqno: int) -> None:
+    end = producer()
+    made = stream(end)
+    end.marker(made, 0, 9, MARKER)
+    end.sent_changes(made, 60, 5)
+    with pytest.raises(LocalProtocolError, match=f"seqno {seqno} after 5"):
+        end.sent_changes(made, 60, seqno)
+
+
+def test_a_marker_in_the_middle_of_a_snapshot_is_refused() -> None:
+    end = producer()
+    made = stream(end)
+    end.marker(made, 0, 9, MARKER)
+    with pytest.raises(LocalProtocolError, match="a snapshot marker on a stream that is inside a snapshot"):
+        end.marker(made, 10, 12, MARKER)
+
+
+@pytest.mark.parametrize(("start", "last"), [(5, 4), (0, 0)])
+def test_a_marker_that_brings_nothing_is_refused(start: int, last: int) -> None:
+    end = producer()
+    with pytest.raises(LocalProtocolError, match="a marker"):
+        end.marker(stream(end), start, last, MARKER)
+
+
+def test_a_stream_ends_well_only_after_a_whole_snapshot() -> None:
+    end = producer()
+    made = stream(end)
+    end.marker(made, 0, 9, MARKER)
+    with pytest.raises(LocalProtocolError, match="the end that was asked for"):
+        end.end_stream(made, EndReason.OK)
+    end.sent_changes(made, 60, 9)
+    end.end_stream(made, EndReason.OK)
+    with pytest.raises(LocalProtocolError, match="on a stream that is ended"):
+        end.end_stream(made, EndReason.OK)
+
+
+def test_a_stream_id_frames_every_message_of_its_stream() -> None:
+    end = producer(Negotiated(collections=True, xerror=True))
+    control(end, b"enable_noop", b"true")
+    control(end, b"enable_stream_id", b"true")
+    (event,) = end.receive_frame(stream_request(value=b'{"sid":71}'), 100.0)
+    assert isinstance(event, StreamRequested)
+    made = end.answer_stream(event, FACTS, LOG)
+    assert made is not None
+    end.data_to_send()
+    assert end.marker(made, 0, 9, MARKER).hex().startswith("0856030014000007" + "00000017" + "00000077")
+    assert say(end, "80520000000000070000000000000001" + "00" * 8)[12:16] == "008d"
+    other = "0852030000000007000000030000000100000000000000002200" + "48"
+    assert say(end, other)[12:16] == "008d"
+    assert say(end, other[:-2] + "47")[12:16] == "0000"
+
+
+# --------------------------------------------------------------------------- no-ops and error responses
+
+
+def test_noops_have_their_own_opaques_and_two_quiet_intervals_mean_the_peer_is_gone() -> None:
+    end = producer()
+    assert (end.deadline, end.tick(1e6)) == (None, [])
+    control(end, b"enable_noop", b"true")
+    assert end.deadline == 120.0
+    assert end.tick(120.0) == []
+    assert end.data_to_send().hex() == "805c00000000000000000000009896810000000000000000"
+    end.receive_frame(Frame(0x81, Opcode.DCP_NOOP, opaque=10_000_001), 121.0)
+    assert end.tick(140.0) == []
+    assert Frame.decode(end.data_to_send()).opaque == 10_000_002
+    assert end.tick(161.0) == [PeerGone(40.0)]
+
+
+@pytest.mark.parametrize(("opaque", "status"), [(10_000_002, 0), (10_000_001, 0x81)])
+def test_a_noop_answered_wrongly_ends_the_connection(opaque: int, status: int) -> None:
+    end = producer()
+    control(end, b"enable_noop", b"true")
+    end.tick(120.0)
+    with pytest.raises(RemoteProtocolError, match="a no-op was answered"):
+        end.receive_frame(Frame(0x81, Opcode.DCP_NOOP, vbucket=status, opaque=opaque), 121.0)
+
+
+@pytest.mark.parametrize("status", [Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUND])
+def test_a_consumer_that_has_no_such_stream_gets_no_more_of_it(status: Status) -> None:
+    end = producer()
+    made = stream(end)
+    answer = bytes.fromhex(f"8157000000000{status:03x}00000000000000770000000000000000")
+    assert end.receive_frame(Frame.decode(answer), 100.0) == [StreamClosed(made)]
+    assert end.receive_frame(Frame.decode(answer), 100.0) == []
+    assert end.data_to_send() == b""
+
+
+@pytest.mark.parametrize("status", [Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.OPAQUE_NO_MATCH, Status.KEY_EEXISTS])
+def test_answers_that_are_tolerated(status: Status) -> None:
+    end = producer()
+    stream(end)
+    assert end.receive_frame(Frame(0x81, Opcode.DCP_MUTATION, vbucket=status, opaque=0x77), 100.0) == []
+    assert end.streams
+
+
+@pytest.mark.parametrize("status", [Status.EINVAL, Status.ERANGE, Status.ETMPFAIL, Status.ENOMEM])
+def test_a_consumer_that_can_not_follow_is_given_up(status: Status) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"with {status.name}; it can not follow"):
+        producer().receive_frame(Frame(0x81, Opcode.DCP_MUTATION, vbucket=status), 100.0)
+
+
+def test_with_the_codes_of_version_7_the_general_ones_are_errors() -> None:
+    end = producer()
+    control(end, b"v7_dcp_status_codes", b"true")
+    with pytest.raises(RemoteProtocolError, match="KEY_ENOENT"):
+        end.receive_frame(Frame(0x81, Opcode.DCP_MUTATION, vbucket=Status.KEY_ENOENT), 100.0)
+
+
+@given(
+    opcode=st.integers(0x40, 0x70),
+    magic=st.sampled_from([0x80, 0x81, 0x08]),
+    key=st.binary(max_size=30),
+    extras=st.binary(max_size=60),
+    value=st.binary(max_size=40),
+    datatype=st.integers(0, 255),
+    vbucket=st.integers(0, 0xFFFF),
+    framing=st.binary(max_size=5),
+)
+def test_whatever_arrives_is_understood_answered_or_hung_up_on(
+    opcode: int, magic: int, key: bytes, extras: bytes, value: bytes, datatype: int, vbucket: int, framing: bytes
+) -> None:
+    end = producer()
+    frame = Frame(magic, opcode, key, extras, value, datatype, vbucket, framing=framing if magic == 0x08 else b"")
+    try:
+        for event in end.receive_frame(frame, 100.0):
+            if isinstance(event, StreamRequested):
+                end.answer_stream(event, FACTS, LOG)
+    except RemoteProtocolError:
+        return
+    answer = end.data_to_send()
+    assert answer == b"" or Frame.decode(answer).opcode == opcode
