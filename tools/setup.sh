@@ -58,7 +58,7 @@ find_java() {
     for home in /usr/lib/jvm/*-17-* /usr/lib/jvm/*-21-* /usr/lib/jvm/default-java /opt/homebrew/opt/openjdk@17 \
         /usr/local/opt/openjdk@17 /opt/homebrew/opt/openjdk /usr/local/opt/openjdk \
         "$(/usr/libexec/java_home -v 17+ 2>/dev/null || true)"; do
-        if fits "$home/bin/java"; then echo "$home"; return 0; fi
+        if [ -n "$home" ] && fits "$home/bin/java"; then echo "$home"; return 0; fi
     done
     return 1
 }

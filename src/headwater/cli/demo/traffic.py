@@ -1,8 +1,8 @@
 """What happens to the flights while the mirror runs, and what must be left of them.
 
-A round is planned first and performed then, so that a round cut short by the crash can be performed again: storing the same
-value twice, or deleting what is gone, changes nothing about the result. `expected` changes only when a whole round has been
-acknowledged; it is the demo's own memory, independent of node and table.
+A round is planned first and performed then, so that a round cut short by the crash can be performed again: storing the
+same value twice, or deleting what is gone, changes nothing about the result. `expected` changes only when a whole round
+has been acknowledged; it is the demo's own memory, independent of node and table.
 """
 
 import asyncio

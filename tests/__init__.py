@@ -1,0 +1,1 @@
+"""The tests of headwater, in the folders of the source they test."""
