@@ -1,0 +1,127 @@
+"""What a node says of a vbucket's history, and how far back a reader must go when that history is no longer its own.
+
+A failover log lists branches, newest first: (vb uuid, seqno) means "what was written after `seqno` belongs to `vb uuid`,
+up to where the next newer branch begins". Two histories that both know a uuid agree up to the end of that branch.
+
+The planner's difficulty: it knows seqnos, not the snapshots that its tasks will meet. A node sends each key once. When a
+task reads up to E while the node writes on, a version at or below E may be left out, because a newer one above E has taken
+its place. Should a failover then take back the newer one, the older is alive again and was never delivered. So having read
+up to E is not holding E. It is holding E *provided the node keeps what it had when the reading was over*: whatever was
+left out up to E was replaced by a seqno no higher than the high seqno O observed after the reading. That pair is a
+`Point(seqno=E, observed=O)`: a branch that both share up to O or further leaves E whole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headwater.protocol.position import FailoverLog, Position
+
+POINTS_MAX = 32
+"""Points remembered for each vbucket, the newest; older ones are only worth a longer replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A vbucket as a node tells it: its failover log (newest first, never empty) and its high seqno."""
+
+    log: FailoverLog
+    high_seqno: int
+
+    @property
+    def vb_uuid(self) -> int:
+        """The branch being written now."""
+        return self.log[0][0]
+
+    def shared_with(self, vb_uuid: int) -> int:
+        """Return the last seqno this history shares with a reader that last saw branch `vb_uuid`; 0 if it is unknown.
+
+        The oldest entry decides should a uuid be listed twice (failover 2, rules 3 and 4).
+        """
+        for place in reversed(range(len(self.log))):
+            if self.log[place][0] == vb_uuid:
+                return self.log[place - 1][1] if place else self.high_seqno
+        return 0
+
+
+def branches(log: FailoverLog) -> tuple[list[int], list[int]]:
+    """Return (first seqno minus one, vb uuid) of each branch, oldest first: `branch_of` searches it."""
+    oldest_first = sorted(log[::-1], key=lambda entry: entry[1])
+    return [begins for _, begins in oldest_first], [uuid for uuid, _ in oldest_first]
+
+
+def branch_of(log: FailoverLog, seqno: int) -> int:
+    """Return the uuid of the branch that wrote `seqno`: the newest whose own seqno lies below it."""
+    begins, uuids = branches(log)
+    return uuids[max(bisect_left(begins, seqno) - 1, 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Everything up to `seqno` is held, as long as the history up to `observed` stands (file docstring)."""
+
+    seqno: int
+    observed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where a reader goes on: after `seqno`; `lost` when changes it was given above that are no longer history."""
+
+    seqno: int
+    lost: bool = False
+
+
+def resume(position: Position, history: History, points: Iterable[Point] = ()) -> Resumption:
+    """Decide from where a reader at `position` goes on in `history`.
+
+    In an unchanged history: right there. After a failover: from the newest point that is held for certain, which may
+    be the position itself; a replay costs duplicates, and what it would skip would be gone for good. Delivered changes were
+    `lost` only if the position lies above what both histories share.
+
+    Args:
+        position: seqno E of the batch that was read last, snapshot start and end = the point (E, O) before it. A position
+            whose three numbers are equal is itself a point. vb uuid 0 stands for "the node's present history".
+        history: observed after that batch was read.
+        points: more points that are remembered of this vbucket.
+    """
+    if position.seqno == 0:
+        return Resumption(0)
+    shared = history.shared_with(position.vb_uuid) if position.vb_uuid else history.high_seqno
+    lost = position.seqno > shared
+    if not lost and position.vb_uuid in (0, history.vb_uuid):
+        return Resumption(position.seqno)
+    known = [*points, Point(position.snapshot_start, position.snapshot_end)]
+    return Resumption(max((point.seqno for point in known if point.observed <= shared), default=0), lost)
+
+
+class HeldPoints:
+    """The points that a running planner remembers, by vbucket: more than the one that fits into an offset.
+
+    With it a failover costs the shortest replay that is safe; without it (after a restart) a longer one.
+    """
+
+    def __init__(self) -> None:
+        self._points: dict[int, list[Point]] = {}
+
+    def of(self, vbucket: int) -> list[Point]:
+        """Return what is remembered of a vbucket, oldest first."""
+        return self._points.get(vbucket, [])
+
+    def record(self, positions: Mapping[int, Position], seen: Mapping[int, History]) -> None:
+        """Remember that these positions had been read when `seen` was observed; forget what a failover made void."""
+        for vbucket, position in positions.items():
+            history = seen.get(vbucket)
+            if history is not None:
+                self._record(self._points.setdefault(vbucket, []), position, history)
+
+    @staticmethod
+    def _record(points: list[Point], position: Position, history: History) -> None:
+        shared = history.shared_with(position.vb_uuid)
+        if history.vb_uuid != position.vb_uuid or position.seqno > shared:
+            points[:] = [point for point in points if point.observed <= shared]
+        elif not points or points[-1].seqno < position.seqno:
+            points.append(Point(position.seqno, history.high_seqno))
+            del points[:-POINTS_MAX]

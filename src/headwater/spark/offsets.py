@@ -1,0 +1,135 @@
+"""What Spark remembers between micro-batches: one position for each vbucket, as canonical JSON.
+
+Spark compares offsets as texts and nothing else. The same place written in another key order is a new micro-batch,
+ten milliseconds later another one, for ever. So there is one way to write an offset, and this file is it:
+
+    {"v": 1, "vb": {"0": ["00a1b2c3d4e5f607", 120], "7": ["...", 9, 3, 11]}, "rollback": [7]}
+
+* vbuckets in numeric order; one whose history has not been touched (seqno 0) is left out;
+* each with vb uuid (16 hex digits), seqno, snapshot start, snapshot end; the snapshot collapses when both equal the seqno;
+* `rollback` only when there is one: the vbuckets that lost delivered changes at the start of the batch ending here.
+
+`{"v": 1, "latest": true}` stands for "whatever is newest when first asked": `initialOffset` is called more than once and
+has to say the same each time, so it names the wish and the first `latestOffset` turns it into numbers.
+
+What the four numbers mean here is told in planner.py; integers are exact up to 2^64-1, also through Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headwater.errors import OptionError
+from headwater.protocol.position import Position
+
+VERSION = 1
+U64_MAX = (1 << 64) - 1
+HEX_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Where a read stands in all vbuckets.
+
+    Args:
+        positions: by vbucket; one that is missing stands at the beginning.
+        rollbacks: vbuckets whose delivered changes above `snapshot_start` were taken back by the batch that ends here.
+        latest: True for the symbolic start "newest", without positions.
+    """
+
+    positions: Mapping[int, Position] = field(default_factory=dict)
+    rollbacks: frozenset[int] = frozenset()
+    latest: bool = False
+
+    def position(self, vbucket: int) -> Position:
+        """Return the place in one vbucket."""
+        return self.positions.get(vbucket) or Position.beginning(vbucket)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset as Spark wants it: a dict of JSON types, always in the same order."""
+        if self.latest:
+            return {"v": VERSION, "latest": True}
+        places = ((vb, self.positions[vb]) for vb in sorted(self.positions))
+        kept = {str(vb): _entry(place) for vb, place in places if not _untouched(place) or vb in self.rollbacks}
+        written: dict[str, Any] = {"v": VERSION, "vb": kept}
+        if self.rollbacks:
+            written["rollback"] = sorted(self.rollbacks)
+        return written
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> Offset:
+        """Read what `to_json` wrote, after its way through Spark's checkpoint.
+
+        Raises:
+            OptionError: not an offset of ours, or of a later version.
+        """
+        if not isinstance(written, Mapping) or written.get("v") != VERSION:
+            raise OptionError("offset", str(written), f"an offset of version {VERSION} of the dcp source")
+        if written.get("latest"):
+            return cls(latest=True)
+        rollbacks = frozenset(_vbucket("offset", vbucket) for vbucket in written.get("rollback", ()))
+        return cls(parse_positions("offset", written.get("vb")), rollbacks)
+
+
+def _untouched(position: Position) -> bool:
+    return position.seqno == position.snapshot_end == 0
+
+
+def _entry(position: Position) -> list[str | int]:
+    entry: list[str | int] = [hex_uuid(position.vb_uuid), position.seqno]
+    collapsed = position.snapshot_start == position.seqno == position.snapshot_end
+    return entry if collapsed else [*entry, position.snapshot_start, position.snapshot_end]
+
+
+def hex_uuid(vb_uuid: int) -> str:
+    """Return a vb uuid as users meet it: 16 lower-case hex digits."""
+    return f"{vb_uuid:016x}"
+
+
+def parse_positions(option: str, entries: object) -> dict[int, Position]:
+    """Read positions by vbucket: those of an offset, or the shorter forms that users write.
+
+    Args:
+        option: whose value this is, for the error message.
+        entries: {"0": seqno}, {"0": [vb uuid, seqno]} or {"0": [vb uuid, seqno, snapshot start, snapshot end]}. A bare seqno
+            has vb uuid 0: the planner takes the node's current history for it.
+
+    Raises:
+        OptionError: anything else.
+    """
+    if not isinstance(entries, Mapping):
+        raise OptionError(option, str(entries), 'a JSON object such as {"0": 120}')
+    places = {_vbucket(option, key): entry for key, entry in entries.items()}
+    return {vbucket: _position(option, vbucket, places[vbucket]) for vbucket in sorted(places)}
+
+
+def _vbucket(option: str, key: object) -> int:
+    digits = str(key)
+    if not (digits.isascii() and digits.isdecimal()) or str(int(digits)) != digits or int(digits) > 0xFFFF:
+        raise OptionError(option, str(key), "a vbucket number")
+    return int(digits)
+
+
+def _position(option: str, vbucket: int, entry: object) -> Position:
+    fields = entry if isinstance(entry, list | tuple) else ["0" * HEX_DIGITS, entry]
+    if len(fields) not in (2, 4):
+        raise OptionError(option, str(entry), f"a position of vbucket {vbucket}: [vb uuid, seqno] or with snapshot start and end")
+    seqno, *snapshot = (_u64(option, number) for number in fields[1:])
+    start, end = snapshot or (seqno, seqno)
+    if not start <= seqno <= end:
+        raise OptionError(option, str(entry), f"a position of vbucket {vbucket}: its seqno lies outside its snapshot")
+    return Position(vbucket, _uuid(option, fields[0]), seqno, start, end)
+
+
+def _u64(option: str, number: object) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= U64_MAX:
+        raise OptionError(option, str(number), "a whole number from 0 to 2^64-1")
+    return number
+
+
+def _uuid(option: str, digits: object) -> int:
+    if isinstance(digits, str) and len(digits) == HEX_DIGITS and not set(digits) - set("0123456789abcdef"):
+        return int(digits, 16)
+    raise OptionError(option, str(digits), f"a vb uuid of {HEX_DIGITS} lower-case hex digits")

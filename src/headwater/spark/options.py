@@ -1,0 +1,340 @@
+"""Every option of the `dcp` data source, in one table.
+
+`OPTIONS` is what the reader obeys, what an error message quotes and what docs/reference/spark-options.md prints. A
+wrong value, or an option nobody knows, is an error before the first byte is asked for: a misspelt `maxChangesPerTriger`
+that is silently ignored costs somebody an evening.
+
+Spark hands options over as strings, in a mapping that ignores case, together with a few of its own (`SPARKS_OWN`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from headwater.errors import OptionError
+from headwater.protocol.position import Position
+from headwater.spark.offsets import Offset, parse_positions
+
+VBUCKETS_MAX = 1024
+SPARKS_OWN = frozenset({"path", "paths", "checkpointlocation"})
+"""What Spark itself puts among a source's options; `path` is the argument of `load(...)`, taken for `url`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: how it is written, read and explained.
+
+    Args:
+        name: as users write it, camel case like Spark's own.
+        parse: turns the text into the value; raises ValueError for what it can't take.
+        default: the value when the option is not given; None for "required" or "decided at run time".
+        allowed: completes "... is not ...": "a whole number from 1 on".
+        meaning: one sentence for the reference page.
+        example: a value that `parse` takes.
+        streaming: whether a streaming read takes it; `batch`: whether a batch read does.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    allowed: str
+    meaning: str
+    example: str
+    streaming: bool = True
+    batch: bool = True
+
+    def read(self, text: str) -> Any:
+        """Return the option's value, or raise the OptionError that says what would have been right."""
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            if isinstance(error, OptionError):
+                raise
+            shown = "..." if self.name == "password" else text
+            raise OptionError(self.name, shown, self.allowed) from None
+
+
+def _url(text: str) -> str:
+    if not text.strip() or any(letter.isspace() for letter in text):
+        raise ValueError(text)
+    return text
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 86_400:
+        raise ValueError(text)
+    return number
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _refuse(text)
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text)
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        return text.lower() if text.lower() in words else str(_refuse(text))
+
+    return parse
+
+
+def vbucket_set(text: str) -> tuple[int, ...]:
+    """Return the vbuckets that a list such as `0-511,700` names, in order, each once (0 to 1023)."""
+    named: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (not dash or last.isdecimal())):
+            raise ValueError(text)
+        low, high = int(first), int(last or first)
+        if high >= VBUCKETS_MAX:
+            raise OptionError("vbuckets", text, f"a vbucket list: {high} is out of range, there are 0 to {VBUCKETS_MAX - 1}")
+        if low > high:
+            raise ValueError(text)
+        named.update(range(low, high + 1))
+    return tuple(sorted(named))
+
+
+def _starting(text: str) -> Offset:
+    word = text.strip().lower()
+    if word == "earliest":
+        return Offset()
+    return Offset(latest=True) if word == "latest" else Offset(_json_positions("startingOffsets", text))
+
+
+def _ending(text: str) -> Mapping[int, int] | None:
+    if text.strip().lower() == "latest":
+        return None
+    return {vbucket: position.seqno for vbucket, position in _json_positions("endingOffsets", text).items()}
+
+
+def _json_positions(option: str, text: str) -> dict[int, Position]:
+    given = json.loads(text)
+    # An offset copied from a checkpoint or a progress report will do as well.
+    return parse_positions(option, given["vb"] if isinstance(given, dict) and "vb" in given else given)
+
+
+_POSITIONS = 'JSON such as {"0": 120, "7": ["00a1b2c3d4e5f607", 9]} (vbucket: seqno, or vb uuid and seqno)'
+_WHOLE = "a whole number from 1 on"
+_SECONDS = "a number of seconds, 0 to 86400"
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "url",
+        _url,
+        None,
+        "an address such as couchbase://host:11210/bucket",
+        "Where the nodes are, and which bucket to read; `load(url)` says the same. Required.",
+        "couchbase://127.0.0.1:11210/default",
+    ),
+    Option("user", str, None, "a user name", "Who asks; without it nobody logs in.", "reader"),
+    Option("password", str, None, "a password", "The user's password. Spark shows it nowhere we know of.", "secret"),
+    Option(
+        "vbuckets",
+        vbucket_set,
+        None,
+        "a vbucket list such as 0-511,700",
+        "Which vbuckets to read; all that are active when left out.",
+        "0-511,700",
+    ),
+    Option(
+        "startingOffsets",
+        _starting,
+        Offset(),
+        f"earliest, latest (streaming only), or {_POSITIONS}",
+        "Where to begin when there is no checkpoint: `earliest` (default), `latest`, or JSON positions; a vbucket that "
+        "the JSON leaves out begins at its beginning.",
+        '{"0": 120}',
+    ),
+    Option(
+        "endingOffsets",
+        _ending,
+        None,
+        f"latest, or {_POSITIONS}",
+        "Where a batch read ends: `latest` (default), which is what the nodes hold when the read is planned, or JSON; a "
+        "vbucket that the JSON leaves out is not read.",
+        '{"0": 900}',
+        streaming=False,
+    ),
+    Option(
+        "minPartitions",
+        _positive,
+        None,
+        _WHOLE,
+        "Into how many Spark partitions (tasks, DCP connections a node) the vbuckets are packed. Left out: as many as "
+        "there are slots (`headwater.spark.register(spark)` tells), else cores of the driver. Never one a vbucket: a "
+        "Python task alone costs 12 to 50 ms.",
+        "8",
+    ),
+    Option(
+        "maxChangesPerTrigger",
+        _positive,
+        None,
+        _WHOLE,
+        "How many changes a micro-batch takes at most, shared out among the vbuckets that have any. What replaces a lost "
+        "branch of history comes on top: it always shares the batch of its `rollback` row.",
+        "100000",
+        batch=False,
+    ),
+    Option(
+        "keyFormat",
+        _one_of("binary", "string"),
+        "binary",
+        "binary or string",
+        "Type of the `key` column. `string` needs keys that are UTF-8; one that is not fails the read and is named.",
+        "string",
+    ),
+    Option(
+        "valueFormat",
+        _one_of("binary", "string"),
+        "binary",
+        "binary or string",
+        "Type of the `value` column, as for `keyFormat`.",
+        "string",
+    ),
+    Option(
+        "rollbackPolicy",
+        _one_of("emit", "fail"),
+        "emit",
+        "emit or fail",
+        "What to do when a failover took back changes that were delivered: `emit` a row `event = 'rollback'` and replay, or "
+        "`fail` the query.",
+        "fail",
+    ),
+    Option(
+        "pollIntervalSeconds",
+        _seconds,
+        0.25,
+        _SECONDS,
+        "How long what the nodes said is believed while nothing moves; Spark itself asks 100 times a second.",
+        "1",
+        batch=False,
+    ),
+    Option(
+        "retrySeconds",
+        _seconds,
+        60.0,
+        _SECONDS,
+        "How long a node that does not answer is tried again, in the planner and in a task, before the query fails.",
+        "300",
+    ),
+    Option(
+        "windowBytes",
+        _positive,
+        10 << 20,
+        _WHOLE,
+        "DCP flow-control window of a connection: what a node may send ahead of us. Bounds a task's memory.",
+        "33554432",
+    ),
+    Option(
+        "xattrs",
+        _flag,
+        False,
+        "true or false",
+        "Ask for extended attributes too; `value` then begins with them where bit 4 of `datatype` says so.",
+        "true",
+    ),
+)
+
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of one read, checked and typed; pickled to every task."""
+
+    url: str
+    user: str | None
+    password: str | None
+    vbuckets: tuple[int, ...] | None
+    starting_offsets: Offset
+    ending_seqnos: Mapping[int, int] | None
+    partitions: int | None
+    max_changes: int | None
+    key_format: str
+    value_format: str
+    rollback_policy: str
+    poll_interval_seconds: float
+    retry_seconds: float
+    window_bytes: int
+    xattrs: bool
+
+    def __repr__(self) -> str:
+        return f"Settings({self.url})"
+
+
+def parse(given: Mapping[str, str], *, streaming: bool) -> Settings:
+    """Check what the user wrote and return it typed.
+
+    Args:
+        given: option names (any case) and texts, as Spark hands them over.
+        streaming: whether this is for `readStream`; some options fit only one of the two.
+
+    Raises:
+        OptionError: an unknown option, a value it can't have, or one that does not fit this kind of read.
+    """
+    values = {option.name: option.default for option in OPTIONS}
+    for option, text in _recognised(given):
+        if not (option.streaming if streaming else option.batch):
+            kind, other = ("streaming", "batch") if streaming else ("batch", "streaming")
+            raise OptionError(option.name, text, f"for a {kind} read; only a {other} read takes this option")
+        values[option.name] = option.read(text)
+    if values["url"] is None:
+        raise OptionError("url", "", _BY_NAME["url"].allowed + "; give it as an option or as load(url)")
+    if not streaming and values["startingOffsets"].latest:
+        raise OptionError("startingOffsets", "latest", "possible for a batch read, which would be empty")
+    return Settings(*values.values())
+
+
+def _recognised(given: Mapping[str, str]) -> Iterator[tuple[Option, str]]:
+    lowered = {name.lower(): text for name, text in given.items()}
+    if "path" in lowered:
+        lowered.setdefault("url", lowered["path"])
+    for name, text in lowered.items():
+        if name in _BY_NAME:
+            yield _BY_NAME[name], text
+        elif name not in SPARKS_OWN:
+            near = get_close_matches(name, _BY_NAME, n=1)
+            hint = f" (did you mean {_BY_NAME[near[0]].name}?)" if near else ""
+            known = ", ".join(option.name for option in OPTIONS)
+            raise OptionError(name, text, f"known to the dcp source{hint}; its options are {known}")
+
+
+def reference_page() -> str:
+    """Return docs/reference/spark-options.md: the table above, for readers."""
+    rows = ["| option | default | for | meaning | example |", "|---|---|---|---|---|"]
+    for option in OPTIONS:
+        kind = "both" if option.batch and option.streaming else "batch" if option.batch else "streaming"
+        rows.append(f"| `{option.name}` | {_shown(option)} | {kind} | {option.meaning} | `{option.example}` |")
+    head = (
+        "# Options of the `dcp` source\n\n"
+        "Printed from `headwater.spark.options.OPTIONS` by `python -m headwater.spark.options`; a test keeps the two equal.\n"
+        "Case does not matter. An unknown option, or a value that is not allowed, fails the read at once.\n\n"
+    )
+    return head + "\n".join(rows) + "\n"
+
+
+def _shown(option: Option) -> str:
+    if option.name == "startingOffsets":
+        return "`earliest`"
+    if option.default is None:
+        return {"url": "required", "endingOffsets": "`latest`", "vbuckets": "all"}.get(option.name, "none")
+    return f"`{str(option.default).lower()}`"
+
+
+if __name__ == "__main__":
+    print(reference_page(), end="")

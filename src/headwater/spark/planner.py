@@ -1,0 +1,168 @@
+"""Where the next batch ends, and who reads what: arithmetic only, no Spark, no socket, no clock.
+
+An offset is written before its batch is read, and a batch that failed is read again from the written offsets alone. So an
+end offset carries all that a replay needs, in the four numbers of each vbucket's position:
+
+    vb uuid          the branch that was newest when the batch was planned
+    seqno            E, the last seqno of the batch
+    snapshot start   where the batch's reading really starts. Normally the end of the batch before; less than that after
+                     a failover, and then the offset goes backwards
+    snapshot end     the high seqno observed when the batch before had been read: together with snapshot start the
+                     `Point` to which a later failover returns (history.py)
+
+and in `rollbacks`, the vbuckets for which a `rollback` row goes first. A position whose seqno, snapshot start and end are
+equal was read to the end of a history that did not move: a point by itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headwater.protocol.position import Position
+from headwater.spark.history import HeldPoints, History, Resumption, resume
+from headwater.spark.offsets import Offset
+
+VBUCKET_COST = 64
+"""What opening a stream costs, in changes: keeps a partition of many nearly idle vbuckets from getting all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a task reads of one vbucket: the changes in (start_seqno, end_seqno] of branch `vb_uuid`.
+
+    Args:
+        snapshot_end: up to where the branch must be the node's history for the range to be what was planned.
+        rollback: whether a `rollback` row (to `start_seqno`) comes first.
+    """
+
+    vbucket: int
+    vb_uuid: int
+    start_seqno: int
+    end_seqno: int
+    snapshot_end: int
+    rollback: bool = False
+
+    @property
+    def cost(self) -> int:
+        """How much work this is, in changes; an upper bound, for seqnos have gaps."""
+        return self.end_seqno - self.start_seqno + VBUCKET_COST
+
+
+def newest(seen: Mapping[int, History]) -> Offset:
+    """Return the offset that stands at the end of everything, where a `latest` start begins."""
+    return Offset({vb: _complete(vb, history) for vb, history in sorted(seen.items()) if history.high_seqno})
+
+
+def plan(
+    start: Offset,
+    seen: Mapping[int, History],
+    *,
+    held: HeldPoints | None = None,
+    changes_max: int | None = None,
+    targets: Mapping[int, int] | None = None,
+) -> Offset:
+    """Return where the batch that starts at `start` ends; `start` itself when there is nothing to do.
+
+    Args:
+        start: where the batch before ended. That batch must have been read when `seen` was observed.
+        seen: by vbucket, what the nodes say. Vbuckets of `start` that are missing stay where they are.
+        held: more points to return to, if any are remembered.
+        changes_max: how many changes at most. What replaces a lost branch is not cut: it comes on top.
+        targets: seqnos not to go beyond, by vbucket (a vbucket missing here gets nothing new); None for no bound.
+    """
+    moves = {vb: _move(start.position(vb), seen[vb], held, vb, targets) for vb in sorted(seen)}
+    left = None if changes_max is None else changes_max - sum(move.owed for move in moves.values())
+    grants = share_out({vb: move.backlog for vb, move in moves.items()}, left)
+    ends = {vb: move.floor + grants[vb] for vb, move in moves.items()}
+    if not any(moves[vb].lost or ends[vb] > moves[vb].start for vb in moves):
+        return start
+    positions = dict(start.positions)
+    for vb, move in moves.items():
+        positions[vb] = _end(start.position(vb), move, ends[vb], seen[vb])
+    return Offset(
+        {vb: positions[vb] for vb in sorted(positions)}, frozenset(vb for vb, move in moves.items() if move.lost)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """One vbucket's part: read from `start`, to `floor` at least, and `backlog` changes more if the limit allows."""
+
+    start: int
+    floor: int
+    backlog: int
+    lost: bool
+
+    @property
+    def owed(self) -> int:
+        return self.floor - self.start
+
+
+def _move(
+    position: Position, history: History, held: HeldPoints | None, vb: int, targets: Mapping[int, int] | None
+) -> _Move:
+    going: Resumption = resume(position, history, held.of(vb) if held else ())
+    # What was delivered once is replaced in the batch that takes it back, or a table would lack it for a while.
+    floor = max(going.seqno, min(position.seqno, history.high_seqno))
+    ceiling = history.high_seqno if targets is None else min(history.high_seqno, targets.get(vb, 0))
+    return _Move(going.seqno, floor, max(ceiling - floor, 0), going.lost)
+
+
+def _end(before: Position, move: _Move, end: int, history: History) -> Position:
+    if end > move.start:
+        return Position(before.vbucket, history.vb_uuid, end, move.start, max(history.high_seqno, end))
+    # Nothing to read. Idle at the end of the node's history is a complete state; else the place stays as it is.
+    return _complete(before.vbucket, history) if end == history.high_seqno else before
+
+
+def _complete(vb: int, history: History) -> Position:
+    return Position(vb, history.vb_uuid, history.high_seqno, history.high_seqno, history.high_seqno)
+
+
+def share_out(backlogs: Mapping[int, int], limit: int | None) -> dict[int, int]:
+    """Divide `limit` changes among vbuckets: small backlogs whole, the others evenly, the remainder to the largest.
+
+    A vbucket that got nothing has the larger backlog next time, so none is left waiting for ever.
+    """
+    if limit is None:
+        return dict(backlogs)
+    shares: dict[int, int] = {}
+    remaining, waiting = max(limit, 0), len(backlogs)
+    for backlog, vb in sorted((backlog, vb) for vb, backlog in backlogs.items()):
+        shares[vb] = min(backlog, remaining // waiting)
+        remaining -= shares[vb]
+        waiting -= 1
+    return shares
+
+
+def ranges(start: Offset, end: Offset) -> list[Range]:
+    """Return what the batch between two offsets consists of, by vbucket: a pure function, so that a replay is the same."""
+    if start.latest:
+        return []
+    return [made for vb in sorted(end.positions.keys() | end.rollbacks) if (made := _range(vb, start, end))]
+
+
+def _range(vb: int, start: Offset, end: Offset) -> Range | None:
+    before, after = start.position(vb), end.position(vb)
+    rollback = vb in end.rollbacks
+    if before == after and not rollback:
+        return None  # not moved; its snapshot start tells of an earlier batch
+    if after.seqno == after.snapshot_start and not rollback:
+        return None  # idle; only its history got a new name, or was found complete
+    return Range(vb, after.vb_uuid, after.snapshot_start, after.seqno, after.snapshot_end, rollback)
+
+
+def pack(parts: Iterable[Range], partitions: int) -> list[Sequence[Range]]:
+    """Pack ranges into at most `partitions` bins of about equal cost; a vbucket stays whole, vbuckets stay in order.
+
+    The rollback row of a vbucket and what follows it must be one task's, for Spark keeps order within a task only.
+    """
+    bins: list[tuple[int, int, list[Range]]] = [(0, place, []) for place in range(partitions)]
+    for part in sorted(parts, key=lambda part: (-part.cost, part.vbucket)):
+        cost, place, members = heapq.heappop(bins)
+        members.append(part)
+        heapq.heappush(bins, (cost + part.cost, place, members))
+    filled = (members for _, _, members in sorted(bins, key=lambda entry: entry[1]) if members)
+    return [tuple(sorted(members, key=lambda part: part.vbucket)) for members in filled]
