@@ -9,6 +9,16 @@ from headwater.wire.layout import OPTIONAL, REQUIRED, VALUE, Request, Response, 
 from headwater.wire.opcodes import Opcode
 from headwater.wire.records import FailoverLog
 
+__all__ = ["CompactDb", "CompactDbResponse", "DelVbucket", "DelVbucketResponse", "DisableTraffic"]
+__all__ += ["DisableTrafficResponse", "EnableTraffic", "EnableTrafficResponse", "GetAllVbSeqnos"]
+__all__ += ["GetAllVbSeqnosResponse", "GetCollectionId", "GetCollectionIdResponse", "GetFailoverLog"]
+__all__ += ["GetFailoverLogResponse", "GetKeys", "GetKeysResponse", "GetManifest", "GetManifestResponse"]
+__all__ += ["GetScopeId", "GetScopeIdResponse", "GetVbucket", "GetVbucketResponse", "SeqnoPersistence"]
+__all__ += ["SeqnoPersistenceOld", "SeqnoPersistenceResponse", "SetManifest", "SetManifestResponse", "SetParam"]
+__all__ += ["SetParamResponse", "SetVbucket", "SetVbucketOld", "SetVbucketOldest", "SetVbucketResponse"]
+__all__ += ["StartPersistence", "StartPersistenceResponse", "StopPersistence", "StopPersistenceResponse"]
+
+
 # --------------------------------------------------------------------------- vbuckets
 
 

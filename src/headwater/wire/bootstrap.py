@@ -10,6 +10,16 @@ from headwater.wire.layout import OPTIONAL, REQUIRED, VALUE, Request, Response, 
 from headwater.wire.opcodes import Opcode, ServerOpcode
 from headwater.wire.status import Status
 
+__all__ = ["ClustermapChange", "ClustermapChangeOld", "ClustermapChangeResponse", "CreateBucket"]
+__all__ += ["CreateBucketResponse", "DeleteBucket", "DeleteBucketResponse", "GetClusterConfig"]
+__all__ += ["GetClusterConfigResponse", "GetErrorMap", "GetErrorMapResponse", "Hello", "HelloResponse", "ListBuckets"]
+__all__ += ["ListBucketsResponse", "Noop", "NoopResponse", "Quit", "QuitQuiet", "QuitResponse", "SaslAuth"]
+__all__ += ["SaslAuthContinue", "SaslAuthResponse", "SaslListMechs", "SaslListMechsResponse", "SaslStep"]
+__all__ += ["SaslStepContinue", "SaslStepResponse", "SelectBucket", "SelectBucketResponse", "SetClusterConfig"]
+__all__ += ["SetClusterConfigResponse", "Stat", "StatResponse", "Verbosity", "VerbosityResponse", "Version"]
+__all__ += ["VersionResponse"]
+
+
 # --------------------------------------------------------------------------- bootstrap
 
 Features = Annotated[list[int], Rows((("feature", NUMBERS[16]),))]

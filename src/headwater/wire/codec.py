@@ -204,22 +204,22 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A number that may be missing at the end of its section: then it is None."""
+    """A field that may be missing at the end of its section: then it is None."""
 
-    number: Number
+    codec: Codec
     size: ClassVar[None] = None
 
-    def write(self, value: int | None) -> bytes:
+    def write(self, value: Any) -> bytes:
         """Return its bytes, if any."""
-        return b"" if value is None else self.number.write(value)
+        return b"" if value is None else self.codec.write(value)
 
-    def read(self, data: bytes, at: int) -> tuple[int | None, int]:
-        """Return the number, or None at the end."""
-        return (None, at) if at == len(data) else self.number.read(data, at)
+    def read(self, data: bytes, at: int) -> tuple[Any, int]:
+        """Return the value, or None at the end."""
+        return (None, at) if at == len(data) else self.codec.read(data, at)
 
     def describe(self) -> str:
         """Return its form."""
-        return f"{self.number.describe()}, may be missing"
+        return f"{self.codec.describe()}; may be missing"
 
 
 def _take(data: bytes, at: int, count: int) -> bytes:

@@ -250,7 +250,7 @@ class BufferAck(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT):
 
 
 class BufferAckInValue(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT):
-    """The same as the document's example has it: without extras, the number in the value. Accept both, send BufferAck."""
+    """As the document's example has it: no extras, the number in the value. Accept both, send BufferAck."""
 
     acked_bytes: u32 = about("as in BufferAck", where=VALUE)
 

@@ -11,6 +11,17 @@ from __future__ import annotations
 from headwater.wire.layout import OPTIONAL, REQUIRED, VALUE, Request, Response, about, u8, u32, u64
 from headwater.wire.opcodes import Opcode
 
+__all__ = ["Add", "AddQuiet", "AddResponse", "Append", "AppendQuiet", "AppendResponse", "Decrement"]
+__all__ += ["DecrementQuiet", "DecrementResponse", "Delete", "DeleteQuiet", "DeleteResponse", "EvictKey"]
+__all__ += ["EvictKeyResponse", "Flush", "FlushQuiet", "FlushResponse", "Get", "GetAndTouch", "GetAndTouchQuiet"]
+__all__ += ["GetAndTouchQuietResponse", "GetAndTouchResponse", "GetKey", "GetKeyQuiet", "GetKeyQuietResponse"]
+__all__ += ["GetKeyResponse", "GetLocked", "GetLockedResponse", "GetQuiet", "GetQuietResponse", "GetRandomKey"]
+__all__ += ["GetRandomKeyResponse", "GetReplica", "GetReplicaResponse", "GetResponse", "Increment", "IncrementQuiet"]
+__all__ += ["IncrementResponse", "Prepend", "PrependQuiet", "PrependResponse", "Replace", "ReplaceQuiet"]
+__all__ += ["ReplaceResponse", "Set", "SetQuiet", "SetResponse", "Stored", "Touch", "TouchResponse", "Unlock"]
+__all__ += ["UnlockResponse"]
+
+
 # --------------------------------------------------------------------------- reading
 
 

@@ -10,6 +10,11 @@ from headwater.wire.documents import Stored
 from headwater.wire.layout import OPTIONAL, REQUIRED, VALUE, Request, Response, about, u8, u16, u32, u64
 from headwater.wire.opcodes import Opcode
 
+__all__ = ["AddWithMeta", "AddWithMetaQuiet", "AddWithMetaResponse", "DelWithMeta", "DelWithMetaQuiet"]
+__all__ += ["DelWithMetaResponse", "GetMeta", "GetMetaQuiet", "GetMetaQuietResponse", "GetMetaResponse", "MetaOption"]
+__all__ += ["Observe", "ObserveResponse", "ObserveSeqno", "ObserveSeqnoFailedOver", "ObserveSeqnoResponse"]
+__all__ += ["ReturnMeta", "ReturnMetaResponse", "SetWithMeta", "SetWithMetaQuiet", "SetWithMetaResponse"]
+
 
 class MetaOption(IntFlag):
     """Options of the with-meta commands."""

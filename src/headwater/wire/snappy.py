@@ -13,7 +13,7 @@ from headwater.wire.header import VALUE_BYTES_MAX
 
 __all__ = ["compress", "inflate", "inflated_size"]
 
-# An element of three bytes copies at most 64: no block inflates to more than 64 bytes for each 3, generously rounded.
+# A copy element of 3 bytes makes at most 64: no block grows more than 22-fold; 64-fold leaves room for doubt.
 _GROWTH_MAX = 64
 
 
