@@ -22,8 +22,9 @@ What a kernel that writes changes does, in this order (every kernel below is inl
 `vb` is any integer type; key, length, frame, hash and slot are np.uintp. `old` may be a tombstone: see frame_at/opcode.
 A frame is a DCP frame as it goes out, opaque 0, and must be wholly inside its slot. Nothing here allocates or raises.
 
-The hash is SipHash-1-3 under a random key of the store, so that nobody who chooses keys can choose collisions. 32 bits of
-it place a key and tell it from its neighbours: tables grow and shrink from the columns alone, without touching a frame.
+The hash is SipHash-1-3 under a random key of the store, so that nobody who chooses keys can choose collisions. 32 bits
+of it place a key and tell it from its neighbours: tables grow and shrink from the columns alone, without touching a
+frame.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ OFFSET_BITS = np.uintp(40)
 OFFSET_MASK = np.uintp((1 << 40) - 1)
 FIRST_SEGMENT = 2
 
-# ------------------------------------------------------------------ the stored frames (opcodes and extras of DCP 2.8 to 2.10)
+# ------------------------------------------------------------------ stored frames: DCP 2.8 to 2.10
 MUTATION = np.uintp(0x57)
 DELETION = np.uintp(0x58)
 EXPIRATION = np.uintp(0x59)

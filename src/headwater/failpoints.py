@@ -1,0 +1,119 @@
+"""Named places where a fault can be made to happen, so that every crash can be placed, counted and repeated.
+
+    HEADWATER_FAILPOINTS="log.before_sync=kill@3,compact.before_rename=eio"
+
+arms them for a process: at the third pass of `log.before_sync` the process kills itself with SIGKILL, at the first
+pass of `compact.before_rename` an OSError (EIO) is raised. Actions: kill, eio, enospc, raise (InjectedFault). Without
+`@n` the first pass counts. An armed point fires once. Nothing armed: a pass costs one look at an empty dict.
+
+Every name that exists stands in FAILPOINTS, with what has just happened there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from headwater.errors import OptionError
+
+__all__ = ["FAILPOINTS", "InjectedFault", "arm", "armed", "failpoint", "passes"]
+
+FAILPOINTS = {
+    "log.append": "a batch is about to be written",
+    "log.before_sync": "a batch is written, not synced",
+    "log.after_sync": "a batch is on disk, nobody was told",
+    "segment.created": "a new segment's file is there and synced, no manifest names it",
+    "segment.before_manifest": "a new manifest is written and synced beside the old one, not renamed",
+    "segment.after_manifest": "the manifest is renamed, the folder not synced",
+    "compact.planned": "purge seqnos are raised and durable, nothing is copied",
+    "compact.copied": "the new segments are written, not synced",
+    "compact.before_rename": "the new segments are synced, the manifest still names the old ones",
+    "compact.after_rename": "the manifest names the new segments, the old files are still there",
+    "compact.before_unlink": "the columns are swapped, the old files are still there",
+    "recover.indexed": "everything is read and indexed, the torn end is not cut",
+    "recover.cut": "the torn end is cut, the manifest of this start is not written",
+    "rollback.staged": "a rollback is staged and indexed, not written",
+    "drop.staged": "the drop of a vbucket is staged, not written",
+}
+
+
+class InjectedFault(RuntimeError):  # noqa: N818 - a fault
+    """What the action `raise` raises."""
+
+
+def _kill(name: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raise(name: str) -> None:
+    raise InjectedFault(name)
+
+
+def _eio(name: str) -> None:
+    raise OSError(errno.EIO, f"injected at {name}")
+
+
+def _enospc(name: str) -> None:
+    raise OSError(errno.ENOSPC, f"injected at {name}")
+
+
+ACTIONS: dict[str, Callable[[str], None]] = {"kill": _kill, "raise": _raise, "eio": _eio, "enospc": _enospc}
+
+
+@dataclass
+class _Armed:
+    action: str
+    at: int
+    passed: int = 0
+
+
+_armed: dict[str, _Armed] = {}
+
+
+def failpoint(name: str) -> None:
+    """Pass the named place; does nothing unless it is armed and its turn has come."""
+    if _armed and (point := _armed.get(name)) is not None:
+        point.passed += 1
+        if point.passed == point.at:
+            ACTIONS[point.action](name)
+
+
+def passes(name: str) -> int:
+    """How often an armed place was passed (0 when it is not armed)."""
+    point = _armed.get(name)
+    return point.passed if point else 0
+
+
+def arm(text: str) -> None:
+    """Arm from a text such as "log.append=kill@3,compact.copied=eio"; an empty one disarms all.
+
+    Raises:
+        OptionError: an unknown name or action, or a count that is not a number from 1.
+    """
+    points = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, what = entry.partition("=")
+        action, _, count = what.partition("@")
+        if name not in FAILPOINTS or action not in ACTIONS or not (count or "1").isdigit() or count == "0":
+            allowed = f"NAME=ACTION[@n] with ACTION one of {', '.join(ACTIONS)}, NAME one of {', '.join(FAILPOINTS)}"
+            raise OptionError("HEADWATER_FAILPOINTS", entry, allowed)
+        points[name] = _Armed(action, int(count or "1"))
+    _armed.clear()
+    _armed.update(points)
+
+
+@contextmanager
+def armed(text: str) -> Iterator[None]:
+    """Arm inside a with block, disarm after it (for tests)."""
+    arm(text)
+    try:
+        yield
+    finally:
+        _armed.clear()
+
+
+arm(os.environ.get("HEADWATER_FAILPOINTS", ""))

@@ -1,0 +1,187 @@
+"""Reading a view: the visible frames of a vbucket, in seqno order, as a consumer wants them.
+
+`gather` copies frames out of the log, puts the stream's opaque into each and changes the form where the consumer did
+not negotiate the stored one. It is a memcpy with a look at each header; what needs more thought than that (extended
+attributes, compression, a frame larger than the buffer) is left to Python, frame by frame.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headwater.kernels.index import (
+    DELETION,
+    EXPIRATION,
+    HEADER,
+    MUTATION,
+    NIL,
+    OFFSET_BITS,
+    OFFSET_MASK,
+    Table,
+    frame_bytes,
+    opcode,
+)
+from headwater.kernels.intrinsics import copy, load8, load16, load32, store8, store16, store32
+from headwater.kernels.jit import inline_kernel, kernel
+
+# What a consumer asked for, see gather()
+DELETE_TIMES = 1  # OPEN with IncludeDeleteTimes: deletions in the V2 form
+EXPIRY_OPCODE = 2  # CONTROL enable_expiry_opcode: expirations as such
+NO_VALUE = 4  # OPEN with NoValue: values stay here, the datatype becomes RAW
+KEEP_DATATYPE = 8  # OPEN with NoValueWithUnderlyingDatatype: values stay here, the JSON bit goes
+NO_DELETES = 16  # OPEN with SkipDeletesInInitialBackfill, for a view that starts from 0
+
+# What stopped gather()
+END = 0  # no row is left
+BUDGET = 1  # the budget is used up
+SPACE = 2  # the next frame does not fit behind the others
+PLAIN = 3  # the next frame is for Python
+
+U = np.uintp
+_ZERO, _ONE, _TWO, _FOUR, _EIGHT = U(0), U(1), U(2), U(4), U(8)
+_OPAQUE = U(12)
+_JSON = U(1)
+
+
+@inline_kernel
+def visible(nexts: Any, row: Any, rows: Any) -> Any:
+    """Whether a row is the newest of its key among the first `rows`."""
+    after = U(nexts[row])
+    return after == NIL or after >= U(rows)
+
+
+@kernel
+def next_visible(nexts: Any, row: Any, rows: Any) -> Any:
+    """The first visible row from `row` on; `rows` when there is none."""
+    while row < rows and not visible(nexts, row, rows):
+        row += 1
+    return row
+
+
+@kernel
+def count_visible(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -> Any:
+    """(frames, bytes as they are stored) that lie ahead."""
+    frames, total = np.int64(0), np.int64(0)
+    for at in range(row, rows):
+        if visible(nexts, at, rows):
+            place = U(locs[at])
+            frames += 1
+            total += np.int64(frame_bytes(segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)))
+    return frames, total
+
+
+@inline_kernel
+def _extras_out(kind: Any, form: Any) -> Any:
+    """Length of the extras that a frame has on its way out."""
+    if kind == MUTATION:
+        return U(31)
+    if kind == EXPIRATION and form & EXPIRY_OPCODE:
+        return U(20)
+    return U(21) if form & DELETE_TIMES else U(18)
+
+
+@inline_kernel
+def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, form: Any) -> None:
+    """Write a frame with other extras, or without its value. V1 deletions end in nmeta 0, V2 ones in an unused byte."""
+    kept = U(load8(frame + _FOUR))
+    key = U(load16(frame + _TWO))
+    copy(out, frame, HEADER + U(16))
+    if kind == EXPIRATION and not form & EXPIRY_OPCODE:
+        store8(out + _ONE, np.uint8(DELETION))
+    store8(out + _FOUR, np.uint8(extras))
+    store32(out + _EIGHT, np.uint32(extras + key + value))
+    if value == _ZERO:
+        datatype = U(load8(frame + U(5))) & _JSON if form & KEEP_DATATYPE else _ZERO
+        store8(out + U(5), np.uint8(datatype))
+    if kind == MUTATION:
+        copy(out + U(40), frame + U(40), U(15))
+    elif extras == U(18):
+        store16(out + U(40), np.uint16(0))
+    else:
+        store32(out + U(40), load32(frame + U(40)))
+        if extras == U(21):
+            store8(out + U(44), np.uint8(0))
+    copy(out + HEADER + extras, frame + HEADER + kept, key + value)
+
+
+@kernel
+def gather(
+    locs: Any,
+    nexts: Any,
+    row: Any,
+    rows: Any,
+    segments: Table,
+    out: Any,
+    opaque: Any,
+    form: Any,
+    slow: Any,
+    budget: Any,
+) -> Any:
+    """Copy the visible frames of rows [row, rows) into `out`.
+
+    Args:
+        locs, nexts: the view's columns.
+        segments: (address, length) by slot.
+        out: uint8 array.
+        form: DELETE_TIMES and so on, added up.
+        slow: frames with one of these datatype bits are for Python.
+        budget: stop once this many bytes are out (the frame that reaches it is still sent).
+
+    Returns: (next row, bytes, frames, what stopped it).
+    """
+    start = U(out.ctypes.data)
+    at, end, frames = start, start + U(len(out)), np.int64(0)
+    strip = form & (NO_VALUE | KEEP_DATATYPE)
+    while row < rows:
+        if not visible(nexts, row, rows):
+            row += 1
+            continue
+        if np.int64(at - start) >= budget:
+            return row, np.int64(at - start), frames, BUDGET
+        place = U(locs[row])
+        slot, offset = place >> OFFSET_BITS, place & OFFSET_MASK
+        frame = segments[slot, 0] + offset
+        kind, kept, length = opcode(frame), U(load8(frame + _FOUR)), frame_bytes(frame)
+        if kind != MUTATION and form & NO_DELETES:
+            row += 1
+            continue
+        key = U(load16(frame + _TWO))
+        if U(load8(frame + U(5))) & U(slow) or offset + length > segments[slot, 1]:
+            return row, np.int64(at - start), frames, PLAIN
+        extras = _extras_out(kind, form)
+        value = length - HEADER - kept - key
+        if strip:
+            value = _ZERO
+        sent = HEADER + extras + key + value
+        if sent > end - at:
+            return row, np.int64(at - start), frames, SPACE if at > start else PLAIN
+        if sent == length and extras == kept and not strip:
+            copy(at, frame, length)
+        else:
+            _reshape(at, frame, kind, extras, value, form)
+        store32(at + _OPAQUE, np.uint32(opaque))
+        at = at + sent
+        frames += 1
+        row += 1
+    return row, np.int64(at - start), frames, END
+
+
+@kernel
+def copy_rows(locs: Any, rows: Any, first: Any, segments: Table, out: Any) -> Any:
+    """Copy the stored frames of `rows[first:]` (an int64 array of row numbers) one behind the other.
+
+    Returns: (how many of them fit, bytes).
+    """
+    start = U(out.ctypes.data)
+    at, end = start, start + U(len(out))
+    for i in range(first, len(rows)):
+        place = U(locs[rows[i]])
+        frame = segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
+        length = frame_bytes(frame)
+        if length > end - at:
+            return np.int64(i - first), np.int64(at - start)
+        copy(at, frame, length)
+        at = at + length
+    return np.int64(len(rows) - first), np.int64(at - start)

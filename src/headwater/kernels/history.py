@@ -1,0 +1,253 @@
+"""What happens to whole ranges of rows: growing, becoming durable, being taken back, being replayed.
+
+Layout and field names: index.py. Each kernel here does the work for all vbuckets, or all of one vbucket, in one call:
+called per vbucket and batch they would cost more than the work itself. They look at the columns only, save where a
+version comes back or goes (its length and kind are needed for the sums).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headwater.kernels.index import (
+    DELETION,
+    DURABLE_HIGH,
+    DURABLE_ROWS,
+    EXPIRATION,
+    EXPIRY,
+    FROZEN_HIGH,
+    FROZEN_ROWS,
+    HASH,
+    HEADER,
+    HIGH,
+    KEYS,
+    LOC,
+    MASK,
+    MUTATION,
+    NEXT,
+    NIL,
+    OFFSET_MASK,
+    PREV,
+    ROWS,
+    SEQ,
+    TABLE,
+    Table,
+    append_row,
+    count_in,
+    count_out,
+    find,
+    frame_bytes,
+    frame_of,
+    has_room,
+    key_address,
+    key_hash,
+    location,
+    opcode,
+)
+from headwater.kernels.intrinsics import (
+    load8,
+    load16,
+    load32,
+    load32_native,
+    load64,
+    load64_native,
+    store32_native,
+    store64_native,
+)
+from headwater.kernels.jit import inline_kernel, kernel
+
+U = np.uintp
+_ZERO, _ONE, _FOUR, _EIGHT = U(0), U(1), U(4), U(8)
+
+# What replay() stops for
+DONE = 0
+GROW = 1  # the vbucket must grow, then go on at the same frame
+CONTROL = 2  # a control frame is for Python
+BAD_LENGTH = 3  # a frame does not fit its batch, or its parts do not fit the frame
+BAD_VBUCKET = 4  # a vbucket the store does not have
+BAD_SEQNO = 5  # not above the one before it
+BAD_KIND = 6  # an opcode, or extras of a length, that this version never wrote
+CONTROL_FIRST = U(0xF0)
+
+
+@kernel
+def fill_slots(slots: Any, hashes: Any, nexts: Any, rows: Any) -> None:
+    """Build a hash table (uint32, a power of two long, all NIL) from the newest row of every key."""
+    mask = U(len(slots) - 1)
+    for row in range(rows):
+        if U(nexts[row]) == NIL:
+            at = U(hashes[row]) & mask
+            while U(slots[at]) != NIL:
+                at = (at + _ONE) & mask
+            slots[at] = np.uint32(row)
+
+
+@kernel
+def make_durable(table: Table, arena: Any, segment: Any, body: Any) -> None:
+    """The frozen rows of all vbuckets are on disk: what lay at x in the arena lies at body + x in the segment."""
+    for vb in range(len(table)):
+        locs = table[vb, LOC]
+        row, end = table[vb, DURABLE_ROWS], table[vb, FROZEN_ROWS]
+        while row < end:
+            offset = load64_native(locs + row * _EIGHT) & OFFSET_MASK
+            store64_native(locs + row * _EIGHT, location(U(segment), U(body) + offset))
+            row = row + _ONE
+        table[vb, DURABLE_ROWS] = end
+        table[vb, DURABLE_HIGH] = table[vb, FROZEN_HIGH]
+
+
+@inline_kernel
+def _slot_of(table: Table, vb: Any, row: Any) -> Any:
+    """Where the hash table holds a row, which is the newest of its key."""
+    slots, mask = table[vb, TABLE], table[vb, MASK]
+    slot = U(load32_native(table[vb, HASH] + row * _FOUR)) & mask
+    while U(load32_native(slots + slot * _FOUR)) != row:
+        slot = (slot + _ONE) & mask
+    return slot
+
+
+@inline_kernel
+def _free_slot(table: Table, vb: Any, slot: Any) -> None:
+    """Empty a slot and move later ones of its run up, so that no probe ends early (Knuth 6.4, algorithm R)."""
+    slots, mask, hashes = table[vb, TABLE], table[vb, MASK], table[vb, HASH]
+    hole, at = slot, slot
+    while True:
+        at = (at + _ONE) & mask
+        row = U(load32_native(slots + at * _FOUR))
+        if row == NIL:
+            break
+        home = U(load32_native(hashes + row * _FOUR)) & mask
+        if ((at - home) & mask) >= ((at - hole) & mask):
+            store32_native(slots + hole * _FOUR, np.uint32(row))
+            hole = at
+    store32_native(slots + hole * _FOUR, np.uint32(NIL))
+
+
+@inline_kernel
+def _undo(table: Table, vb: Any, segments: Table, keep: Any) -> None:
+    row = table[vb, ROWS]
+    while row > keep:
+        row = row - _ONE
+        slot = _slot_of(table, vb, row)
+        count_out(table, vb, frame_of(table, vb, segments, row))
+        before = U(load32_native(table[vb, PREV] + row * _FOUR))
+        if before == NIL:
+            _free_slot(table, vb, slot)
+            table[vb, KEYS] -= _ONE
+        else:
+            store32_native(table[vb, TABLE] + slot * _FOUR, np.uint32(before))
+            store32_native(table[vb, NEXT] + before * _FOUR, np.uint32(NIL))
+            count_in(table, vb, frame_of(table, vb, segments, before))
+    table[vb, ROWS] = row
+
+
+@kernel
+def undo_rows(table: Table, vb: Any, segments: Table, keep: Any) -> None:
+    """Take back the rows of one vbucket from `keep` on, newest first; the version before each is the newest again."""
+    _undo(table, vb, segments, U(keep))
+
+
+@kernel
+def undo_staged(table: Table, segments: Table) -> None:
+    """Take back, in all vbuckets, every row that is not durable."""
+    for vb in range(len(table)):
+        if table[vb, ROWS] > table[vb, DURABLE_ROWS]:
+            _undo(table, vb, segments, table[vb, DURABLE_ROWS])
+        table[vb, HIGH] = table[vb, DURABLE_HIGH]
+        table[vb, FROZEN_ROWS] = table[vb, DURABLE_ROWS]
+        table[vb, FROZEN_HIGH] = table[vb, DURABLE_HIGH]
+
+
+@kernel
+def count_frames(frames: Any, used: Any) -> Any:
+    """How many frames fill exactly the first `used` bytes; -1 when they do not."""
+    at, end, count = U(frames.ctypes.data), U(frames.ctypes.data) + U(used), 0
+    if used > len(frames):
+        return -1
+    while at + HEADER <= end:
+        at = at + frame_bytes(at)
+        count += 1
+    return count if at == end else -1
+
+
+@inline_kernel
+def check_frame(frame: Any, end: Any) -> Any:
+    """DONE for a document frame that lies before `end`, with the extras its opcode has; CONTROL, or what is wrong."""
+    if end - frame < HEADER or end - frame - HEADER < U(load32(frame + _EIGHT)):
+        return BAD_LENGTH
+    kind, extras = opcode(frame), U(load8(frame + _FOUR))
+    if extras + U(load16(frame + U(2))) > U(load32(frame + _EIGHT)):
+        return BAD_LENGTH
+    if kind >= CONTROL_FIRST:
+        return CONTROL
+    if (
+        (kind == MUTATION and extras == U(31))
+        or (kind == DELETION and extras == U(21))
+        or (kind == EXPIRATION and extras == U(20))
+    ):
+        return DONE
+    return BAD_KIND
+
+
+@kernel
+def replay(table: Table, segments: Table, slot: Any, bodies: Any, first: Any, offset: Any) -> Any:
+    """Index the frames of many batches of one segment.
+
+    Args:
+        slot: the segment's.
+        bodies: int64[n, 2], where the frames of each batch begin and end.
+        first, offset: the batch and byte to start at.
+
+    Returns: (why it stopped, batch, offset of the frame it stopped at, its length when it is a CONTROL frame).
+    """
+    base = segments[slot, 0]
+    for batch in range(first, len(bodies)):
+        at = U(offset) if batch == first else U(bodies[batch, 0])
+        end = U(bodies[batch, 1])
+        while at < end:
+            frame = base + at
+            code = check_frame(frame, base + end)
+            if code == CONTROL:
+                return CONTROL, batch, np.int64(at), np.int64(frame_bytes(frame))
+            if code != DONE:
+                return code, batch, np.int64(at), np.int64(0)
+            vb = np.int64(load16(frame + U(6)))
+            if vb >= len(table):
+                return BAD_VBUCKET, batch, np.int64(at), vb
+            seqno, rows = U(load64(frame + HEADER)), table[vb, ROWS]
+            if rows > _ZERO and seqno <= U(load64_native(table[vb, SEQ] + (rows - _ONE) * _EIGHT)):
+                return BAD_SEQNO, batch, np.int64(at), vb
+            if not has_room(table, vb):
+                return GROW, batch, np.int64(at), vb
+            key, length = key_address(frame), U(load16(frame + U(2)))
+            hashed = key_hash(table, vb, key, length)
+            into, old = find(table, vb, segments, key, length, hashed)
+            append_row(table, vb, segments, frame, location(U(slot), at), hashed, into, old)
+            at = at + frame_bytes(frame)
+    return DONE, np.int64(len(bodies)), np.int64(0), np.int64(0)
+
+
+@kernel
+def find_expired(table: Table, vb: Any, segments: Table, now: Any, found: Any) -> Any:
+    """Write the rows of live documents with 0 < expiry <= now into `found` (int64), as many as fit; returns how many.
+
+    When not all were looked at because `found` is full, EXPIRY stays; else it becomes the smallest there is.
+    """
+    count, earliest, row = 0, _ZERO, _ZERO
+    nexts = table[vb, NEXT]
+    while row < table[vb, ROWS] and count < len(found):
+        if U(load32_native(nexts + row * _FOUR)) == NIL:
+            frame = frame_of(table, vb, segments, row)
+            if opcode(frame) == MUTATION:
+                expiry = U(load32(frame + U(44)))
+                if expiry != _ZERO and expiry <= U(now):
+                    found[count] = np.int64(row)
+                    count += 1
+                if expiry != _ZERO and (earliest == _ZERO or expiry < earliest):
+                    earliest = expiry
+        row = row + _ONE
+    if row == table[vb, ROWS]:
+        table[vb, EXPIRY] = earliest
+    return count

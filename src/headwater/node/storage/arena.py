@@ -1,0 +1,75 @@
+"""Where changes gather before they are written: two arenas, one filling while the other is on its way to the disk.
+
+A kernel writes frames straight into the filling arena, where the index finds them at once; nothing is copied until the
+disk takes them. An arena's address never changes, so a LOC into it stays good until its batch is settled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from headwater.kernels.guard import register
+from headwater.kernels.jit import debugging
+from headwater.node.storage.batch import HEADER_BYTES
+from headwater.node.storage.records import VBucketRecord
+from headwater.node.storage.segment import Segment
+
+__all__ = ["ARENA_BYTES", "Arena", "Batch"]
+
+ARENA_BYTES: Final = 64 << 20  # virtual; pages are touched as far as batches really reach
+
+
+class Arena:
+    """A staging buffer.
+
+    Attributes:
+        slot: its number in the `segments` table (0 or 1).
+        data: the bytes.
+        used: how many of them are frames.
+        records: the vbucket records among them, the newest of each vbucket; None stands for a drop.
+        destructive: a rollback or a drop is among them: rows are gone that only the log could bring back.
+    """
+
+    def __init__(self, slot: int, capacity: int) -> None:
+        self.slot = slot
+        self.data: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(capacity, np.uint8)
+        self.used = 0
+        self.records: dict[int, VBucketRecord | None] = {}
+        self.destructive = False
+        if debugging():
+            register(self.data)
+
+    def append(self, frame: bytes) -> int:
+        """Copy a frame in; returns where. The caller has seen that there is room."""
+        at = self.used
+        self.data[at : at + len(frame)] = np.frombuffer(frame, np.uint8)
+        self.used = at + len(frame)
+        return at
+
+    def clear(self) -> None:
+        """Forget the frames."""
+        self.used = 0
+        self.records = {}
+        self.destructive = False
+
+
+@dataclass(slots=True)
+class Batch:
+    """A frozen arena on its way to the disk. `segment` and `body` are known once it is written."""
+
+    arena: Arena
+    segment: Segment | None = None
+    body: int = 0
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What it takes there."""
+        return HEADER_BYTES + self.arena.used
+
+    @property
+    def frames(self) -> memoryview:
+        """The bytes to write."""
+        return self.arena.data.data[: self.arena.used]

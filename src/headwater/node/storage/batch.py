@@ -1,0 +1,127 @@
+"""One commit on disk: a header, then DCP frames one behind the other.
+
+    offset  0      4             6  8       16          24      32              40               48
+            magic  header bytes  0  number  body bytes  frames  body checksum   header checksum  body ...
+
+Integers are big-endian. Checksums are XXH3-64 with the seed `salt + offset` (mod 2^64): the salt is the segment's own
+random number, the offset that of this header. So a batch is valid at its own place only: bytes of a batch that lie
+inside a value, or come from another file, can't be taken for one. The header checksum covers bytes 0 to 39.
+
+A batch is written only after the one before it was synced. Hence, at start, a bad batch with no valid batch behind it
+is the end of a write that was cut (`Torn`); a bad batch in front of a valid one is damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+import xxhash
+
+from headwater.node.storage.disk import Buffer
+
+__all__ = ["HEADER_BYTES", "MAGIC", "BatchHeader", "Torn", "find_later", "header_of", "read_header", "walk"]
+
+MAGIC: Final = b"HWB1"
+_LAYOUT = Struct(">4sHHQQQQ")
+_CHECKSUM = Struct(">Q")
+HEADER_BYTES: Final = _LAYOUT.size + _CHECKSUM.size
+_U64 = (1 << 64) - 1
+
+
+@dataclass(slots=True, frozen=True)
+class BatchHeader:
+    """A batch found at `offset`; its frames are bytes `start` to `end`."""
+
+    offset: int
+    number: int
+    body_bytes: int
+    frames: int
+    checksum: int
+
+    @property
+    def start(self) -> int:
+        """Where the first frame begins."""
+        return self.offset + HEADER_BYTES
+
+    @property
+    def end(self) -> int:
+        """Where the next batch would begin."""
+        return self.offset + HEADER_BYTES + self.body_bytes
+
+
+class Torn(Exception):  # noqa: N818 - a finding, which the caller judges
+    """No valid batch at `offset`: `why` says what is wrong with the bytes there."""
+
+    def __init__(self, offset: int, why: str) -> None:
+        super().__init__(offset, why)
+        self.offset, self.why = offset, why
+
+
+def _seed(salt: int, offset: int) -> int:
+    return (salt + offset) & _U64
+
+
+def header_of(number: int, frames: int, body: Buffer, salt: int, offset: int) -> bytes:
+    """The 48 bytes that go in front of `body` when the batch is written at `offset`."""
+    seed = _seed(salt, offset)
+    checksum = xxhash.xxh3_64_intdigest(body, seed)
+    fields = _LAYOUT.pack(MAGIC, HEADER_BYTES, 0, number, len(body), frames, checksum)
+    return fields + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields, seed))
+
+
+def read_header(data: memoryview, offset: int, end: int, salt: int) -> BatchHeader:
+    """The header at `offset`, which is whole and says so; its body lies before `end`.
+
+    Raises:
+        Torn: it is not, or its body would not fit.
+    """
+    if offset + HEADER_BYTES > end:
+        raise Torn(offset, f"{end - offset} bytes are left, a batch header has {HEADER_BYTES}")
+    magic, header_bytes, _, number, body_bytes, frames, checksum = _LAYOUT.unpack_from(data, offset)
+    (own,) = _CHECKSUM.unpack_from(data, offset + _LAYOUT.size)
+    if magic != MAGIC or header_bytes != HEADER_BYTES:
+        raise Torn(offset, f"no batch begins here (bytes {bytes(data[offset : offset + 8]).hex(' ')})")
+    if xxhash.xxh3_64_intdigest(data[offset : offset + _LAYOUT.size], _seed(salt, offset)) != own:
+        raise Torn(offset, "the checksum of a batch header is wrong")
+    if body_bytes > end - offset - HEADER_BYTES:
+        raise Torn(offset, f"a batch of {body_bytes} bytes begins here, {end - offset - HEADER_BYTES} are left")
+    return BatchHeader(offset, number, body_bytes, frames, checksum)
+
+
+def _check_body(data: memoryview, header: BatchHeader, salt: int) -> None:
+    if xxhash.xxh3_64_intdigest(data[header.start : header.end], _seed(salt, header.offset)) != header.checksum:
+        raise Torn(header.offset, f"the checksum of batch {header.number} ({header.body_bytes} bytes) is wrong")
+
+
+def walk(data: memoryview, offset: int, end: int, salt: int, number: int) -> Iterator[BatchHeader]:
+    """The valid batches from `offset` on, numbered `number` and up; ends exactly at `end`.
+
+    Raises:
+        Torn: at the first place where there is no valid batch with the right number.
+    """
+    while offset < end:
+        header = read_header(data, offset, end, salt)
+        if header.number != number:
+            raise Torn(offset, f"batch {header.number} is here, {number} is expected")
+        _check_body(data, header, salt)
+        yield header
+        offset, number = header.end, number + 1
+
+
+def find_later(data: memoryview, offset: int, end: int, salt: int, number: int) -> BatchHeader | None:
+    """A valid batch after the bad one at `offset`, numbered `number` or more: proof that the bad one was whole once."""
+    raw = bytes(data[offset:end])
+    at = raw.find(MAGIC, 1)
+    while at >= 0:
+        try:
+            header = read_header(data, offset + at, end, salt)
+            _check_body(data, header, salt)
+            if header.number >= number:
+                return header
+        except Torn:
+            pass  # four bytes that look like the beginning of a batch
+        at = raw.find(MAGIC, at + 1)
+    return None

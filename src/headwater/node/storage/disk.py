@@ -1,0 +1,227 @@
+"""The file system, as an argument: everything the store asks of a disk, and the real one.
+
+Nothing else in storage/ touches a file. testing/faults.py has the other implementation: one that fills up, fails,
+writes short and forgets what was not synced.
+
+A segment is written with `write` and read through `map`; both see the same bytes at once (the page cache on a real
+disk). Every OSError passes through to the log, which knows what it means there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import StoreLocked
+
+__all__ = ["Buffer", "Disk", "File", "Lock", "RealDisk"]
+
+Buffer: TypeAlias = "bytes | memoryview"
+
+_POPULATE_READ = 22  # MADV_POPULATE_READ (Linux 5.14): map all pages of a range in one call
+_PAGE = mmap.PAGESIZE
+
+
+class File(Protocol):
+    """An open file of fixed capacity."""
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write the buffers one behind the other from `offset`, all of them or raise OSError."""
+
+    def sync(self) -> None:
+        """Return once everything written, and the file's size, will survive a power cut."""
+
+    def reserve(self, offset: int, count: int) -> None:
+        """Make sure that a later write to this range can't fail for lack of space (OSError ENOSPC else)."""
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend (with zeros) to `size` bytes."""
+
+    def size(self) -> int:
+        """Bytes in the file."""
+
+    def data_end(self, offset: int) -> int:
+        """Where the bytes that were ever written end, at or behind `offset`: all beyond are zeros of a hole."""
+
+    def map(self) -> NDArray[np.uint8]:
+        """The whole file as read-only memory, valid as long as the array is referenced, in its size of now."""
+
+    def populate(self, mapped: NDArray[np.uint8], count: int) -> None:
+        """Hint: the first `count` bytes of the map will all be read now."""
+
+    def close(self) -> None:
+        """Give the descriptor back (maps stay valid)."""
+
+
+class Lock(Protocol):
+    """The right to use a directory."""
+
+    def release(self) -> None:
+        """Let another process have it."""
+
+
+class Disk(Protocol):
+    """A file system, as far as the store needs one."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents where missing."""
+
+    def names(self, path: Path) -> list[str]:
+        """The names in a directory."""
+
+    def lock(self, path: Path) -> Lock:
+        """Take the lock file at `path`, or raise StoreLocked."""
+
+    def create(self, path: Path, size: int) -> File:
+        """Create a new file of `size` zero bytes that take no space yet."""
+
+    def open(self, path: Path) -> File:
+        """Open an existing file for reading and writing."""
+
+    def read(self, path: Path) -> bytes:
+        """A small file's content."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put `source` in the place of `target`, atomically."""
+
+    def remove(self, path: Path) -> None:
+        """Delete a file (maps of it stay valid)."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in a directory will survive a power cut."""
+
+
+class _RealFile:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        rest = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        while rest:
+            written = os.pwritev(self._descriptor, rest, offset)
+            if written <= 0:
+                raise OSError(errno.EIO, "the disk took no bytes")
+            offset += written
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            if rest and written:
+                rest[0] = rest[0][written:]
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def reserve(self, offset: int, count: int) -> None:
+        os.posix_fallocate(self._descriptor, offset, count)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def data_end(self, offset: int) -> int:
+        end = offset
+        try:
+            while True:
+                end = os.lseek(self._descriptor, os.lseek(self._descriptor, end, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # ENXIO: no data behind `end`
+                raise
+        return end
+
+    def map(self) -> NDArray[np.uint8]:
+        size = self.size()
+        if size == 0:
+            return np.zeros(0, np.uint8)
+        return np.frombuffer(mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ), np.uint8)
+
+    def populate(self, mapped: NDArray[np.uint8], count: int) -> None:
+        if sys.platform == "linux" and count:
+            length = (min(count, len(mapped)) + _PAGE - 1) // _PAGE * _PAGE
+            _libc().madvise(ctypes.c_void_p(mapped.ctypes.data), ctypes.c_size_t(length), _POPULATE_READ)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _libc() -> Any:
+    return ctypes.CDLL(None)
+
+
+class _RealLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+class RealDisk:
+    """The operating system's file system (POSIX)."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents where missing."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        """The names in a directory."""
+        return sorted(entry.name for entry in path.iterdir())
+
+    def lock(self, path: Path) -> Lock:
+        """Take the lock file at `path`, or raise StoreLocked."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(descriptor, 40).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise StoreLocked(path.parent, f"process {holder}" if holder else "") from None
+        with contextlib.suppress(OSError):  # on a full disk: the lock counts, the number is a courtesy
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return _RealLock(descriptor)
+
+    def create(self, path: Path, size: int) -> File:
+        """Create a new file of `size` zero bytes that take no space yet."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return _RealFile(descriptor)
+
+    def open(self, path: Path) -> File:
+        """Open an existing file for reading and writing."""
+        return _RealFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def read(self, path: Path) -> bytes:
+        """A small file's content."""
+        return path.read_bytes()
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put `source` in the place of `target`, atomically."""
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """Delete a file (maps of it stay valid)."""
+        path.unlink()
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in a directory will survive a power cut."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

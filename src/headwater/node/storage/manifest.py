@@ -1,0 +1,144 @@
+"""The manifest: which segments make up the store, in the order in which they are replayed.
+
+A text file of two lines: `headwater-store 1 <XXH3-64 of the second line, 16 hex digits>`, and a JSON object:
+
+    {"clean": null, "generation": 7, "next_segment": 5, "segments": [{"bytes": 4096, "id": 3, "salt": "..."}, ...],
+     "store": "32 hex digits", "vbuckets": 1024}
+
+`bytes` is the length at which a segment was sealed: nothing behind it counts, whatever a failed write left there, and
+nothing before it may be missing. The last segment is open: null. `clean` is the length of the open segment when the
+store was closed, null while it is in use. A new manifest replaces the old one by rename, with both file and folder
+synced.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from headwater.errors import CorruptStore, StorageError
+from headwater.failpoints import failpoint
+from headwater.node.storage.disk import Disk
+
+__all__ = ["NAME", "Entry", "Manifest", "ManifestFile"]
+
+NAME: Final = "MANIFEST"
+NEXT_NAME: Final = "MANIFEST.new"
+_TITLE: Final = "headwater-store"
+_FORMAT: Final = "1"
+
+
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """A segment: its id and salt, and the length it was sealed at (None: it is the open one)."""
+
+    id: int
+    salt: int
+    bytes: int | None
+
+
+@dataclass(slots=True, frozen=True)
+class Manifest:
+    """The content, see above."""
+
+    store: bytes
+    vbuckets: int
+    segments: tuple[Entry, ...] = ()
+    generation: int = 1
+    next_segment: int = 1
+    clean: int | None = None
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        content = {
+            "store": self.store.hex(),
+            "vbuckets": self.vbuckets,
+            "segments": [{"id": one.id, "salt": f"{one.salt:016x}", "bytes": one.bytes} for one in self.segments],
+            "generation": self.generation,
+            "next_segment": self.next_segment,
+            "clean": self.clean,
+        }
+        body = json.dumps(content, sort_keys=True)
+        return f"{_TITLE} {_FORMAT} {xxhash.xxh3_64_hexdigest(body.encode())}\n{body}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes, path: Path) -> Manifest:
+        """Read the file's bytes.
+
+        Raises:
+            CorruptStore: they are not a manifest, or not what was written.
+            StorageError: another format.
+        """
+        title, _, body = data.partition(b"\n")
+        words = title.decode("ascii", "replace").split(" ")
+        if words[0] != _TITLE or len(words) != 3:
+            raise CorruptStore(path, 0, "not a manifest")
+        if words[1] != _FORMAT:
+            raise StorageError(f"{path}: format {words[1]}; this headwater reads format {_FORMAT}, use a newer one")
+        body = body.removesuffix(b"\n")
+        if xxhash.xxh3_64_hexdigest(body) != words[2]:
+            raise CorruptStore(path, len(title) + 1, "the checksum of the manifest is wrong")
+        content = json.loads(body)
+        entries = tuple(Entry(one["id"], int(one["salt"], 16), one["bytes"]) for one in content["segments"])
+        return cls(
+            bytes.fromhex(content["store"]),
+            content["vbuckets"],
+            entries,
+            content["generation"],
+            content["next_segment"],
+            content["clean"],
+        )
+
+
+class ManifestFile:
+    """The manifest on disk. The log (a new segment) and compaction both change it, from their threads: one at a time.
+
+    `unsure`: a write failed half-way, so that either version may be the one on disk; `settle` it before trusting it.
+    """
+
+    def __init__(self, disk: Disk, folder: Path, content: Manifest) -> None:
+        self.content = content
+        self.unsure = False
+        self._disk = disk
+        self._folder = folder
+        self._lock = threading.Lock()
+
+    def change(self, edit: Callable[[Manifest], Manifest], point: str = "segment") -> None:
+        """Write what `edit` makes of the manifest; on return it is durable. OSError: the old one is still meant."""
+        with self._lock:
+            content = edit(self.content)
+            self._write(replace(content, generation=self.content.generation + 1), point)
+
+    def settle(self) -> None:
+        """After a failed change: make sure that the manifest on disk is the one we mean."""
+        with self._lock:
+            if self.unsure:
+                self._write(replace(self.content, generation=self.content.generation + 1), "segment")
+
+    def take_number(self) -> int:
+        """A segment id that was never used (written down with the next change; files nobody names are removed)."""
+        with self._lock:
+            number = self.content.next_segment
+            self.content = replace(self.content, next_segment=number + 1)
+            return number
+
+    def _write(self, content: Manifest, point: str) -> None:
+        data, fresh = content.encode(), self._folder / NEXT_NAME
+        file = self._disk.create(fresh, 0)
+        try:
+            file.write([data], 0)
+            file.sync()
+        finally:
+            file.close()
+        failpoint("segment.before_manifest" if point == "segment" else "compact.before_rename")
+        self.unsure = True
+        self._disk.rename(fresh, self._folder / NAME)
+        failpoint("segment.after_manifest" if point == "segment" else "compact.after_rename")
+        self._disk.sync_directory(self._folder)
+        self.content, self.unsure = content, False

@@ -1,0 +1,130 @@
+"""A segment: one file of the log. A header of 64 bytes, then batches (batch.py) to its end.
+
+    offset  0          8           24  32    40           48  56
+            HWSEG 0 0 1  store id   id  salt  first batch  0   checksum (XXH3-64 of bytes 0 to 55)
+
+The store id and the id tell a file that was swapped or came from another store; the salt is repeated in the manifest.
+A file is created in its full size, which takes no space (a hole), so that one map serves it for life; the part that is
+about to be written is reserved on the disk before anything is promised. Sealing cuts the file at its last batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+
+from headwater.errors import CorruptStore
+from headwater.kernels.guard import register
+from headwater.kernels.jit import debugging
+from headwater.node.storage.disk import Disk, File
+
+__all__ = ["HEADER_BYTES", "MAGIC", "Segment", "SegmentHeader", "name_of"]
+
+MAGIC: Final = b"HWSEG\x00\x00\x01"
+_LAYOUT = Struct(">8s16sQQQQ")
+_CHECKSUM = Struct(">Q")
+HEADER_BYTES: Final = _LAYOUT.size + _CHECKSUM.size
+UNREGISTERED: Final = -1
+
+
+def name_of(number: int) -> str:
+    """The file name of a segment."""
+    return f"{number:010d}.log"
+
+
+@dataclass(slots=True, frozen=True)
+class SegmentHeader:
+    """Who a segment is: the store's id (16 bytes), its own id, its salt, the number of its first batch."""
+
+    store: bytes
+    id: int
+    salt: int
+    first_batch: int
+
+    def encode(self) -> bytes:
+        """The first 64 bytes of the file."""
+        fields = _LAYOUT.pack(MAGIC, self.store, self.id, self.salt, self.first_batch, 0)
+        return fields + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields))
+
+    @classmethod
+    def decode(cls, data: bytes, path: Path) -> SegmentHeader:
+        """Read the first 64 bytes of the file at `path`; CorruptStore when they are no segment's."""
+        if len(data) < HEADER_BYTES:
+            raise CorruptStore(path, len(data), f"the file ends inside its header of {HEADER_BYTES} bytes")
+        magic, store, number, salt, first_batch, _ = _LAYOUT.unpack_from(data)
+        if magic != MAGIC:
+            raise CorruptStore(path, 0, f"not a segment of format 1 (begins with {magic.hex(' ')})")
+        if _CHECKSUM.unpack_from(data, _LAYOUT.size)[0] != xxhash.xxh3_64_intdigest(data[: _LAYOUT.size]):
+            raise CorruptStore(path, _LAYOUT.size, "the checksum of the segment header is wrong")
+        return cls(store, number, salt, first_batch)
+
+
+class Segment:
+    """An open segment.
+
+    Attributes:
+        header: who it is.
+        memory: the whole file, mapped.
+        end: where its last durable batch ends.
+        reserved: up to where the disk has room set aside.
+        slot: its place in the store's `segments` table, UNREGISTERED until something in it is visible.
+        batches: how many batches it holds.
+    """
+
+    def __init__(self, path: Path, header: SegmentHeader, file: File) -> None:
+        self.path = path
+        self.header = header
+        self.file: File | None = file
+        self.memory: np.ndarray[Any, np.dtype[np.uint8]] = file.map()
+        self.end = HEADER_BYTES
+        self.reserved = HEADER_BYTES
+        self.slot = UNREGISTERED
+        self.batches = 0
+        if debugging():
+            register(self.memory)
+
+    @classmethod
+    def create(cls, disk: Disk, folder: Path, header: SegmentHeader, size: int, reserve: int) -> Segment:
+        """Make the file, `size` bytes of which `reserve` are set aside, with its name on disk; OSError when that fails
+        (the file is then no longer there, as far as the disk lets us)."""
+        path = folder / name_of(header.id)
+        file = disk.create(path, size)
+        try:
+            file.reserve(0, reserve)
+            file.write([header.encode()], 0)
+            file.sync()
+            disk.sync_directory(folder)
+            segment = cls(path, header, file)
+        except BaseException:
+            file.close()
+            disk.remove(path)
+            raise
+        segment.reserved = reserve
+        return segment
+
+    @property
+    def size(self) -> int:
+        """Bytes the file can hold."""
+        return len(self.memory)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the batch that would come next."""
+        return self.header.first_batch + self.batches
+
+    def writable(self) -> File:
+        """The open file; a sealed segment has none."""
+        if self.file is None:
+            raise ValueError(f"{self.path} is sealed")
+        return self.file
+
+    def close(self) -> None:
+        """Give the descriptor back; the memory stays readable while anyone refers to it."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None

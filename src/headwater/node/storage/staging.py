@@ -1,0 +1,290 @@
+"""Staging and committing: changes enter the arena and the index at once, and the disk a batch at a time.
+
+    stage_...  ->  freeze  ->  write (any thread)  ->  settle     the batch is durable
+                                                   \\->  abandon    it is not: everything that is not durable is undone
+
+Only whole batches ever become visible to views. While one is in flight the next one gathers in the other arena, on top
+of it; when the first is lost, both are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import DiskFull, StorageError
+from headwater.kernels import history, index
+from headwater.node.storage import recovery
+from headwater.node.storage.arena import Arena, Batch
+from headwater.node.storage.log import Log
+from headwater.node.storage.reading import Reading
+from headwater.node.storage.records import (
+    VBucketRecord,
+    deletion_frame,
+    mutation_frame,
+    record_frame,
+)
+
+__all__ = ["ArenaFull", "Staging"]
+
+CONTROL_RESERVE_BYTES: Final = 64 << 10  # of a batch's room are kept for control frames
+RETRY_SECONDS: Final = 1.0
+
+
+class ArenaFull(StorageError):  # noqa: N818 - a state, like DiskFull
+    """The staging arena has no room for this change before the batch in flight is done: settle it, then try again."""
+
+    def __init__(self, needed_bytes: int) -> None:
+        super().__init__(needed_bytes)
+        self.needed_bytes = needed_bytes
+
+    def __str__(self) -> str:
+        return f"{self.needed_bytes} bytes do not fit into the batch that is gathering; try again after the next commit"
+
+
+class Staging(Reading):
+    """The part of the store that takes changes."""
+
+    def __init__(
+        self,
+        path: Path,
+        vbuckets: int,
+        arena_bytes: int,
+        clock: Callable[[], float],
+        random: Callable[[int], bytes],
+    ) -> None:
+        super().__init__(vbuckets, (int.from_bytes(random(8), "big"), int.from_bytes(random(8), "big")))
+        self.path = path
+        self._clock = clock
+        self._log: Log
+        self._arenas = (Arena(0, arena_bytes), Arena(1, arena_bytes))
+        self._arena = self._arenas[0]
+        self._in_flight: Batch | None = None
+        self._records: dict[int, VBucketRecord] = {}  # as staged
+        self._durable_records: dict[int, VBucketRecord] = {}
+        self._room = 0
+        self._retry_at = 0.0
+        for arena in self._arenas:
+            self._slots.place(arena.slot, arena.data, len(arena.data))
+
+    # ------------------------------------------------------------------ room
+
+    @property
+    def full(self) -> bool:
+        """The disk has no room for another batch: changes are refused, reads go on.
+
+        Tries again by itself, once a second at most and while nothing is in flight.
+        """
+        if not self._cramped:
+            return False
+        if self._in_flight is None and self._clock() >= self._retry_at:
+            self._retry_at = self._clock() + RETRY_SECONDS
+            self._log.make_room()
+            self._room = self._log.room
+        return self._cramped
+
+    @property
+    def _cramped(self) -> bool:
+        return self._in_flight is None and self._room < len(self._arena.data)
+
+    @property
+    def _limit(self) -> int:
+        """How far the arena may be filled by documents."""
+        return max(0, min(len(self._arena.data), self._room) - CONTROL_RESERVE_BYTES)
+
+    def stage_arena(self) -> tuple[NDArray[np.uint8], int]:
+        """The bytes that may be filled with frames, and how many of them are. Kernels write behind those, index what
+        they wrote (slot `stage_slot`), then `stage_used`. Valid until the next freeze."""
+        return self._arena.data[: max(self._limit, self._arena.used)], self._arena.used
+
+    @property
+    def stage_slot(self) -> int:
+        """The slot of the arena that is filling (0 or 1), for LOCs."""
+        return self._arena.slot
+
+    def stage_used(self, used: int) -> None:
+        """The arena's first `used` bytes are frames now."""
+        self._arena.used = used
+
+    def grow(self, vb: int) -> None:
+        """Make room in a vbucket's index: a kernel said that it has none."""
+        self._index.grow(vb)
+
+    # ------------------------------------------------------------------ staging
+
+    def stage_mutation(
+        self,
+        vb: int,
+        key: bytes,
+        value: bytes,
+        *,
+        seqno: int | None = None,
+        cas: int,
+        rev_seqno: int,
+        flags: int = 0,
+        expiry: int = 0,
+        datatype: int = 0,
+    ) -> int:
+        """Store a document; returns its seqno (the next one unless given).
+
+        Raises:
+            DiskFull: there is no room on the disk.
+            ArenaFull: there is none in this batch.
+            StorageError: `seqno` is not above the high seqno.
+        """
+        seqno = self._next(vb, seqno)
+        frame = mutation_frame(
+            vb,
+            key,
+            value,
+            seqno=seqno,
+            cas=cas,
+            rev_seqno=rev_seqno,
+            flags=flags,
+            expiry=expiry,
+            datatype=datatype,
+        )
+        self._stage_document(vb, frame)
+        return seqno
+
+    def stage_deletion(
+        self,
+        vb: int,
+        key: bytes,
+        value: bytes = b"",
+        *,
+        seqno: int | None = None,
+        cas: int,
+        rev_seqno: int,
+        delete_time: int,
+        datatype: int = 0,
+        expired: bool = False,
+    ) -> int:
+        """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above."""
+        seqno = self._next(vb, seqno)
+        frame = deletion_frame(
+            vb,
+            key,
+            value,
+            seqno=seqno,
+            cas=cas,
+            rev_seqno=rev_seqno,
+            delete_time=delete_time,
+            datatype=datatype,
+            expired=expired,
+        )
+        self._stage_document(vb, frame)
+        return seqno
+
+    def stage_record(self, vb: int, record: VBucketRecord) -> None:
+        """Store what a vbucket is. Its purge seqno, rollback floor and high seqno are filled in here."""
+        row = self.table[vb]
+        record = replace(
+            record,
+            purge_seqno=int(row[index.PURGE]),
+            rollback_floor=int(row[index.FLOOR]),
+            high_seqno=int(row[index.HIGH]),
+        )
+        self._stage_control(record_frame(vb, record))
+        recovery.restore(self._index, vb, record)
+        self._records[vb] = record
+        self._arena.records[vb] = record
+
+    def _next(self, vb: int, seqno: int | None) -> int:
+        high = self.high_seqno(vb)
+        if seqno is not None and seqno <= high:
+            raise StorageError(f"vbucket {vb}: seqno {seqno} is not above the high seqno {high}")
+        return high + 1 if seqno is None else seqno
+
+    def _stage_document(self, vb: int, frame: bytes) -> None:
+        if self._arena.used + len(frame) > self._limit:
+            raise DiskFull(self.path, len(frame)) if self.full else ArenaFull(len(frame))
+        offset = self._arena.append(frame)
+        while not index.index_frame(self.table, vb, self.segments, self._arena.slot, offset):
+            self._index.grow(vb)
+
+    def _stage_control(self, frame: bytes) -> None:
+        """Control frames may use the reserve as well."""
+        if self._arena.used + len(frame) > min(len(self._arena.data), self._room):
+            raise DiskFull(self.path, len(frame)) if self.full else ArenaFull(len(frame))
+        self._arena.append(frame)
+
+    # ------------------------------------------------------------------ committing
+
+    def freeze(self) -> Batch | None:
+        """Close the batch that is gathering, and begin the next; None when nothing was staged.
+
+        Raises:
+            StorageError: a batch is in flight.
+        """
+        if self._in_flight is not None:
+            raise StorageError(f"{self.path}: a batch is in flight, settle or abandon it first")
+        if self._arena.used == 0:
+            return None
+        batch = self._in_flight = Batch(self._arena)
+        self.table[:, index.FROZEN_ROWS] = self.table[:, index.ROWS]
+        self.table[:, index.FROZEN_HIGH] = self.table[:, index.HIGH]
+        self._room -= batch.bytes_on_disk
+        self._arena = self._arenas[1 - self._arena.slot]
+        return batch
+
+    def write(self, batch: Batch) -> None:
+        """Write the batch and wait until it is on disk. Blocking; on any thread, one at a time.
+
+        Raises:
+            DiskFull, StorageError: it is not; `abandon` it.
+        """
+        self._log.write(batch)
+
+    def settle(self, batch: Batch) -> None:
+        """The batch is on disk: what it changed is durable and visible."""
+        self._end(batch)
+        if batch.segment is None:
+            raise StorageError(f"{self.path}: the batch was not written")
+        self._slots.register(batch.segment)
+        history.make_durable(self.table, batch.arena.slot, batch.segment.slot, batch.body)
+        for vb, record in batch.arena.records.items():
+            if record is None:
+                self._durable_records.pop(vb, None)
+            else:
+                self._durable_records[vb] = record
+        batch.arena.clear()
+
+    def abandon(self, batch: Batch, error: BaseException) -> list[int]:
+        """The batch could not be written: undo it, and what was staged since.
+
+        Returns: the vbuckets whose record, rollback or drop was lost; they are as they were on disk.
+        """
+        self._end(batch)
+        lost = sorted({vb for arena in self._arenas for vb in arena.records})
+        destroyed = any(arena.destructive for arena in self._arenas)
+        if destroyed:
+            self._reload()
+        else:
+            history.undo_staged(self.table, self.segments)
+            for vb in lost:
+                recovery.restore(self._index, vb, self._durable_records.get(vb, VBucketRecord(0)))
+        self._records = dict(self._durable_records)
+        for arena in self._arenas:
+            arena.clear()
+        return lost
+
+    def _end(self, batch: Batch) -> None:
+        if batch is not self._in_flight:
+            raise StorageError(f"{self.path}: this batch is not the one in flight")
+        self._in_flight = None
+        self._room = self._log.room
+
+    def _reload(self) -> None:
+        """Index the log anew: rows are gone that a rollback or drop took, which did not reach the disk."""
+        for vb in range(len(self.table)):
+            self._index.reset(vb)
+        replay = recovery.Replay(self._index, self._slots)
+        for segment in self._log.segments:
+            replay.segment(recovery.reread(segment))
+        replay.finish()

@@ -1,0 +1,139 @@
+"""A vbucket at one point in time, for streams.
+
+A view costs no copy: it keeps the columns as they are (nobody changes a row it can see) and the number of rows that
+existed. Versions that were superseded later still are the newest among those rows, so the view shows them. Growing,
+rollback and compaction give the vbucket other columns and leave the view its own; the segments they point into stay
+until the view is closed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.kernels import gather as kernels
+from headwater.node.storage.columns import Columns
+from headwater.node.storage.slots import Slots
+
+__all__ = ["Filled", "View"]
+
+
+class Filled(NamedTuple):
+    """What View.fill did.
+
+    Attributes:
+        bytes: how much of `out` it filled.
+        frames: how many frames these are.
+        done: no visible row is left.
+        plain: the next frame is for Python (`View.next_frame`): its datatype asks for it, or it is larger than `out`.
+    """
+
+    bytes: int
+    frames: int
+    done: bool
+    plain: bool
+
+
+class View:
+    """The changes of one vbucket after one seqno and up to another, each key once, in seqno order.
+
+    Close it: it keeps memory and disk space that compaction could free.
+
+    Attributes:
+        vb: the vbucket.
+        cursor: seqno of the last change handed over (at first: the seqno the view starts after).
+        end_seqno: seqno of the last change it will hand over; `cursor` at the start when there is none.
+    """
+
+    def __init__(  # noqa: PLR0917 - called in one place
+        self, slots: Slots, vb: int, columns: Columns, first: int, rows: int, after_seqno: int
+    ) -> None:
+        self.vb = vb
+        self.cursor = after_seqno
+        self.end_seqno = int(columns.seq[rows - 1]) if rows > first else after_seqno
+        self._slots = slots
+        self._columns: Columns | None = columns
+        self._rows = max(rows, first)
+        self._row = int(kernels.next_visible(columns.next, first, self._rows))
+        self._ticket = slots.enter()
+
+    @property
+    def nothing(self) -> bool:
+        """No visible row is left."""
+        return self._row >= self._rows
+
+    @property
+    def next_seqno(self) -> int:
+        """The seqno of the next change; only when there is one."""
+        return int(self._open().seq[self._row])
+
+    def count(self) -> tuple[int, int]:
+        """(changes, bytes as stored) that lie ahead; looks at each of them."""
+        columns = self._open()
+        frames, total = kernels.count_visible(columns.loc, columns.next, self._row, self._rows, self._slots.table)
+        return int(frames), int(total)
+
+    def fill(
+        self, out: NDArray[np.uint8], opaque: int, form: int = 0, budget_bytes: int = 1 << 62, slow: int = 0
+    ) -> Filled:
+        """Copy changes into `out`, as frames of the stream `opaque`.
+
+        Args:
+            out: where to; as many whole frames as fit.
+            form: kernels.gather.DELETE_TIMES, EXPIRY_OPCODE, NO_VALUE or KEEP_DATATYPE, NO_DELETES, added up.
+            budget_bytes: stop once this much is out; the frame that reaches it is still sent, so one may overshoot.
+            slow: a frame whose datatype has one of these bits is left to Python.
+
+        Returns: see Filled. With nothing filled, neither done nor plain, the budget was 0.
+        """
+        columns = self._open()
+        row, count, frames, stop = kernels.gather(
+            columns.loc,
+            columns.next,
+            self._row,
+            self._rows,
+            self._slots.table,
+            out,
+            np.uint32(opaque),
+            form,
+            slow,
+            budget_bytes,
+        )
+        self._move(int(row))
+        return Filled(int(count), int(frames), self.nothing, bool(stop == kernels.PLAIN))
+
+    def next_frame(self) -> bytes:
+        """The next change as it is stored (DELETION in V2 form, opaque 0), and move past it; IndexError at the end."""
+        columns = self._open()
+        if self.nothing:
+            raise IndexError(f"the view of vbucket {self.vb} has no change after seqno {self.cursor}")
+        frame = self._slots.frame(int(columns.loc[self._row]))
+        self._move(self._row + 1)
+        return frame
+
+    def close(self) -> None:
+        """Let compaction have what this view kept; twice is once."""
+        if self._columns is not None:
+            self._slots.leave(self._ticket)
+            self._columns = None
+            self._row = self._rows
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _open(self) -> Columns:
+        if self._columns is None:
+            raise ValueError(f"the view of vbucket {self.vb} is closed")
+        return self._columns
+
+    def _move(self, row: int) -> None:
+        """The rows before `row` are handed over."""
+        columns = self._open()
+        if row > self._row:
+            self.cursor = int(columns.seq[row - 1])
+        self._row = int(kernels.next_visible(columns.next, row, self._rows))
