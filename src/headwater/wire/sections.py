@@ -123,12 +123,15 @@ class Running:
 
     def write(self, values: Mapping[str, Any]) -> bytes:
         """Return the section's bytes."""
-        flags = values.get("flags") or 0
-        present = []
+        flags, present, ended = values.get("flags") or 0, [], False
         for each in self.fields:
             value, told = values[each.name], not each.when or bool(flags & each.when)
-            if (value is not None) != told and not (told and isinstance(each.codec, Tail)):
+            missing = told and value is None and isinstance(each.codec, Tail)
+            if (value is not None) != told and not missing:
                 raise ValueError(f"{each.name} must be given exactly when flag 0x{each.when:x} is set")
+            if ended and value is not None:
+                raise ValueError(f"{each.name} can't follow a field that is missing")
+            ended |= missing
             if told:
                 present.append(_write(each, value))
         return b"".join(present)

@@ -1,0 +1,168 @@
+"""Random messages for hypothesis, made from the same declarations as the codec.
+
+    @given(message_of(dcp.Mutation))       any message of one class
+    @given(any_message())                  any message of any class
+
+Numbers take their whole range, optional fields come and go in every legal combination, byte strings stay short.
+Hypothesis is imported here only; the package runs without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+
+from headwater.wire import admin, bootstrap, dcp, documents, meta, tap, upr
+from headwater.wire.codec import Codec, Counted, Number, Prefixed, Rows, Tail
+from headwater.wire.dialect import messages
+from headwater.wire.failure import Failure
+from headwater.wire.framing import FrameInfo, encode_framing
+from headwater.wire.header import Frame, Magic
+from headwater.wire.layout import ANY_STATUS, FORBIDDEN, REQUIRED, Message, Presence
+from headwater.wire.records import CacheItem
+from headwater.wire.sections import Field, Fixed, Section
+
+__all__ = ["FAMILIES", "any_class", "any_message", "cut", "frames", "message_of"]
+
+FAMILIES = (dcp, upr, tap, bootstrap, documents, meta, admin)
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+_BYTES_MAX = 40
+_U8, _U16 = st.integers(0, 0xFF), st.integers(0, 0xFFFF)
+_U32, _U64 = st.integers(0, 0xFFFF_FFFF), st.integers(0, 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def any_class() -> list[type[Message]]:
+    """Return every declared message class of every family, Failure included."""
+    return [each for family in FAMILIES for each in messages(family)] + [Failure]
+
+
+def any_message() -> st.SearchStrategy[Message]:
+    """Generate a message of any class."""
+    return st.sampled_from(any_class()).flatmap(message_of)
+
+
+def message_of(cls: type[AnyMessage]) -> st.SearchStrategy[AnyMessage]:
+    """Generate a message of one class, all of whose fields are legal."""
+    layout = cls.layout
+    counted = {each.name for each in dataclasses.fields(cls) if not each.init}
+
+    @st.composite
+    def build(draw: st.DrawFn) -> AnyMessage:
+        values = draw(_section(layout.extras))
+        values |= draw(_section(layout.body, values.get("flags") or 0)) if layout.body else {}
+        values |= draw(_header(cls))
+        if layout.engine:
+            values["engine_specific"] = draw(st.binary(max_size=_BYTES_MAX))
+        return cls(**{name: value for name, value in values.items() if name not in counted})
+
+    return build()
+
+
+def _section(section: Section, flags: int = 0) -> st.SearchStrategy[dict[str, Any]]:
+    """Generate the fields of a section; absent ones are None."""
+    if isinstance(section, Fixed):
+        absent = {each.name: None for each in section.fields}
+        shapes = st.sampled_from([shape.fields for shape in section.shapes.values()])
+        return shapes.flatmap(_fields).map(lambda values: absent | values)
+    told = [each for each in section.fields if not each.when or flags & each.when]
+    absent = {each.name: None for each in section.fields if each not in told}
+    return _fields(told).map(lambda values: absent | _without_gaps(told, values))
+
+
+def _fields(fields: Iterable[Field]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({each.name: _value(each) for each in fields})
+
+
+def _without_gaps(told: Iterable[Field], values: dict[str, Any]) -> dict[str, Any]:
+    """Make every field after one that is missing at the section's end missing, too."""
+    gone = False
+    for each in told:
+        gone = gone or values[each.name] is None
+        values[each.name] = None if gone else values[each.name]
+    return values
+
+
+def _value(field: Field) -> st.SearchStrategy[Any]:
+    return st.sampled_from(field.only) if field.only else _coded(field.codec)
+
+
+def _coded(codec: Codec) -> st.SearchStrategy[Any]:
+    """Generate what a codec can write."""
+    if isinstance(codec, Number):
+        return st.integers(codec.lowest, codec.highest)
+    if isinstance(codec, Tail):
+        return st.none() | _coded(codec.codec)
+    if isinstance(codec, Counted):
+        return _coded(codec.rows)
+    if isinstance(codec, Rows):
+        cells = [_coded(column) for _, column in codec.columns]
+        row: st.SearchStrategy[Any] = cells[0] if len(cells) == 1 else st.tuples(*cells)
+        return st.lists(row, min_size=codec.rows_min, max_size=4)
+    if isinstance(codec, Prefixed):
+        return st.binary(max_size=_BYTES_MAX)
+    return st.lists(_cache_item(), max_size=3)
+
+
+def _cache_item() -> st.SearchStrategy[CacheItem]:
+    data = st.binary(max_size=_BYTES_MAX)
+    return st.builds(CacheItem, _U64, _U64, _U64, _U32, _U32, _U8, _U8, data, data)
+
+
+def _header(cls: type[Message]) -> st.SearchStrategy[dict[str, Any]]:
+    """Generate what every message has."""
+    layout = cls.layout
+    flexible = layout.magic in (Magic.CLIENT_REQUEST, Magic.CLIENT_RESPONSE)
+    made: dict[str, st.SearchStrategy[Any]] = {
+        "opaque": _U32,
+        "cas": _U64,
+        "datatype": st.integers(0, 7),
+        "framing": st.none() | _framing() if flexible else st.none(),
+        "key": _bytes(layout.key),
+        "value": _bytes(FORBIDDEN if layout.body else layout.value),
+    }
+    if not layout.is_response:
+        made["vbucket"] = _U16
+    else:
+        made["status"] = st.just(layout.status) if layout.status != ANY_STATUS else st.integers(1, 0xFFFF)
+    if cls is Failure:
+        made["opcode"] = _U8
+    return st.fixed_dictionaries(made)
+
+
+def _bytes(presence: Presence) -> st.SearchStrategy[bytes]:
+    if presence is FORBIDDEN:
+        return st.just(b"")
+    return st.binary(min_size=presence is REQUIRED, max_size=_BYTES_MAX)
+
+
+def _framing() -> st.SearchStrategy[bytes]:
+    info = st.builds(FrameInfo, st.integers(0, 270), st.binary(max_size=_BYTES_MAX))
+    return st.lists(info, max_size=3).map(encode_framing)
+
+
+def frames() -> st.SearchStrategy[Frame]:
+    """Generate frames with any opcode and any sections, most of them no message at all."""
+    data = st.binary(max_size=_BYTES_MAX)
+    return st.builds(
+        Frame,
+        magic=st.sampled_from([0x80, 0x81, 0x82, 0x83]),
+        opcode=_U8,
+        key=data,
+        extras=data,
+        value=data,
+        datatype=_U8,
+        vbucket=_U16,
+        opaque=_U32,
+        cas=_U64,
+    ) | any_message().map(lambda message: message.frame())
+
+
+def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
+    """Return `data` in pieces, cut at these places (taken modulo its length), as a network would deliver it."""
+    ends = sorted({place % (len(data) + 1) for place in places})
+    return [data[start:end] for start, end in zip([0, *ends], [*ends, len(data)], strict=True)]
