@@ -1,0 +1,37 @@
+"""`python -m headwater` and the `headwater` command.
+
+`serve` with plain options starts without the command-line library, which would cost a good part of a second; everything else,
+and `serve --help`, goes to headwater.cli.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["serve"] and not {"--help", "-h"} & set(arguments):
+        return _serve(arguments[1:])
+    from headwater.cli.app import main as command_line  # noqa: PLC0415 - see above
+
+    return command_line()
+
+
+def _serve(arguments: list[str]) -> int:
+    from headwater.errors import HeadwaterError  # noqa: PLC0415
+    from headwater.node.config import config_from, parse_arguments  # noqa: PLC0415
+
+    try:
+        config = config_from(parse_arguments(arguments))
+        from headwater.node.run import serve  # noqa: PLC0415 - after the settings: a wrong one is told at once
+
+        return serve(config)
+    except HeadwaterError as error:
+        print(f"headwater: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,409 @@
+"""Answer a chunk of pipelined requests in one call: no Python object for a get or a set.
+
+Understood: GET, SET, ADD, REPLACE, DELETE, their quiet forms, GETK, GETKQ and NOOP, on active vbuckets, for documents without
+extended attributes or compression. A change is written into the staging arena as the DCP frame that streams will send (opaque
+0) and indexed at once; the answer goes into `out`. Anything else stops the kernel before the request is touched, Python takes
+that one request, and the kernel goes on behind it.
+
+`state` (uint64[STATE_FIELDS]) carries what goes in and comes out, the constants below. The kernel owns nothing: the caller
+passes the staging arena's slot, fill and limit, and takes the fill back. It never writes beyond the arena or `out`: what does not fit
+stops it with STAGE_FULL or OUT_FULL, and nothing of that request has happened.
+
+Result of an answer's durability: FLAG_WROTE and FLAG_UNSTABLE (a request saw a row that is not durable yet) tell the caller to
+hold the whole chunk's answers back until the commit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headwater.kernels.index import (
+    CAS,
+    DURABLE_ROWS,
+    FIELDS,
+    HIGH,
+    MUTATION,
+    STATE,
+    append_row,
+    find,
+    frame_of,
+    has_room,
+    key_hash,
+    location,
+    opcode,
+)
+from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store8, store16, store32, store64
+from headwater.kernels.jit import inline_kernel, kernel
+from headwater.kernels.json import is_json, may_be_json
+
+__all__ = [
+    "FLAG_UNSTABLE",
+    "FLAG_WROTE",
+    "STATE_FIELDS",
+    "STOP_GROW",
+    "STOP_MORE",
+    "STOP_OUT_FULL",
+    "STOP_PLAIN",
+    "STOP_STAGE_FULL",
+    "execute",
+]
+
+# ------------------------------------------------------------------ fields of `state`
+OFFSET = 0  # in, out: where in `data` the next request begins
+ARENA = 1  # in: the slot of the staging arena (segments[ARENA] is its address and length)
+STAGED = 2  # in, out: bytes of the arena in use
+NOW_NS = 3  # in: Unix time in nanoseconds, for CAS values
+NOW = 4  # in: Unix time in seconds, for expiry
+FEATURES = 5  # in: FEATURE_* bits of the connection
+ANSWERED = 6  # out: bytes of `out` in use
+FLAGS = 7  # out: FLAG_* bits
+GROW = 8  # out: the vbucket that must grow, with STOP_GROW
+FRAMES = 9  # out: changes staged by this call
+GETS = 10  # out: counters of this call
+HITS = 11
+SETS = 12
+DELETES = 13
+LIMIT = 14  # in: how far the arena may be filled
+STATE_FIELDS = 15
+
+FEATURE_JSON = np.uint64(1)
+FEATURE_SEQNO = np.uint64(2)
+FEATURE_WRITE = np.uint64(4)  # not a feature: writes may run at all
+
+FLAG_WROTE = np.uint64(1)
+FLAG_UNSTABLE = np.uint64(2)
+
+STOP_MORE = 0  # all whole requests are done
+STOP_PLAIN = 1  # the request at OFFSET is for the plain path
+STOP_OUT_FULL = 2  # its answer does not fit into what is left of `out`
+STOP_STAGE_FULL = 3  # its change does not fit into what is left of the arena
+STOP_GROW = 4  # vbucket `GROW` needs a larger index first
+_DONE = 0
+
+U = np.uintp
+_ZERO, _ONE, _FOUR, _EIGHT = U(0), U(1), U(4), U(8)
+_HEADER = U(24)
+_ACTIVE = U(1)
+_KEY_MAX = U(250)
+_VALUE_MAX = U(20 << 20)
+_BODY_MAX = U(30 << 20)
+_MUTATION_BYTES = U(55)  # header and 31 bytes of extras
+_DELETION_BYTES = U(45)  # header and 21 bytes of extras
+_ANSWER_MAX = U(40)  # header and 16 bytes of extras: all but a hit
+
+_GET, _SET, _ADD, _REPLACE, _DELETE, _NOOP, _GETK = U(0x00), U(0x01), U(0x02), U(0x03), U(0x04), U(0x0A), U(0x0C)
+_GETQ, _GETKQ, _SETQ, _ADDQ, _REPLACEQ, _DELETEQ = U(0x09), U(0x0D), U(0x11), U(0x12), U(0x13), U(0x14)
+
+_ENOENT, _EEXISTS = U(0x01), U(0x02)
+_RESPONSE = U(0x81) << U(56)
+_MUTATION_HEAD = (U(0x80) << U(56)) | (U(0x57) << U(48)) | (U(31) << U(24))
+_DELETION_HEAD = (U(0x80) << U(56)) | (U(0x58) << U(48)) | (U(21) << U(24))
+_JSON = U(0x01)
+_NOT_PLAIN = U(0xFE)  # datatype bits that the kernel leaves to Python
+_XATTR = U(0x04)
+_RELATIVE_MAX = U(30 * 86400)
+_EXPIRY_MAX = U(0xFFFFFFFF)
+_CLOCK_MASK = U(0xFFFFFFFFFFFF0000)
+
+
+@inline_kernel
+def _head(address: Any, code: Any, middle: Any, body: Any, request: Any, cas: Any) -> None:
+    """Write a response header; `middle` is bytes 2 to 7 (key and extras length, datatype, status)."""
+    store64(address, _RESPONSE | (code << U(48)) | middle)
+    store32(address + _EIGHT, np.uint32(body))
+    store32(address + U(12), load32(request + U(12)))
+    store64(address + U(16), np.uint64(cas))
+
+
+@inline_kernel
+def _error(out: Any, state: Any, code: Any, status: Any, request: Any) -> None:
+    """Answer a refusal: header only, also for quiet forms."""
+    _head(U(out.ctypes.data) + state[ANSWERED], code, status, _ZERO, request, _ZERO)
+    state[ANSWERED] += _HEADER
+
+
+@inline_kernel
+def _success(out: Any, state: Any, code: Any, vb: Any, request: Any, cas: Any, table: Any, uuids: Any) -> None:
+    """Answer a change: with MutationSeqno its 16 bytes of extras are vb uuid and seqno (kv.md 2, "M")."""
+    address = U(out.ctypes.data) + state[ANSWERED]
+    if state[FEATURES] & FEATURE_SEQNO:
+        _head(address, code, U(16 << 24), U(16), request, cas)
+        store64(address + _HEADER, uuids[vb])
+        store64(address + U(32), table[vb, HIGH])
+        state[ANSWERED] += _ANSWER_MAX
+    else:
+        _head(address, code, _ZERO, _ZERO, request, cas)
+        state[ANSWERED] += _HEADER
+
+
+@inline_kernel
+def next_cas(table: Any, vb: Any, now_ns: Any) -> Any:
+    """wire.md 10: a hybrid clock, max(now with the low 16 bits cleared, last + 1)."""
+    clock = now_ns & _CLOCK_MASK
+    after = table[vb, CAS] + _ONE
+    return clock if clock > after else after
+
+
+@inline_kernel
+def _absolute(expiry: Any, now: Any) -> Any:
+    """wire.md 10: 0 never, up to 30 days relative, larger absolute."""
+    if expiry == _ZERO or expiry > _RELATIVE_MAX:
+        return expiry
+    sum_ = now + expiry
+    return sum_ if sum_ < _EXPIRY_MAX else _EXPIRY_MAX
+
+
+@inline_kernel
+def _is_expired(frame: Any, now: Any) -> Any:
+    expiry = U(load32(frame + U(44)))
+    return expiry != _ZERO and expiry <= now
+
+
+@inline_kernel
+def _note_row(table: Any, vb: Any, row: Any, state: Any) -> None:
+    """A request saw this row; is it one that a crash could still take away?"""
+    if U(row) >= table[vb, DURABLE_ROWS]:
+        state[FLAGS] |= FLAG_UNSTABLE
+
+
+@inline_kernel
+def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, segments: Any, state: Any) -> Any:
+    """GET, GETQ, GETK, GETKQ."""
+    key = at + _HEADER
+    hashed = key_hash(table, vb, key, key_length)
+    _, row = find(table, vb, segments, key, key_length, hashed)
+    hit = False
+    frame = _ZERO
+    if row >= 0:
+        frame = frame_of(table, vb, segments, U(row))
+        hit = opcode(frame) == MUTATION
+    if not hit:
+        if row >= 0:
+            _note_row(table, vb, row, state)
+        state[GETS] += _ONE
+        if code == _GET or code == _GETK:
+            _error(out, state, code, _ENOENT, at)
+        return _DONE
+    datatype = U(load8(frame + U(5)))
+    if _is_expired(frame, state[NOW]) or (datatype & _NOT_PLAIN) != _ZERO:
+        return STOP_PLAIN
+    named = key_length if code == _GETK or code == _GETKQ else _ZERO
+    value_length = U(load32(frame + _EIGHT)) - U(31) - key_length - U(load16(frame + U(52)))
+    size = _HEADER + _FOUR + named + value_length
+    if size > U(len(out)) - state[ANSWERED]:
+        return STOP_PLAIN if state[ANSWERED] == _ZERO else STOP_OUT_FULL
+    if (state[FEATURES] & FEATURE_JSON) == _ZERO:
+        datatype = _ZERO
+    address = U(out.ctypes.data) + state[ANSWERED]
+    _head(address, code, (named << U(32)) | U(4 << 24) | (datatype << U(16)), size - _HEADER, at, load64(frame + U(16)))
+    store32(address + _HEADER, load32(frame + U(40)))
+    copy(address + U(28), key, named)
+    copy(address + U(28) + named, frame + _MUTATION_BYTES + key_length, value_length)
+    state[ANSWERED] += size
+    _note_row(table, vb, row, state)
+    state[GETS] += _ONE
+    state[HITS] += _ONE
+    return _DONE
+
+
+@inline_kernel
+def _refusal(loud: Any, live: Any, cas: Any, frame: Any) -> Any:
+    """The status that a change is refused with, or 0.
+
+    kv.md 2: "SET with CAS c: c must equal the current CAS: otherwise 02; not found: 01. REPLACE: 01 if missing. ADD: 02 if
+    present. DELETE with CAS mismatch: 02."
+    """
+    if loud == _ADD:
+        return _EEXISTS if live else _ZERO
+    if not live:
+        return _ENOENT if loud != _SET or cas != _ZERO else _ZERO
+    if cas != _ZERO and cas != U(load64(frame + U(16))):
+        return _EEXISTS
+    return _ZERO
+
+
+@inline_kernel
+def _write_mutation(
+    to: Any,
+    at: Any,
+    vb: Any,
+    key_length: Any,
+    value_length: Any,
+    cas: Any,
+    seqno: Any,
+    rev: Any,
+    now: Any,
+    scratch: Any,
+) -> None:
+    """The DCP mutation (dcp.md 2.8, 31 bytes of extras) of a request that is wholly at `at`."""
+    value = at + U(32) + key_length
+    datatype = _ZERO
+    if may_be_json(value, value_length) and is_json(value, value_length, scratch):
+        datatype = _JSON
+    store64(to, _MUTATION_HEAD | (key_length << U(32)) | (datatype << U(16)) | vb)
+    store32(to + _EIGHT, np.uint32(U(31) + key_length + value_length))
+    store32(to + U(12), np.uint32(0))
+    store64(to + U(16), np.uint64(cas))
+    store64(to + U(24), np.uint64(seqno))
+    store64(to + U(32), np.uint64(rev))
+    store32(to + U(40), load32(at + U(24)))
+    store32(to + U(44), np.uint32(_absolute(U(load32(at + U(28))), now)))
+    store32(to + U(48), np.uint32(0))
+    store16(to + U(52), np.uint16(0))
+    store8(to + U(54), np.uint8(0))
+    copy(to + _MUTATION_BYTES, at + U(32), key_length + value_length)
+
+
+@inline_kernel
+def write_deletion(to: Any, key: Any, vb: Any, key_length: Any, cas: Any, seqno: Any, rev: Any, now: Any) -> None:
+    """The DCP deletion with its delete time (dcp.md 2.9, 21 bytes of extras)."""
+    store64(to, _DELETION_HEAD | (key_length << U(32)) | vb)
+    store32(to + _EIGHT, np.uint32(U(21) + key_length))
+    store32(to + U(12), np.uint32(0))
+    store64(to + U(16), np.uint64(cas))
+    store64(to + U(24), np.uint64(seqno))
+    store64(to + U(32), np.uint64(rev))
+    store32(to + U(40), np.uint32(now))
+    store8(to + U(44), np.uint8(0))
+    copy(to + _DELETION_BYTES, key, key_length)
+
+
+@inline_kernel
+def _change(
+    at: Any,
+    code: Any,
+    vb: Any,
+    key_length: Any,
+    value_length: Any,
+    out: Any,
+    table: Any,
+    segments: Any,
+    uuids: Any,
+    scratch: Any,
+    state: Any,
+) -> Any:
+    """SET, ADD, REPLACE, DELETE and their quiet forms (which are the loud code plus 0x10)."""
+    loud = code & U(0x0F)
+    if not has_room(table, vb):
+        state[GROW] = vb
+        return STOP_GROW
+    deletes = loud == _DELETE
+    key = at + _HEADER if deletes else at + U(32)
+    hashed = key_hash(table, vb, key, key_length)
+    slot, row = find(table, vb, segments, key, key_length, hashed)
+    before, live, rev = _ZERO, False, _ONE
+    if row >= 0:
+        before = frame_of(table, vb, segments, U(row))
+        live = opcode(before) == MUTATION
+        rev = U(load64(before + U(32))) + _ONE
+        if (U(load8(before + U(5))) & _XATTR) != _ZERO or (live and _is_expired(before, state[NOW])):
+            return STOP_PLAIN
+    refused = _refusal(loud, live, U(load64(at + U(16))), before)
+    if refused != _ZERO:
+        if row >= 0:
+            _note_row(table, vb, row, state)
+        _error(out, state, code, refused, at)
+        return _DONE
+    size = _DELETION_BYTES + key_length if deletes else _MUTATION_BYTES + key_length + value_length
+    arena = state[ARENA]
+    limit = min(state[LIMIT], segments[arena, 1])
+    if state[STAGED] > limit or size > limit - state[STAGED]:
+        return STOP_STAGE_FULL
+    to = segments[arena, 0] + state[STAGED]
+    cas, seqno = next_cas(table, vb, state[NOW_NS]), table[vb, HIGH] + _ONE
+    if deletes:
+        write_deletion(to, key, vb, key_length, cas, seqno, rev, state[NOW])
+        state[DELETES] += _ONE
+    else:
+        _write_mutation(to, at, vb, key_length, value_length, cas, seqno, rev, state[NOW], scratch)
+        state[SETS] += _ONE
+    append_row(table, vb, segments, to, location(arena, state[STAGED]), hashed, slot, row)
+    state[STAGED] += size
+    state[FRAMES] += _ONE
+    state[FLAGS] |= FLAG_WROTE
+    if code == loud:
+        _success(out, state, code, vb, at, cas, table, uuids)
+    return _DONE
+
+
+@inline_kernel
+def _is_read(code: Any) -> Any:
+    return code == _GET or code == _GETQ or code == _GETK or code == _GETKQ
+
+
+@inline_kernel
+def _is_change(code: Any) -> Any:
+    loud = code & U(0x0F)
+    return loud >= _SET and loud <= _DELETE and (code == loud or code == loud | U(0x10))
+
+
+@inline_kernel
+def _is_plain(at: Any, code: Any, extras: Any, key_length: Any, value_length: Any, table: Any, state: Any) -> Any:
+    """Whether a get or a change breaks a rule, or needs something, that only the plain path knows."""
+    vb, datatype, cas = U(load16(at + U(6))), U(load8(at + U(5))), U(load64(at + U(16)))
+    if vb >= U(len(table)) or table[vb, STATE] != _ACTIVE or key_length == _ZERO or key_length > _KEY_MAX:
+        return True
+    if _is_read(code):
+        return extras != _ZERO or value_length != _ZERO or datatype != _ZERO or cas != _ZERO
+    allowed = _JSON if (state[FEATURES] & FEATURE_JSON) != _ZERO else _ZERO
+    if (state[FEATURES] & FEATURE_WRITE) == _ZERO or (datatype & ~allowed) != _ZERO:
+        return True
+    loud = code & U(0x0F)
+    if loud == _DELETE:
+        return extras != _ZERO or value_length != _ZERO
+    return extras != _EIGHT or value_length > _VALUE_MAX or (loud == _ADD and cas != _ZERO)
+
+
+@inline_kernel
+def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
+    """Run the request that lies whole at `at`."""
+    code, extras, key_length = U(load8(at + _ONE)), U(load8(at + _FOUR)), U(load16(at + U(2)))
+    if code == _NOOP:
+        if body != _ZERO or U(load8(at + U(5))) != _ZERO or U(load64(at + U(16))) != _ZERO:
+            return STOP_PLAIN
+        _error(out, state, code, _ZERO, at)  # the same bytes, status SUCCESS
+        return _DONE
+    reads = _is_read(code)
+    value_length = body - extras - key_length
+    if not (reads or _is_change(code)) or _is_plain(at, code, extras, key_length, value_length, table, state):
+        return STOP_PLAIN
+    vb = U(load16(at + U(6)))
+    if reads:
+        return _read(at, code, vb, key_length, out, table, segments, state)
+    return _change(at, code, vb, key_length, value_length, out, table, segments, uuids, scratch, state)
+
+
+@kernel
+def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
+    """Answer requests from data[state[OFFSET]:] on until something stops; returns the STOP_* code.
+
+    Args:
+        data: uint8 array, the bytes received. out: uint8 array for answers, filled from its start (ANSWERED bytes).
+        table, segments: of the store (kernels/index.py); a row is FIELDS wide.
+        uuids: uint64[vbuckets], the newest vb uuid of each. scratch: uint8[json.SCRATCH_BYTES].
+        state: uint64[STATE_FIELDS], see above.
+    """
+    start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
+    at = start + state[OFFSET]
+    stop = STOP_MORE
+    if table.shape[1] != FIELDS or len(state) != STATE_FIELDS or len(uuids) < len(table):
+        return STOP_PLAIN
+    while at <= end and end - at >= _HEADER:
+        body = U(load32(at + _EIGHT))
+        magic, extras, key_length = U(load8(at)), U(load8(at + _FOUR)), U(load16(at + U(2)))
+        if magic != U(0x80) or extras + key_length > body or body > _BODY_MAX:
+            stop = STOP_PLAIN
+            break
+        if end - at - _HEADER < body:
+            break
+        if U(len(out)) - state[ANSWERED] < _ANSWER_MAX:
+            stop = STOP_OUT_FULL
+            break
+        stop = _one(at, body, out, table, segments, uuids, scratch, state)
+        if stop != _DONE:
+            break
+        at = at + _HEADER + body
+    state[OFFSET] = at - start
+    return stop

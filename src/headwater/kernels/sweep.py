@@ -1,0 +1,100 @@
+"""What walks over all live documents of a vbucket: naming them (GET_KEYS) and deleting them (FLUSH)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headwater.kernels.execute import next_cas, write_deletion
+from headwater.kernels.index import (
+    HIGH,
+    LOC,
+    MUTATION,
+    NEXT,
+    NIL,
+    ROWS,
+    append_row,
+    find,
+    frame_at,
+    has_room,
+    key_address,
+    key_hash,
+    location,
+    opcode,
+)
+from headwater.kernels.intrinsics import copy, load16, load32, load32_native, load64, load64_native, store16
+from headwater.kernels.jit import inline_kernel, kernel
+
+# What delete_all() stops for
+DONE = 0
+GROW = 1  # the vbucket's index must grow
+STAGE_FULL = 2  # the staging arena has no room
+
+U = np.uintp
+_ZERO, _ONE, _TWO, _FOUR, _EIGHT = U(0), U(1), U(2), U(4), U(8)
+_DELETION_BYTES = U(45)
+_NANOSECONDS = U(1_000_000_000)
+
+
+@inline_kernel
+def _live_frame(table: Any, vb: Any, segments: Any, row: Any) -> Any:
+    """The address of a row's frame if it is a live document's newest version, else 0."""
+    if U(load32_native(table[vb, NEXT] + row * _FOUR)) != NIL:
+        return _ZERO
+    frame = frame_at(segments, U(load64_native(table[vb, LOC] + row * _EIGHT)))
+    return frame if opcode(frame) == MUTATION else _ZERO
+
+
+@kernel
+def live_keys(table: Any, vb: Any, segments: Any, first: Any, now: Any, out: Any) -> Any:
+    """Write (u16 length, key) of the live documents from row `first` on into `out`; (bytes used, next row).
+
+    Documents that have expired at Unix second `now` are left out. `out` must hold one key at least (65,537 bytes for any).
+    """
+    row, used = U(first), _ZERO
+    start, room = U(out.ctypes.data), U(len(out))
+    while row < table[vb, ROWS]:
+        frame = _live_frame(table, vb, segments, row)
+        if frame != _ZERO:
+            expiry, length = U(load32(frame + U(44))), U(load16(frame + _TWO))
+            if expiry == _ZERO or expiry > U(now):
+                if _TWO + length > room - used:
+                    break
+                store16(start + used, np.uint16(length))
+                copy(start + used + _TWO, key_address(frame), length)
+                used = used + _TWO + length
+        row = row + _ONE
+    return used, row
+
+
+@kernel
+def delete_all(
+    table: Any, vb: Any, segments: Any, first: Any, arena: Any, staged: Any, limit: Any, now_ns: Any
+) -> Any:
+    """Stage a deletion for every live document from row `first` on; (why it stopped, next row, bytes staged).
+
+    Args:
+        arena: the slot of the staging arena, filled up to `staged` and to be filled up to `limit` at most.
+        now_ns: Unix time in nanoseconds.
+    """
+    row, used, end = U(first), U(staged), table[vb, ROWS]
+    most = min(U(limit), segments[U(arena), 1])
+    while row < end:
+        frame = _live_frame(table, vb, segments, row)
+        if frame != _ZERO:
+            if not has_room(table, vb):
+                return GROW, row, used
+            length = U(load16(frame + _TWO))
+            if used > most or _DELETION_BYTES + length > most - used:
+                return STAGE_FULL, row, used
+            key = key_address(frame)
+            hashed = key_hash(table, vb, key, length)
+            slot, old = find(table, vb, segments, key, length, hashed)
+            to = segments[U(arena), 0] + used
+            cas, seqno, rev = next_cas(table, vb, U(now_ns)), table[vb, HIGH] + _ONE, U(load64(frame + U(32))) + _ONE
+            write_deletion(to, key, vb, length, cas, seqno, rev, U(now_ns) // _NANOSECONDS)
+            append_row(table, vb, segments, to, location(U(arena), used), hashed, slot, old)
+            used = used + _DELETION_BYTES + length
+        row = row + _ONE
+    return DONE, row, used

@@ -1,0 +1,211 @@
+"""A bucket: one store, its vbuckets, the committer that makes it durable, and the clocks that tend it.
+
+The documents are the store's, their meaning the vbuckets', the order of durability the committer's; the bucket is where the
+three meet, and what key-value sessions, streams and statistics are handed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from headwater.kernels import execute, index, sweep
+from headwater.node.committer import Committer
+from headwater.node.config import NodeConfig
+from headwater.node.storage.store import Store
+from headwater.node.vbucket.vbucket import VBucket
+from headwater.wire.vbucket import State
+
+VB_UUID_BITS = 48
+KEYS_BYTES = 64 << 10
+
+
+class Clock(Protocol):
+    """The time, as an argument; the `time` module is one."""
+
+    def time_ns(self) -> int:
+        """Unix time in nanoseconds."""
+
+    def monotonic(self) -> float:
+        """Seconds since some point, never going back."""
+
+
+StatGroup = Callable[[list[str]], Iterable[tuple[str, str]]]
+
+
+class Bucket:
+    """One bucket of a node.
+
+    Attributes:
+        store, committer, clock, name: as given; uuid: 32 hex digits, new with every start.
+        vbuckets: those that are on this node.
+        uuids: uint64[vbuckets], the newest vb uuid of each (for kernels; call `refresh` first).
+        stat_groups: name of a STAT group -> function of its arguments; other parts of the node put theirs in.
+        traffic_disabled: document commands answer ETMPFAIL while it is.
+        counters: totals since start, by name. map_changes: how often a vbucket's record changed.
+    """
+
+    def __init__(
+        self, name: str, store: Store, committer: Committer, *, clock: Clock = time, new_uuid: Callable[[], int] | None = None
+    ) -> None:
+        self.name = name
+        self.uuid = secrets.token_hex(16)
+        self.store = store
+        self.committer = committer
+        self.clock = clock
+        self.vbuckets: dict[int, VBucket] = {}
+        self.uuids = np.zeros(len(store.table), np.uint64)
+        self.stat_groups: dict[str, StatGroup] = {}
+        self.traffic_disabled = False
+        self.map_changes = 0
+        self.counters = {"cmd_get": 0, "get_hits": 0, "cmd_set": 0, "cmd_delete": 0, "cmd_flush": 0, "expired": 0}
+        self._new_uuid = new_uuid or (lambda: secrets.randbits(VB_UUID_BITS))
+        self._changed: set[int] = set()
+        self._state_waiters: dict[int, list[Callable[[], None]]] = {}
+        self._durable_high = store.table[:, index.DURABLE_HIGH].copy()
+        committer.on_durable.append(self._tell_readers)
+
+    @property
+    def vbucket_count(self) -> int:
+        """How many vbuckets there can be; not all need be on this node."""
+        return len(self.store.table)
+
+    # --- vbuckets -----------------------------------------------------------------------------------------------------
+
+    def recover(self, config: NodeConfig) -> None:
+        """Bring back the vbuckets of the store; a store that has none yet gets those that the settings name."""
+        store = self.store
+        for vb, record in store.recovered.items():
+            wrote = self._wrote(vb)
+            self.vbuckets[vb] = VBucket.recover(
+                record, vb, store, wrote, clean=store.clean, new_uuid=self._new_uuid
+            )
+            self._changed.add(vb)
+        if not self.vbuckets and config.vbucket_state == "active":
+            for vb in range(len(store.table)):
+                self.create_vbucket(vb, State.ACTIVE)
+        self.refresh()
+
+    def create_vbucket(self, vb: int, state: State) -> VBucket:
+        """Make a vbucket that is not here yet."""
+        made = VBucket.create(vb, self.store, self._wrote(vb), state=state, new_uuid=self._new_uuid)
+        self.vbuckets[vb] = made
+        return made
+
+    def drop_vbucket(self, vb: int) -> int:
+        """Forget a vbucket; returns the batch that makes it so."""
+        gone = self.vbuckets.pop(vb)
+        gone.drop()
+        return gone.gate
+
+    def state(self, vb: int) -> State | None:
+        """The state of a vbucket, None if it is not on this node."""
+        found = self.vbuckets.get(vb)
+        return found.state if found else None
+
+    def is_active(self, vb: int) -> bool:
+        """Whether the vbucket is here and serves."""
+        return self.state(vb) == State.ACTIVE
+
+    def when_state_changes(self, vb: int, callback: Callable[[], None]) -> None:
+        """Call back, once, after the vbucket got another state."""
+        self._state_waiters.setdefault(vb, []).append(callback)
+
+    def refresh(self) -> None:
+        """Bring `uuids` up to date."""
+        for vb in self._changed:
+            found = self.vbuckets.get(vb)
+            self.uuids[vb] = found.failover.newest.vb_uuid if found else 0
+        self._changed.clear()
+
+    @property
+    def needs_refresh(self) -> bool:
+        """Whether a failover table changed since the last `refresh`."""
+        return bool(self._changed)
+
+    # --- documents ----------------------------------------------------------------------------------------------------
+
+    def live_keys(self, vb: int, first_row: int = 0) -> Iterator[bytes]:
+        """Keys of the live documents of a vbucket, in the order of their newest versions, from a row on."""
+        out, row = np.zeros(KEYS_BYTES, np.uint8), first_row
+        while row < int(self.store.table[vb, index.ROWS]):
+            used, row = map(int, sweep.live_keys(self.store.table, vb, self.store.segments, row, self.now(), out))
+            records, at = bytes(out[:used]), 0
+            while at < used:
+                size = int.from_bytes(records[at : at + 2], "big")
+                yield records[at + 2 : at + 2 + size]
+                at += 2 + size
+
+    def random_key(self, vb: int) -> bytes | None:
+        """The key of some live document: the first that follows a random row, or the first of all."""
+        rows = int(self.store.table[vb, index.ROWS])
+        start = secrets.randbelow(rows) if rows else 0
+        return next(self.live_keys(vb, start), None) or next(self.live_keys(vb), None)
+
+    def flush(self) -> bool:
+        """Delete every document of every active vbucket, each by a deletion of its own; False when the staging arena is
+        full before all are gone (commit, then call again)."""
+        return all(self._flush(vb) for vb in self.vbuckets if self.is_active(vb))
+
+    def _flush(self, vb: int) -> bool:
+        store, row = self.store, 0
+        while True:
+            arena, used = store.stage_arena()
+            stop, row, used = map(
+                int,
+                sweep.delete_all(
+                    store.table, vb, store.segments, row, store.stage_slot, used, len(arena), self.clock.time_ns()
+                ),
+            )
+            store.stage_used(used)
+            if stop == sweep.GROW:
+                store.grow(vb)
+            else:
+                return stop == sweep.DONE
+
+    def next_cas(self, vb: int) -> int:
+        """wire.md 10: a hybrid clock, max(now with the low 16 bits cleared, last + 1)."""
+        return max(self.clock.time_ns() & ~0xFFFF, int(self.store.table[vb, index.CAS]) + 1)
+
+    def now(self) -> int:
+        """Unix seconds."""
+        return self.clock.time_ns() // 1_000_000_000
+
+    def count(self, state: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
+        """Add what one kernel call did to the totals."""
+        gets, hits, sets, deletes = state[execute.GETS : execute.DELETES + 1].tolist()
+        counters = self.counters
+        counters["cmd_get"] += gets
+        counters["get_hits"] += hits
+        counters["cmd_set"] += sets
+        counters["cmd_delete"] += deletes
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _wrote(self, vb: int) -> Callable[[], int]:
+        """What a vbucket calls when it staged a record: a state or a failover table may have changed."""
+
+        def wrote() -> int:
+            self._changed.add(vb)
+            self.map_changes += 1
+            loop = asyncio.get_running_loop() if vb in self._state_waiters else None
+            for callback in self._state_waiters.pop(vb, ()):
+                if loop is not None:
+                    loop.call_soon(callback)
+            return self.committer.wrote()
+
+        return wrote
+
+    def _tell_readers(self) -> None:
+        """After a commit: the streams of every vbucket that has more on disk now."""
+        column = self.store.table[:, index.DURABLE_HIGH]
+        for vb in np.flatnonzero(column != self._durable_high).tolist():
+            found = self.vbuckets.get(vb)
+            if found is not None:
+                found.advanced()
+        np.copyto(self._durable_high, column)

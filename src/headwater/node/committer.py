@@ -1,0 +1,180 @@
+"""Group commit: everything staged while one batch is written goes into the next.
+
+    open batch (gathers) --freeze--> in flight (a thread writes and syncs) --settle--> durable
+                                             \\--abandon--> every connection with a stake in it is dropped unanswered
+
+A batch has a number; `durable` is the newest one on disk. Whoever staged something, or read something that is not durable
+yet, holds its answer back behind `gate()`: acknowledged means durable, and so does visible. There is no timer: the first
+write of an idle node commits at once, at the end of the event loop's turn, and a busy node groups by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+log = logging.getLogger("headwater.node")
+
+
+class Waiter(Protocol):
+    """Somebody with output behind a gate."""
+
+    def flush(self) -> None:
+        """A batch became durable."""
+
+    def drop(self, cause: str, *, fault: bool = True) -> None:
+        """The batch is lost: whoever waits for it must not be answered."""
+
+
+class BatchStore(Protocol):
+    """The part of the store that committing needs (node/storage/store.py)."""
+
+    def freeze(self) -> Any:
+        """Close the open batch and return it; None when nothing was staged."""
+
+    def write(self, batch: Any) -> None:
+        """Write and sync; blocking, any thread."""
+
+    def settle(self, batch: Any) -> None:
+        """The batch is durable."""
+
+    def abandon(self, batch: Any, error: BaseException) -> None:
+        """The batch is not durable; undo everything that is not."""
+
+
+class Committer:
+    """Owns the order freeze, write, settle. All methods belong to the event loop's thread."""
+
+    def __init__(self, store: BatchStore, loop: asyncio.AbstractEventLoop) -> None:
+        self.durable = 0
+        self.open = 1
+        self.commits = 0
+        self.failures = 0
+        self.waiting: set[Waiter] = set()
+        self.on_durable: list[Callable[[], None]] = []
+        self.on_failure: list[Callable[[BaseException], None]] = []
+        self._store = store
+        self._loop = loop
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+        self._dirty = False
+        self._scheduled = False
+        self._in_flight = 0
+        self._room: list[Callable[[], None]] = []
+        self._watchers: list[tuple[int, asyncio.Future[bool]]] = []
+
+    def wrote(self) -> int:
+        """Something was staged: it will be committed. Returns the number of the batch it is in."""
+        self._dirty = True
+        self._schedule()
+        return self.open
+
+    def gate(self) -> int:
+        """The batch after which everything staged so far is durable (0 when it is already)."""
+        return self.open if self._dirty else self._in_flight
+
+    async def wait(self, gate: int) -> bool:
+        """Wait until batch `gate` is durable; False when it was lost instead."""
+        if gate <= self.durable:
+            return True
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self._watchers.append((gate, future))
+        return await future
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Call back once the staging arena has been changed for an empty one."""
+        self._room.append(callback)
+        self.wrote()
+
+    def commit_now(self) -> None:
+        """Commit what is staged before returning: for start and stop, when nobody else runs."""
+        while (batch := self._store.freeze()) is not None:
+            self._dirty = False
+            self.open += 1
+            self._store.write(batch)
+            self._store.settle(batch)
+            self.durable = self.open - 1
+            self.commits += 1
+        self._dirty = False
+
+    async def drain(self) -> None:
+        """Wait until nothing is staged or in flight."""
+        while self._dirty or self._in_flight:
+            await self.wait(self.gate())
+
+    def close(self) -> None:
+        """Let the thread go."""
+        self._thread.shutdown(wait=True)
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._in_flight:
+            self._scheduled = True
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        if self._in_flight:
+            return
+        self._dirty = False
+        batch = self._store.freeze()
+        number, self.open = self.open, self.open + 1
+        if batch is None:  # nothing came of it: durable as it stands
+            self.durable = number
+            self._release()
+            self._call_room()
+            return
+        self._in_flight = number
+        future = self._thread.submit(self._store.write, batch)
+        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._ended, batch, done.exception()))
+        self._call_room()
+
+    def _ended(self, batch: Any, error: BaseException | None) -> None:
+        if error is None:
+            self._store.settle(batch)
+            self.durable = self._in_flight
+            self._in_flight = 0
+            self.commits += 1
+            self._release()
+        else:
+            self._lose(batch, error)
+        if self._dirty:
+            self._schedule()
+
+    def _release(self) -> None:
+        """Wake everybody whose batch is on disk (who waits for a later one registers again)."""
+        waiting, self.waiting = self.waiting, set()
+        for waiter in waiting:
+            waiter.flush()
+        for callback in self.on_durable:
+            callback()
+        self._resolve(True)
+
+    def _lose(self, batch: Any, error: BaseException) -> None:
+        """The store undoes every row that is not durable, so whatever was gathered meanwhile is lost as well."""
+        log.error("a batch could not be written, its writers are disconnected: %s", error)
+        self.failures += 1
+        self._store.abandon(batch, error)
+        self._in_flight = 0
+        self._dirty = False
+        waiting, self.waiting = self.waiting, set()
+        for waiter in waiting:
+            waiter.drop(f"its batch could not be written: {error}", fault=False)
+        for callback in self.on_failure:
+            callback(error)
+        self._resolve(False)
+        self.durable, self.open = self.open, self.open + 1
+        self._call_room()
+
+    def _resolve(self, durable: bool) -> None:
+        reached = [pair for pair in self._watchers if pair[0] <= self.durable or not durable]
+        self._watchers = [pair for pair in self._watchers if pair not in reached]
+        for _, future in reached:
+            if not future.done():
+                future.set_result(durable)
+
+    def _call_room(self) -> None:
+        callbacks, self._room = self._room, []
+        for callback in callbacks:
+            callback()

@@ -1,0 +1,84 @@
+"""What has arrived and is not consumed: at most one frame in pieces, or more while a session pauses.
+
+Bytes are received behind what is left over, so a frame is always contiguous. Small leftovers go to the head of the
+server's shared arena and come straight back (the usual case: a chunk ends inside a frame of some hundred bytes). A larger
+frame gets a buffer of its own that doubles as bytes really arrive, up to the size its header claims: a peer that claims
+30 MiB and sends one byte costs one byte.
+"""
+
+from __future__ import annotations
+
+from headwater.errors import RemoteProtocolError
+from headwater.wire.header import BODY_BYTES_MAX, HEADER_BYTES
+
+OWN_BYTES_MIN = 64 << 10
+
+
+class Inbox:
+    """The input of one connection. `arena` is shared by all connections and only touched between room() and keep()."""
+
+    def __init__(self, arena: memoryview) -> None:
+        self._arena = arena
+        self._small_max = len(arena) // 2
+        self._held = bytearray()  # what is not consumed; may be longer than _used when it is a growing buffer
+        self._used = 0
+        self._growing = False
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes wait here."""
+        return self._used
+
+    def room(self) -> memoryview:
+        """Where to receive; followed by `received`."""
+        if self._used <= self._small_max:
+            self._growing = False
+            self._arena[: self._used] = memoryview(self._held)[: self._used]
+            return self._arena[self._used :]
+        self._growing = True
+        if self._used == len(self._held):
+            self._grow()
+        return memoryview(self._held)[self._used :]
+
+    def received(self, count: int) -> memoryview:
+        """Everything that waits after `count` bytes arrived; empty while a large frame is not whole.
+
+        Raises RemoteProtocolError when a header claims more than BODY_BYTES_MAX (wire.md 1.3): nothing is buffered for it.
+        """
+        if not self._growing:
+            return self._arena[: self._used + count]
+        self._used += count
+        whole = self._used >= self._wanted()
+        return memoryview(self._held)[: self._used] if whole else memoryview(b"")
+
+    def pending(self) -> memoryview:
+        """Everything that waits, when nothing new has arrived."""
+        self._growing = True
+        return memoryview(self._held)[: self._used]
+
+    def keep(self, data: memoryview, consumed: int) -> None:
+        """Keep what the session left of `data`, which came from `received` or `pending`."""
+        rest = len(data) - consumed
+        if self._growing and consumed == 0:
+            return
+        if rest == 0:
+            self._held, self._used = bytearray(), 0
+            return
+        self._held = bytearray(data[consumed:])
+        self._used = rest
+        if rest > self._small_max:
+            self._wanted()
+
+    def _wanted(self) -> int:
+        """Size of the frame in front, as far as it is known."""
+        if self._used < HEADER_BYTES:
+            return HEADER_BYTES
+        body = int.from_bytes(self._held[8:12], "big")
+        if body > BODY_BYTES_MAX:
+            raise RemoteProtocolError(f"a frame claims a body of {body} bytes; the limit is {BODY_BYTES_MAX}")
+        return HEADER_BYTES + body
+
+    def _grow(self) -> None:
+        larger = bytearray(max(OWN_BYTES_MIN, min(2 * self._used, max(self._wanted(), self._used + OWN_BYTES_MIN))))
+        larger[: self._used] = self._held
+        self._held = larger

@@ -1,0 +1,85 @@
+"""The fast path of one connection: chunks of bulk requests through the kernel of kernels/execute.py.
+
+Everything the kernel needs and owns nothing of is gathered here: the bytes received, the shared arena for answers, the
+store's index and staging arena, the clock, the connection's features.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headwater.kernels import execute as kernel
+from headwater.kernels.json import SCRATCH_BYTES
+from headwater.wire.features import Feature
+
+if TYPE_CHECKING:
+    from headwater.node.bucket import Bucket
+    from headwater.node.kv.session import KvSession
+
+OUT_BYTES = 256 << 10
+
+
+class Workspace:
+    """What all connections of a node share: the arena for answers, the kernel's state, scratch for JSON."""
+
+    def __init__(self) -> None:
+        self.out = np.zeros(OUT_BYTES, np.uint8)
+        self.out_view = memoryview(self.out)
+        self.state = np.zeros(kernel.STATE_FIELDS, np.uint64)
+        self.scratch = np.zeros(SCRATCH_BYTES, np.uint8)
+
+
+class FastPath:
+    """Runs the kernel for one session on one bucket; made anew whenever features or bucket change."""
+
+    def __init__(self, session: KvSession, bucket: Bucket, workspace: Workspace) -> None:
+        self._session = session
+        self._bucket = bucket
+        self._workspace = workspace
+        self._features = 0
+        if session.has(Feature.JSON):
+            self._features |= int(kernel.FEATURE_JSON)
+        if session.has(Feature.MUTATION_SEQNO):
+            self._features |= int(kernel.FEATURE_SEQNO)
+
+    def run(self, data: memoryview, offset: int) -> int:
+        """Answer the requests of `data` from `offset` on; returns where the first one stands that it did not take."""
+        if self._bucket.traffic_disabled:
+            return offset
+        requests = np.frombuffer(data, np.uint8)
+        connection, store = self._session.connection, self._bucket.store
+        while not connection.is_paused:
+            stop = self._call(requests, offset)
+            offset = int(self._workspace.state[kernel.OFFSET])
+            if stop in (kernel.STOP_MORE, kernel.STOP_PLAIN):
+                break
+            if stop == kernel.STOP_GROW:
+                store.grow(int(self._workspace.state[kernel.GROW]))
+            elif stop == kernel.STOP_STAGE_FULL:
+                self._session.wait_for_room()
+        return offset
+
+    def _call(self, requests: np.ndarray[Any, np.dtype[np.uint8]], offset: int) -> int:
+        """One kernel call, and what follows from it: the arena's fill, the batch, the answers."""
+        work, bucket = self._workspace, self._bucket
+        store, state = bucket.store, self._workspace.state
+        if bucket.needs_refresh:
+            bucket.refresh()
+        arena, used = store.stage_arena()
+        now = bucket.clock.time_ns()
+        features = self._features if store.full else self._features | int(kernel.FEATURE_WRITE)
+        slot, limit = store.stage_slot, len(arena)
+        state[:] = (offset, slot, used, now, now // 1_000_000_000, features, 0, 0, 0, 0, 0, 0, 0, 0, limit)
+        stop = int(kernel.execute(requests, work.out, store.table, store.segments, bucket.uuids, work.scratch, state))
+        flags = int(state[kernel.FLAGS])
+        if flags & int(kernel.FLAG_WROTE):
+            store.stage_used(int(state[kernel.STAGED]))
+            self._session.wrote()
+        elif flags:
+            self._session.saw_unstable()
+        bucket.count(state)
+        if answered := int(state[kernel.ANSWERED]):
+            self._session.send(work.out_view[:answered])
+        return stop

@@ -1,0 +1,128 @@
+"""HELLO, SELECT_BUCKET, LIST_BUCKETS, GET_ERROR_MAP: how a connection begins (kv.md 1)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from headwater.node.kv.command import Needs, Part, Refused, Reply, command
+from headwater.wire.datatype import Datatype
+from headwater.wire.features import Feature, missing_prerequisites
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status, name_of
+
+if TYPE_CHECKING:
+    from headwater.node.kv.session import KvSession
+
+GRANTED = frozenset(
+    {
+        Feature.TCP_NODELAY,
+        Feature.MUTATION_SEQNO,
+        Feature.XATTR,
+        Feature.XERROR,
+        Feature.SELECT_BUCKET,
+        Feature.SNAPPY,
+        Feature.JSON,
+        Feature.DUPLEX,
+        Feature.ALT_REQUEST_SUPPORT,
+        Feature.PRESERVE_TTL,
+        Feature.GET_CLUSTER_CONFIG_WITH_KNOWN_VERSION,
+    }
+)
+"""What this node implements; everything else is left out of the answer, Collections among it."""
+
+AGENT_BYTES_MAX = 250
+NO_BUCKET_NAMES = (b"", b"@no bucket@")
+
+_ERROR_MAP_VERSION = 2
+_ATTRIBUTES: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = (
+    ((0x00,), ("success",)),
+    ((0x01, 0x02, 0x0E, 0x0F), ("item-only",)),
+    ((0x05,), ("item-only", "internal")),
+    ((0x03, 0x06), ("item-only", "invalid-input")),
+    ((0x04,), ("internal", "invalid-input")),
+    ((0x07,), ("fetch-config", "invalid-input")),
+    ((0x08, 0x0A, 0x0B, 0x25), ("conn-state-invalidated",)),
+    ((0x09,), ("item-locked", "item-only", "retry-now")),
+    ((0x0C,), ("temp", "retry-later", "rate-limit")),
+    ((0x0D,), ("fetch-config", "retry-now")),
+    ((0x1F, 0x20), ("conn-state-invalidated", "auth")),
+    ((0x21,), ("special-handling",)),
+    ((0x22,), ("invalid-input",)),
+    ((0x23,), ("dcp", "special-handling")),
+    ((0x24, 0x50, 0x80, 0x81, 0x83), ("support",)),
+    ((0x82,), ("temp", "retry-later")),
+    ((0x84,), ("internal", "conn-state-invalidated")),
+    ((0x85, 0x86), ("temp", "retry-now")),
+    ((0x87, 0x88, 0x8A, 0x8C, 0x8D, 0xA0, 0xA8), ("invalid-input",)),
+    ((0xA1,), ("item-only", "invalid-input")),
+    ((0xA2, 0xA4), ("item-only", "retry-later")),
+    ((0xA3,), ("item-only",)),
+    ((0x35, 0x36, 0x37, 0x38), ("item-only", "system-constraint", "no-retry")),
+    ((0x51,), ("item-only", "retry-now")),
+)
+"""kv.md 1.5: what a client should make of each status."""
+
+_ONLY_IN_VERSION_2 = frozenset({"rate-limit", "system-constraint"})
+
+
+@command(Opcode.HELLO, key=Part.ANY, value=Part.ANY, needs=Needs.NOTHING)
+def hello(session: KvSession, frame: Frame) -> Reply:
+    """Every HELLO first switches all features off, then grants the new set (kv.md 1.1)."""
+    if len(frame.value) % 2:
+        raise Refused(Status.EINVAL, f"{len(frame.value)} bytes are no list of two-byte features")
+    asked = [int.from_bytes(frame.value[at : at + 2], "big") for at in range(0, len(frame.value), 2)]
+    if missing := missing_prerequisites(asked):
+        code, needed = next(iter(sorted(missing.items())))
+        names = ", ".join(sorted(feature.name for feature in needed))
+        raise Refused(Status.EINVAL, f"feature {Feature(code).name} needs {names}")
+    session.agent = frame.key[:AGENT_BYTES_MAX].decode("utf-8", "replace")
+    granted = [code for code in dict.fromkeys(asked) if code in GRANTED]
+    session.features = frozenset(granted)
+    session.changed()
+    return Reply(value=b"".join(code.to_bytes(2, "big") for code in granted))
+
+
+@command(Opcode.SELECT_BUCKET, key=Part.ANY, needs=Needs.LOGIN)
+def select_bucket(session: KvSession, frame: Frame) -> Reply:
+    """Choose the bucket; no name deselects. It resets what the connection is known to know of the map (kv.md 1.3)."""
+    bucket = session.server.bucket
+    if frame.key in NO_BUCKET_NAMES:
+        session.bucket = None
+    elif frame.key == bucket.name.encode():
+        session.bucket = bucket
+    else:
+        raise Refused(Status.KEY_ENOENT, "there is no such bucket")
+    session.config_seen = (-1, -1)
+    session.changed()
+    return Reply()
+
+
+@command(Opcode.LIST_BUCKETS, needs=Needs.LOGIN)
+def list_buckets(session: KvSession, frame: Frame) -> Reply:
+    """The names, separated by blanks; there is one."""
+    return Reply(value=session.server.bucket.name.encode())
+
+
+@command(Opcode.GET_ERROR_MAP, value=Part.REQUIRED, needs=Needs.NOTHING)
+def get_error_map(session: KvSession, frame: Frame) -> Reply:
+    """The table of what statuses mean, in the highest version both understand (kv.md 1.5)."""
+    if len(frame.value) != 2 or frame.vbucket:
+        raise Refused(Status.EINVAL, "an error map is asked for with two bytes of version and vbucket 0")
+    version = min(int.from_bytes(frame.value, "big"), _ERROR_MAP_VERSION)
+    if version == 0:
+        raise Refused(Status.KEY_ENOENT)
+    datatype = Datatype.JSON if session.has(Feature.JSON) else 0
+    return Reply(value=json.dumps(error_map(version)).encode(), datatype=datatype)
+
+
+def error_map(version: int) -> dict[str, object]:
+    """The error map of a version (1 or 2) as a JSON object; codes are lower-case hex without leading zeros."""
+    errors = {}
+    for codes, attributes in _ATTRIBUTES:
+        known = [each for each in attributes if version > 1 or each not in _ONLY_IN_VERSION_2]
+        for code in codes:
+            name = name_of(code)
+            errors[f"{code:x}"] = {"name": name, "desc": name.replace("_", " ").lower(), "attrs": known}
+    return {"version": version, "revision": 1, "errors": errors}

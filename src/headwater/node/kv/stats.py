@@ -1,0 +1,174 @@
+"""STAT: groups of (name, value) pairs, one answer each, then an empty one (kv.md 1.7).
+
+The groups about vbuckets are here; others are put into `Bucket.stat_groups` by the part of the node that knows (DCP, TAP).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from headwater.node.kv.admin import VERSION_TEXT
+from headwater.node.kv.command import Answer, Part, Refused, command
+from headwater.wire.header import Frame, response
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.kv.session import KvSession
+    from headwater.node.vbucket.vbucket import VBucket
+
+Pairs = Iterable[tuple[str, str]]
+
+
+@command(Opcode.STAT, key=Part.ANY, value=Part.ANY)
+def stat(session: KvSession, frame: Frame) -> Answer:
+    """Answer one group; the key is its name and arguments, separated by blanks."""
+    name, *arguments = frame.key.decode("latin-1").split(" ") if frame.key else ("",)
+    pairs = list(_group(session, name, [each for each in arguments if each]))
+    frames = [response(frame, key=key.encode("latin-1", "replace"), value=value.encode()) for key, value in pairs]
+    return [*frames, response(frame)]
+
+
+def _group(session: KvSession, name: str, arguments: list[str]) -> Pairs:
+    registered = session.store_bucket.stat_groups.get(name)
+    if registered is not None:
+        return registered(arguments)
+    found = _GROUPS.get(name)
+    if found is None:
+        raise Refused(Status.KEY_ENOENT, "there is no such group")
+    return found(session, arguments)
+
+
+def _general(session: KvSession, arguments: list[str]) -> Pairs:
+    bucket, server = session.store_bucket, session.server
+    counters = bucket.counters
+    items = sum(bucket.store.items(vb) for vb in bucket.vbuckets)
+    yield "pid", str(os.getpid())
+    yield "uptime", str(int(server.loop.time() - server.started_at))
+    yield "time", str(bucket.now())
+    yield "version", VERSION_TEXT.decode()
+    yield "curr_connections", str(len(server.connections))
+    yield "total_connections", str(server.accepted)
+    yield "rejected_connections", str(server.rejected)
+    yield "curr_items", str(items)
+    yield "cmd_get", str(counters["cmd_get"])
+    yield "get_hits", str(counters["get_hits"])
+    yield "get_misses", str(counters["cmd_get"] - counters["get_hits"])
+    for each in ("cmd_set", "cmd_delete", "cmd_flush", "expired"):
+        yield each, str(counters[each])
+    yield "ep_commit_num", str(server.committer.commits)
+    yield "ep_commit_failures", str(server.committer.failures)
+    yield "ep_queue_size", "0" if server.committer.gate() == 0 else "1"
+    yield "ep_flusher_todo", "0"
+    yield "ep_degraded_mode", "0"
+    yield "ep_disk_full", "1" if bucket.store.full else "0"
+
+
+def _reset(session: KvSession, arguments: list[str]) -> Pairs:
+    counters = session.store_bucket.counters
+    counters.update(dict.fromkeys(counters, 0))
+    return ()
+
+
+def _uuid(session: KvSession, arguments: list[str]) -> Pairs:
+    yield "uuid", session.store_bucket.uuid
+
+
+def _chosen(session: KvSession, arguments: list[str]) -> list[VBucket]:
+    """The vbuckets a group is about: the one named, or all. A bad number: EINVAL; one that is not here: 07."""
+    vbuckets = session.store_bucket.vbuckets
+    if not arguments:
+        return [vbuckets[vb] for vb in sorted(vbuckets)]
+    if len(arguments) > 1 or not (arguments[0].isascii() and arguments[0].isdecimal() and len(arguments[0]) < 6):
+        raise Refused(Status.EINVAL, "the argument is one vbucket number")
+    found = vbuckets.get(int(arguments[0]))
+    if found is None:
+        raise session.not_my_vbucket()
+    return [found]
+
+
+def _vbucket(session: KvSession, arguments: list[str]) -> Pairs:
+    for each in _chosen(session, arguments):
+        yield f"vb_{each.id}", each.state.name.lower()
+
+
+def _previous(session: KvSession, arguments: list[str]) -> Pairs:
+    return ()
+
+
+def _seqnos(each: VBucket) -> Pairs:
+    high = str(each.durable_seqno)
+    uuid = str(each.failover.newest.vb_uuid)
+    yield f"vb_{each.id}:high_seqno", high
+    yield f"vb_{each.id}:abs_high_seqno", high
+    yield f"vb_{each.id}:last_persisted_seqno", high
+    yield f"vb_{each.id}:uuid", uuid
+    yield f"vb_{each.id}:vb_uuid", uuid  # the public text's name (erratum P15)
+    yield f"vb_{each.id}:purge_seqno", str(each.purge_seqno)
+    receiving = each.is_receiving_snapshot
+    yield f"vb_{each.id}:last_persisted_snap_start", str(each.snapshot_start) if receiving else high
+    yield f"vb_{each.id}:last_persisted_snap_end", str(each.snapshot_end) if receiving else high
+
+
+def _vbucket_seqno(session: KvSession, arguments: list[str]) -> Pairs:
+    for each in _chosen(session, arguments):
+        yield from _seqnos(each)
+
+
+def _vbucket_details(session: KvSession, arguments: list[str]) -> Pairs:
+    store = session.store_bucket.store
+    for each in _chosen(session, arguments):
+        yield f"vb_{each.id}", each.state.name.lower()
+        yield f"vb_{each.id}:num_items", str(store.items(each.id))
+        yield from _seqnos(each)
+
+
+def _failovers(session: KvSession, arguments: list[str]) -> Pairs:
+    for each in _chosen(session, arguments):
+        entries = each.failover.entries
+        yield f"vb_{each.id}:num_entries", str(len(entries))
+        yield f"vb_{each.id}:num_erroneous_entries_erased", "0"
+        for place, entry in enumerate(entries):
+            yield f"vb_{each.id}:{place}:id", str(entry.vb_uuid)
+            yield f"vb_{each.id}:{place}:seq", str(entry.seqno)
+
+
+def _checkpoint(session: KvSession, arguments: list[str]) -> Pairs:
+    """One checkpoint a vbucket: the log has no others."""
+    for each in _chosen(session, arguments):
+        yield f"vb_{each.id}:state", each.state.name.lower()
+        yield f"vb_{each.id}:open_checkpoint_id", "1"
+        yield f"vb_{each.id}:num_checkpoints", "1"
+        yield f"vb_{each.id}:persisted_checkpoint_id", "1"
+
+
+def _config(session: KvSession, arguments: list[str]) -> Pairs:
+    config = session.server.config
+    for name in ("bucket", "vbuckets", "connections_max", "idle_seconds", "segment_mib", "purge_age_seconds"):
+        yield name, str(getattr(config, name))
+
+
+def _nothing(session: KvSession, arguments: list[str]) -> Pairs:
+    return ()
+
+
+_GROUPS: dict[str, Callable[[KvSession, list[str]], Pairs]] = {
+    "": _general,
+    "reset": _reset,
+    "uuid": _uuid,
+    "vbucket": _vbucket,
+    "prev-vbucket": _previous,
+    "vbucket-seqno": _vbucket_seqno,
+    "vbucket-details": _vbucket_details,
+    "failovers": _failovers,
+    "checkpoint": _checkpoint,
+    "config": _config,
+    "timings": _nothing,
+    "dcp": _nothing,
+    "dcpagg": _nothing,
+    "tap": _nothing,
+    "tapagg": _nothing,
+}
+

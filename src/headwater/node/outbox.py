@@ -1,0 +1,67 @@
+"""What must leave, in order, each item behind its gate.
+
+An item whose batch is not durable holds back everything behind it: answers come in the order of their requests, and an
+answer that arrived early would tell of a write that a crash could still take away.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Outbox:
+    """A first-in first-out queue of (bytes, gate). Sizes are in bytes; gates are batch numbers, 0 for none."""
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[bytes, int]] = deque()
+        self._offset = 0  # bytes of the first item that have left
+        self.queued_bytes = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._items
+
+    @property
+    def gate(self) -> int:
+        """The batch that the first item waits for; 0 when nothing waits or it needs none."""
+        return self._items[0][1] if self._items else 0
+
+    @property
+    def last_gate(self) -> int:
+        """The highest batch that any item waits for."""
+        return max((gate for _, gate in self._items), default=0)
+
+    def push(self, data: bytes, gate: int) -> None:
+        """Append an item."""
+        self._items.append((data, gate))
+        self.queued_bytes += len(data)
+
+    def ready(self, durable: int, limit: int) -> bytes | memoryview:
+        """The next bytes that may leave when batch `durable` is on disk, about `limit` at most; empty if none may."""
+        if not self._items or self._items[0][1] > durable:
+            return b""
+        first = self._items[0][0]
+        if self._offset or len(first) >= limit or len(self._items) == 1:
+            return memoryview(first)[self._offset : self._offset + limit]
+        pieces: list[bytes] = []
+        size = 0
+        for data, gate in self._items:
+            if gate > durable or size + len(data) > limit:
+                break
+            pieces.append(data)
+            size += len(data)
+        return b"".join(pieces)
+
+    def sent(self, count: int) -> None:
+        """`count` bytes from the front have left."""
+        self.queued_bytes -= count
+        count += self._offset
+        while self._items and count >= len(self._items[0][0]):
+            count -= len(self._items.popleft()[0])
+        self._offset = count
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._items.clear()
+        self._offset = self.queued_bytes = 0

@@ -1,0 +1,228 @@
+"""The listening socket, the connections, and what they share: arenas, committer, bucket, users.
+
+Everything here runs on one event loop. One receive arena serves all connections (bytes are consumed or copied before the
+next socket is read), one output arena all kernel calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+from collections import deque
+
+import numpy as np
+
+from headwater.errors import OptionError
+from headwater.kernels.guard import register
+from headwater.kernels.jit import debugging
+from headwater.node.bucket import Bucket
+from headwater.node.committer import Committer
+from headwater.node.compactor import Compactor
+from headwater.node.config import NodeConfig
+from headwater.node.connection import Connection
+from headwater.node.inbox import Inbox
+from headwater.node.kv import handlers
+from headwater.node.kv.cluster import Cluster
+from headwater.node.kv.fast import FastPath, Workspace
+from headwater.node.kv.sasl import Failures, Users
+from headwater.node.kv.session import KvSession
+from headwater.node.pager import Pager
+
+RECEIVE_BYTES = 256 << 10
+SOCKET_BUFFER_BYTES = 1 << 20
+BACKLOG = 1024
+ACCEPT_RETRY_SECONDS = 0.25
+DESCRIPTORS_RESERVED = 64
+WARNINGS_PER_SECOND = 20
+IDLE_SWEEP_SECONDS = 1.0
+
+log = logging.getLogger("headwater.node")
+log.debug("commands from %d files", len(handlers.ALL))
+
+
+class Warnings:
+    """Bounds how many lines a flood of bad peers can write; tells how many were left out."""
+
+    def __init__(self, per_second: int = WARNINGS_PER_SECOND) -> None:
+        self._per_second = per_second
+        self._recent: deque[float] = deque()
+        self._left_out = 0
+
+    def warn(self, peer: str, cause: str, now: float) -> bool:
+        """Log the line unless there were too many in the last second."""
+        while self._recent and now - self._recent[0] >= 1.0:
+            self._recent.popleft()
+        if len(self._recent) >= self._per_second:
+            self._left_out += 1
+            return False
+        self._recent.append(now)
+        more = f" ({self._left_out} lines left out)" if self._left_out else ""
+        self._left_out = 0
+        log.warning("%s: %s%s", peer, cause.encode("unicode_escape").decode()[:500], more)
+        return True
+
+
+class Server:
+    """One node's front door. `listen`, then let the loop run, then `close`."""
+
+    def __init__(self, config: NodeConfig, bucket: Bucket, committer: Committer, loop: asyncio.AbstractEventLoop) -> None:
+        self.config = config
+        self.bucket = bucket
+        self.committer = committer
+        self.loop = loop
+        self.users = Users(config.users)
+        self.failures = Failures()
+        self.connections: set[Connection] = set()
+        self.accepted = self.rejected = 0
+        self.started_at = loop.time()
+        self.compactor = Compactor(bucket, loop, purge_age_seconds=config.purge_age_seconds)
+        self.pager = Pager(bucket, loop, interval_seconds=config.expiry_pager_seconds)
+        self.cluster: Cluster
+        self._arena = np.zeros(RECEIVE_BYTES, np.uint8)
+        self._workspace = Workspace()
+        self._warnings = Warnings()
+        self._listener: socket.socket | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._flush: asyncio.TimerHandle | None = None
+        if debugging():
+            register(self._arena)
+        committer.on_failure.append(self._drop_writers)
+
+    def listen(self) -> tuple[str, int]:
+        """Bind and begin to accept; returns (host, port).
+
+        Raises OptionError when the address can't be had.
+        """
+        config = self.config
+        try:
+            family, kind, _, _, address = socket.getaddrinfo(
+                config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = socket.socket(family, kind)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as error:
+            where = f"{config.host}:{config.port}"
+            raise OptionError("port", where, f"an address to listen on ({error.strerror or error})") from None
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        self._listener = listener
+        host, port = listener.getsockname()[:2]
+        self.cluster = Cluster(port, self.bucket)
+        self.loop.add_reader(listener.fileno(), self._accept)
+        self.pager.start()
+        self.compactor.start()
+        if config.idle_seconds:
+            self._sweep = self.loop.call_later(IDLE_SWEEP_SECONDS, self._close_idle)
+        return host, port
+
+    async def close(self) -> None:
+        """Stop accepting, finish what was received, commit, close the connections."""
+        if self._listener is not None:
+            self.loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+        for timer in (self._sweep, self._flush):
+            if timer is not None:
+                timer.cancel()
+        self.pager.stop()
+        await self.compactor.stop()
+        for connection in tuple(self.connections):
+            connection.pause("closing")
+        await self.committer.drain()
+        for connection in tuple(self.connections):
+            connection.flush()
+            connection.drop("the node stops", fault=False)
+        self.committer.close()
+
+    # --- Host ---------------------------------------------------------------------------------------------------------
+
+    def forget(self, connection: Connection) -> None:
+        """The connection has closed."""
+        self.connections.discard(connection)
+
+    def warn(self, peer: str, cause: str) -> None:
+        """Write the one line that names peer and cause."""
+        self._warnings.warn(peer, cause, self.loop.time())
+
+    # --- what sessions ask --------------------------------------------------------------------------------------------
+
+    def fast_path(self, session: KvSession) -> FastPath:
+        """The kernel's way for a session with a bucket."""
+        return FastPath(session, session.store_bucket, self._workspace)
+
+    def flush_later(self, at_seconds: int) -> None:
+        """Empty the bucket at a Unix time; a later call replaces an earlier one."""
+        if self._flush is not None:
+            self._flush.cancel()
+        delay = max(0.0, at_seconds - self.bucket.clock.time_ns() / 1e9)
+        self._flush = self.loop.call_later(delay, self._flush_now)
+
+    def _flush_now(self) -> None:
+        whole = self.bucket.flush()
+        if whole:
+            self.committer.wrote()
+        else:
+            self.committer.when_room(self._flush_now)
+
+    # --- accepting ----------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        listener = self._listener
+        if listener is None:
+            return
+        for _ in range(BACKLOG):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors: let some close, then go on
+                self.warn("listener", f"can't accept: {error.strerror}")
+                self.loop.remove_reader(listener.fileno())
+                self.loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again)
+                return
+            self._admit(sock, f"{address[0]}:{address[1]}")
+
+    def _accept_again(self) -> None:
+        if self._listener is not None and self._listener.fileno() >= 0:
+            self.loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _admit(self, sock: socket.socket, peer: str) -> None:
+        if len(self.connections) >= self._connections_max():
+            self.rejected += 1
+            sock.close()
+            self.warn(peer, f"refused: {len(self.connections)} connections are open, the limit")
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection = Connection(self, sock, peer, Inbox(memoryview(self._arena)))
+        connection.session = KvSession(connection, self)
+        self.connections.add(connection)
+        self.accepted += 1
+        connection.start()
+
+    def _connections_max(self) -> int:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        room = self.config.connections_max if soft == resource.RLIM_INFINITY else soft - DESCRIPTORS_RESERVED
+        return max(1, min(self.config.connections_max, room))
+
+    # --- tending ------------------------------------------------------------------------------------------------------
+
+    def _close_idle(self) -> None:
+        now = self.loop.time()
+        for connection in tuple(self.connections):
+            quiet = now - connection.heard_at
+            if quiet >= self.config.idle_seconds and isinstance(connection.session, KvSession):
+                connection.drop(f"said nothing for {quiet:.0f} s")
+        self._sweep = self.loop.call_later(IDLE_SWEEP_SECONDS, self._close_idle)
+
+    def _drop_writers(self, error: BaseException) -> None:
+        """Quiet writes wait for no answer: their connections must go as well, or their clients believe in them."""
+        for connection in tuple(self.connections):
+            session = connection.session
+            if isinstance(session, KvSession) and session.written_gate > self.committer.durable:
+                connection.drop(f"its batch could not be written: {error}", fault=False)
