@@ -15,6 +15,7 @@ therefore makes the arena take fresh memory, and nothing it holds ever changes.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -31,15 +32,18 @@ from headwater.kernels.decode import (
     STOP,
     VALUE_BYTES,
     Columns,
-    decode_frames,
+    decode,
 )
-from headwater.kernels.jit import reachable
 from headwater.kernels.scan import BODY_MAX, HEADER, Stop
 from headwater.kernels.tracker import Stream, StreamState, StreamTable
 
 __all__ = ["SCHEMA", "Arena", "Decoded", "Stop", "Stream", "StreamState", "StreamTable"]
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview | NDArray[np.uint8]"
+
+Decoder: TypeAlias = Callable[
+    [NDArray[np.uint8], Columns, NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64], bool], None
+]
 
 MEBI: Final = 1 << 20
 BATCH_BYTES: Final = 4 * MEBI
@@ -141,6 +145,7 @@ class Arena:
         value_bytes: capacity of the value column, and so about the size of a batch. 1 to 4 MiB keep it in cache.
         key_bytes, rows: capacities; by default in proportion.
         controls: how many control frames one call may meet before it stops with CONTROLS_FULL.
+        decoder: the kernel, or `columns_numpy.decode`, which does the same without numba.
 
     Not thread safe; the batches are.
     """
@@ -151,12 +156,14 @@ class Arena:
         key_bytes: int | None = None,
         rows: int | None = None,
         controls: int = 4096,
+        decoder: Decoder = decode,
     ) -> None:
         self._rows = max(1, value_bytes // ROW_WIRE_BYTES) if rows is None else rows
         self._key_bytes = max(0x10000, value_bytes // KEY_SHARE) if key_bytes is None else key_bytes
         self._value_bytes = value_bytes
         if not (self._rows > 0 and controls > 0 and 0 <= max(self._rows, self._key_bytes, value_bytes) <= ARRAY_MAX):
             raise ValueError(f"an arena holds 1 to {ARRAY_MAX} rows and bytes, and at least one control frame")
+        self._decoder = decoder
         self._free: deque[_Memory] = deque(maxlen=FREE_KEPT)
         self._memory: _Memory | None = None  # taken when the first bytes come: by then the last batch may be gone
         self._controls = np.empty((controls, 2), np.int64)
@@ -181,16 +188,8 @@ class Arena:
         view = np.frombuffer(received, np.uint8)
         if self._memory is None:
             self._memory = self._take()
-        with reachable(view):
-            decode_frames(
-                view.ctypes.data,
-                len(view),
-                self._memory.columns,
-                self._controls,
-                streams.rows,
-                self._progress,
-                streams.checked,
-            )
+        columns = self._memory.columns
+        self._decoder(view, columns, self._controls, streams.rows, self._progress, streams.checked)
         consumed, controls, flow, dropped, needed, stop = self._progress[CONSUMED : STOP + 1].tolist()
         rows = self.rows
         if stop == Stop.FULL and rows == 0:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from headwater.kernels.follow import DELETION, EXPIRATION, MUTATION, STREAM_END, counted_bytes, follow_control
 from headwater.kernels.intrinsics import copy, load16, load32, load64
-from headwater.kernels.jit import inline_kernel, kernel
+from headwater.kernels.jit import inline_kernel, kernel, reachable
 from headwater.kernels.scan import FULL, HEADER, NEED_MORE, Stop, check_header, extras_bytes, framing_bytes, key_bytes
 from headwater.kernels.tracker import DROPPED, END, FIELDS, LAST, START, TAKEN, get, judge_seqno, put
 
@@ -40,6 +40,7 @@ PROGRESS_FIELDS: Final = 9
 
 BAD_EXTRAS: Final = int(Stop.BAD_EXTRAS)
 CONTROLS_FULL: Final = int(Stop.CONTROLS_FULL)
+EMPTY_KEY: Final = int(Stop.EMPTY_KEY)
 EXTENDED_METADATA: Final = int(Stop.EXTENDED_METADATA)
 
 NO_LAYOUT: Final = 0
@@ -157,6 +158,9 @@ def decode_frames(
             if metadata_bytes(layout, extras_at) != 0:
                 stop = EXTENDED_METADATA
                 break
+            if key == U(0):
+                stop = EMPTY_KEY
+                break
             seqno = load64(extras_at)
             code = judge_seqno(row, U64(load32(head + U(12))), seqno) if checked else TAKEN
             if code > 0:
@@ -220,3 +224,16 @@ def decode_frames(
     progress[DROPPED_FRAMES] = dropped
     progress[NEEDED] = np.int64(needed)
     progress[STOP] = stop
+
+
+def decode(
+    view: NDArray[np.uint8],
+    columns: Columns,
+    controls: NDArray[np.int64],
+    table: NDArray[np.uint64],
+    progress: NDArray[np.int64],
+    checked: bool,
+) -> None:
+    """Call the kernel for an array of bytes; the arguments are those of `decode_frames`."""
+    with reachable(view):
+        decode_frames(view.ctypes.data, len(view), columns, controls, table, progress, checked)

@@ -54,15 +54,13 @@ COMMIT: Final = int(Opcode.DCP_COMMIT)
 ABORT: Final = int(Opcode.DCP_ABORT)
 SEQNO_ADVANCED: Final = int(Opcode.DCP_SEQNO_ADVANCED)
 
-# dcp.md 7: what counts towards the flow-control window, as a bit set from STREAM_END on. No-ops and answers don't.
-COUNTED: Final = sum(
-    1 << (opcode - STREAM_END)
-    for opcode in (
-        *(STREAM_END, MARKER, MUTATION, DELETION, EXPIRATION, SYSTEM_EVENT, PREPARE, COMMIT, ABORT, SEQNO_ADVANCED),
-        *(Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_OSO_SNAPSHOT),
-        *(Opcode.DCP_CACHE_TRANSFER, Opcode.DCP_CACHE_TRANSFER_END),
-    )
+# dcp.md 7: what takes room in the flow-control window; no-ops and answers don't.
+COUNTED_OPCODES: Final = (
+    *(STREAM_END, MARKER, MUTATION, DELETION, EXPIRATION, SYSTEM_EVENT, PREPARE, COMMIT, ABORT, SEQNO_ADVANCED),
+    *(int(Opcode.DCP_SET_VBUCKET_STATE), int(Opcode.DCP_OSO_SNAPSHOT)),
+    *(int(Opcode.DCP_CACHE_TRANSFER), int(Opcode.DCP_CACHE_TRANSFER_END)),
 )
+COUNTED: Final = sum(1 << (opcode - STREAM_END) for opcode in COUNTED_OPCODES)  # as a bit set, from STREAM_END on
 
 
 @inline_kernel

@@ -64,6 +64,8 @@ class Stop(IntEnum):
     """A change at or before the last seqno of its vbucket."""
     SEQNO_OUTSIDE_SNAPSHOT = 27
     """A change outside the announced snapshot, or before any was announced."""
+    EMPTY_KEY = 28
+    """A change without a key."""
 
     @property
     def refused(self) -> bool:
