@@ -1,9 +1,37 @@
-"""`headwater demo`."""
+"""`headwater demo`: the options, and the story's outcome as an exit status."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from headwater.cli.options import examples
 
-EXAMPLES = examples("headwater demo")
+EXAMPLES = examples("headwater demo", "headwater demo --rows 20000 --rounds 3", "headwater demo --keep ./demo-data")
 
 
-def demo() -> None:
-    """A year of flights."""
+def demo(
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=100, metavar="COUNT", help="Use only so many of the 336,776 flights.")
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, metavar="COUNT", help="Rounds of changes.")] = 6,
+    share: Annotated[
+        float, typer.Option("--share", min=0.001, max=0.5, metavar="SHARE", help="Documents changed in each round.")
+    ] = 0.02,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="NUMBER", help="Another seed, other documents changed.")
+    ] = 2013,
+    report: Annotated[
+        Path, typer.Option("--report", metavar="DIR", help="Where report.html and summary.json go.")
+    ] = Path("artifacts/demo"),
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="DIR", help="Keep store, table and logs here (must not exist).")
+    ] = None,
+) -> None:
+    """Load a year of New York flights, change, delete and expire them under a running mirror, kill the node on the way.
+
+    At the end node and table are compared key by key. Exit status 1, and no nice words, if anything differs.
+    """
+    from headwater.cli.demo.story import Plan, tell
+
+    tell(Plan(rows=rows, rounds=rounds, share=share, seed=seed, report=report, keep=keep))

@@ -1,0 +1,67 @@
+"""The mirror as the demo runs it: `headwater mirror --json` in a process of its own, as a user would start it."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from headwater.cli.failures import CommandError
+
+STOP_SECONDS = 30.0
+
+
+class MirrorProcess:
+    """A running mirror; its progress lines are read in a thread as they come.
+
+    Attributes:
+        changes: how many changes of the node the table holds, by the mirror's own account.
+        batches: how many micro-batches it has committed.
+    """
+
+    def __init__(self, url: str, table: Path, log: Path) -> None:
+        self.changes = 0
+        self.batches = 0
+        self._log_path = log
+        self._log: IO[bytes] = log.open("wb")
+        command = [sys.executable, "-m", "headwater", "mirror", url, "--to", str(table), "--json"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, stdin=subprocess.DEVNULL)  # noqa: S603
+        reading = (self._process.stdout,)
+        threading.Thread(target=self._read, args=reading, name="mirror-progress", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def check(self) -> None:
+        """Raise CommandError when the mirror has ended, with the last line it wrote."""
+        status = self._process.poll()
+        if status is not None:
+            lines = self._log_path.read_text(errors="replace").strip().splitlines() or ["it wrote nothing"]
+            raise CommandError(f"the mirror ended with status {status} (log: {self._log_path}): {lines[-1]}")
+
+    def stop(self) -> None:
+        """End it as SIGTERM does; it is killed if that takes too long."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _read(self, lines: IO[bytes]) -> None:
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                self._note(json.loads(line))
+
+    def _note(self, progress: dict[str, Any]) -> None:
+        self.changes = progress["changes"]
+        self.batches += 1

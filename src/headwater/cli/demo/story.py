@@ -1,0 +1,238 @@
+"""The demo from beginning to end.
+
+    flights -> node (all durable) -> mirror catches up -> rounds of changes, in one of them kill -9 -> all expired ->
+    mirror catches up -> node, table and our own memory compared -> report
+
+Three accounts of the same documents are kept apart: `traffic.expected` is what was acknowledged to us, the node's is
+read from its history by a fresh client, the table's by another implementation of Delta than the one that wrote it.
+"""
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from headwater.cli.demo import contents
+from headwater.cli.demo.compare import Comparison, compare
+from headwater.cli.demo.flights import read_flights
+from headwater.cli.demo.mirroring import MirrorProcess
+from headwater.cli.demo.report import write_report
+from headwater.cli.demo.samples import Samples
+from headwater.cli.demo.traffic import Round, Traffic
+from headwater.cli.failures import CommandError
+from headwater.cli.screen import count, out, rate
+from headwater.errors import TransportError
+
+if TYPE_CHECKING:
+    from headwater.testing import Node
+
+LOOK_SECONDS = 0.25
+PATIENCE_SECONDS = 180.0
+KILL_AFTER_SECONDS = 0.05
+VBUCKETS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do: see the options of `headwater demo`."""
+
+    rows: int | None
+    rounds: int
+    share: float
+    seed: int
+    report: Path
+    keep: Path | None
+
+
+def tell(plan: Plan) -> None:
+    """Run the whole demo.
+
+    Raises: CommandError when node and table differ, when something acknowledged was lost, or when the mirror does not
+    catch up in time.
+    """
+    with ExitStack() as stack:
+        if plan.keep is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headwater-demo-")))
+        else:
+            plan.keep.mkdir(parents=True)
+            folder = plan.keep
+        Story(plan, folder).run(stack)
+
+
+@dataclass(slots=True)
+class Story:
+    """The demo under way."""
+
+    plan: Plan
+    folder: Path
+    samples: Samples = field(default_factory=lambda: Samples(time.monotonic))
+    facts: dict[str, int | float | str] = field(default_factory=dict)
+
+    def run(self, stack: ExitStack) -> None:
+        """Each step is a line on the screen, and a number in the report."""
+        from headwater import testing
+
+        with self._step("read the flights") as told:
+            traffic = Traffic(read_flights(self.plan.rows), Random(self.plan.seed))  # noqa: S311 (no secret)
+            told(f"{count(len(traffic.expected))} documents")
+        with self._step("start a node") as told:
+            node = stack.enter_context(
+                testing.node(data=self.folder / "store", vbuckets=VBUCKETS, expiry_pager_seconds=1)
+            )
+            told(f"{node.address}, {VBUCKETS} vbuckets, process {node.pid}")
+        self._load(node, traffic)
+        mirror = stack.enter_context(MirrorProcess(node.url, self.folder / "table", self.folder / "mirror.log"))
+        with self._step("mirror into a Delta table") as told:
+            seconds = self._catch_up(node, mirror)
+            told(f"{count(mirror.changes)} changes in {seconds:.1f} s, Spark's start included")
+        self._rounds(node, mirror, traffic)
+        self._expire(node, mirror, traffic)
+        with self._step("wait for the mirror") as told:
+            seconds = self._catch_up(node, mirror)
+            told(f"level after {seconds:.1f} s, {mirror.batches} micro-batches in all")
+        mirror.stop()
+        self._judge(node, traffic)
+
+    def _load(self, node: "Node", traffic: Traffic) -> None:
+        with self._step("load them") as told, node.client() as client:
+            began = time.monotonic()
+            refused = client.set_many(traffic.expected)
+            seconds = time.monotonic() - began
+            if refused:
+                raise CommandError(
+                    f"the node refused {len(refused)} documents, the first: {next(iter(refused.values()))}"
+                )
+            self.facts |= {"documents loaded": len(traffic.expected), "loaded/s": len(traffic.expected) / seconds}
+            told(f"durable at {rate(len(traffic.expected), seconds)}")
+        self.samples.mark("loaded")
+        self.samples.add(len(traffic.expected), 0)
+
+    def _rounds(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
+        changes, seconds, crash = 0, 0.0, self.plan.rounds // 2
+        for number in range(self.plan.rounds):
+            if number == crash:
+                self._crash(node, mirror, traffic)
+                continue
+            with self._step(f"round {number + 1} of {self.plan.rounds}") as told:
+                plan = traffic.plan(self.plan.share)
+                began = time.monotonic()
+                with node.client() as client:
+                    traffic.perform(client, node.url, plan)
+                traffic.acknowledged(plan)
+                seconds += time.monotonic() - began
+                changes += plan.changes
+                told(_round(plan))
+            self._watch(node, mirror, until=lambda: True)
+        if seconds:
+            self.facts |= {"changes in quiet rounds": changes, "changes/s": changes / seconds}
+
+    def _crash(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
+        """Kill the node in the middle of a round, start it again, look for what was acknowledged, finish the round."""
+        plan = traffic.plan(self.plan.share)
+        with self._step("kill -9 in the middle of a round") as told:
+            cut = self._perform_and_kill(node, traffic, plan)
+            began = time.monotonic()
+            node.restart()
+            self.samples.mark("kill -9, restart")
+            state = "the round was cut short" if cut else "the round had just ended"
+            told(f"{state}; ready again after {time.monotonic() - began:.2f} s")
+        with self._step("look for what was acknowledged") as told, node.client() as client:
+            found = contents.of_node(client)
+            lost = [key for key, value in traffic.expected.items() if key not in plan.keys and found.get(key) != value]
+            if lost:
+                raise CommandError(
+                    f"{len(lost)} acknowledged documents are lost or wrong, the first is {lost[0].decode()}"
+                )
+            told(f"all {count(len(traffic.expected.keys() - plan.keys))} are there")
+        with self._step("perform that round again") as told, node.client() as client:
+            traffic.perform(client, node.url, plan)
+            traffic.acknowledged(plan)
+            told(_round(plan))
+        self._watch(node, mirror, until=lambda: True)
+
+    def _perform_and_kill(self, node: "Node", traffic: Traffic, plan: Round) -> bool:
+        """Return whether the crash cut the round short."""
+        timer = threading.Timer(KILL_AFTER_SECONDS, node.kill)
+        try:
+            with node.client() as client:
+                timer.start()
+                traffic.perform(client, node.url, plan)
+        except TransportError:
+            return True
+        finally:
+            timer.join()
+        return False
+
+    def _expire(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
+        """Wait until the node has expired all that was given a second to live."""
+        with self._step("let the rest expire") as told, node.client() as client:
+            self._watch(node, mirror, until=lambda: int(client.stats()["curr_items"]) == len(traffic.expected))
+            told(f"{count(len(traffic.expected))} documents are left")
+
+    def _catch_up(self, node: "Node", mirror: MirrorProcess) -> float:
+        """Wait until the table holds every change; return the seconds it took."""
+        began = self.samples.seconds()
+        self._watch(node, mirror, until=lambda: self.samples.rows[-1].lag == 0)
+        return self.samples.seconds() - began
+
+    def _watch(self, node: "Node", mirror: MirrorProcess, until: Callable[[], bool]) -> None:
+        """Look at node and mirror now and then until the condition holds."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        with node.client() as client:
+            while True:
+                mirror.check()
+                sample = self.samples.add(sum(client.seqnos().values()), mirror.changes)
+                if until():
+                    return
+                if time.monotonic() > deadline:
+                    raise CommandError(
+                        f"the table is {count(sample.lag)} changes behind after {PATIENCE_SECONDS:.0f} s"
+                    )
+                time.sleep(LOOK_SECONDS)
+
+    def _judge(self, node: "Node", traffic: Traffic) -> None:
+        with self._step("compare key by key") as told:
+            with node.client() as client:
+                in_node = contents.of_node(client)
+            in_table = contents.of_table(self.folder / "table")
+            memory, table = compare(traffic.expected, in_node), compare(in_node, in_table)
+            told(f"{count(table.left)} in the node, {count(table.right)} in the table")
+        self._report(memory, table)
+        if not memory.equal:
+            raise CommandError(f"the node is not what was acknowledged: {memory.describe()}")
+        if not table.equal:
+            raise CommandError(f"the table differs from the node: {table.describe()}")
+        out().print("[bold green]the table equals the node")
+
+    def _report(self, memory: Comparison, table: Comparison) -> None:
+        verdict = "the table equals the node" if memory.equal and table.equal else "the table differs from the node"
+        final = self.samples.rows[-1]
+        lags = [lag for _, lag in self.samples.lag_seconds()]
+        self.facts |= {
+            "documents in the node": table.left,
+            "documents in the table": table.right,
+            "changes in all": final.node_changes,
+            "longest lag, s": max(lags),
+            "seconds in all": self.samples.seconds(),
+        }
+        page = write_report(self.plan.report, self.samples, self.facts, verdict)
+        out().print(f"{'report':<36} {page}")
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[Callable[[str], None]]:
+        """One line: the step's name while it lasts (on a terminal), its result and its time after."""
+        console = out()
+        began = time.monotonic()
+        results: list[str] = []
+        with console.status(f"{name} ..."):
+            yield results.append
+        console.print(f"{name:<36} {' '.join(results)}  [dim]{time.monotonic() - began:.1f} s")
+
+
+def _round(plan: Round) -> str:
+    return f"{count(len(plan.stored))} stored, {count(len(plan.deleted))} deleted, {count(len(plan.expiring))} expiring"
