@@ -1,0 +1,174 @@
+"""A real node in a process of its own, for tests: `with node() as n: ...`.
+
+    with testing.node(vbuckets=16) as n:
+        n.client().set(b"k", b"v")
+        n.kill()                      SIGKILL, as a crash would
+        n.restart()                   the same data, the same port
+
+The port is free and on 127.0.0.1, the data lies in a directory that goes with the block. A node that does not come up, or
+that left a traceback behind, fails the test with its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+READY_SECONDS = 60.0  # a first start compiles the kernels
+STOP_SECONDS = 30.0
+
+
+class NodeFailed(AssertionError):
+    """The node did not start, or broke; the message has its log."""
+
+
+class Node:
+    """A node's process; made by `node`.
+
+    Attributes: data (its directory), port (fixed after the first start), options (as given to serve), environment.
+    """
+
+    def __init__(self, data: Path, options: dict[str, object], environment: dict[str, str] | None = None) -> None:
+        self.data = data
+        self.port = 0
+        self.options = options
+        self.environment = environment or {}
+        self._log = data.with_suffix(".log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def host(self) -> str:
+        """Always the loopback."""
+        return "127.0.0.1"
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process now running."""
+        if self._process is None:
+            raise NodeFailed("the node is not running")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """What it wrote to stderr, over all its lives."""
+        return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
+
+    def start(self) -> Node:
+        """Run the node, return when it is ready."""
+        arguments = [sys.executable, "-m", "headwater", "serve", "--port", str(self.port), "--data", str(self.data)]
+        for name, value in self.options.items():
+            arguments += [f"--{name.replace('_', '-')}", str(value)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **self.environment},
+            )
+        line = self._ready_line(self._process)
+        self.port = int(line.split()[1].rpartition(":")[2])
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def wait(self, seconds: float = STOP_SECONDS) -> int:
+        """Wait for the process to end by itself (a failpoint); returns the exit status, negative for a signal."""
+        if self._process is None:
+            raise NodeFailed("the node is not running")
+        status = self._process.wait(seconds)
+        self._forget()
+        return status
+
+    def restart(self) -> Node:
+        """Stop it if it runs, start it on the same data and port."""
+        if self.is_running:
+            self.stop()
+        return self.start()
+
+    def client(self, **options: Any) -> Any:
+        """A client connected to it (headwater.client)."""
+        from headwater import client  # noqa: PLC0415 - most tests speak bytes
+
+        return client.connect(f"couchbase://{self.address}/{self.options.get('bucket', 'default')}", **options)
+
+    def _end(self, number: signal.Signals) -> int:
+        process = self._process
+        if process is None:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        try:
+            status = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise NodeFailed(f"the node did not stop in {STOP_SECONDS:.0f} s:\n{self.log}") from None
+        self._forget()
+        return status
+
+    def _forget(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+    def _ready_line(self, process: subprocess.Popen[bytes]) -> str:
+        """The line `ready HOST:PORT ...`."""
+        out = process.stdout
+        if out is None:
+            raise NodeFailed("the node has no output")
+        data, deadline = b"", time.monotonic() + READY_SECONDS
+        while not data.endswith(b"\n"):
+            readable, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
+            piece = os.read(out.fileno(), 4096) if readable else b""
+            if not piece:
+                process.kill()
+                status = process.wait()
+                self._forget()
+                raise NodeFailed(f"the node did not come up (status {status}):\n{self.log}")
+            data += piece
+        return data.decode()
+
+
+@contextlib.contextmanager
+def node(*, environment: dict[str, str] | None = None, **options: object) -> Iterator[Node]:
+    """A running node in a block; options are those of `headwater serve`, with underscores.
+
+    Args:
+        environment: added to the process's environment, e.g. HEADWATER_FAILPOINTS.
+        options: e.g. vbuckets=64, vbucket_state="none", bucket="b"; 64 vbuckets unless given.
+    """
+    with tempfile.TemporaryDirectory(prefix="headwater-node-") as folder:
+        made = Node(Path(folder) / "data", {"vbuckets": 64, **options}, environment)
+        made.start()
+        try:
+            yield made
+        finally:
+            made.kill()
+        if "Traceback" in made.log:
+            raise NodeFailed(f"the node left a traceback behind:\n{made.log}")
