@@ -22,6 +22,7 @@ from headwater.node.committer import Committer
 from headwater.node.compactor import Compactor
 from headwater.node.config import NodeConfig
 from headwater.node.connection import Connection
+from headwater.node.dcp import DcpHub
 from headwater.node.inbox import Inbox
 from headwater.node.kv import handlers
 from headwater.node.kv.cluster import Cluster
@@ -78,6 +79,7 @@ class Server:
         self.accepted = self.rejected = 0
         self.started_at = loop.time()
         self.compactor = Compactor(bucket, loop, purge_age_seconds=config.purge_age_seconds)
+        self.dcp = DcpHub(bucket)
         self.pager = Pager(bucket, loop, interval_seconds=config.expiry_pager_seconds)
         self.cluster: Cluster
         self._arena = np.zeros(RECEIVE_BYTES, np.uint8)

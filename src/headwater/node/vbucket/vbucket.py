@@ -44,7 +44,8 @@ class VBucket:
         id: 0 to 1023.
         state: active, replica, pending or dead.
         failover: the branches of its history, newest first.
-        snapshot_start, snapshot_end: the range being received from a producer; both 0 where nothing ever was.
+        snapshot_start, snapshot_end: the range being received from a producer; of an active vbucket, both the high
+            seqno when it became active.
         gate: the batch that makes the latest record durable.
         readers: those to be told of changes; streams enter and leave by themselves.
     """
@@ -124,6 +125,14 @@ class VBucket:
         """Whether the snapshot in hand lacks its end: what is there is no consistent state yet."""
         return self.high_seqno < self.snapshot_end
 
+    def is_exact(self, seqno: int) -> bool:
+        """Whether the store can show the vbucket as it was at `seqno`.
+
+        What was received from a producer is consistent at the ends of its snapshots only, and where those were is not
+        kept; what this node wrote itself is, until compaction has dropped the versions of then.
+        """
+        return self.state is State.ACTIVE and seqno >= self.snapshot_end and self._store.exact(self.id, seqno)
+
     def set_state(self, state: State, *, new_branch: bool = True) -> bool:
         """Go to another state; False, and nothing happens, if it is in that state already.
 
@@ -138,7 +147,8 @@ class VBucket:
             # What was received of an unfinished snapshot stays, but belongs to the new branch (failover 1).
             self.failover.create(self.complete_seqno)
         if state is State.ACTIVE:
-            self._complete_seqno, self.snapshot_start, self.snapshot_end = self.high_seqno, 0, 0
+            # From here on every seqno is one of our own, and ends a state that can be told (see is_exact).
+            self._complete_seqno = self.snapshot_start = self.snapshot_end = self.high_seqno
         self.state = state
         self._stage()
         self._tell(lambda reader: reader.state_changed())

@@ -1,0 +1,94 @@
+"""DCP on this node: how a connection becomes one, and what the DCP connections of a bucket share.
+
+DCP_OPEN replaces a connection's key-value session by a `DcpSession` (streams/session.py); its bytes, the rest of the
+same receive included, go there from then on. Source: dcp 1, 2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headwater.errors import BadMessage
+from headwater.node.kv.command import Part, Refused, Reply, command
+from headwater.node.streams.outlet import Outlet
+from headwater.node.streams.session import DcpSession
+from headwater.protocol.opening import negotiated_by, read_open
+from headwater.protocol.producer import CONSUMER_COMMANDS, Producer
+from headwater.wire.dcp import OpenFlag
+from headwater.wire.features import Feature
+from headwater.wire.header import Frame, response
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.bucket import Bucket
+    from headwater.node.kv.session import KvSession
+
+
+class DcpHub:
+    """What the DCP connections of a bucket share: their names, and the arena they fill in turn."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self.outlet = Outlet()
+        self.sessions: dict[bytes, DcpSession] = {}
+        bucket.stat_groups["dcp"] = self.stats
+
+    def enter(self, name: bytes, session: DcpSession) -> None:
+        """A connection takes a name; an older one of that name is disconnected (dcp 2.1, duplicate names)."""
+        older = self.sessions.get(name)
+        self.sessions[name] = session
+        if older is not None:
+            older.connection.drop(f"another connection took the name {name!r}", fault=False)
+
+    def leave(self, name: bytes, session: DcpSession) -> None:
+        """A connection is gone; its name may be somebody else's by now."""
+        if self.sessions.get(name) is session:
+            del self.sessions[name]
+
+    def stats(self, _: list[str]) -> Iterable[tuple[str, str]]:
+        """STAT dcp: each connection and its streams, as eq_dcpq:NAME:stat."""
+        yield "ep_dcp_count", str(len(self.sessions))
+        yield "ep_dcp_producer_count", str(len(self.sessions))
+        for session in self.sessions.values():
+            prefix = f"eq_dcpq:{session.producer.negotiated.connection_name}"
+            for name, value in session.stats():
+                yield f"{prefix}:{name}", value
+
+
+@command(Opcode.DCP_OPEN, extras=None, key=Part.ANY, value=Part.ANY)
+def open_session(session: KvSession, frame: Frame) -> Reply | None:
+    """DCP_OPEN: from here on this is a DCP connection."""
+    if session.has(Feature.UNORDERED_EXECUTION):
+        raise Refused(Status.NOT_SUPPORTED, "DCP and UnorderedExecution exclude each other")
+    try:
+        request = read_open(frame)
+    except BadMessage as bad:
+        raise Refused(bad.status, str(bad)) from None
+    if not request.flags & OpenFlag.PRODUCER:
+        raise Refused(Status.NOT_SUPPORTED, "this node does not follow others as a consumer")
+    producer = Producer(negotiated_by(request, session.features), session.server.loop.time())
+    session.send(response(frame).encode())
+    session.connection.session = DcpSession(session, session.server.dcp, producer, request.flags)
+    return None
+
+
+@command(
+    *sorted(CONSUMER_COMMANDS),
+    Opcode.DCP_CLOSE_STREAM,
+    Opcode.DCP_STREAM_REQ,
+    Opcode.DCP_GET_FAILOVER_LOG,
+    Opcode.DCP_BUFFER_ACKNOWLEDGEMENT,
+    Opcode.DCP_CONTROL,
+    Opcode.DCP_SEQNO_ACKNOWLEDGED,
+    extras=None,
+    key=Part.ANY,
+    value=Part.ANY,
+    cas=True,
+)
+def before_open(session: KvSession, frame: Frame) -> Reply:
+    """A DCP command on a connection that is not a DCP connection (dcp 1)."""
+    if session.has(Feature.UNORDERED_EXECUTION):
+        raise Refused(Status.NOT_SUPPORTED, "DCP and UnorderedExecution exclude each other")
+    raise Refused(Status.EINVAL, f"opcode 0x{frame.opcode:02x} belongs on a DCP connection: send DCP_OPEN first")

@@ -1,0 +1,1 @@
+"""One reader's way through a vbucket: backfill, then what is written after it."""

@@ -1,0 +1,86 @@
+"""Where streams put their bytes: an arena shared by all connections, and the connection it is emptied into.
+
+One turn of a connection fills the arena once and sends it; what the socket does not take the connection keeps. So a
+slow client costs one arena and at most one large frame, however much it could be sent.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+ARENA_BYTES = 256 << 10
+"""As large as what a socket takes at once; larger arenas fall out of the processor's cache."""
+
+MARGIN_BYTES = 128
+"""A marker always fits behind what is in the arena while so much is free."""
+
+
+class Sink(Protocol):
+    """What an outlet needs of a connection."""
+
+    def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
+        """Queue bytes; the buffer is free again when the call returns."""
+
+
+class Outlet:
+    """The arena while one connection has its turn.
+
+    Attributes:
+        overflowed: a message came that had no room behind the others; the turn is over.
+    """
+
+    def __init__(self, arena: NDArray[np.uint8] | None = None) -> None:
+        self._arena = np.zeros(ARENA_BYTES, np.uint8) if arena is None else arena
+        self._view = self._arena.data
+        self._used = 0
+        self._sink: Sink | None = None
+        self.overflowed = False
+
+    def begin(self, sink: Sink) -> None:
+        """A connection's turn begins."""
+        self._sink, self._used, self.overflowed = sink, 0, False
+
+    @property
+    def room(self) -> int:
+        """Bytes that are free."""
+        return len(self._arena) - self._used
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the turn is over."""
+        return self.overflowed or self.room < MARGIN_BYTES
+
+    @property
+    def free(self) -> NDArray[np.uint8]:
+        """The free bytes of the arena, for a kernel; tell by `fill` how many it used."""
+        return self._arena[self._used :]
+
+    def fill(self, size_bytes: int) -> None:
+        """So many of the free bytes are used now."""
+        self._used += size_bytes
+
+    def write(self, data: bytes) -> None:
+        """Append a message; one that does not fit goes out behind what is there, and ends the turn."""
+        if len(data) > self.room:
+            self.flush()
+            self.overflowed = True
+        if len(data) > self.room:
+            self._to().send(data)
+            return
+        self._view[self._used : self._used + len(data)] = data
+        self._used += len(data)
+
+    def flush(self) -> int:
+        """Send what is in the arena; how much it was."""
+        used, self._used = self._used, 0
+        if used:
+            self._to().send(self._view[:used])
+        return used
+
+    def _to(self) -> Sink:
+        if self._sink is None:
+            raise ValueError("nobody's turn: call begin first")
+        return self._sink

@@ -1,0 +1,231 @@
+"""The session of a DCP connection: glues the socket, the protocol's producer and the streams together.
+
+What arrives goes into the protocol object; its events are answered from the vbuckets; what is no DCP goes on to the
+key-value session, which keeps serving. What is sent is pulled: when the connection's queue is empty it asks (`pump`),
+and the streams that have something take turns, each a share of the arena. So a slow client holds views of the store and
+one arena of bytes, and nothing grows behind it. Source: dcp 1, 8.6, 13.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headwater.node.kv.command import NoRoom
+from headwater.node.streams.form import form_of
+from headwater.node.streams.outlet import ARENA_BYTES
+from headwater.node.streams.stream import Stream
+from headwater.protocol.producer import Producer
+from headwater.protocol.producer_events import (
+    Event,
+    FailoverLogRequested,
+    NotDcp,
+    PeerGone,
+    StreamClosed,
+    StreamRequested,
+)
+from headwater.protocol.stream_request import Facts
+from headwater.wire.dcp import OpenFlag
+from headwater.wire.header import HEADER_BYTES, Frame, lengths
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.dcp import DcpHub
+    from headwater.node.kv.session import KvSession
+    from headwater.protocol.producer_stream import ProducerStream
+
+QUANTUM_BYTES_MIN = 16 << 10
+"""What a stream may send in one turn, however many others wait: less would be all overhead."""
+
+REFUSED_ON_DCP = frozenset({Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET, Opcode.TAP_CONNECT})
+"""What a connection can not do any more once it is a DCP connection: NOT_SUPPORTED (dcp 1)."""
+
+
+class DcpSession:
+    """One producer connection.
+
+    Attributes:
+        connection: the socket; producer: the protocol's end of it.
+        streams: those that live, by their entry in the protocol object.
+        deadline: when `tick` must be called.
+    """
+
+    def __init__(self, kv: KvSession, hub: DcpHub, producer: Producer, open_flags: int) -> None:
+        self.connection = kv.connection
+        self.producer = producer
+        self.streams: dict[ProducerStream, Stream] = {}
+        self.deadline: float | None = None
+        self._kv = kv
+        self._hub = hub
+        self._bucket = hub.bucket
+        self._open_flags = open_flags
+        self._name = producer.negotiated.connection_name.encode("latin-1")
+        self._waiting: OrderedDict[Stream, None] = OrderedDict()  # streams with something to send, next turn first
+        self._gate = 0
+        hub.enter(self._name, self)
+
+    # --- Session ----------------------------------------------------------------------------------------------------
+
+    def receive(self, data: memoryview) -> int:
+        """Take every whole frame; stops early when something pauses the connection."""
+        offset, connection = 0, self.connection
+        while not connection.is_paused and not connection.is_closed:
+            if len(data) - offset < HEADER_BYTES or (size := lengths(data, offset).frame) > len(data) - offset:
+                break
+            frame = Frame.decode(data[offset : offset + size])
+            try:
+                self._take(frame)
+            except NoRoom:
+                self._kv.wait_for_room()
+                break
+            offset += size
+        return offset
+
+    def pump(self) -> None:
+        """Send at most an arena's worth of stream data: the streams take turns, each a share of it."""
+        outlet, flow = self._hub.outlet, self.producer.flow
+        outlet.begin(self.connection)
+        quantum = max(QUANTUM_BYTES_MIN, ARENA_BYTES // max(1, len(self._waiting)))
+        while self._waiting and not outlet.is_full and not flow.is_full:
+            stream, _ = self._waiting.popitem(last=False)
+            stream.take_turn(outlet, quantum)
+            if stream.has_work:
+                self._waiting[stream] = None
+        outlet.flush()
+        self._answer()
+
+    def tick(self, now: float) -> None:
+        """A no-op is due, or the consumer was silent for too long."""
+        for event in self.producer.tick(now):
+            self._handle(event)
+        self._answer()
+
+    def closed(self) -> None:
+        """The socket is gone, and all that belongs to it."""
+        for stream in tuple(self.streams.values()):
+            stream.close()
+        self._hub.leave(self._name, self)
+        self._kv.closed()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _take(self, frame: Frame) -> None:
+        for event in self.producer.receive_frame(frame, self._kv.server.loop.time()):
+            self._handle(event)
+        self._answer()
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case StreamRequested():
+                self._open_stream(event)
+            case StreamClosed(stream=entry):
+                if (stream := self.streams.get(entry)) is not None:
+                    stream.close()
+            case FailoverLogRequested(frame=frame):
+                self.producer.answer_log(event, self._log(frame.vbucket))
+            case NotDcp(frame=frame):
+                self._pass_on(frame)
+            case PeerGone(silent_seconds=seconds):
+                self.connection.drop(f"the consumer has been silent for {seconds:g} s")
+
+    def _open_stream(self, asked: StreamRequested) -> None:
+        vbucket = self._bucket.vbuckets.get(asked.request.vbucket)
+        if vbucket is None:
+            self.producer.answer_stream(asked, None, b"")
+            return
+        facts = Facts(
+            state=vbucket.state,
+            high_seqno=vbucket.durable_seqno,
+            purge_seqno=vbucket.purge_seqno,
+            failover_log=vbucket.failover.entries,
+            receives_first_snapshot=vbucket.complete_seqno == 0 < vbucket.snapshot_end,
+        )
+        entry = self.producer.answer_stream(asked, facts, self._log(vbucket.id) or b"")
+        if entry is None:
+            return
+        stream = Stream(
+            vbucket,
+            self._bucket.store,
+            self.producer,
+            entry,
+            form_of(self.producer.negotiated, self.producer.settings, self._open_flags, entry.framing),
+            skip_deletes=bool(self._open_flags & OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL),
+            ready=self._ready,
+            ended=self._ended,
+        )
+        self.streams[entry] = stream
+        self._ready(stream)
+
+    def _log(self, vb: int) -> bytes | None:
+        """A vbucket's failover log; it is told once the record that holds it is durable."""
+        vbucket = self._bucket.vbuckets.get(vb)
+        if vbucket is None:
+            return None
+        self._gate = max(self._gate, vbucket.gate)
+        return vbucket.failover.encode()
+
+    def _pass_on(self, frame: Frame) -> None:
+        """What is no DCP: the key-value session answers, but for what would change whose connection this is."""
+        self._answer()
+        if frame.opcode in REFUSED_ON_DCP and not frame.is_response:
+            self.producer.refuse(frame, Status.NOT_SUPPORTED)
+        else:
+            self._kv.handle(frame)
+
+    def _answer(self) -> None:
+        """Send what the protocol object has to say."""
+        data = self.producer.data_to_send()
+        if data:
+            self.connection.send(data, self._gate)
+            self._gate = 0
+        self.deadline = self.producer.deadline
+        if self._waiting and not self.producer.flow.is_full:
+            self.connection.wake()
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def _ready(self, stream: Stream) -> None:
+        """A stream has something to send: it waits for its turn, behind the others."""
+        self._waiting[stream] = None
+        if not self.producer.flow.is_full:
+            self.connection.wake()
+
+    def _ended(self, stream: Stream) -> None:
+        """A stream is dead. What it left to say goes out at the next occasion, which is now."""
+        del self.streams[stream.entry]
+        self._waiting.pop(stream, None)
+        self.connection.wake()
+
+    def stats(self) -> Iterable[tuple[str, str]]:
+        """This connection's part of STAT dcp."""
+        flow, settings = self.producer.flow, self.producer.settings
+        yield "type", "producer"
+        yield "flags", f"0x{self._open_flags:x}"
+        yield "peer", self.connection.peer
+        yield "num_streams", str(len(self.streams))
+        yield "max_buffer_bytes", str(flow.window_bytes)
+        yield "unacked_bytes", str(flow.outstanding_bytes)
+        yield "total_bytes_sent", str(flow.sent_bytes)
+        yield "total_acked_bytes", str(flow.acknowledged_bytes)
+        yield "paused", str(flow.is_full).lower()
+        yield "noop_enabled", str(settings.enable_noop).lower()
+        yield "noop_tx_interval", f"{settings.noop_interval_seconds:g}"
+        yield "priority", settings.priority
+        for stream in self.streams.values():
+            for name, value in _stream_stats(stream):
+                yield f"stream_{stream.vbucket.id}_{name}", value
+
+
+def _stream_stats(stream: Stream) -> Iterable[tuple[str, str]]:
+    accepted = stream.entry.accepted
+    yield "state", stream.phase.value
+    yield "opaque", str(stream.entry.opaque)
+    yield "flags", f"0x{int(accepted.flags):x}"
+    yield "start_seqno", str(accepted.start_seqno)
+    yield "end_seqno", str(accepted.end_seqno)
+    yield "last_sent_seqno", str(stream.entry.last_seqno)
+    yield "last_sent_snap_end_seqno", str(stream.entry.snapshot_end_seqno)
+    yield "items_sent", str(stream.sent_changes)
+    yield "items_remaining", str(stream.items_remaining)

@@ -1,0 +1,98 @@
+"""One snapshot on its way out: a view of the store, and how its frames get into the outlet.
+
+Frames that can go as they are a kernel copies, many at once; the others are dressed one by one (form.py). Either way
+the caller is told how many bytes went out, for the ledger counts what is on the wire.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from headwater.kernels.gather import NO_DELETES, NO_VALUE
+from headwater.wire.header import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from headwater.node.storage.views import View
+    from headwater.node.streams.form import Form
+    from headwater.node.streams.outlet import Outlet
+
+UNLIMITED_BYTES = 1 << 62
+_BODY_BYTES = struct.Struct(">I")
+_SEQNO = struct.Struct(">Q")
+
+
+class Moved(NamedTuple):
+    """What one step of a snapshot put into the outlet; `last_seqno` is that of its last change."""
+
+    bytes: int
+    changes: int
+    last_seqno: int
+
+
+class Snapshot:
+    """A view being sent.
+
+    Args:
+        view: what to send; closed by `close`.
+        form: what of each change is sent.
+        covers_seqno: once all is sent, the consumer has what there is up to here.
+        last_seqno: that of the last change that will be sent.
+        without_deletions: whether deletions are left out.
+    """
+
+    def __init__(
+        self, view: View, form: Form, *, covers_seqno: int, last_seqno: int, without_deletions: bool = False
+    ) -> None:
+        self.covers_seqno = covers_seqno
+        self.last_seqno = last_seqno
+        self._view = view
+        self._form = form
+        self._bits = form.bits | NO_DELETES * without_deletions
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to send."""
+        return self._view.nothing or self._view.cursor >= self.last_seqno
+
+    @property
+    def left(self) -> int:
+        """How many changes lie ahead (deletions that are left out included); looks at each of them."""
+        return self._view.count()[0]
+
+    def move(self, outlet: Outlet, opaque: int, budget_bytes: int) -> Moved:
+        """Put changes into the outlet until `budget_bytes` are out (one may overshoot) or there is no room."""
+        if not self._form.plain:
+            filled = self._view.fill(outlet.free, opaque, self._bits, budget_bytes, self._form.slow)
+            if filled.bytes or not filled.plain:
+                outlet.fill(filled.bytes)
+                return self._moved(filled.bytes, filled.frames)
+        dressed = self._form.dress(self._view.next_frame(), opaque)
+        outlet.write(dressed)
+        return self._moved(len(dressed), 1)
+
+    def close(self) -> None:
+        """Let the store have back what the view kept."""
+        self._view.close()
+
+    def _moved(self, size: int, changes: int) -> Moved:
+        # Behind its last change the cursor may already have passed others that are not sent.
+        return Moved(size, changes, min(self._view.cursor, self.last_seqno))
+
+
+def last_mutation_seqno(view: View, outlet: Outlet) -> int:
+    """The seqno of the last mutation of a view (it is at its end then), or 0; the free bytes of the outlet are used."""
+    last = 0
+    while not view.nothing:
+        filled = view.fill(outlet.free, 0, NO_DELETES | NO_VALUE)
+        if filled.bytes:
+            last = _last_seqno(outlet.free[: filled.bytes].tobytes())
+    return last
+
+
+def _last_seqno(frames: bytes) -> int:
+    at = last = 0
+    while at < len(frames):
+        last = at
+        at += HEADER_BYTES + _BODY_BYTES.unpack_from(frames, at + 8)[0]
+    return int(_SEQNO.unpack_from(frames, last + HEADER_BYTES)[0])

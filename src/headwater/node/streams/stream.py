@@ -1,0 +1,227 @@
+"""One stream of a vbucket: which snapshots it sends, and when.
+
+    BACKFILLING --the first snapshot is sent--> IN_MEMORY
+    BACKFILLING, IN_MEMORY --end reached, closed, state changed, rolled back--> DEAD
+
+Storage and memory are one here: every snapshot is a view of the store, a range of durable seqnos at one point in time.
+The first goes up to what is durable when it begins and is announced as coming from disk; each one after it takes what
+was written meanwhile: the slower the reader, the more of it at once, each key at its newest. Nothing waits in queues,
+bytes are copied when the connection can take them.
+
+A takeover goes on from IN_MEMORY: it sends until nothing is left, then asks the other side to become pending, and so
+on. Its phases belong into the table below, what it waits for into `has_work`. Source: dcp 8.1, 8.2, 8.5.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from headwater.node.streams.snapshot import UNLIMITED_BYTES, Snapshot, last_mutation_seqno
+from headwater.protocol.producer_stream import StreamState
+from headwater.wire.dcp import EndReason, SnapshotFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headwater.node.storage.store import Store
+    from headwater.node.streams.form import Form
+    from headwater.node.streams.outlet import Outlet
+    from headwater.node.vbucket.vbucket import VBucket
+    from headwater.protocol.producer import Producer
+    from headwater.protocol.producer_stream import ProducerStream
+
+
+class Phase(Enum):
+    """How far a stream is; the values are what STAT shows."""
+
+    BACKFILLING = "backfilling"
+    IN_MEMORY = "in-memory"
+    DEAD = "dead"
+
+
+PHASES: dict[Phase, frozenset[Phase]] = {  # what may follow what
+    Phase.BACKFILLING: frozenset({Phase.IN_MEMORY, Phase.DEAD}),
+    Phase.IN_MEMORY: frozenset({Phase.DEAD}),
+    Phase.DEAD: frozenset(),
+}
+
+DISK = SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT
+FIRST_IN_MEMORY = SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT
+
+
+class Stream:
+    """A reader of one vbucket, for one stream of one connection.
+
+    Args:
+        vbucket: what is read; the stream enters its readers, and leaves them when it is dead.
+        store: where its changes are.
+        producer, entry: the connection's end of the protocol, and this stream in it.
+        form: what of each change is sent.
+        skip_deletes: leave deletions out of a backfill that starts from 0.
+        ready: called when there may be something to send.
+        ended: called once, when the stream is dead.
+    """
+
+    def __init__(
+        self,
+        vbucket: VBucket,
+        store: Store,
+        producer: Producer,
+        entry: ProducerStream,
+        form: Form,
+        *,
+        skip_deletes: bool,
+        ready: Callable[[Stream], None],
+        ended: Callable[[Stream], None],
+    ) -> None:
+        self.vbucket = vbucket
+        self.entry = entry
+        self.phase = Phase.BACKFILLING if entry.last_seqno < vbucket.durable_seqno else Phase.IN_MEMORY
+        self.position = entry.last_seqno  # everything up to here is sent, or need not be
+        self.sent_bytes = 0
+        self.sent_changes = 0
+        self._store = store
+        self._producer = producer
+        self._form = form
+        self._skip_deletes = skip_deletes and entry.last_seqno == 0
+        self._ready = ready
+        self._ended = ended
+        self._snapshot: Snapshot | None = None
+        self._next_start = entry.accepted.snap_start_seqno
+        self._next_flags = DISK if self.phase is Phase.BACKFILLING else FIRST_IN_MEMORY
+        vbucket.readers.add(self)
+
+    # --- what the vbucket tells -------------------------------------------------------------------------------------
+
+    def advanced(self) -> None:
+        """More is durable."""
+        self._ready(self)
+
+    def state_changed(self) -> None:
+        """A stream does not outlive the state it was asked in (failover 3)."""
+        self.end(EndReason.STATE_CHANGED)
+
+    def rolled_back(self) -> None:
+        """The consumer may hold what no longer exists: it must ask again, and will be told (dcp 2.6)."""
+        self.end(EndReason.ROLLBACK)
+
+    # --- what the connection asks -----------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a turn would send something, or end the stream."""
+        if self.phase is Phase.DEAD:
+            return False
+        return self._snapshot is not None or self._is_complete or self.vbucket.durable_seqno > self.position
+
+    @property
+    def items_remaining(self) -> int:
+        """How many seqnos the consumer lacks at most, for the statistics."""
+        return max(0, self.vbucket.durable_seqno - self.entry.last_seqno)
+
+    def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
+        """Send up to `quantum_bytes`, as far as outlet and flow-control window allow (one message may overshoot)."""
+        before, flow = self.sent_bytes, self._producer.flow
+        while self.has_work and not outlet.is_full and not flow.is_full and self.sent_bytes - before < quantum_bytes:
+            if self._snapshot is not None:
+                self._send_changes(self._snapshot, outlet, quantum_bytes - (self.sent_bytes - before))
+            elif self._is_complete:
+                self.end(EndReason.OK)
+            else:
+                self._begin_snapshot(outlet)
+
+    def end(self, reason: EndReason) -> None:
+        """End the stream and tell the consumer why."""
+        if self.phase is not Phase.DEAD:
+            self._producer.end_stream(self.entry, reason)
+            self.close()
+
+    def close(self) -> None:
+        """Leave without a word: the consumer closed the stream, or is gone."""
+        if self.phase is Phase.DEAD:
+            return
+        self._enter(Phase.DEAD)
+        self.vbucket.readers.discard(self)
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+        self._ended(self)
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the whole snapshot that holds the end asked for is sent (dcp 8.5)."""
+        return self.position >= self.entry.accepted.end_seqno and self.entry.state is StreamState.BETWEEN
+
+    def _begin_snapshot(self, outlet: Outlet) -> None:
+        """Take a view of what comes next and announce it; a range of which nothing is left is passed in silence."""
+        snapshot = self._take_snapshot(outlet)
+        if snapshot.last_seqno <= self.position:
+            snapshot.close()
+            self._passed(snapshot.covers_seqno)
+            return
+        self._snapshot = snapshot
+        if self.entry.state is StreamState.INSIDE:
+            return  # more of a snapshot that this node is itself still receiving: announced already (dcp 8.2)
+        end_seqno, flags = snapshot.last_seqno, self._next_flags
+        if end_seqno == self.vbucket.durable_seqno < self.vbucket.snapshot_end:
+            end_seqno = self.vbucket.snapshot_end
+            flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES if self.position < self.vbucket.complete_seqno else 0
+        marker = self._producer.marker(self.entry, min(self._next_start, end_seqno), end_seqno, flags)
+        outlet.write(marker)
+        self.sent_bytes += len(marker)
+        self._next_flags = SnapshotFlag.MEMORY if self.phase is Phase.IN_MEMORY else FIRST_IN_MEMORY
+
+    def _take_snapshot(self, outlet: Outlet) -> Snapshot:
+        upto, vb = self._snapshot_end(), self.vbucket.id
+        without_deletions = self._skip_deletes and self.phase is Phase.BACKFILLING
+        view = self._store.view(vb, self.position, upto)
+        last_seqno = view.end_seqno
+        if without_deletions:
+            # The marker names the seqno of the last change that will be sent (dcp 8.2): it must be known before.
+            last_seqno = last_mutation_seqno(view, outlet)
+            view.close()
+            view = self._store.view(vb, self.position, upto)
+        return Snapshot(view, self._form, covers_seqno=upto, last_seqno=last_seqno, without_deletions=without_deletions)
+
+    def _snapshot_end(self) -> int:
+        """Up to where the next snapshot goes.
+
+        To the end that was asked for, if the state of then can still be told from what came later; else to all that
+        is durable, which holds it. A replica does not know where its old snapshots ended, only the last one: it sends
+        what is whole first, and that one under the end that was announced to itself.
+        """
+        durable, end_seqno = self.vbucket.durable_seqno, self.entry.accepted.end_seqno
+        if durable < self.vbucket.snapshot_end:
+            complete = self.vbucket.complete_seqno
+            return complete if self.position < complete and self._store.exact(self.vbucket.id, complete) else durable
+        return end_seqno if end_seqno < durable and self.vbucket.is_exact(end_seqno) else durable
+
+    def _send_changes(self, snapshot: Snapshot, outlet: Outlet, quantum_bytes: int) -> None:
+        window = self._producer.flow.budget_bytes
+        budget = quantum_bytes if window is None else min(quantum_bytes, window)
+        moved = snapshot.move(outlet, self.entry.opaque, min(budget, UNLIMITED_BYTES))
+        if moved.bytes:
+            self._producer.sent_changes(self.entry, moved.bytes, moved.last_seqno)
+            self.sent_bytes += moved.bytes
+            self.sent_changes += moved.changes
+        if snapshot.is_done:
+            snapshot.close()
+            self._snapshot = None
+            self._passed(snapshot.covers_seqno)
+
+    def _passed(self, seqno: int) -> None:
+        """The consumer lacks nothing up to `seqno`."""
+        if self.phase is Phase.BACKFILLING:
+            self._enter(Phase.IN_MEMORY)
+            self._next_flags = FIRST_IN_MEMORY
+        if self.entry.snapshot_end_seqno > self.entry.accepted.start_seqno:
+            self._next_start = max(self.entry.snapshot_end_seqno, seqno) + 1
+        self.position = seqno
+
+    def _enter(self, phase: Phase) -> None:
+        if phase not in PHASES[self.phase]:
+            raise ValueError(f"a stream that is {self.phase.value} can not become {phase.value}")
+        self.phase = phase
