@@ -30,7 +30,7 @@ class Arena:
         data: the bytes.
         used: how many of them are frames.
         records: the vbucket records among them, the newest of each vbucket; None stands for a drop.
-        destructive: a rollback or a drop is among them: rows are gone that only the log could bring back.
+        destroyed: vbuckets with a rollback or drop among them: rows are gone that only the log could bring back.
     """
 
     def __init__(self, slot: int, capacity: int) -> None:
@@ -38,7 +38,7 @@ class Arena:
         self.data: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(capacity, np.uint8)
         self.used = 0
         self.records: dict[int, VBucketRecord | None] = {}
-        self.destructive = False
+        self.destroyed: set[int] = set()
         if debugging():
             register(self.data)
 
@@ -53,7 +53,7 @@ class Arena:
         """Forget the frames."""
         self.used = 0
         self.records = {}
-        self.destructive = False
+        self.destroyed = set()
 
 
 @dataclass(slots=True)

@@ -136,15 +136,19 @@ class Index:
         if capacity != columns.capacity or slots != len(columns.slots):
             self.adopt(vb, columns.copy(had, capacity, slots))
 
+    def sized(self, rows: int, keys: int) -> Columns:
+        """New columns for so many rows and keys and some more."""
+        return Columns(rows + rows // 8 + ROWS_FIRST // 2, _slots_for(keys + keys // 16)) if rows else self._none
+
     def fit(self, vb: int) -> None:
         """Give back what the vbucket does not need (an eighth more rows than it has are kept)."""
         rows, keys, columns = self.rows(vb), int(self.table[vb, index.KEYS]), self.columns[vb]
+        wanted = self.sized(rows, keys)
+        capacity, slots = min(wanted.capacity, columns.capacity), min(len(wanted.slots), len(columns.slots))
         if rows == 0:
             self.adopt(vb, self._none)
-            return
-        capacity, slots = rows + rows // 8 + ROWS_FIRST // 2, _slots_for(keys + keys // 16)
-        if capacity < columns.capacity or slots < len(columns.slots):
-            self.adopt(vb, columns.copy(rows, min(capacity, columns.capacity), min(slots, len(columns.slots))))
+        elif (capacity, slots) != (columns.capacity, len(columns.slots)):
+            self.adopt(vb, columns.copy(rows, capacity, slots))
 
     def fork(self, vb: int) -> None:
         """Give the vbucket a copy of its columns, so that those who read the present ones are left alone."""

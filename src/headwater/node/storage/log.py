@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,7 @@ class Log:
         self.manifest = manifest
         self.segments: list[Segment] = []
         self.failed = False
+        self._lock = threading.Lock()  # of `segments`: rolling and compaction change it from their threads
         self._disk = disk
         self._random = random
         self._arena_bytes = arena_bytes
@@ -171,12 +173,12 @@ class Log:
             if not self.manifest.unsure:
                 self._disk.remove(fresh.path)
             raise
-        old, self.segments = self.segments[-1:], [*self.segments, fresh]
+        with self._lock:
+            old, self.segments = self.segments[-1:], [*self.segments, fresh]
         self.failed = False
         for segment in old:
             with contextlib.suppress(OSError):  # only gives back space that was set aside
-                segment.writable().truncate(segment.end)
-            segment.close()
+                segment.seal()
 
     def _rolled(self, added: Entry) -> Callable[[Manifest], Manifest]:
         sealed_at = self.current.end if self.segments else 0
@@ -186,6 +188,33 @@ class Log:
             return replace(manifest, segments=(*manifest.segments[:-1], *sealed, added), clean=None)
 
         return edit
+
+    def seal(self) -> None:
+        """End the segment here, whatever its size (an empty one stays). Like `write`: any thread, never beside one.
+
+        Raises:
+            DiskFull, StorageError: it goes on.
+        """
+        try:
+            self.manifest.settle()
+            if self.current.batches:
+                self._roll()
+        except OSError as error:
+            raise full_error(self.folder, self.reserve_bytes, error) from error
+
+    def replace(self, old: list[Segment], new: list[Segment]) -> None:
+        """Put `new` in the place of `old`, the first segments of the log: durably, or OSError. Any thread."""
+        entries = tuple(Entry(one.header.id, one.header.salt, one.end) for one in new)
+        gone = [one.header.id for one in old]
+
+        def edit(manifest: Manifest) -> Manifest:
+            if [entry.id for entry in manifest.segments[: len(gone)]] != gone:
+                raise StorageError(f"{self.folder}: the log no longer begins with the segments that were compacted")
+            return replace(manifest, segments=(*entries, *manifest.segments[len(gone) :]))
+
+        self.manifest.change(edit, "compact")
+        with self._lock:
+            self.segments = [*new, *self.segments[len(old) :]]
 
     def close(self, clean: bool) -> None:
         """Give the descriptors back; `clean`: the last frame says so, write down where it ends."""

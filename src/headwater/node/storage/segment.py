@@ -123,6 +123,14 @@ class Segment:
             raise ValueError(f"{self.path} is sealed")
         return self.file
 
+    def seal(self) -> None:
+        """Nothing more is written: cut the file at its last batch. OSError when that fails, which does no harm."""
+        try:
+            self.writable().truncate(self.end)
+            self.memory = self.memory[: self.end]
+        finally:
+            self.close()
+
     def close(self) -> None:
         """Give the descriptor back; the memory stays readable while anyone refers to it."""
         if self.file is not None:

@@ -70,6 +70,11 @@ class Slots:
         self._release()
 
     @property
+    def readers(self) -> int:
+        """Readers that have not left."""
+        return len(self._readers)
+
+    @property
     def retired(self) -> int:
         """Segments still kept for a reader."""
         return len(self._retired)

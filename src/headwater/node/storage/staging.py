@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from headwater.node.storage.records import (
     mutation_frame,
     record_frame,
 )
+
+if TYPE_CHECKING:
+    from headwater.node.storage.compaction import Compaction
 
 __all__ = ["ArenaFull", "Staging"]
 
@@ -67,6 +70,7 @@ class Staging(Reading):
         self._in_flight: Batch | None = None
         self._records: dict[int, VBucketRecord] = {}  # as staged
         self._durable_records: dict[int, VBucketRecord] = {}
+        self._compaction: Compaction | None = None
         self._room = 0
         self._retry_at = 0.0
         for arena in self._arenas:
@@ -261,9 +265,9 @@ class Staging(Reading):
         Returns: the vbuckets whose record, rollback or drop was lost; they are as they were on disk.
         """
         self._end(batch)
-        lost = sorted({vb for arena in self._arenas for vb in arena.records})
-        destroyed = any(arena.destructive for arena in self._arenas)
-        if destroyed:
+        self._disturb_compaction()
+        lost = sorted({vb for arena in self._arenas for vb in (*arena.records, *arena.destroyed)})
+        if any(arena.destroyed for arena in self._arenas):
             self._reload()
         else:
             history.undo_staged(self.table, self.segments)
@@ -274,6 +278,11 @@ class Staging(Reading):
             arena.clear()
         return lost
 
+    def _disturb_compaction(self) -> None:
+        """What compaction knows of the rows may no longer be so."""
+        if self._compaction is not None:
+            self._compaction.stale = True
+
     def _end(self, batch: Batch) -> None:
         if batch is not self._in_flight:
             raise StorageError(f"{self.path}: this batch is not the one in flight")
@@ -282,6 +291,7 @@ class Staging(Reading):
 
     def _reload(self) -> None:
         """Index the log anew: rows are gone that a rollback or drop took, which did not reach the disk."""
+        self.table[:, index.STATE] = 0
         for vb in range(len(self.table)):
             self._index.reset(vb)
         replay = recovery.Replay(self._index, self._slots)

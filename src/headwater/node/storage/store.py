@@ -24,6 +24,7 @@ from headwater.failpoints import failpoint
 from headwater.kernels import history, index
 from headwater.node.storage import recovery
 from headwater.node.storage.arena import ARENA_BYTES
+from headwater.node.storage.compaction import HISTORY_ROWS, Compaction
 from headwater.node.storage.disk import Disk, Lock, RealDisk
 from headwater.node.storage.log import SEGMENT_BYTES, Log
 from headwater.node.storage.manifest import ManifestFile
@@ -153,11 +154,14 @@ class Store(Staging):
         keep = self._index.rows_up_to(vb, seqno) if seqno else 0
         high = self._high_after(vb, keep, seqno)
         self._stage_control(rollback_frame(vb, seqno, high))
-        self._arena.destructive = True
+        self._arena.destroyed.add(vb)
+        if self._compaction is not None:
+            self._compaction.cut(vb, keep)
         if seqno == 0:
             self._index.reset(vb)
         else:
-            self._index.fork(vb)
+            if self._slots.readers:
+                self._index.fork(vb)
             history.undo_rows(self.table, vb, self.segments, keep)
             self._lower(vb, keep, high)
         failpoint("rollback.staged")
@@ -183,12 +187,53 @@ class Store(Staging):
     def drop(self, vb: int) -> None:
         """Forget a vbucket, documents and all. Staged; durable with the next batch."""
         self._stage_control(drop_frame(vb))
-        self._arena.destructive = True
+        self._arena.destroyed.add(vb)
         self._arena.records[vb] = None
+        if self._compaction is not None:
+            self._compaction.cut(vb, 0)
         self._index.reset(vb)
         self.table[vb, index.STATE] = 0
         self._records.pop(vb, None)
         failpoint("drop.staged")
+
+    def seal(self) -> None:
+        """End the log's segment, so that compaction can have it. Blocking; like `write`, and never beside it."""
+        self._log.seal()
+
+    def compact(
+        self,
+        *,
+        purge_before: int = 0,
+        purge_limit: Callable[[int], int] | None = None,
+        history_rows: int = HISTORY_ROWS,
+    ) -> Compaction | None:
+        """Begin to compact all sealed segments; the steps are in compaction.py. None when there are none, or one runs.
+
+        Args:
+            purge_before: tombstones deleted before this Unix second go; 0: none.
+            purge_limit: for a vbucket, the seqno above which no tombstone may go: where the slowest stream is that
+                must still hear of it. The newest change of a vbucket never goes.
+            history_rows: versions that one of a vbucket's so many newest changes superseded stay, for rollbacks.
+        """
+        if self._compaction is not None or len(self._log.segments) < 2:
+            return None
+        self._compaction = Compaction(self, purge_before, purge_limit, history_rows)
+        return self._compaction
+
+    @property
+    def sealed_bytes(self) -> int:
+        """Bytes of the segments that compaction can have."""
+        return sum(segment.end for segment in self._log.segments[:-1])
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.end for segment in self._log.segments)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the newest version of every key, tombstones included: what of `log_bytes` is not waste."""
+        return int(self.table[:, index.LIVE_BYTES].sum())
 
     def close(self, clean: bool = True) -> None:
         """Close the store; twice is once.
