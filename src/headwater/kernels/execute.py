@@ -36,7 +36,7 @@ from headwater.kernels.index import (
 )
 from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store8, store16, store32, store64
 from headwater.kernels.jit import inline_kernel, kernel
-from headwater.kernels.json import is_json, may_be_json
+from headwater.kernels.json import SCRATCH_BYTES, is_json, may_be_json
 
 __all__ = [
     "FLAG_UNSTABLE",
@@ -71,6 +71,7 @@ STATE_FIELDS = 15
 FEATURE_JSON = np.uint64(1)
 FEATURE_SEQNO = np.uint64(2)
 FEATURE_WRITE = np.uint64(4)  # not a feature: writes may run at all
+FEATURE_HELLO = np.uint64(8)  # the client negotiated something
 
 FLAG_WROTE = np.uint64(1)
 FLAG_UNSTABLE = np.uint64(2)
@@ -323,6 +324,8 @@ def _change(
     state[STAGED] += size
     state[FRAMES] += _ONE
     state[FLAGS] |= FLAG_WROTE
+    if deletes and (state[FEATURES] & FEATURE_HELLO) == _ZERO:
+        cas = _ZERO  # the answer of a client that says no HELLO, see documents.remove
     if code == loud:
         _success(out, state, code, vb, at, cas, table, uuids)
     return _DONE
@@ -407,3 +410,10 @@ def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch:
         at = at + _HEADER + body
     state[OFFSET] = at - start
     return stop
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    table, pair = np.zeros((1, FIELDS), np.uint64), np.zeros((3, 2), np.uint64)
+    state, nothing = np.zeros(STATE_FIELDS, np.uint64), np.zeros(1, np.uint8)
+    execute(nothing, nothing, table, pair, np.zeros(1, np.uint64), np.zeros(SCRATCH_BYTES, np.uint8), state)

@@ -281,3 +281,8 @@ def valid(data: Any, scratch: Any) -> Any:
     """Whether a uint8 array is one JSON text."""
     address, length = U(data.ctypes.data), U(len(data))
     return may_be_json(address, length) and is_json(address, length, scratch)
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    valid(np.zeros(1, np.uint8), np.zeros(SCRATCH_BYTES, np.uint8))

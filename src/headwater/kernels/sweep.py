@@ -8,6 +8,7 @@ import numpy as np
 
 from headwater.kernels.execute import next_cas, write_deletion
 from headwater.kernels.index import (
+    FIELDS,
     HIGH,
     LOC,
     MUTATION,
@@ -98,3 +99,10 @@ def delete_all(
             used = used + _DELETION_BYTES + length
         row = row + _ONE
     return DONE, row, used
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    table, segments = np.zeros((1, FIELDS), np.uint64), np.zeros((3, 2), np.uint64)
+    live_keys(table, 0, segments, 0, 0, np.zeros(1, np.uint8))
+    delete_all(table, 0, segments, 0, 0, 0, 0, 0)

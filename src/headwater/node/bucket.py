@@ -86,6 +86,10 @@ class Bucket:
                 record, vb, store, wrote, clean=store.clean, new_uuid=self._new_uuid
             )
             self._changed.add(vb)
+        for first in list(self.vbuckets.values())[:1]:
+            # The log must not end with its CLEAN record while a node runs, even if nobody writes: a stop without a new
+            # one is unclean.
+            store.stage_record(first.id, first.record())
         if not self.vbuckets and config.vbucket_state == "active":
             for vb in range(len(store.table)):
                 self.create_vbucket(vb, State.ACTIVE)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
+from headwater.kernels import execute, json, sweep
 from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
@@ -52,6 +53,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
     bucket = Bucket(config.bucket, store, committer)
     bucket.recover(config)
     committer.commit_now()
+    warm_up()
     server = Server(config, bucket, committer, loop)
     host, port = server.listen()
     shown = f"[{host}]" if ":" in host else host
@@ -60,6 +62,12 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         await stop.wait()
     finally:
         await server.close()
+
+
+def warm_up() -> None:
+    """Compile, or load from the cache, the kernels that requests need, so that the first client does not wait."""
+    for module in (json, execute, sweep):
+        module.warm_up()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -31,6 +31,8 @@ class Workspace:
         self.scratch = np.zeros(SCRATCH_BYTES, np.uint8)
 
 
+
+
 class FastPath:
     """Runs the kernel for one session on one bucket; made anew whenever features or bucket change."""
 
@@ -38,7 +40,7 @@ class FastPath:
         self._session = session
         self._bucket = bucket
         self._workspace = workspace
-        self._features = 0
+        self._features = int(kernel.FEATURE_HELLO) if session.features else 0
         if session.has(Feature.JSON):
             self._features |= int(kernel.FEATURE_JSON)
         if session.has(Feature.MUTATION_SEQNO):
