@@ -1,0 +1,41 @@
+"""How long to wait before trying again: doubling, spread at random, never longer than a maximum.
+
+The random spread keeps a thousand clients of one failed node from coming back in the same millisecond. Randomness is
+an argument, so tests can tell the delays beforehand.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+FIRST_SECONDS = 0.05
+LONGEST_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Backoff:
+    """A series of delays in seconds.
+
+    Args:
+        first_seconds: the upper bound of the first delay; every next one is twice as high.
+        longest_seconds: no delay is longer.
+        chance: returns numbers from 0 to 1; each delay lies between half its bound and its bound.
+    """
+
+    first_seconds: float = FIRST_SECONDS
+    longest_seconds: float = LONGEST_SECONDS
+    chance: Callable[[], float] = field(default=random.random, repr=False)
+    failures: int = 0
+
+    def next_seconds(self) -> float:
+        """Count one more failure and return how long to wait."""
+        # The exponent is bounded as well: 2.0 ** 1024 does not fit a float, and a client may try for weeks.
+        bound = min(self.first_seconds * 2.0 ** min(self.failures, 32), self.longest_seconds)
+        self.failures += 1
+        return bound * (0.5 + 0.5 * self.chance())
+
+    def reset(self) -> None:
+        """Something worked: the next failure waits the first delay again."""
+        self.failures = 0

@@ -1,0 +1,214 @@
+"""What a drain hands out: changes one at a time, or by the batch.
+
+Both come from the same rows. `ChangeFeed` turns a handout into events in the order of the wire, and moves the positions
+on with each event the caller takes; `ChangeBatch` is the rows as they are, with the positions after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from headwater.client.drainer import Handout
+from headwater.client.goals import Standing
+from headwater.protocol.events import Advanced, Ended, Marked
+from headwater.protocol.events import Event as Occurrence
+from headwater.protocol.position import FailoverLog, Position, place
+from headwater.wire.opcodes import Opcode
+
+
+class Mutation(NamedTuple):
+    """A document was stored.
+
+    Attributes:
+        vbucket, seqno: the place of the change.
+        rev_seqno: how many times the key has changed.
+        cas: the document's CAS.
+        datatype: bits 1 JSON, 2 snappy, 4 xattrs in front of the value.
+        snapshot_start, snapshot_end: the snapshot it came in, as the producer announced it.
+        flags: the application's own four bytes.
+        expiry: Unix seconds, 0 for never.
+    """
+
+    vbucket: int
+    seqno: int
+    rev_seqno: int
+    cas: int
+    datatype: int
+    key: bytes
+    value: bytes
+    snapshot_start: int
+    snapshot_end: int
+    flags: int
+    expiry: int
+
+
+class Deletion(NamedTuple):
+    """A document was deleted; the fields are those of a mutation, `delete_time` is Unix seconds, 0 if not told."""
+
+    vbucket: int
+    seqno: int
+    rev_seqno: int
+    cas: int
+    datatype: int
+    key: bytes
+    value: bytes
+    snapshot_start: int
+    snapshot_end: int
+    delete_time: int
+
+
+class Expiration(NamedTuple):
+    """A document ran out; the fields are those of a deletion."""
+
+    vbucket: int
+    seqno: int
+    rev_seqno: int
+    cas: int
+    datatype: int
+    key: bytes
+    value: bytes
+    snapshot_start: int
+    snapshot_end: int
+    delete_time: int
+
+
+class SnapshotMarker(NamedTuple):
+    """The changes that follow for this vbucket belong to one snapshot: consistent only when all of it was received.
+
+    `flags` are SnapshotFlag bits: 1 memory, 2 disk, 4 checkpoint.
+    """
+
+    vbucket: int
+    start_seqno: int
+    end_seqno: int
+    flags: int
+
+
+class StreamEnd(NamedTuple):
+    """Nothing more comes for this vbucket; `reason` is an EndReason: 0 the end asked for was reached."""
+
+    vbucket: int
+    reason: int
+
+
+Change: TypeAlias = Mutation | Deletion | Expiration
+Event: TypeAlias = Change | SnapshotMarker | StreamEnd
+
+
+@dataclass(frozen=True)
+class ChangeBatch:
+    """Rows, and where they lead.
+
+    Attributes:
+        records: one row per change, in the order of the wire; columns as in headwater.kernels.columns.SCHEMA. The
+            batch keeps its memory as long as it is referred to.
+        ended: the streams that ended in it; their rows are in it or were before.
+    """
+
+    records: pa.RecordBatch
+    ended: tuple[StreamEnd, ...]
+    _standing: Standing
+
+    @cached_property
+    def positions(self) -> dict[int, Position]:
+        """Where every vbucket of the drain stands after this batch; save this with what was made of the rows."""
+        return self._standing.positions()
+
+    def __len__(self) -> int:
+        """Rows in the batch."""
+        return int(self.records.num_rows)
+
+
+def batch_of(handout: Handout) -> ChangeBatch:
+    """Return a handout as a batch."""
+    ended = tuple(StreamEnd(event.vbucket, event.reason) for _, event in handout.events if isinstance(event, Ended))
+    return ChangeBatch(handout.records, ended, handout.standing)
+
+
+class _Place:
+    """Where one vbucket stands, event by event: what kernels/tracker.py keeps for rows."""
+
+    __slots__ = ("held_end", "held_start", "last")
+
+    def __init__(self, position: Position) -> None:
+        self.last = position.seqno
+        self.held_start, self.held_end = position.snapshot_start, position.snapshot_end
+        if self.held_start == self.last:
+            self.held_end = self.last
+
+    def enter(self, start: int, end: int) -> None:
+        """A snapshot begins; one that was cut short widens the range (kernels/tracker.py, enter_snapshot)."""
+        if self.held_start < self.last < self.held_end:
+            self.held_start, self.held_end = min(self.held_start, start), max(self.held_end, end)
+        else:
+            self.held_start, self.held_end = min(self.last, start), max(self.last, end)
+
+
+class ChangeFeed:
+    """Turns handouts into events, and knows where the caller stands after each."""
+
+    def __init__(self, start: Mapping[int, Position]) -> None:
+        self._places = {vbucket: _Place(position) for vbucket, position in start.items()}
+        self._logs: dict[int, FailoverLog] = {vb: position.failover_log for vb, position in start.items()}
+        self._start = start
+
+    def positions(self) -> dict[int, Position]:
+        """The positions after the last event that was taken, by vbucket."""
+        return {vb: self._position(vb, stands) for vb, stands in sorted(self._places.items())}
+
+    def _position(self, vbucket: int, stands: _Place) -> Position:
+        log, start = self._logs[vbucket], self._start[vbucket]
+        if stands.last == start.seqno and log is start.failover_log:
+            return start  # nothing came yet, not even the answer: what the caller gave us
+        return place(vbucket, stands.last, stands.held_start, stands.held_end, log)
+
+    def take(self, handout: Handout) -> Iterator[Event]:
+        """Yield the events of a handout in the order of the wire."""
+        self._logs.update(handout.standing.logs)
+        rows = _rows(handout.records)
+        done = 0
+        for row, occurrence in handout.events:
+            for _ in range(row - done):
+                yield self._moved(next(rows))
+            done = row
+            event = self._occurred(occurrence)
+            if event is not None:
+                yield event
+        for change in rows:
+            yield self._moved(change)
+
+    def _moved(self, change: Change) -> Change:
+        self._places[change.vbucket].last = change.seqno
+        return change
+
+    def _occurred(self, occurrence: Occurrence) -> Event | None:
+        match occurrence:
+            case Marked(vbucket, start, end, flags):
+                self._places[vbucket].enter(start, end)
+                return SnapshotMarker(vbucket, start, end, flags)
+            case Advanced(vbucket, seqno):
+                self._places[vbucket].last = seqno
+            case Ended(vbucket, reason):
+                return StreamEnd(vbucket, reason)
+        return None
+
+
+_SHARED = ("vbucket", "seqno", "rev_seqno", "cas", "datatype", "key", "value", "snapshot_start", "snapshot_end")
+
+
+def _rows(records: pa.RecordBatch) -> Iterator[Change]:
+    """Yield the rows of a batch as objects."""
+    opcodes, flags, expiries = (records.column(name).to_pylist() for name in ("opcode", "flags", "expiry"))
+    shared: Iterator[tuple[Any, ...]] = zip(*(records.column(name).to_pylist() for name in _SHARED), strict=True)
+    for opcode, fields, flag, expiry in zip(opcodes, shared, flags, expiries, strict=True):
+        if opcode == Opcode.DCP_MUTATION:
+            yield Mutation._make((*fields, flag, expiry))
+        elif opcode == Opcode.DCP_DELETION:
+            yield Deletion._make((*fields, expiry))
+        else:
+            yield Expiration._make((*fields, expiry))

@@ -1,0 +1,232 @@
+"""The nodes of one bucket: the map, and a key-value connection to each node that is needed.
+
+The first node of the connection string that answers gives the map. After that a map comes from whoever is asked, or
+with a NOT_MY_VBUCKET answer, and replaces the one we have if it is newer. A server without maps is a cluster of one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headwater.client.backoff import Backoff
+from headwater.client.pipeline import Pipeline, lost_write
+from headwater.client.routing import Address, ClusterMap, Target
+from headwater.errors import ConnectionLost, NotMyVbucket, OptionError, StatusError, TransportError
+from headwater.protocol.handshake import Login, refused, request
+from headwater.transport.waiting import Ready, Steps
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+
+SEQNO_ENTRY_BYTES = 10
+_ACTIVE = (1).to_bytes(4)
+_NO_MAP = frozenset({Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.KEY_ENOENT})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `connect` was told.
+
+    Args:
+        vbuckets: how many the bucket has, for servers without maps; None asks the server.
+        connect_timeout_seconds: for a connection and its handshake.
+        timeout_seconds: for one operation, retries included.
+        clock: seconds, monotonic.
+    """
+
+    target: Target
+    login: Login
+    vbuckets: int | None = None
+    connect_timeout_seconds: float = 5.0
+    timeout_seconds: float = 10.0
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+
+
+class Cluster:
+    """Connections and the map; all methods with `yield` are step generators."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.clock = settings, settings.clock
+        self._map: ClusterMap | None = None
+        self._links: dict[Address, Pipeline] = {}
+        self._opening: set[Address] = set()
+
+    @property
+    def map(self) -> ClusterMap:
+        """The newest map seen.
+
+        Raises:
+            ConnectionLost: not connected yet.
+        """
+        if self._map is None:
+            raise ConnectionLost(str(self.settings.target.seeds[0]), "not connected yet")
+        return self._map
+
+    def close(self) -> None:
+        """Close all connections."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def deadline(self) -> float:
+        """When an operation that begins now must be over."""
+        return self.clock() + self.settings.timeout_seconds
+
+    def link(self, address: Address) -> Steps[Pipeline]:
+        """Return an open connection to a node, made now if there is none."""
+        deadline = self.clock() + self.settings.connect_timeout_seconds
+        while address in self._opening and self.clock() < deadline:  # another task is at it
+            yield Ready((), min(deadline, self.clock() + 0.01))
+        link = self._links.get(address)
+        if link is not None and link.is_open and not link.is_stale:
+            return link
+        link = Pipeline(address, self.clock)
+        self._opening.add(address)
+        try:
+            yield from link.open(self.settings.login, self.settings.connect_timeout_seconds)
+        finally:
+            self._opening.discard(address)
+        self._links[address] = link
+        if link.greeting.config:
+            self.learn(link.greeting.config, address)
+        return link
+
+    def learn(self, config: bytes, source: Address) -> None:
+        """Take a map over if it is newer than ours."""
+        told = ClusterMap.from_json(config, source)
+        if self._map is None or told.rev > self._map.rev:
+            self._map = told
+
+    def connect(self) -> Steps[None]:
+        """Reach one node and get to know the others.
+
+        Raises:
+            TransportError: no node of the connection string could be reached; the error is that of the last.
+            StatusError: a node refused us.
+        """
+        lost: TransportError | None = None
+        for seed in self.settings.target.seeds:
+            try:
+                link = yield from self.link(seed)
+                if self._map is None:
+                    self._map = ClusterMap.single(seed, (yield from self._count_vbuckets(link)))
+            except TransportError as error:
+                lost = error
+            else:
+                return
+        raise lost or OptionError("connection", "", "a list of nodes")
+
+    def _count_vbuckets(self, link: Pipeline) -> Steps[int]:
+        if self.settings.vbuckets is not None:
+            return self.settings.vbuckets
+        seqnos = yield from self.seqnos_of(link)
+        if not seqnos:
+            raise OptionError(
+                "vbuckets", None, f"known: {link.address} has neither a map nor an active vbucket; give it"
+            )
+        return 1 << max(seqnos).bit_length()  # numbers of vbuckets are powers of two (kv.md 1.4)
+
+    def refresh(self) -> Steps[None]:
+        """Ask the nodes for their map, until one answers.
+
+        Raises:
+            TransportError: none did.
+        """
+        lost: TransportError | None = None
+        for address in dict.fromkeys((*self.map.nodes, *self.settings.target.seeds)):
+            try:
+                link = yield from self.link(address)
+                answer = yield from link.call(request(Opcode.GET_CLUSTER_CONFIG), self.deadline())
+            except TransportError as error:
+                lost = error
+                continue
+            if answer.status == Status.SUCCESS and answer.value:
+                self.learn(answer.value, address)
+            elif answer.status and answer.status not in _NO_MAP:
+                raise refused("fetch the cluster map", answer)
+            return
+        raise lost or ConnectionLost(str(self.settings.target.seeds[0]), "no node")
+
+    # ------------------------------------------------------------------ one request, routed and retried
+
+    def call(self, vbucket: int, asked: Frame, what: str, *, reads: bool = False) -> Steps[Frame]:
+        """Send a request to the node that owns its vbucket; returns the answer if it is a success.
+
+        Answers that say "not now" or "not here" are retried with a growing delay until the deadline. So is a
+        connection that could not be made, or that broke under a request that only `reads`; a write whose answer was
+        lost may have been carried out, so that is for the caller to decide.
+
+        Raises:
+            StatusError: the server said no, or still says "not now" at the deadline.
+            TransportError: no connection, or no answer in time.
+        """
+        deadline = self.deadline()
+        backoff = Backoff()
+        while True:
+            answer = yield from self._attempt(vbucket, asked, what, deadline, reads)
+            if isinstance(answer, Frame):
+                return answer
+            moment = self.clock() + backoff.next_seconds()
+            if moment >= deadline:
+                raise answer  # the last reason, once there is no time left
+            yield Ready((), moment)
+
+    def _attempt(
+        self, vbucket: int, asked: Frame, what: str, deadline: float, reads: bool
+    ) -> Steps[Frame | StatusError | TransportError]:
+        """Return the answer, or what is worth another attempt."""
+        owner = self.map.owner(vbucket)
+        if owner is None:
+            yield from self.refresh()
+            return NotMyVbucket(f"{what}: vbucket {vbucket} has no active node at present")
+        try:
+            link = yield from self.link(owner)
+        except TransportError as error:
+            return error
+        try:
+            answer = yield from link.call(asked, deadline)
+        except ConnectionLost as error:
+            if not reads:
+                raise lost_write(error, what) from None
+            return error
+        if answer.status == Status.SUCCESS:
+            return answer
+        refusal = refused(f"{what} (vbucket {vbucket})", answer)
+        if not refusal.retriable:
+            raise refusal
+        if answer.status == Status.NOT_MY_VBUCKET:
+            yield from self.relearn(answer.value, owner)
+        return refusal
+
+    def relearn(self, config: bytes, source: Address) -> Steps[None]:
+        """Take over the map that came with a NOT_MY_VBUCKET answer; without one, ask (kv.md: 07 carries the map)."""
+        before = self._map
+        if config.startswith(b"{"):
+            self.learn(config, source)
+        if self._map is before:
+            yield from self.refresh()
+
+    # ------------------------------------------------------------------ what a drain needs to know
+
+    def seqnos_of(self, link: Pipeline) -> Steps[dict[int, int]]:
+        """Return the high seqno of each active vbucket of a node."""
+        asked = request(Opcode.GET_ALL_VB_SEQNOS, extras=_ACTIVE)
+        answer = yield from link.call(asked, self.deadline())
+        if answer.status == Status.EINVAL:  # old servers take no state
+            answer = yield from link.call(request(Opcode.GET_ALL_VB_SEQNOS), self.deadline())
+        if answer.status or len(answer.value) % SEQNO_ENTRY_BYTES:
+            raise refused(f"fetch the seqnos of {link.address}", answer)
+        value = memoryview(answer.value)
+        entries = (value[at : at + SEQNO_ENTRY_BYTES] for at in range(0, len(value), SEQNO_ENTRY_BYTES))
+        return {int.from_bytes(entry[:2]): int.from_bytes(entry[2:]) for entry in entries}
+
+    def seqnos(self) -> Steps[dict[int, int]]:
+        """Return the high seqno of every active vbucket of the bucket, each from the node that owns it."""
+        found: dict[int, int] = {}
+        for address in self.map.nodes:
+            link = yield from self.link(address)
+            told = yield from self.seqnos_of(link)
+            found |= {vbucket: seqno for vbucket, seqno in told.items() if self.map.owner(vbucket) == address}
+        return dict(sorted(found.items()))

@@ -1,0 +1,277 @@
+"""A drain over all nodes of a bucket: one DCP connection per node, every change once, through failures.
+
+Nothing here waits by itself. Each connection is a worker (worker.py), a generator that runs until it has nothing to
+read; `advance` runs them in turn, hands out what gathered in the shared arena, and otherwise yields what all of them
+wait for. A vbucket is always in one of three places: with a worker, waiting to be tried again (`homeless`), or done.
+
+Where a stream stopped is where it is asked for again: rows in the arena count, since they are handed out before
+anything else happens. A rule that a producer broke is different: what gathered since the last batch is dropped, the
+error raised, and the positions stay where the caller's data ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headwater.client.cluster import Cluster
+from headwater.client.goals import Goal, Standing
+from headwater.client.options import DrainOptions
+from headwater.client.routing import Address
+from headwater.client.worker import AGAIN, Task, Worker
+from headwater.errors import (
+    HeadwaterError,
+    NotMyVbucket,
+    PeerSilent,
+    RemoteProtocolError,
+    RollbackRequired,
+    StatusError,
+    TransportError,
+    error_for,
+)
+from headwater.kernels.columns import Arena
+from headwater.protocol.events import Advanced, Diverged, Ended, Event, Marked, Opened, Refused
+from headwater.protocol.position import ENDLESS, FailoverLog, Position
+from headwater.transport.waiting import Ready, Steps
+from headwater.wire.dcp import EndReason
+from headwater.wire.status import Status
+
+FINAL = frozenset({EndReason.OK, EndReason.FILTER_EMPTY})
+
+
+@dataclass(frozen=True, slots=True)
+class Handout:
+    """What the caller gets at once: rows, the events among them as (row, event), and where it stands afterwards."""
+
+    records: pa.RecordBatch
+    events: list[tuple[int, Event]]
+    standing: Standing
+
+
+@dataclass(slots=True)
+class Homeless:
+    """A vbucket without a stream: when to try again, why it failed, and whether the map may be the reason."""
+
+    retry_at: float
+    error: HeadwaterError | None
+    stale_map: bool = False
+
+
+class Drainer:
+    """All of one drain; `advance` until it returns None."""
+
+    def __init__(
+        self, cluster: Cluster, start: Mapping[int, Position], ends: Mapping[int, int], options: DrainOptions
+    ) -> None:
+        self.cluster, self.options, self.clock = cluster, options, cluster.clock
+        self.arena = Arena(value_bytes=options.batch_bytes)
+        now = self.clock()
+        self.goals = {vb: Goal(position, ends.get(vb, ENDLESS)) for vb, position in start.items()}
+        self._homeless = {vb: Homeless(now, None) for vb in start}
+        self._workers: dict[Address, Worker] = {}
+        self._events: list[tuple[int, Event]] = []
+        self._logs: Mapping[int, FailoverLog] = {}
+        self._failure: HeadwaterError | None = None
+        self._bounded = all(goal.end_seqno != ENDLESS for goal in self.goals.values())
+        self._moved_at = self._waited_since = now
+        # Replaced, never changed: batches that were handed out keep theirs.
+        self._resting: Mapping[int, Position] = dict(start)
+        self.standing = Standing(self._resting, [], {})
+        self._steward = Task(self._house())
+
+    def close(self) -> None:
+        """Close all connections; positions stay readable."""
+        self._steward.close()
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+        self._homeless.clear()
+
+    # ------------------------------------------------------------------ running
+
+    def advance(self) -> Steps[Handout | None]:
+        """Return the next rows and events, None when all streams have ended.
+
+        The caller is taken to be done with everything handed out before: that is what gets acknowledged.
+        """
+        self._waited_since = now = self.clock()
+        for worker in self._workers.values():
+            worker.processed(now)
+        while True:
+            yield from self._run_workers()
+            if self.arena.rows or self._events:
+                return self._hand_out()
+            if self._failure is not None:
+                failure = self._failure
+                self.close()
+                raise failure
+            if all(goal.done for goal in self.goals.values()):
+                self.close()
+                return None
+            now = self.clock()
+            if self._gave_up(now):
+                return self._hand_out()
+            yield self._next_wait()
+
+    def _run_workers(self) -> Steps[None]:
+        """Run every worker until it waits or the arena is full, and find homes for the homeless."""
+        busy = True
+        while busy and self._failure is None:
+            busy = yield from self._steward.step()
+            for address, worker in list(self._workers.items()):
+                busy |= yield from self._run(address, worker)
+
+    def _run(self, address: Address, worker: Worker) -> Steps[bool]:
+        busy = False
+        try:
+            busy = yield from worker.step()
+        except RemoteProtocolError:
+            self.arena.batch()
+            self._events.clear()
+            self.close()
+            raise
+        except (TransportError, StatusError) as error:
+            if isinstance(error, StatusError) and not error.retriable:
+                self._failure = error
+            self._lose(address, error)
+            return True
+        self._take_events(worker)
+        if worker.idle:
+            del self._workers[address]
+            worker.close()
+        return busy
+
+    def _gave_up(self, now: float) -> bool:
+        """Whether the caller wants to hear that nothing came.
+
+        Raises:
+            PeerSilent: a drain with an end stands still although its nodes are alive.
+        """
+        patience, wait = self.options.patience_seconds, self.options.max_wait_seconds
+        if self._bounded and patience is not None and now >= self._moved_at + patience and self._workers:
+            self.close()
+            raise PeerSilent("a drain with an end", now - self._moved_at)
+        return wait is not None and now >= self._waited_since + wait
+
+    def _next_wait(self) -> Ready:
+        waits = [task.wait for task in (self._steward, *self._workers.values())]
+        moments = [wait.deadline for wait in waits] + [lost.retry_at for lost in self._homeless.values()]
+        if self.options.max_wait_seconds is not None:
+            moments.append(self._waited_since + self.options.max_wait_seconds)
+        if self._bounded and self.options.patience_seconds is not None and self._workers:
+            moments.append(self._moved_at + self.options.patience_seconds)
+        channels = tuple(channel for wait in waits for channel in wait.channels)
+        return Ready(channels, min((moment for moment in moments if moment is not None), default=None))
+
+    def _hand_out(self) -> Handout:
+        if self.arena.rows or self._events:
+            self._moved_at = self.clock()
+        parts = [worker.standing() for worker in self._workers.values() if worker.drain]
+        self.standing = Standing(self._resting, parts, self._logs)
+        events, self._events = self._events, []
+        return Handout(self.arena.batch(), events, self.standing)
+
+    # ------------------------------------------------------------------ vbuckets without a stream
+
+    def _house(self) -> Steps[None]:
+        """Give the homeless whose time has come to the worker of the node that owns them; for ever."""
+        while True:
+            now = self.clock()
+            due = [vb for vb, lost in self._homeless.items() if lost.retry_at <= now]
+            if any(self._homeless[vb].stale_map for vb in due):
+                try:
+                    yield from self.cluster.refresh()
+                except TransportError as error:
+                    self._displace(due, error, stale_map=True)
+                    due = []
+            for vbucket in due:
+                self._assign(vbucket)
+            yield AGAIN if due else Ready()
+
+    def _assign(self, vbucket: int) -> None:
+        owner = self.cluster.map.owner(vbucket)
+        if owner is None:
+            error = NotMyVbucket(f"vbucket {vbucket} has no active node at present")
+            self._displace([vbucket], error, stale_map=True)
+            return
+        del self._homeless[vbucket]
+        if owner not in self._workers:
+            self._workers[owner] = Worker(owner, self.cluster, self.arena, self.options)
+        self._workers[owner].assign(self.goals[vbucket].position, self.goals[vbucket].end_seqno)
+
+    def _displace(self, vbuckets: Iterable[int], error: HeadwaterError | None, *, stale_map: bool) -> None:
+        """Try these again later, all at once; one that failed for too long ends the drain."""
+        now = self.clock()
+        delays = [self.goals[vb].stumble(now) for vb in vbuckets]
+        retry_at = now + max(delays, default=0.0)
+        for vbucket in vbuckets:
+            self._homeless[vbucket] = Homeless(retry_at, error, stale_map)
+            since, patience = self.goals[vbucket].trouble_since, self.options.patience_seconds
+            if patience is not None and since is not None and now - since >= patience and self._failure is None:
+                self._failure = error or PeerSilent(f"vbucket {vbucket}", now - since)
+
+    def _lose(self, address: Address, error: HeadwaterError) -> None:
+        """A connection is gone: what it had not finished goes on elsewhere, or here again."""
+        worker = self._workers.pop(address)
+        self._take_events(worker)
+        for vbucket in worker.vbuckets:
+            self._rest(worker, vbucket)
+        worker.close()
+        self._displace([*worker.vbuckets, *worker.todo], error, stale_map=True)
+
+    def _rest(self, worker: Worker, vbucket: int) -> None:
+        """Keep where a stream came to, now that it is over."""
+        self.goals[vbucket].position = position = worker.position(vbucket)
+        self._resting = {**self._resting, vbucket: position}
+
+    # ------------------------------------------------------------------ what became of the streams
+
+    def _take_events(self, worker: Worker) -> None:
+        for row, event in worker.take_events():
+            self._take(worker, row, event)
+
+    def _take(self, worker: Worker, row: int, event: Event) -> None:
+        goal = self.goals[event.vbucket]
+        match event:
+            case Opened(vbucket):
+                goal.opened_at = self.clock()
+                self._logs = {**self._logs, vbucket: worker.log(vbucket)}
+            case Marked() | Advanced():
+                self._events.append((row, event))
+            case Ended(vbucket, reason):
+                self._rest(worker, vbucket)
+                worker.release(vbucket)
+                self._ended(row, event, reason)
+            case Diverged(vbucket, requested, common, reason):
+                worker.release(vbucket)
+                self._failure = self._failure or RollbackRequired(vbucket, requested, common, reason)
+            case Refused():
+                worker.release(event.vbucket)
+                self._refused(worker, event)
+
+    def _ended(self, row: int, event: Ended, reason: int) -> None:
+        """dcp.md 2.6: 0 done; 2 fetch the cluster map; 4, 5 retry with backoff; 6 re-request (expect a rollback);
+        7 nothing left; 8 give up. 1 is treated as 2 (UPR used 1 for it), an unknown number as well."""
+        if reason in FINAL:
+            self.goals[event.vbucket].done = True
+            self._events.append((row, event))
+        elif reason == EndReason.LOST_PRIVILEGES:
+            self._failure = self._failure or error_for(Status.EACCESS, f"stream of vbucket {event.vbucket}")
+        else:
+            stale = reason not in (EndReason.SLOW, EndReason.BACKFILL_FAIL, EndReason.ROLLBACK)
+            said = f"the node ended the stream of vbucket {event.vbucket} (reason {reason})"
+            self._displace([event.vbucket], error_for(Status.ETMPFAIL, said), stale_map=stale)
+
+    def _refused(self, worker: Worker, event: Refused) -> None:
+        told = event.body[:200].decode(errors="replace") if not event.body.startswith(b"{") else ""
+        what = f"stream request for vbucket {event.vbucket} to {worker.address}" + (f" ({told})" if told else "")
+        error = error_for(event.status, what)
+        if not error.retriable:
+            self._failure = self._failure or error
+            return
+        moved = event.status == Status.NOT_MY_VBUCKET
+        if moved and event.body.startswith(b"{"):
+            self.cluster.learn(event.body, worker.address)
+        self._displace([event.vbucket], error, stale_map=moved)

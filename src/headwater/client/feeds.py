@@ -1,0 +1,125 @@
+"""The iterators a caller holds while draining, blocking and asyncio: a drain, advanced when the caller asks.
+
+Asking for the next one says that everything before it was processed; that is what gets acknowledged, and what the
+positions cover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Self
+
+from headwater.client.changes import ChangeBatch, ChangeFeed, Event, batch_of
+from headwater.client.drainer import Drainer, Handout
+from headwater.protocol.position import Position
+from headwater.transport import blocking
+from headwater.transport.aio import Waiters
+
+
+class _Feed:
+    """A drain that is closed at the end of a `with` block."""
+
+    def __init__(self, drainer: Drainer) -> None:
+        self._drainer = drainer
+
+    def close(self) -> None:
+        """Close the drain's connections; `positions` stay readable. May be called again."""
+        self._drainer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _advance(self) -> Handout | None:
+        return blocking.run(self._drainer.advance(), self._drainer.clock)
+
+
+class _BatchPositions(_Feed):
+    @property
+    def positions(self) -> dict[int, Position]:
+        """Where every vbucket stands after the last batch that was returned."""
+        return self._drainer.standing.positions()
+
+
+class _EventPositions(_Feed):
+    def __init__(self, drainer: Drainer) -> None:
+        super().__init__(drainer)
+        self._feed = ChangeFeed(drainer.standing.positions())
+        self._pending: Iterator[Event] = iter(())
+
+    @property
+    def positions(self) -> dict[int, Position]:
+        """Where every vbucket stands after the last event that was returned."""
+        return self._feed.positions()
+
+
+class Batches(_BatchPositions, Iterator[ChangeBatch]):
+    """An iterator over batches of changes; ends when all streams have ended."""
+
+    def __next__(self) -> ChangeBatch:
+        """Return the next batch, blocking while nothing changes; what came before it counts as processed."""
+        if (handout := self._advance()) is None:
+            raise StopIteration
+        return batch_of(handout)
+
+
+class Changes(_EventPositions, Iterator[Event]):
+    """An iterator over changes one at a time; ends when all streams have ended."""
+
+    def __next__(self) -> Event:
+        """Return the next event, blocking while nothing changes."""
+        while (event := next(self._pending, None)) is None:
+            if (handout := self._advance()) is None:
+                raise StopIteration
+            self._pending = self._feed.take(handout)
+        return event
+
+
+class _Async(_Feed):
+    """A feed that is advanced inside an event loop."""
+
+    def __init__(self, drainer: Drainer, waiters: Waiters) -> None:
+        super().__init__(drainer)
+        self._waiters = waiters
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the drain's connections; `positions` stay readable. May be called again."""
+        super().close()
+        self._waiters.sweep()
+
+    async def _advance_async(self) -> Handout:
+        handout = await self._waiters.run(self._drainer.advance())
+        if handout is None:
+            raise StopAsyncIteration
+        return handout
+
+
+class AsyncBatches(_Async, _BatchPositions, AsyncIterator[ChangeBatch]):
+    """An asynchronous iterator over batches of changes."""
+
+    async def __anext__(self) -> ChangeBatch:
+        """Return the next batch; cancelling loses nothing, the next call goes on."""
+        return batch_of(await self._advance_async())
+
+
+class AsyncChanges(_Async, _EventPositions, AsyncIterator[Event]):
+    """An asynchronous iterator over changes one at a time."""
+
+    async def __anext__(self) -> Event:
+        """Return the next event; cancelling loses nothing, the next call goes on."""
+        while (event := next(self._pending, None)) is None:
+            self._pending = self._feed.take(await self._advance_async())
+        return event

@@ -1,0 +1,169 @@
+"""One connection to one node: made, greeted, and then used frame by frame or handed to a drain.
+
+All methods with `yield` are step generators (transport/waiting.py): they say what they wait for. Every wait has a
+deadline, so a node that accepts and then says nothing is an error, never a hang.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from headwater.client.routing import Address
+from headwater.errors import ConnectionLost, PeerSilent
+from headwater.protocol.handshake import Conversation, Greeting, Login, expect, greet
+from headwater.transport.channel import Channel
+from headwater.transport.inbox import Inbox
+from headwater.transport.waiting import Ready, Resolve, Steps
+from headwater.wire.header import HEADER_BYTES, Frame, lengths
+from headwater.wire.opcodes import Opcode
+
+Result = TypeVar("Result")
+NONCE_BYTES = 18
+
+
+class Link:
+    """A connection, from nothing to closed.
+
+    Attributes:
+        address: the node.
+        greeting: what `open` agreed on.
+        inbox: received bytes.
+        heard_at: when something arrived last.
+    """
+
+    def __init__(self, address: Address, clock: Callable[[], float]) -> None:
+        self.address, self.clock = address, clock
+        self.inbox = Inbox()
+        self.greeting = Greeting(frozenset(), None)
+        self._channel: Channel | None = None
+        self.heard_at, self._opaque = clock(), 0
+
+    @property
+    def channel(self) -> Channel:
+        """The socket.
+
+        Raises:
+            ConnectionLost: there is none (any more).
+        """
+        if self._channel is None or self._channel.fileno() < 0:
+            raise ConnectionLost(str(self.address), "the connection is closed")
+        return self._channel
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._channel is not None and self._channel.fileno() >= 0
+
+    def close(self) -> None:
+        """Close the connection; may be called again."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def open(self, login: Login, timeout_seconds: float) -> Steps[None]:
+        """Connect and greet, all of it within the timeout.
+
+        Raises:
+            TransportError: no connection, or no answer in time.
+            StatusError, RemoteProtocolError: as `greet`.
+        """
+        deadline = self.clock() + timeout_seconds
+        try:
+            yield from self._connect(deadline)
+            fresh = replace(login, nonce=secrets.token_urlsafe(NONCE_BYTES))
+            self.greeting = yield from self.converse(greet(fresh), deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, deadline: float) -> Steps[None]:
+        found = yield Resolve(*self.address)
+        if isinstance(found, OSError):
+            raise ConnectionLost(str(self.address), found.strerror or str(found)) from None
+        lost: ConnectionLost | None = None
+        for target in found:
+            try:
+                self._channel = Channel(str(self.address), target)
+                while not self._channel.connected():
+                    yield from self.wait(deadline)
+            except ConnectionLost as error:
+                lost = error
+            else:
+                return
+        raise lost or ConnectionLost(str(self.address), "the name has no address")
+
+    def wait(self, deadline: float) -> Steps[None]:
+        """Wait for the channel.
+
+        Raises:
+            PeerSilent: the deadline has come first.
+        """
+        now = self.clock()
+        if now >= deadline:
+            self.close()
+            raise PeerSilent(str(self.address), now - self.heard_at)
+        yield Ready((self.channel,), deadline)
+
+    def converse(self, conversation: Conversation[Result], deadline: float) -> Steps[Result]:
+        """Hold a conversation of requests and their answers; returns what it agreed on."""
+        try:
+            asked = next(conversation)
+            while True:
+                answer = yield from self.ask(asked, deadline)
+                asked = conversation.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+    def ask(self, asked: Frame, deadline: float) -> Steps[Frame]:
+        """Send one request and return its answer; no-ops of the peer are answered meanwhile."""
+        self._opaque = (self._opaque + 1) & 0xFFFF_FFFF
+        request = replace(asked, opaque=self._opaque)
+        self.channel.send(request.encode())
+        while True:
+            while (frame := self.next_frame()) is None:
+                yield from self.receive(deadline)
+            if frame.is_response or frame.opcode != Opcode.DCP_NOOP:
+                return expect(request, frame)
+            self.channel.send(replace(frame, magic=0x81).encode())
+
+    def next_frame(self) -> Frame | None:
+        """Take the next whole frame out of the inbox, None when there is none.
+
+        Raises:
+            BadFrame: the bytes are no frames.
+        """
+        unread = self.inbox.unread
+        if len(unread) < HEADER_BYTES:
+            return None
+        size = lengths(unread).frame
+        if len(unread) < size:
+            return None
+        frame = Frame.decode(unread[:size])
+        self.inbox.consume(size)
+        return frame
+
+    def receive(self, deadline: float) -> Steps[None]:
+        """Receive something into the inbox, whatever was kept for sending goes out meanwhile.
+
+        Raises:
+            ConnectionLost: the peer closed the connection.
+            PeerSilent: nothing came until the deadline.
+        """
+        while (count := self.fill()) is None:
+            self.channel.flush()
+            yield from self.wait(deadline)
+        if count == 0:
+            self.close()
+            raise ConnectionLost(str(self.address), "the node closed the connection")
+
+    def fill(self, needed: int = 0) -> int | None:
+        """Receive what is there now; as `Inbox.fill`."""
+        unread = self.inbox.unread
+        if not needed and len(unread) >= HEADER_BYTES:
+            needed = lengths(unread).frame
+        count = self.inbox.fill(self.channel, needed or HEADER_BYTES)
+        if count:
+            self.heard_at = self.clock()
+        return count

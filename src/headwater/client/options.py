@@ -1,0 +1,71 @@
+"""How to drain: the options of `changes` and `batches`, with their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from headwater.errors import OptionError
+from headwater.protocol.position import Position
+
+Start: TypeAlias = Mapping[int, Position] | Literal["now"] | None
+"""Where to begin: saved positions by vbucket, the present, or None for the whole history."""
+
+Until: TypeAlias = Mapping[int, int] | Literal["now"] | None
+"""Where to end: a seqno by vbucket, the present, or None for never."""
+
+MEBI = 1 << 20
+NAME_BYTES_MAX = 200
+WINDOW_BYTES_MAX = 0xFFFF_FFFF
+BATCH_BYTES_MAX = 256 * MEBI
+NOOP_SECONDS = (0.1, 10_800.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainOptions:
+    """How to drain.
+
+    Args:
+        name: of the DCP connections, at most 200 bytes; a second connection of the same name ends the first. Empty
+            for a name of our own.
+        window_bytes: how much a node may send before it hears that it was processed; 0 for no limit.
+        noop_interval_seconds: the node says something at least this often; twice as long a silence is a dead node.
+        batch_bytes: about the size of a batch; 1 to 4 MiB stay in the processor's cache.
+        xattrs: deliver extended attributes (datatype bit 4) in front of the value.
+        no_value: deliver keys and metadata only.
+        patience_seconds: how long a vbucket may fail without coming on before its last error is raised, and how long
+            a drain with an end may stand still; None for ever.
+        max_wait_seconds: hand out an empty batch when nothing came for so long; None never does.
+        answer_seconds: how long a node may take to answer a stream request.
+        markers: report snapshot markers as events.
+
+    Raises:
+        OptionError: a value out of its bounds.
+    """
+
+    name: str = ""
+    window_bytes: int = 10 * MEBI
+    noop_interval_seconds: float = 20.0
+    batch_bytes: int = MEBI
+    xattrs: bool = False
+    no_value: bool = False
+    patience_seconds: float | None = 60.0
+    max_wait_seconds: float | None = None
+    answer_seconds: float = 30.0
+    markers: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.name.encode()) > NAME_BYTES_MAX:
+            raise OptionError("name", self.name, f"at most {NAME_BYTES_MAX} bytes")
+        _bounded("window_bytes", self.window_bytes, 0, WINDOW_BYTES_MAX)
+        _bounded("noop_interval_seconds", self.noop_interval_seconds, *NOOP_SECONDS)
+        _bounded("batch_bytes", self.batch_bytes, 1, BATCH_BYTES_MAX)
+        for name in ("patience_seconds", "max_wait_seconds", "answer_seconds"):
+            if (seconds := getattr(self, name)) is not None:
+                _bounded(name, seconds, 0, float("inf"))
+
+
+def _bounded(name: str, number: float, lowest: float, highest: float) -> None:
+    if not lowest <= number <= highest:
+        raise OptionError(name, number, f"a number from {lowest:g} to {highest:g}")

@@ -1,0 +1,146 @@
+"""Many requests in flight on one key-value connection, each answer given to whoever asked.
+
+Requests carry an opaque of their own, answers bring it back. Whoever waits reads for everybody: frames are sorted into
+the flights they belong to, and a waiter looks into its own. So twenty asyncio tasks share a connection without a lock,
+and a blocking client uses the same code alone.
+
+A `Bulk` is a run of quiet requests with consecutive opaques and a no-op behind them: what succeeds is not answered,
+what fails is, and the no-op's answer says that all of it was dealt with (kv.md: "send a NOOP to flush a pipeline").
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from headwater.client.link import Link
+from headwater.client.routing import Address
+from headwater.errors import ConnectionLost, HeadwaterError, RemoteProtocolError
+from headwater.transport.waiting import Steps
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode, name_of
+
+OPAQUE_MAX = 0xFFFF_FFFF
+
+
+@dataclass(slots=True)
+class Flight:
+    """One request under way, and the answers that came for it."""
+
+    opcode: int
+    frames: deque[Frame] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class Bulk:
+    """A run of quiet requests: the opaques from `first` up to that of the no-op, and the answers that came."""
+
+    first: int
+    noop: int
+    frames: list[Frame] = field(default_factory=list)
+    done: bool = False
+
+
+class Pipeline(Link):
+    """A link that is used for key-value requests."""
+
+    def __init__(self, address: Address, clock: Callable[[], float]) -> None:
+        super().__init__(address, clock)
+        self._flights: dict[int, Flight] = {}
+        self._bulks: deque[Bulk] = deque()
+        self._abandoned: dict[int, int] = {}  # opaque to opcode: nobody waits any more, the answer may still come
+
+    def reserve(self, count: int) -> int:
+        """Return the first of `count` consecutive opaques."""
+        if self._opaque + count > OPAQUE_MAX:
+            self._opaque = 0
+        first = self._opaque + 1
+        self._opaque += count
+        return first
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the node has closed the connection while it was idle; asked before a request goes out on it."""
+        if self._flights or self._bulks:
+            return False
+        with suppress(ConnectionLost):
+            return self.fill() == 0
+        return True
+
+    def call(self, asked: Frame, deadline: float) -> Steps[Frame]:
+        """Send a request and return its one answer, whatever its status."""
+        frames = yield from self.call_until(asked, lambda frame: True, deadline)
+        return frames[-1]
+
+    def call_until(self, asked: Frame, last: Callable[[Frame], bool], deadline: float) -> Steps[list[Frame]]:
+        """Send a request and return its answers, up to the one that `last` says is the last (STAT has many)."""
+        opaque = self.reserve(1)
+        found: list[Frame] = []
+        flight = self._flights[opaque] = Flight(asked.opcode)
+        try:
+            self.channel.send(replace(asked, opaque=opaque).encode())
+            while not found or not last(found[-1]):
+                while not flight.frames:
+                    yield from self._listen(deadline)
+                found.append(flight.frames.popleft())
+        except GeneratorExit:
+            self._abandoned[opaque] = asked.opcode
+            raise
+        finally:
+            del self._flights[opaque]
+        return found
+
+    def send_bulk(self, first: int, count: int, requests: bytes) -> Bulk:
+        """Send encoded quiet requests with the opaques first to first + count - 1; `reserve(count + 1)` gave them."""
+        bulk = Bulk(first, first + count)
+        self._bulks.append(bulk)
+        noop = Frame(0x80, Opcode.NOOP, opaque=bulk.noop)
+        self.channel.send(requests + noop.encode())
+        return bulk
+
+    def finish_bulk(self, bulk: Bulk, deadline: float) -> Steps[list[Frame]]:
+        """Wait until all of it was dealt with; returns the answers, in the order they came."""
+        while not bulk.done:
+            yield from self._listen(deadline)
+        return bulk.frames
+
+    def _listen(self, deadline: float) -> Steps[None]:
+        """Receive once and sort what came. The connection is of no use after an error: it is closed."""
+        try:
+            yield from self.receive(deadline)
+            while (frame := self.next_frame()) is not None:
+                self._sort(frame)
+        except HeadwaterError:
+            self.close()
+            raise
+
+    def _sort(self, frame: Frame) -> None:
+        flight = self._flights.get(frame.opaque)
+        if not frame.is_response:
+            raise RemoteProtocolError(f"{name_of(frame.opcode)}: a request, on a connection where we ask")
+        if flight is not None and flight.opcode == frame.opcode:
+            flight.frames.append(frame)
+        elif bulk := next((bulk for bulk in self._bulks if bulk.first <= frame.opaque <= bulk.noop), None):
+            self._sort_bulk(bulk, frame)
+        elif self._abandoned.pop(frame.opaque, None) != frame.opcode:
+            raise RemoteProtocolError(
+                f"{name_of(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
+            )
+
+    def _sort_bulk(self, bulk: Bulk, frame: Frame) -> None:
+        if frame.opaque != bulk.noop:
+            bulk.frames.append(frame)
+        elif frame.opcode != Opcode.NOOP:
+            raise RemoteProtocolError(f"{name_of(frame.opcode)}: the answer to a no-op (opaque {frame.opaque})")
+        else:
+            bulk.done = True
+            self._bulks.remove(bulk)
+
+
+def lost_write(error: ConnectionLost, what: str) -> ConnectionLost:
+    """Return the error for a write whose answer never came: whether it happened is not known."""
+    return ConnectionLost(
+        error.peer, f"{error.reason}; whether {what} was stored is not known, read it before retrying"
+    )

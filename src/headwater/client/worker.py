@@ -1,0 +1,204 @@
+"""One DCP connection of a drain: opened, set up, and read until its streams are over.
+
+A worker runs in steps: `step` goes on until there is nothing to read, or the arena is full. `wait` is what it waits
+for, `busy` says that it wants to be stepped again at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.client.cluster import Cluster
+from headwater.client.goals import Part
+from headwater.client.link import Link
+from headwater.client.options import DrainOptions
+from headwater.client.routing import Address
+from headwater.errors import ConnectionLost
+from headwater.kernels.columns import Arena
+from headwater.kernels.tracker import HELD_END, HELD_START, LAST
+from headwater.protocol.drain import Drain
+from headwater.protocol.events import Event, Phase
+from headwater.protocol.handshake import DCP_FEATURES, Opening, open_producer
+from headwater.protocol.position import FailoverLog, Position
+from headwater.transport.waiting import Ready, Resolve, Steps
+from headwater.wire.dcp import OpenFlag
+from headwater.wire.features import Feature
+
+SERVER_IDLE_SECONDS = 360.0
+"""How long a node may be silent that keeps a no-op interval of its own (dcp.md 6: dcp_idle_timeout)."""
+
+HELD = [LAST, HELD_START, HELD_END]
+AGAIN = Ready()
+"""What a task yields to be stepped again at once."""
+
+
+class Task:
+    """A step generator that runs beside others.
+
+    Attributes:
+        wait: what it waits for.
+    """
+
+    def __init__(self, steps: Steps[None]) -> None:
+        self._steps = steps
+        self.wait = AGAIN
+
+    def step(self) -> Steps[bool]:
+        """Run until it waits; True when it wants to go on at once. Looking up a name holds up the others."""
+        asked = next(self._steps)
+        while isinstance(asked, Resolve):
+            asked = self._steps.send((yield asked))
+        self.wait = asked
+        return asked is AGAIN
+
+    def close(self) -> None:
+        """Give it up."""
+        self._steps.close()
+
+
+class Worker(Task):
+    """The drain of one node.
+
+    Attributes:
+        address: the node.
+        vbuckets: those with a stream here, asked for or open.
+        todo: those to be asked for when the connection is ready: vbucket to (position, end seqno).
+    """
+
+    def __init__(self, address: Address, cluster: Cluster, arena: Arena, options: DrainOptions) -> None:
+        super().__init__(self._serve())
+        self.address = address
+        self.vbuckets: dict[int, None] = {}
+        self.todo: dict[int, tuple[Position, int]] = {}
+        self._cluster, self._arena, self._options = cluster, arena, options
+        self._link = Link(address, cluster.clock)
+        self.drain: Drain | None = None
+        self._open_streams: NDArray[np.int64] | None = None  # made again when it changes
+
+    def assign(self, position: Position, end_seqno: int) -> None:
+        """Take a vbucket over."""
+        self.todo[position.vbucket] = (position, end_seqno)
+
+    def release(self, vbucket: int) -> None:
+        """The stream is over."""
+        self.vbuckets.pop(vbucket, None)
+        self._open_streams = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing left to do here."""
+        return not self.vbuckets and not self.todo
+
+    def close(self) -> None:
+        """Close the connection."""
+        super().close()
+        self._link.close()
+
+    def position(self, vbucket: int) -> Position:
+        """Where the stream of one of `vbuckets` stands."""
+        return self._drain.position(vbucket)
+
+    def log(self, vbucket: int) -> FailoverLog:
+        """The failover log that came with the stream of one of `vbuckets`."""
+        return self._drain.streams[vbucket].failover_log
+
+    @property
+    def _drain(self) -> Drain:
+        if self.drain is None:
+            raise ConnectionLost(str(self.address), "not connected yet")
+        return self.drain
+
+    def take_events(self) -> Iterable[tuple[int, Event]]:
+        """Return what became of streams since the last call."""
+        if self.drain is None or not self.drain.events:
+            return ()
+        events, self.drain.events = self.drain.events, []
+        self._open_streams = None
+        return events
+
+    def standing(self) -> Part:
+        """Return the numbers of all open streams at this moment."""
+        drain = self._drain
+        if self._open_streams is None:
+            still_open = [vb for vb in self.vbuckets if drain.streams[vb].phase is Phase.OPEN]
+            self._open_streams = np.array(still_open, np.int64)
+        return Part(self._open_streams, drain.table.rows[self._open_streams[:, None], HELD])
+
+    def processed(self, now: float) -> None:
+        """The caller is done with what was handed out."""
+        if self.drain is not None:
+            self.drain.processed(now)
+
+    # ------------------------------------------------------------------ running
+
+    def _serve(self) -> Steps[None]:
+        """All of the connection's life; it ends by an error or by `close`."""
+        self.drain = drain = yield from self._open()
+        inbox = self._link.inbox
+        while True:
+            now = self._cluster.clock()
+            self._ask(drain, now)
+            if drain.full or len(inbox.unread) >= drain.needed:
+                inbox.consume(drain.receive(inbox.unread, now))
+                yield Ready() if drain.full else AGAIN
+                continue
+            count = self._link.fill(drain.needed)
+            if count == 0:
+                raise ConnectionLost(str(self.address), "the node closed the connection")
+            if count is None:
+                drain.tick(now)
+                self._link.channel.send(drain.data_to_send())
+                self._link.channel.flush()
+                yield Ready((self._link.channel,), drain.deadline)
+
+    def _ask(self, drain: Drain, now: float) -> None:
+        """Request the streams that are to do, and send whatever else is due."""
+        for vbucket, (position, end_seqno) in self.todo.items():
+            drain.request(position, end_seqno, now)
+            self.vbuckets[vbucket] = None
+        self.todo.clear()
+        self._link.channel.send(drain.data_to_send())
+
+    def _open(self) -> Steps[Drain]:
+        settings, options = self._cluster.settings, self._options
+        features = DCP_FEATURES + ((Feature.XATTR,) if options.xattrs else ())
+        yield from self._link.open(replace(settings.login, features=features), settings.connect_timeout_seconds)
+        if self._link.greeting.config:
+            self._cluster.learn(self._link.greeting.config, self.address)
+        deadline = self._cluster.clock() + settings.connect_timeout_seconds
+        accepted = yield from self._link.converse(open_producer(opening(options)), deadline)
+        return Drain(
+            self._arena,
+            str(self.address),
+            window_bytes=options.window_bytes if "connection_buffer_size" in accepted else 0,
+            silence_seconds=silence_seconds(accepted, options.noop_interval_seconds),
+            answer_seconds=options.answer_seconds,
+            now=self._cluster.clock(),
+            markers=options.markers,
+        )
+
+
+def opening(options: DrainOptions) -> Opening:
+    """Return what to open and negotiate for these options."""
+    flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
+    if options.xattrs:
+        flags |= OpenFlag.INCLUDE_XATTRS
+    if options.no_value:
+        flags |= OpenFlag.NO_VALUE
+    controls = [("enable_noop", "true"), ("set_noop_interval", f"{options.noop_interval_seconds:g}")]
+    if options.window_bytes:
+        controls.append(("connection_buffer_size", str(options.window_bytes)))
+    # Needs the delete times asked for above; where it is refused, what ran out arrives as a deletion (dcp.md 4).
+    controls.append(("enable_expiry_opcode", "true"))
+    return Opening(options.name, flags, optional=tuple(controls))
+
+
+def silence_seconds(accepted: frozenset[str], interval_seconds: float) -> float | None:
+    """How long a node may be silent: two no-op intervals (dcp.md 6); None if it sends no no-ops at all."""
+    if "enable_noop" not in accepted:
+        return None
+    return 2 * interval_seconds if "set_noop_interval" in accepted else SERVER_IDLE_SECONDS

@@ -1,0 +1,356 @@
+"""The consumer's end of a DCP connection, from the first stream request on: bytes in, rows and events out.
+
+The kernels do the bulk: every change is checked against its stream and becomes a row of the arena (kernels/decode.py).
+What remains comes here one frame at a time, with the row it came before: answers to stream requests, markers, ends,
+no-ops. No socket, no thread, no clock; what must be sent is collected for `data_to_send`, time is an argument, and
+`deadline` says when `tick` wants to be called.
+
+A stream's life: ASKED until its request is answered, then OPEN until it ends. Whatever a stream came to is an event:
+
+    Opened    accepted, with the failover log                 Refused   the request was answered with a status
+    Ended     the producer's STREAM_END                       Diverged  ROLLBACK: the histories differ
+
+The caller decides what to do about it. A broken rule is a RemoteProtocolError that names opcode and numbers.
+Source: dcp.md 2, 6, 7 and 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headwater.errors import PeerSilent, RemoteProtocolError
+from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
+from headwater.kernels.tracker import HELD_END, HELD_START, LAST
+from headwater.protocol.events import Advanced, Diverged, Ended, Event, Marked, Opened, Phase, Refused
+from headwater.protocol.position import ENDLESS, FailoverLog, Position, place
+from headwater.protocol.window import ConsumerWindow
+from headwater.wire import dcp
+from headwater.wire.header import HEADER, HEADER_BYTES, Frame, Magic, lengths
+from headwater.wire.opcodes import Opcode, name_of
+from headwater.wire.status import Status
+
+LOG_ENTRIES_MAX = 1024
+"""Real failover logs hold 25 entries at most; a longer one would be kept with every position."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """One vbucket's stream on this connection.
+
+    Attributes:
+        asked: the position the request was made from.
+        histories: uuids still to be tried if the producer does not know the first (dcp.md 9).
+        failover_log: as of the last answer, or of the position.
+    """
+
+    vbucket: int
+    opaque: int
+    asked: Position
+    end_seqno: int
+    histories: list[int]
+    failover_log: FailoverLog
+    asked_at: float
+    phase: Phase = Phase.ASKED
+
+
+class Drain:
+    """All streams of one connection.
+
+    Args:
+        arena: where rows go; may be shared with other connections of the same thread.
+        peer: "host:port", for messages.
+        window_bytes: the flow-control window that was agreed; 0 for none.
+        silence_seconds: how long the producer may say nothing at all; None without no-ops.
+        answer_seconds: how long a stream request may remain unanswered.
+        now: the time.
+        markers: whether snapshot markers are wanted as events.
+
+    Attributes:
+        events: (row, event) pairs in order: the event came before the row with that number. The caller clears it.
+        full: the arena has no room for the next change; take the batch, then call `receive` with the rest.
+        needed: bytes of the frame that is incomplete: the receive buffer must be able to hold them.
+        heard_at: when the last bytes arrived.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        peer: str,
+        *,
+        window_bytes: int,
+        silence_seconds: float | None,
+        answer_seconds: float,
+        now: float,
+        markers: bool = False,
+    ) -> None:
+        self.arena, self.peer = arena, peer
+        self.table = StreamTable()
+        self.window = ConsumerWindow(window_bytes)
+        self.streams: dict[int, Stream] = {}
+        self.events: list[tuple[int, Event]] = []
+        self.full, self.needed, self.heard_at = False, HEADER_BYTES, now
+        self._silence_seconds, self._answer_seconds = silence_seconds, answer_seconds
+        self._markers = markers
+        self._asked: dict[int, Stream] = {}  # by opaque, in the order of asking
+        self._acks: dict[int, tuple[int, int]] = {}  # vbucket: (end of snapshot, opaque) of markers to answer
+        self._opaque = 0
+        self._outgoing: list[bytes] = []
+
+    # ------------------------------------------------------------------ what the caller asks for
+
+    def request(self, position: Position, end_seqno: int, now: float) -> None:
+        """Ask for the changes of a vbucket after `position`, up to the snapshot that holds `end_seqno`."""
+        begun = [uuid for uuid, seqno in position.failover_log if seqno <= position.seqno]
+        histories = begun[begun.index(position.vb_uuid) + 1 :] if position.vb_uuid in begun else []
+        stream = Stream(position.vbucket, 0, position, end_seqno, histories, position.failover_log, now)
+        self._ask(stream, position.vb_uuid, now)
+
+    def _ask(self, stream: Stream, vb_uuid: int, now: float) -> None:
+        self._opaque += 1
+        stream.opaque, stream.asked_at, asked = self._opaque, now, stream.asked
+        self.streams[stream.vbucket] = self._asked[stream.opaque] = stream
+        self.table.open(stream.vbucket, stream.opaque, asked.seqno, asked.snapshot_start, asked.snapshot_end)
+        request = dcp.StreamRequest(
+            vbucket=stream.vbucket,
+            opaque=stream.opaque,
+            start_seqno=asked.seqno,
+            # A start beyond the end is ERANGE before histories are compared (dcp.md 2.4, step 7).
+            end_seqno=max(stream.end_seqno, asked.seqno),
+            vb_uuid=vb_uuid,
+            snap_start_seqno=asked.snapshot_start,
+            snap_end_seqno=asked.snapshot_end,
+        )
+        self._outgoing.append(request.encode())
+
+    def position(self, vbucket: int) -> Position:
+        """Where a stream stands, rows in the arena included."""
+        stream = self.streams[vbucket]
+        if stream.phase is Phase.ASKED:
+            return stream.asked
+        row = self.table.rows[vbucket]
+        return place(vbucket, int(row[LAST]), int(row[HELD_START]), int(row[HELD_END]), stream.failover_log)
+
+    def processed(self, now: float) -> None:
+        """The caller is done with all rows and events handed out so far."""
+        self.window.process(now)
+        self._acknowledge(now)
+
+    # ------------------------------------------------------------------ the five methods (style.md 3)
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `tick`; None for never."""
+        asked = next(iter(self._asked.values()), None)
+        moments = [
+            self.window.deadline,
+            None if self._silence_seconds is None else self.heard_at + self._silence_seconds,
+            None if asked is None else asked.asked_at + self._answer_seconds,
+        ]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def receive(self, data: bytes | bytearray | memoryview, now: float) -> int:
+        """Process received bytes; returns how many were used, always whole frames. Offer the rest again later.
+
+        Raises:
+            RemoteProtocolError: the producer broke the rules. Rows not handed out yet should be dropped as well.
+        """
+        self.heard_at = now
+        view, at, self.full = memoryview(data), 0, False
+        while True:
+            decoded = self.arena.decode(view[at:], self.table)
+            self.window.receive(decoded.flow_bytes)
+            self._take_controls(view[at:], decoded, now)
+            at += decoded.consumed
+            if decoded.stop is Stop.FRAME_TOO_LARGE:
+                self.arena.grow(decoded.needed)
+            elif decoded.stop is not Stop.CONTROLS_FULL:
+                break
+        if decoded.stop.refused:
+            raise RemoteProtocolError(self._complaint(view[at:], decoded.stop))
+        self.full, self.needed = decoded.stop is Stop.FULL, decoded.needed
+        self._check_order()
+        self._answer_markers()
+        return at
+
+    def receive_eof(self) -> None:
+        """The producer closed the connection: nothing more comes; positions tell where to go on."""
+
+    def tick(self, now: float) -> None:
+        """Look at the clock.
+
+        Raises:
+            PeerSilent: nothing was heard for too long, or a stream request was not answered in time.
+        """
+        if self._silence_seconds is not None and now >= self.heard_at + self._silence_seconds:
+            raise PeerSilent(self.peer, now - self.heard_at)
+        oldest = next(iter(self._asked.values()), None)
+        if oldest is not None and now >= oldest.asked_at + self._answer_seconds:
+            raise PeerSilent(f"{self.peer}, stream request for vbucket {oldest.vbucket}", now - oldest.asked_at)
+        self._acknowledge(now)
+
+    def data_to_send(self) -> bytes:
+        """Return what must go out now, and forget it."""
+        data = b"".join(self._outgoing)
+        self._outgoing.clear()
+        return data
+
+    # ------------------------------------------------------------------ control frames
+
+    def _take_controls(self, view: memoryview, decoded: Decoded, now: float) -> None:
+        for offset, row in decoded.controls.tolist():
+            frame = Frame.decode(view[offset : offset + lengths(view, offset).frame])
+            handler = _HANDLERS.get((frame.is_response, frame.opcode))
+            if handler is None or frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE):
+                raise RemoteProtocolError(
+                    f"{_name(frame.opcode)}: a frame with magic 0x{frame.magic:02x} that we did not ask for"
+                )
+            handler(self, frame, row, now)
+
+    def _stream_answer(self, frame: Frame, row: int, now: float) -> None:
+        stream = self._asked.pop(frame.opaque, None)
+        if stream is None:  # dcp.md 9: a response with an unknown opaque: disconnect
+            raise RemoteProtocolError(
+                f"{_name(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
+            )
+        if frame.status == Status.SUCCESS:
+            stream.failover_log = _failover_log(frame)
+            stream.phase = Phase.OPEN
+            self.events.append((row, Opened(stream.vbucket)))
+            return
+        self._expect_nothing_yet(stream)
+        self.table.close(stream.vbucket)
+        # UPR producers say KEY_ENOENT for an unknown history: the same as a rollback to 0 (dcp.md 14, erratum U4).
+        if frame.status in (Status.ROLLBACK, Status.KEY_ENOENT):
+            self._rolled_back(stream, frame, row, now)
+        else:
+            stream.phase = Phase.ENDED
+            self.events.append((row, Refused(stream.vbucket, frame.status, frame.value)))
+
+    def _rolled_back(self, stream: Stream, frame: Frame, row: int, now: float) -> None:
+        """dcp.md 9: "if seqno is 0 and the consumer's newest entry's seqno equals the start it asked with: drop that
+        entry, retry with the previous uuid". Otherwise the caller has to go back."""
+        common, asked = _common(frame), stream.asked
+        if common > asked.seqno:
+            raise RemoteProtocolError(
+                f"{_name(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {asked.seqno}, "
+                f"is rolled back forward, to {common}"
+            )
+        begins = next((seqno for _, seqno in asked.failover_log if seqno <= asked.seqno), None)
+        if common == 0 and stream.histories and begins == asked.seqno:
+            self._ask(stream, stream.histories.pop(0), now)
+            return
+        stream.phase = Phase.ENDED
+        known = "the node does not know our history" if common == 0 else "another history begins after it"
+        self.events.append((row, Diverged(stream.vbucket, asked.seqno, common, known)))
+
+    def _marker(self, frame: Frame, row: int, now: float) -> None:
+        if frame.extras:
+            numbers = frame.extras[1:] + frame.value if len(frame.extras) == 1 else frame.extras
+            start, end, flags = (int.from_bytes(numbers[a:b]) for a, b in ((0, 8), (8, 16), (16, 20)))
+        else:  # the bare marker of UPR: a boundary without numbers
+            start, end, flags = 0, ENDLESS, 0
+        if flags & dcp.SnapshotFlag.ACK:
+            self._acks[frame.vbucket] = (end, frame.opaque)
+        if self._markers:
+            self.events.append((row, Marked(frame.vbucket, start, end, flags)))
+
+    def _end(self, frame: Frame, row: int, now: float) -> None:
+        stream = self.streams.get(frame.vbucket)
+        reason = dcp.StreamEnd.decode(frame).status
+        # The end of a stream that is long gone is ignored (dcp.md 9).
+        if stream is None or stream.opaque != frame.opaque or stream.phase is not Phase.OPEN:
+            return
+        stream.phase = Phase.ENDED
+        self.events.append((row, Ended(stream.vbucket, reason)))
+
+    def _advance(self, frame: Frame, row: int, now: float) -> None:
+        self.events.append((row, Advanced(frame.vbucket, int.from_bytes(frame.extras[:8]))))
+
+    def _noop(self, frame: Frame, row: int, now: float) -> None:
+        self._outgoing.append(dcp.NoopResponse(opaque=frame.opaque).encode())
+
+    def _state_changed(self, frame: Frame, row: int, now: float) -> None:
+        # Only a takeover sends this, and we never ask for one; but it must always be answered (dcp.md 2.12).
+        self._outgoing.append(dcp.SetVbucketStateResponse(opaque=frame.opaque).encode())
+
+    def _ignore(self, frame: Frame, row: int, now: float) -> None:
+        """Nothing to do: an answer that producers are not supposed to send, but some do (erratum P3)."""
+
+    # ------------------------------------------------------------------ after a buffer
+
+    def _check_order(self) -> None:
+        for stream in self._asked.values():
+            self._expect_nothing_yet(stream)
+
+    def _expect_nothing_yet(self, stream: Stream) -> None:
+        if int(self.table.rows[stream.vbucket][LAST]) != stream.asked.seqno:
+            raise RemoteProtocolError(
+                f"vbucket {stream.vbucket}: changes came before the stream request {stream.opaque} was accepted"
+            )
+
+    def _answer_markers(self) -> None:
+        """A marker with flag ACK is answered once the last seqno of its range has been processed (dcp.md 2.7)."""
+        for vbucket, (end, opaque) in list(self._acks.items()):
+            if int(self.table.rows[vbucket][LAST]) >= end:
+                self._outgoing.append(dcp.SnapshotMarkerResponse(opaque=opaque).encode())
+                del self._acks[vbucket]
+
+    def _acknowledge(self, now: float) -> None:
+        if due := self.window.due(now):
+            self._outgoing.append(dcp.BufferAck(acked_bytes=due).encode())
+
+    def _complaint(self, view: memoryview, stop: Stop) -> str:
+        """Say what is wrong with the frame at the start of `view`, with the numbers that matter."""
+        magic, opcode, _, extras, _, vbucket, body, opaque, _ = HEADER.unpack_from(view)
+        if stop in (Stop.BAD_MAGIC, Stop.LENGTHS_EXCEED_BODY, Stop.BODY_TOO_LARGE):
+            return f"opcode 0x{opcode:02x}: {_meaning(stop)} (magic 0x{magic:02x}, {extras} extras, body {body} bytes)"
+        row = self.table.stream(vbucket)
+        told = f"{_name(opcode)}: vbucket {vbucket}, opaque {opaque}: {_meaning(stop)}; extras {extras} bytes"
+        if extras >= 8 and len(view) >= HEADER_BYTES + 8:
+            told += f", seqno {int.from_bytes(view[HEADER_BYTES : HEADER_BYTES + 8])}"
+        return told + f"; last {row.seqno}, snapshot {row.snapshot_start} to {row.snapshot_end}, stream {row.opaque}"
+
+
+Handler = Callable[[Drain, Frame, int, float], None]
+
+_HANDLERS: dict[tuple[bool, int], Handler] = {
+    # (is it a response, opcode): what is not here was not negotiated. To skip it could mean to skip a change.
+    (True, Opcode.DCP_STREAM_REQ): Drain._stream_answer,
+    (True, Opcode.DCP_BUFFER_ACKNOWLEDGEMENT): Drain._ignore,
+    (False, Opcode.DCP_STREAM_END): Drain._end,
+    (False, Opcode.DCP_SNAPSHOT_MARKER): Drain._marker,
+    (False, Opcode.DCP_NOOP): Drain._noop,
+    (False, Opcode.DCP_SET_VBUCKET_STATE): Drain._state_changed,
+    (False, Opcode.DCP_SEQNO_ADVANCED): Drain._advance,
+    (False, Opcode.DCP_SYSTEM_EVENT): Drain._advance,
+}
+
+
+def _failover_log(frame: Frame) -> FailoverLog:
+    """Read the log of an accepted request; dcp.md 9: empty, or not a multiple of 16 bytes, is an error."""
+    count, rest = divmod(len(frame.value), 16)
+    if rest or not 0 < count <= LOG_ENTRIES_MAX:
+        raise RemoteProtocolError(
+            f"{_name(frame.opcode)}: a failover log of {len(frame.value)} bytes; "
+            f"expected 16 each for 1 to {LOG_ENTRIES_MAX} entries"
+        )
+    return tuple(dcp.StreamResponse.decode(frame).failover_log)
+
+
+def _common(frame: Frame) -> int:
+    """Read the seqno of a rollback: eight bytes of value, or of extras in the UPR sample (erratum U3)."""
+    if frame.status == Status.KEY_ENOENT:
+        return 0
+    body = frame.extras + frame.value
+    if len(body) != 8:
+        raise RemoteProtocolError(f"{_name(frame.opcode)}: a rollback of {len(body)} bytes, expected 8")
+    return int.from_bytes(body)
+
+
+def _name(opcode: int) -> str:
+    return f"{name_of(opcode)} (opcode 0x{opcode:02x})"
+
+
+def _meaning(stop: Stop) -> str:
+    return stop.name.lower().replace("_", " ")

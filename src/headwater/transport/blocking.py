@@ -1,0 +1,49 @@
+"""Wait by blocking the thread: poll(2) for channels, the system's resolver for names."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+from headwater.transport.waiting import Ready, Resolve, Result, SocketAddress, Steps
+
+Clock = Callable[[], float]
+
+
+def run(steps: Steps[Result], clock: Clock = time.monotonic) -> Result:
+    """Drive a step generator to its end and return its result; its errors pass through."""
+    answer: object = None
+    with closing(steps):
+        while True:
+            try:
+                asked = steps.send(answer)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            if isinstance(asked, Resolve):
+                answer = resolve(asked)
+            else:
+                answer = None
+                wait(asked, clock)
+
+
+def resolve(asked: Resolve) -> list[SocketAddress] | OSError:
+    """Look a host up; blocks as long as the system's resolver does."""
+    try:
+        found = socket.getaddrinfo(asked.host, asked.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return error
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def wait(asked: Ready, clock: Clock) -> None:
+    """Return when one of the channels can go on, or the deadline has come."""
+    poll = select.poll()
+    for channel in asked.channels:
+        if channel.fileno() < 0:
+            return
+        poll.register(channel.fileno(), select.POLLIN | (select.POLLOUT if channel.wants_to_write else 0))
+    # Rounded up: waking a fraction of a millisecond early would mean going round without anything to do.
+    poll.poll(None if asked.deadline is None else max(0.0, asked.deadline - clock()) * 1000 + 0.999)

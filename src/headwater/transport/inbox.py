@@ -1,0 +1,60 @@
+"""What was received and not yet understood: one buffer, reused for the whole connection.
+
+256 KiB stay in the processor's cache while they are decoded, and are as fast as anything larger (measured). A frame
+that does not fit makes the buffer grow, but only as its bytes really arrive: at most double each time, never beyond
+the largest frame there may be. So a peer can't make us allocate by announcing.
+"""
+
+from __future__ import annotations
+
+from headwater.errors import LocalProtocolError
+from headwater.transport.channel import Channel
+from headwater.wire.header import BODY_BYTES_MAX, HEADER_BYTES
+
+INBOX_BYTES = 256 * 1024
+FRAME_BYTES_MAX = HEADER_BYTES + BODY_BYTES_MAX
+
+
+class Inbox:
+    """Received bytes, oldest first: `unread` shows them, `consume` drops what was understood."""
+
+    __slots__ = ("_buffer", "_end", "_start")
+
+    def __init__(self, size_bytes: int = INBOX_BYTES) -> None:
+        self._buffer = memoryview(bytearray(size_bytes))
+        self._start = self._end = 0
+
+    @property
+    def unread(self) -> memoryview:
+        """The bytes not consumed yet; valid until the next call of `fill`."""
+        return self._buffer[self._start : self._end]
+
+    def consume(self, count: int) -> None:
+        """Drop the oldest `count` bytes."""
+        if not 0 <= count <= self._end - self._start:
+            raise LocalProtocolError(f"{count} bytes consumed of {self._end - self._start} received")
+        self._start += count
+        if self._start == self._end:
+            self._start = self._end = 0
+
+    def fill(self, channel: Channel, needed: int = HEADER_BYTES) -> int | None:
+        """Receive what is there behind what is unread; as `Channel.receive_into`.
+
+        Args:
+            needed: size of the frame that `unread` begins with, so that the buffer can hold it at last.
+        """
+        self._make_room(needed)
+        count = channel.receive_into(self._buffer[self._end :])
+        self._end += count or 0
+        return count
+
+    def _make_room(self, needed: int) -> None:
+        unread, size = self._end - self._start, len(self._buffer)
+        if unread == size and size < min(needed, FRAME_BYTES_MAX):
+            size = min(2 * size, max(needed, size), FRAME_BYTES_MAX)
+        if self._start == 0 and size == len(self._buffer):
+            return
+        target = self._buffer if size == len(self._buffer) else memoryview(bytearray(size))
+        # The rest is less than a frame; when it is moved within one buffer, bytes() keeps the ranges from overlapping.
+        target[:unread] = bytes(self._buffer[self._start : self._end])
+        self._buffer, self._start, self._end = target, 0, unread

@@ -1,0 +1,43 @@
+"""What a piece of work waits for, said instead of done.
+
+A step generator runs until it would block, then yields a `Ready` (some of these channels, or a moment in time) or a
+`Resolve` (a name to look up). Whoever drives it waits in its own way, sends the answer in, and finally gets the
+result: psycopg's idea, and the reason why the blocking and the asyncio client are the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from headwater.transport.channel import Channel
+
+Result = TypeVar("Result")
+
+SocketAddress: TypeAlias = tuple[int, tuple[Any, ...]]
+"""Address family and the address as sockets take it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Go on when one of `channels` has something to read (or room to write what it holds), or at `deadline`.
+
+    The deadline is a moment of the monotonic clock; None waits for the channels alone. Answered with None: the
+    generator looks for itself.
+    """
+
+    channels: tuple[Channel, ...] = ()
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Look up a host. Answered with a list of SocketAddress, or with the OSError that came of it."""
+
+    host: str
+    port: int
+
+
+Steps: TypeAlias = Generator[Ready | Resolve, Any, Result]
