@@ -20,7 +20,7 @@ def main() -> int:
 
 
 def _serve(arguments: list[str]) -> int:
-    from headwater.errors import HeadwaterError  # noqa: PLC0415
+    from headwater.errors import HeadwaterError, OptionError  # noqa: PLC0415
     from headwater.node.config import config_from, parse_arguments  # noqa: PLC0415
 
     try:
@@ -28,9 +28,9 @@ def _serve(arguments: list[str]) -> int:
         from headwater.node.run import serve  # noqa: PLC0415 - after the settings: a wrong one is told at once
 
         return serve(config)
-    except HeadwaterError as error:
+    except (HeadwaterError, OSError) as error:
         print(f"headwater: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, OptionError) else 1
 
 
 if __name__ == "__main__":

@@ -74,7 +74,8 @@ def _begin(
         typer.echo(context.get_help())
 
 
-def main() -> None:
+def main() -> int:
     """Run the command line of this process; Ctrl-C and SIGTERM end it as `failures.py` says."""
     stopping.listen()
-    app()
+    app()  # exits by itself
+    return 0

@@ -6,7 +6,7 @@ The plan: the group of all commands runs typer without its own ending ("standalo
 |----------------------------------------------------|------|---------------------------------|
 | all went well                                      | 0    |                                 |
 | a HeadwaterError, or the system refused (OSError)  | 1    | `headwater: ` and its message   |
-| a wrong option or argument                         | 2    | `headwater: ` and what to do    |
+| a wrong option or argument (OptionError too)       | 2    | `headwater: ` and what to do    |
 | Ctrl-C or SIGTERM before the work was done         | 130, 143 | `headwater: stopped ...`    |
 
 Anything else is a bug of ours and keeps its traceback.
@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from headwater.cli.stopping import Stopped
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, OptionError
 
 # typer brings its own copy of click since 0.26; the class above its usage errors is the same thing in both.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
@@ -57,6 +57,8 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
         return _say("stopped", 130)
     except _UsageError as error:
         return _say(_usage(error), 2)
+    except OptionError as error:
+        return _say(str(error), 2)
     except HeadwaterError as error:
         return _say(str(error), 1)
     except OSError as error:

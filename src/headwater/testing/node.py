@@ -56,6 +56,11 @@ class Node:
         return f"{self.host}:{self.port}"
 
     @property
+    def url(self) -> str:
+        """couchbase://host:port/bucket, for clients, Spark and the command line."""
+        return f"couchbase://{self.address}/{self.options.get('bucket', 'default')}"
+
+    @property
     def pid(self) -> int:
         """The process now running."""
         if self._process is None:
@@ -115,7 +120,7 @@ class Node:
         """A client connected to it (headwater.client)."""
         from headwater import client  # noqa: PLC0415 - most tests speak bytes
 
-        return client.connect(f"couchbase://{self.address}/{self.options.get('bucket', 'default')}", **options)
+        return client.connect(self.url, **options)
 
     def _end(self, number: signal.Signals) -> int:
         process = self._process

@@ -81,9 +81,8 @@ class Story:
             traffic = Traffic(read_flights(self.plan.rows), Random(self.plan.seed))  # noqa: S311 (no secret)
             told(f"{count(len(traffic.expected))} documents")
         with self._step("start a node") as told:
-            node = stack.enter_context(
-                testing.node(data=self.folder / "store", vbuckets=VBUCKETS, expiry_pager_seconds=1)
-            )
+            node = testing.Node(self.folder / "store", {"vbuckets": VBUCKETS, "expiry_pager_seconds": 1}).start()
+            stack.callback(node.stop)
             told(f"{node.address}, {VBUCKETS} vbuckets, process {node.pid}")
         self._load(node, traffic)
         mirror = stack.enter_context(MirrorProcess(node.url, self.folder / "table", self.folder / "mirror.log"))
