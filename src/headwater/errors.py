@@ -103,9 +103,7 @@ class PeerSilent(TransportError):
         self.peer, self.quiet_seconds = peer, quiet_seconds
 
     def __str__(self) -> str:
-        return (
-            f"{self.peer}: nothing heard for {self.quiet_seconds:g} s; connect again and resume from the last position"
-        )
+        return f"{self.peer}: silent for {self.quiet_seconds:g} s; connect again and resume from the last position"
 
 
 class ConnectionLost(TransportError):

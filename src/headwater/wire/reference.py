@@ -1,0 +1,194 @@
+"""The reference pages under docs/protocol, printed from the declarations.
+
+    python -m headwater.wire.reference docs/protocol           write the pages
+    python -m headwater.wire.reference --check docs/protocol   name the stale ones; exit status 1 if there are any
+
+A page is a family of messages, or the tables they share. `tests/wire/test_reference.py` fails when a page is stale.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum, IntFlag
+from pathlib import Path
+from types import ModuleType
+
+from headwater.wire import admin, bootstrap, datatype, dcp, documents, features, flags, meta, opcodes, status, tap, upr
+from headwater.wire import framing as framing_module
+from headwater.wire import header as header_module
+from headwater.wire import vbucket as vbucket_module
+from headwater.wire.dialect import messages
+from headwater.wire.failure import Failure
+from headwater.wire.layout import ANY_STATUS, Layout, Message
+from headwater.wire.sections import Field, Fixed, Section
+
+__all__ = ["main", "pages", "stale"]
+
+_BANNER = "<!-- Printed by `python -m headwater.wire.reference`; change the declarations instead. -->"
+
+
+def pages() -> dict[str, str]:
+    """Return every page by its file name."""
+    return {
+        "README.md": _index(),
+        "dcp.md": _family("DCP", [dcp], [flags]),
+        "upr.md": _family("UPR", [upr], []),
+        "tap.md": _family("TAP", [tap], [tap]),
+        "memcached.md": _family("memcached", [bootstrap, documents, meta, admin], [meta]),
+        "numbers.md": _numbers(),
+    }
+
+
+def _index() -> str:
+    rows = [
+        ("[dcp.md](dcp.md)", "the streaming protocol, all versions of its messages"),
+        ("[upr.md](upr.md)", "where its predecessor differs"),
+        ("[tap.md](tap.md)", "the first of the three"),
+        ("[memcached.md](memcached.md)", "bootstrap, documents, vbuckets, collections"),
+        ("[numbers.md](numbers.md)", "opcodes, statuses, features, datatypes, states"),
+    ]
+    return "\n".join(
+        [
+            _BANNER,
+            "# The protocol, message by message",
+            "",
+            _text(header_module.__doc__),
+            "",
+            *_table(("page", "what"), rows),
+            "",
+            _text(framing_module.__doc__).split("\n\n")[-1],
+            "",
+            *_example(),
+        ]
+    )
+
+
+def _example() -> list[str]:
+    """Return one frame taken apart: the example of commands/mutation.md."""
+    frame = dcp.Mutation(vbucket=0x210, opaque=0x1210, key=b"hello", value=b"world", by_seqno=4, rev_seqno=1).frame()
+    header = frame.encode()[: header_module.HEADER_BYTES]
+    parts = (("header", header), ("extras", frame.extras), ("key", frame.key), ("value", frame.value))
+    rows = [(name, str(len(data)), f"`{data.hex(' ')}`") for name, data in parts]
+    told = f"A DCP mutation of vbucket {frame.vbucket}, seqno 4: {len(frame)} bytes in all."
+    return ["## An example", "", told, "", *_table(("section", "bytes", "hex"), rows), ""]
+
+
+def _family(title: str, modules: Sequence[ModuleType], enums: Sequence[ModuleType]) -> str:
+    """Return the page of one family: its plan, its messages by opcode, its flags."""
+    lines = [_BANNER, f"# {title}", ""]
+    for module in modules:
+        lines += [_text(module.__doc__), ""]
+    declared = [each for module in modules for each in messages(module)]
+    lines += _summary(declared)
+    for each in declared:
+        lines += ["", *_message(each)]
+    if admin in modules:
+        lines += ["", *_message(Failure)]
+    for enum in (each for module in enums for each in _enums(module)):
+        lines += ["", *_enum(enum)]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(declared: Iterable[type[Message]]) -> list[str]:
+    """Return a table: which messages share an opcode."""
+    by_opcode: dict[int, list[str]] = {}
+    for each in declared:
+        by_opcode.setdefault(each.layout.opcode, []).append(f"[{each.__name__}](#{each.__name__.lower()})")
+    rows = [
+        (f"0x{opcode:02x}", opcodes.name_of(opcode), ", ".join(names)) for opcode, names in sorted(by_opcode.items())
+    ]
+    return _table(("opcode", "command", "messages"), rows)
+
+
+def _message(cls: type[Message]) -> list[str]:
+    layout = cls.layout
+    lines = [f"## {cls.__name__}", "", _text(cls.__doc__), "", *_facts(layout)]
+    for section in (layout.extras, layout.body):
+        if section and section.fields:
+            lines += ["", *_section(section)]
+    return lines
+
+
+def _facts(layout: Layout) -> list[str]:
+    """Return a message's header facts as a list."""
+    opcode = f"0x{layout.opcode:02x}" if layout.opcode >= 0 else "that of the request"
+    lines = [f"- {'response' if layout.is_response else 'request'}, magic 0x{layout.magic:02x}, opcode {opcode}"]
+    if layout.is_response:
+        told = "any" if layout.status == ANY_STATUS else f"0x{layout.status:02x} {status.name_of(layout.status)}"
+        lines.append(f"- status: {told}")
+    if layout.engine:
+        lines.append("- engine-private section between extras and key: `engine_specific`")
+    value = "the fields below" if layout.body else layout.value.value
+    return [*lines, f"- key: {layout.key.value}", f"- value: {value}"]
+
+
+def _section(section: Section) -> list[str]:
+    lengths = " or ".join(map(str, sorted(section.shapes))) if isinstance(section, Fixed) else "as the fields take"
+    lines = [f"{section.place.capitalize()}, {lengths} bytes:" if isinstance(section, Fixed) else "Value:", ""]
+    return lines + _table(("offset", "type", "field", "meaning"), _rows(section.fields))
+
+
+def _rows(fields: Iterable[Field]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield a row for each field; offsets are told as long as they are certain."""
+    offset: int | None = 0
+    for each in fields:
+        presence = " (may be absent)" if each.optional and not each.when else ""
+        told = f" (with flag 0x{each.when:x})" if each.when else presence
+        yield "" if offset is None else str(offset), each.codec.describe(), f"`{each.name}`", each.about + told
+        sized = offset is not None and each.codec.size is not None and not each.optional
+        offset = (offset or 0) + (each.codec.size or 0) if sized else None
+
+
+def _enums(module: ModuleType) -> Iterator[type[IntEnum] | type[IntFlag]]:
+    for found in vars(module).values():
+        here = inspect.isclass(found) and found.__module__ == module.__name__
+        if here and issubclass(found, IntEnum | IntFlag):
+            yield found
+
+
+def _enum(enum: type[IntEnum] | type[IntFlag]) -> list[str]:
+    lines = [f"## {enum.__name__}", "", _text(enum.__doc__), ""]
+    return lines + _table(("value", "name"), [(f"0x{each.value:02x}", each.name or "") for each in enum])
+
+
+def _numbers() -> str:
+    """Return the page of the tables all families share."""
+    lines = [_BANNER, "# Numbers", ""]
+    for module in (opcodes, status, features, datatype, vbucket_module, framing_module):
+        for enum in _enums(module):
+            lines += [*_enum(enum), ""]
+    return "\n".join(lines)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+def _text(doc: str | None) -> str:
+    return inspect.cleandoc(doc or "")
+
+
+def stale(folder: Path) -> list[Path]:
+    """Return the pages that are missing in `folder`, or differ from what would be written."""
+    paths = {folder / name: text for name, text in pages().items()}
+    return [path for path, text in paths.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages, or with --check only look at them; return the exit status."""
+    check = "--check" in arguments
+    folder = Path(next((each for each in arguments if each != "--check"), "docs/protocol"))
+    found = stale(folder)
+    for path in found:
+        print(f"{path}: {'stale; run python -m headwater.wire.reference' if check else 'written'}")
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(pages()[path.name], encoding="utf-8")
+    return 1 if check and found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

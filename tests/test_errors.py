@@ -1,0 +1,91 @@
+"""Errors carry their fields, tell numbers and the next step, and survive pickling."""
+
+import inspect
+import pickle
+
+import pytest
+
+from headwater import errors
+from headwater.wire.status import Status
+
+EXAMPLES = [
+    (
+        errors.BadMessage("Mutation", 0x57, "extras are 18 bytes, expected 31"),
+        "Mutation (opcode 0x57): extras are 18 bytes, expected 31",
+    ),
+    (
+        errors.BadFrame("a frame starts with byte 0x61, which is no magic"),
+        "a frame starts with byte 0x61, which is no magic",
+    ),
+    (errors.LocalProtocolError("Noop: a key of 1 bytes"), "Noop: a key of 1 bytes"),
+    (
+        errors.PeerSilent("node:11210", 240.0),
+        "node:11210: silent for 240 s; connect again and resume from the last position",
+    ),
+    (errors.ConnectionLost("node:11210", "connection refused"), "node:11210: connection refused"),
+    (
+        errors.NotMyVbucket('get "k1" (vbucket 7)'),
+        'get "k1" (vbucket 7): NOT_MY_VBUCKET (status 0x07): '
+        "Another node owns this vbucket; fetch the map again, then retry.",
+    ),
+    (errors.StatusError("get", 0xA8), "get: VBUUID_NOT_EQUAL (status 0xa8)"),
+    (
+        errors.RollbackRequired(7, 900, 400, "uuid unknown"),
+        "vbucket 7: cannot continue from seqno 900; the node shares our history up to seqno 400 only (uuid unknown). "
+        "Drop what lies after it, then ask again from 400",
+    ),
+    (
+        errors.CorruptStore("/data/1.log", 4096, "checksum differs"),
+        "/data/1.log: byte 4096: checksum differs; restore the directory from a copy",
+    ),
+    (
+        errors.DiskFull("/data", 4096),
+        "/data: no room for 4096 more bytes; free some space, writing resumes by itself",
+    ),
+    (
+        errors.StoreLocked("/data", "process 12"),
+        "/data: process 12 has this store open; stop it, or choose another directory",
+    ),
+    (
+        errors.OptionError("vbuckets", "0-1024", "within 0 to 1023"),
+        'option "vbuckets": "0-1024" is not within 0 to 1023',
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), EXAMPLES, ids=lambda each: type(each).__name__)
+def test_an_error_tells(error, text):
+    assert str(error) == text
+    assert isinstance(error, errors.HeadwaterError)
+
+
+@pytest.mark.parametrize("error", [error for error, _ in EXAMPLES], ids=lambda each: type(each).__name__)
+def test_an_error_survives_pickling(error):
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error) and str(again) == str(error) and vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status], ids=lambda status: status.name)
+def test_every_status_has_an_error_with_its_name(status):
+    error = errors.error_for(status, "asked")
+    assert error.status == status and error.name == status.name
+    assert str(error).startswith(f"asked: {status.name} (status 0x{status:02x})")
+
+
+def test_a_status_is_found_by_its_class():
+    assert isinstance(errors.error_for(0x01), errors.KeyNotFound)
+    assert type(errors.error_for(0xFF01)) is errors.StatusError
+    assert "0xff01" in str(errors.error_for(0xFF01))
+
+
+def test_what_may_be_tried_again_is_marked():
+    assert errors.error_for(Status.ETMPFAIL).retriable and errors.error_for(Status.NOT_MY_VBUCKET).retriable
+    assert not errors.error_for(Status.KEY_EEXISTS).retriable
+
+
+def test_every_error_is_public_and_on_the_page():
+    found = {name for name, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, Exception)}
+    registered = {
+        each.__name__ for each in errors.StatusError.registered.values() if each.__module__ == errors.__name__
+    }
+    assert found - registered == set(errors.__all__) - {"error_for"}

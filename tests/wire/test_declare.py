@@ -1,0 +1,89 @@
+"""What becomes of a declaration, and that type checkers see it."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from headwater.wire import dcp, tap
+from headwater.wire.declare import ANY_STATUS, OPTIONAL, REQUIRED, about
+from headwater.wire.header import Magic
+from headwater.wire.layout import Request, Response, u16, u32
+
+
+class Small(Request, opcode=0x77, key=REQUIRED):
+    """A message of this test."""
+
+    first: u16 = about("a number")
+    second: u32 | None = about("another", default=None)
+
+
+class Smaller(Small, opcode=0x78):
+    """The same under another opcode."""
+
+
+def test_a_class_becomes_a_table():
+    layout = Small.layout
+    assert (layout.name, layout.opcode, layout.magic, layout.key) == ("Small", 0x77, Magic.CLIENT_REQUEST, REQUIRED)
+    assert [(each.name, each.about, each.optional) for each in layout.fields] == [
+        ("first", "a number", False),
+        ("second", "another", True),
+    ]
+    assert sorted(layout.extras.shapes) == [2, 6]
+
+
+def test_a_subclass_keeps_what_it_does_not_say_anew():
+    assert Smaller.layout.fields == Small.layout.fields and Smaller.layout.key is REQUIRED
+    assert Smaller(key=b"k", first=1).encode().hex() == "80780001020000000000000300000000" + "00" * 8 + "00016b"
+    assert tap.CheckpointEnd.layout.key is OPTIONAL and sorted(tap.CheckpointEnd.layout.extras.shapes) == [8, 16]
+
+
+def test_a_field_declared_anew_stays_in_its_place():
+    names = [each.name for each in dcp.SnapshotMarkerV22.layout.fields]
+    assert names[:2] == ["version", "start_seqno"] and names[-1] == "high_prepared_seqno"
+
+
+def test_a_response_knows_its_status():
+    assert dcp.StreamRollback(rollback_seqno=1).status == 0x23 and dcp.StreamResponse.layout.status == 0
+    assert dcp.AddStreamResponse.layout.status == ANY_STATUS
+
+
+def test_a_field_without_a_form_is_a_mistake_of_the_declaration():
+    with pytest.raises(TypeError, match="has no form on the wire"):
+
+        class Formless(Response, opcode=0x79):
+            """No form."""
+
+            number: int = about("a bare int")
+
+
+def test_a_forgotten_field_is_a_mistake_at_run_time():
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'first'"):
+        Small(key=b"k")
+
+
+def test_a_forgotten_or_mistyped_field_is_a_type_error(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+        from headwater.wire import dcp
+        dcp.StreamEnd(status=0)
+        dcp.StreamEnd()
+        dcp.StreamEnd(status="ok")
+        dcp.StreamEnd(statu=0)
+        dcp.StreamEnd(status=0).status = 1
+        """)
+    )
+    mypy = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        f"--cache-dir={tmp_path}",
+        str(program),
+    ]
+    told = subprocess.run(mypy, capture_output=True, text=True, check=False).stdout
+    assert {int(line.split(":")[-3]) for line in told.splitlines() if ": error: " in line} == {4, 5, 6, 7}, told
+    assert 'Missing named argument "status"' in told and "read-only" in told

@@ -1,0 +1,39 @@
+"""The reference pages are what the declarations say."""
+
+from pathlib import Path
+
+from headwater.testing.strategies import any_class
+from headwater.wire import reference
+from headwater.wire.status import Status
+
+PAGES = Path(__file__).parents[2] / "docs" / "protocol"
+
+
+def test_no_page_is_stale():
+    assert reference.stale(PAGES) == [], "run: python -m headwater.wire.reference"
+
+
+def test_no_page_is_left_over():
+    assert {path.name for path in PAGES.iterdir()} == set(reference.pages())
+
+
+def test_every_message_has_its_entry():
+    text = "".join(reference.pages().values())
+    assert [cls.__name__ for cls in any_class() if f"\n## {cls.__name__}\n" not in text] == []
+
+
+def test_every_message_says_what_it_is_for():
+    assert [cls.__name__ for cls in any_class() if "__doc__" not in vars(cls) or not cls.__doc__.strip()] == []
+    assert [(cls.__name__, each.name) for cls in any_class() for each in cls.layout.fields if not each.about] == []
+
+
+def test_every_status_is_listed():
+    numbers = reference.pages()["numbers.md"]
+    assert all(f"| {status.name} |" in numbers for status in Status)
+
+
+def test_pages_are_written_where_they_are_missing(tmp_path, capsys):
+    assert reference.main(["--check", str(tmp_path)]) == 1
+    assert reference.main([str(tmp_path)]) == 0
+    assert reference.main(["--check", str(tmp_path)]) == 0
+    assert "stale" in capsys.readouterr().out
