@@ -27,7 +27,10 @@ def test_the_beginning_can_be_continued_in_any_history() -> None:
 
 def test_changes_above_the_branch_are_lost() -> None:
     position = Position(0, 0xA, 250, 210, 250)
-    held = [Point(100, 150), Point(180, 201)]  # 180 was whole only while the history up to 201 stood: it stands up to 200
+    held = [
+        Point(100, 150),
+        Point(180, 201),
+    ]  # 180 was whole only while the history up to 201 stood: it stands up to 200
     assert resume(position, History(LOG, 300), held) == Resumption(100, lost=True)
 
 
@@ -73,3 +76,16 @@ def test_a_failover_makes_points_void_that_looked_beyond_the_branch() -> None:
         held.record({0: Position(0, 0xA, seqno, 0, seqno)}, {0: History(((0xA, 0),), high)})
     held.record({0: Position(0, 0xA, 190, 180, 195)}, {0: History(LOG, 300)})
     assert held.of(0) == [Point(50, 70), Point(180, 195)]
+
+
+def test_below_the_purge_seqno_everything_is_read_again() -> None:
+    purged = History(((0xA, 0),), 300, purge_seqno=150)
+    assert resume(Position(0, 0xA, 149, 149, 149), purged) == Resumption(0, lost=True)
+    assert resume(Position(0, 0xA, 150, 150, 150), purged) == Resumption(150)
+    assert resume(Position.beginning(0), purged) == Resumption(0)
+
+
+def test_a_batch_that_began_below_the_purge_seqno_is_read_again_unless_it_began_at_the_beginning() -> None:
+    purged = History(((0xA, 0),), 300, purge_seqno=150)
+    assert resume(Position(0, 0xA, 200, 100, 200), purged) == Resumption(0, lost=True)
+    assert resume(Position(0, 0xA, 200, 0, 200), purged) == Resumption(200)

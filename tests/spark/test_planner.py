@@ -72,6 +72,14 @@ def test_available_now_ends_at_what_was_there_when_it_began() -> None:
     assert plan(end, {0: history(10), 1: history(7)}, targets={0: 4}) is end
 
 
+def test_a_reader_from_the_beginning_goes_past_the_purge_seqno_at_once() -> None:
+    end = plan(Offset(), {0: History(ONE, 300, purge_seqno=150)}, changes_max=10)
+    assert end.positions[0] == Position(0, 0xA, 150, 0, 300)
+    assert ranges(end, plan(end, {0: History(ONE, 300, purge_seqno=150)}, changes_max=10)) == [
+        Range(0, 0xA, 150, 160, 300)
+    ]
+
+
 def test_latest_begins_at_the_end_with_an_empty_batch() -> None:
     end = newest({0: history(10), 1: history(0)})
     assert end.positions == {0: Position(0, 0xA, 10, 10, 10)}
@@ -81,7 +89,7 @@ def test_latest_begins_at_the_end_with_an_empty_batch() -> None:
 def test_a_rollback_row_and_its_replay_go_to_one_task() -> None:
     parts = [Range(vb, 0xA, 5, 5 + vb * 100, 900, rollback=vb % 2 == 0) for vb in range(9)]
     packed = pack(parts, 4)
-    assert sorted((part.vbucket for bin in packed for part in bin)) == list(range(9))
+    assert sorted(part.vbucket for members in packed for part in members) == list(range(9))
     assert len(packed) == 4
 
 
@@ -173,7 +181,7 @@ TestReplay = Replay.TestCase
 @given(data=st.data())
 def test_successive_ranges_cover_the_history_once(data: st.DataObject) -> None:
     node = ModelNode(3)
-    offset, covered = Offset(), {vb: 0 for vb in range(3)}
+    offset, covered = Offset(), dict.fromkeys(range(3), 0)
     for _ in range(data.draw(st.integers(1, 6))):
         for vbucket in node.vbuckets:
             for _ in range(data.draw(st.integers(0, 5))):
@@ -191,10 +199,11 @@ def test_successive_ranges_cover_the_history_once(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("memory", [True, False])
 def test_a_version_that_was_left_out_and_came_back_alive_is_delivered(memory: bool) -> None:
-    """The trap: `a` at seqno 1 is replaced by seqno 3 while the batch up to 2 is read, and a failover undoes seqno 3."""
+    """The trap: `a` at 1 is replaced by seqno 3 while the batch up to 2 is read, and a failover undoes seqno 3."""
     node, held = ModelNode(1), HeldPoints()
     only = node.vbuckets[0]
-    only.write("a"), only.write("b")
+    only.write("a")
+    only.write("b")
     first = plan(Offset(), node.seen())
     only.write("a")
     rows = node.batch(Offset(), first)
@@ -206,3 +215,26 @@ def test_a_version_that_was_left_out_and_came_back_alive_is_delivered(memory: bo
     second = plan(first, node.seen(), held=held)
     assert second.rollbacks == frozenset()  # nothing that was delivered is lost: a replay is all it takes
     assert fold(rows + node.batch(first, second)) == node.truth() == {(0, "a"): 1, (0, "b"): 2}
+
+
+def test_the_end_of_an_earlier_batch_is_no_safe_place_by_itself() -> None:
+    """`a` at 1 is left out of batch one (1, 2], for 3 replaced it; batch two reads 3; the failover keeps 1 and 2 only.
+
+    Going back to 2 would be enough by the seqnos, and would lose `a`: it was whole at 2 only while 3 was history.
+    """
+    node, held = ModelNode(1), HeldPoints()
+    only = node.vbuckets[0]
+    only.write("a")
+    only.write("b")
+    first = plan(Offset(), node.seen())
+    only.write("a")
+    rows = node.batch(Offset(), first)
+    held.record(first.positions, node.seen())
+    second = plan(first, node.seen(), held=held)
+    rows += node.batch(first, second)
+    assert fold(rows) == {(0, "a"): 3, (0, "b"): 2}
+    only.fail_over(lost=1)
+    held.record(second.positions, node.seen())
+    third = plan(second, node.seen(), held=held)
+    assert [(part.start_seqno, part.rollback) for part in ranges(second, third)] == [(0, True)]
+    assert fold(rows + node.batch(second, third)) == node.truth() == {(0, "a"): 1, (0, "b"): 2}

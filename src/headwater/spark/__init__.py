@@ -1,0 +1,38 @@
+"""Changes as Spark DataFrames: the data source `dcp`.
+
+    from headwater.spark import register
+    register(spark)
+    changes = spark.readStream.format("dcp").load("couchbase://127.0.0.1:11210/default")
+
+Without `register` it works as well, once headwater is installed: Spark finds the source by the package name
+`pyspark_headwater`. Registering lets it know how many tasks the session runs at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("dcp")` known to a session, and pack vbuckets into as many partitions as it has slots.
+
+    Args:
+        spark: a session, classic or Connect (whose slots can't be seen: set `minPartitions`).
+    """
+    from headwater.spark.source import DcpDataSource  # noqa: PLC0415 -- imports pyspark
+
+    known: dict[str, Any] = {"slots": _slots(spark), "__module__": DcpDataSource.__module__}
+    # A class of its own travels to Spark's processes by value, with its number; DcpDataSource would by name only.
+    spark.dataSource.register(type("RegisteredDcpDataSource", (DcpDataSource,), known))
+
+
+def _slots(spark: SparkSession) -> int | None:
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except (AttributeError, NotImplementedError):  # Spark Connect
+        return None

@@ -1,14 +1,15 @@
 """What a node says of a vbucket's history, and how far back a reader must go when that history is no longer its own.
 
-A failover log lists branches, newest first: (vb uuid, seqno) means "what was written after `seqno` belongs to `vb uuid`,
-up to where the next newer branch begins". Two histories that both know a uuid agree up to the end of that branch.
+A failover log lists branches, newest first: (vb uuid, seqno) means "what was written after `seqno` belongs to `vb
+uuid`, up to where the next newer branch begins". Two histories that both know a uuid agree up to the end of that
+branch.
 
-The planner's difficulty: it knows seqnos, not the snapshots that its tasks will meet. A node sends each key once. When a
-task reads up to E while the node writes on, a version at or below E may be left out, because a newer one above E has taken
-its place. Should a failover then take back the newer one, the older is alive again and was never delivered. So having read
-up to E is not holding E. It is holding E *provided the node keeps what it had when the reading was over*: whatever was
-left out up to E was replaced by a seqno no higher than the high seqno O observed after the reading. That pair is a
-`Point(seqno=E, observed=O)`: a branch that both share up to O or further leaves E whole.
+The planner's difficulty: it knows seqnos, not the snapshots that its tasks will meet. A node sends each key once. When
+a task reads up to E while the node writes on, a version at or below E may be left out, because a newer one above E has
+taken its place. Should a failover then take back the newer one, the older is alive again and was never delivered. So
+having read up to E is not holding E. It is holding E *provided the node keeps what it had when the reading was over*:
+whatever was left out up to E was replaced by a seqno no higher than the high seqno O observed after the reading. That
+pair is a `Point(seqno=E, observed=O)`: a branch that both share up to O or further leaves E whole.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ POINTS_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A vbucket as a node tells it: its failover log (newest first, never empty) and its high seqno."""
+    """A vbucket as a node tells it: failover log (newest first, never empty), high seqno, and up to where it purged.
+
+    Deletions up to `purge_seqno` are no longer sent to anyone: who stands below it, but not at 0, may keep dead keys.
+    """
 
     log: FailoverLog
     high_seqno: int
+    purge_seqno: int = 0
 
     @property
     def vb_uuid(self) -> int:
@@ -48,7 +53,8 @@ class History:
 
 def branches(log: FailoverLog) -> tuple[list[int], list[int]]:
     """Return (first seqno minus one, vb uuid) of each branch, oldest first: `branch_of` searches it."""
-    oldest_first = sorted(log[::-1], key=lambda entry: entry[1])
+    oldest_first = list(log[::-1])
+    oldest_first.sort(key=lambda entry: entry[1])  # stable: of branches that began together the newer stays last
     return [begins for _, begins in oldest_first], [uuid for uuid, _ in oldest_first]
 
 
@@ -78,17 +84,22 @@ def resume(position: Position, history: History, points: Iterable[Point] = ()) -
     """Decide from where a reader at `position` goes on in `history`.
 
     In an unchanged history: right there. After a failover: from the newest point that is held for certain, which may
-    be the position itself; a replay costs duplicates, and what it would skip would be gone for good. Delivered changes were
-    `lost` only if the position lies above what both histories share.
+    be the position itself; a replay costs duplicates, and what it would skip would be gone for good. Delivered changes
+    were `lost` only if the position lies above what both histories share.
 
     Args:
-        position: seqno E of the batch that was read last, snapshot start and end = the point (E, O) before it. A position
+        position: seqno E of the batch that was read last, snapshot start and end = the point (E, O) before it. A
+        position
             whose three numbers are equal is itself a point. vb uuid 0 stands for "the node's present history".
         history: observed after that batch was read.
         points: more points that are remembered of this vbucket.
     """
     if position.seqno == 0:
         return Resumption(0)
+    # Failover 2, rule 2: a node sends whoever stands below its purge seqno back to 0. Its word may also have reached
+    # only the task, which then read nothing; so the start of that batch counts too, unless it was 0.
+    if position.seqno < history.purge_seqno or 0 < position.snapshot_start < history.purge_seqno:
+        return Resumption(0, lost=True)
     shared = history.shared_with(position.vb_uuid) if position.vb_uuid else history.high_seqno
     lost = position.seqno > shared
     if not lost and position.vb_uuid in (0, history.vb_uuid):

@@ -6,11 +6,12 @@ ten milliseconds later another one, for ever. So there is one way to write an of
     {"v": 1, "vb": {"0": ["00a1b2c3d4e5f607", 120], "7": ["...", 9, 3, 11]}, "rollback": [7]}
 
 * vbuckets in numeric order; one whose history has not been touched (seqno 0) is left out;
-* each with vb uuid (16 hex digits), seqno, snapshot start, snapshot end; the snapshot collapses when both equal the seqno;
+* each with vb uuid (16 hex digits), seqno, snapshot start, snapshot end; the snapshot collapses when both equal the
+  seqno;
 * `rollback` only when there is one: the vbuckets that lost delivered changes at the start of the batch ending here.
 
-`{"v": 1, "latest": true}` stands for "whatever is newest when first asked": `initialOffset` is called more than once and
-has to say the same each time, so it names the wish and the first `latestOffset` turns it into numbers.
+`{"v": 1, "latest": true}` stands for "whatever is newest when first asked": `initialOffset` is called more than once
+and has to say the same each time, so it names the wish and the first `latestOffset` turns it into numbers.
 
 What the four numbers mean here is told in planner.py; integers are exact up to 2^64-1, also through Spark.
 """
@@ -93,7 +94,8 @@ def parse_positions(option: str, entries: object) -> dict[int, Position]:
 
     Args:
         option: whose value this is, for the error message.
-        entries: {"0": seqno}, {"0": [vb uuid, seqno]} or {"0": [vb uuid, seqno, snapshot start, snapshot end]}. A bare seqno
+        entries: {"0": seqno}, {"0": [vb uuid, seqno]} or {"0": [vb uuid, seqno, snapshot start, snapshot end]}. A bare
+        seqno
             has vb uuid 0: the planner takes the node's current history for it.
 
     Raises:
@@ -115,7 +117,9 @@ def _vbucket(option: str, key: object) -> int:
 def _position(option: str, vbucket: int, entry: object) -> Position:
     fields = entry if isinstance(entry, list | tuple) else ["0" * HEX_DIGITS, entry]
     if len(fields) not in (2, 4):
-        raise OptionError(option, str(entry), f"a position of vbucket {vbucket}: [vb uuid, seqno] or with snapshot start and end")
+        raise OptionError(
+            option, str(entry), f"a position of vbucket {vbucket}: [vb uuid, seqno] or with snapshot start and end"
+        )
     seqno, *snapshot = (_u64(option, number) for number in fields[1:])
     start, end = snapshot or (seqno, seqno)
     if not start <= seqno <= end:

@@ -102,7 +102,9 @@ def vbucket_set(text: str) -> tuple[int, ...]:
             raise ValueError(text)
         low, high = int(first), int(last or first)
         if high >= VBUCKETS_MAX:
-            raise OptionError("vbuckets", text, f"a vbucket list: {high} is out of range, there are 0 to {VBUCKETS_MAX - 1}")
+            raise OptionError(
+                "vbuckets", text, f"a vbucket list: {high} is out of range, there are 0 to {VBUCKETS_MAX - 1}"
+            )
         if low > high:
             raise ValueError(text)
         named.update(range(low, high + 1))
@@ -165,8 +167,8 @@ OPTIONS: tuple[Option, ...] = (
         _ending,
         None,
         f"latest, or {_POSITIONS}",
-        "Where a batch read ends: `latest` (default), which is what the nodes hold when the read is planned, or JSON; a "
-        "vbucket that the JSON leaves out is not read.",
+        "Where a batch read ends: `latest` (default), which is what the nodes hold when the read is planned, or JSON; "
+        "a vbucket that the JSON leaves out is not read.",
         '{"0": 900}',
         streaming=False,
     ),
@@ -185,8 +187,8 @@ OPTIONS: tuple[Option, ...] = (
         _positive,
         None,
         _WHOLE,
-        "How many changes a micro-batch takes at most, shared out among the vbuckets that have any. What replaces a lost "
-        "branch of history comes on top: it always shares the batch of its `rollback` row.",
+        "How many changes a micro-batch takes at most, shared out among the vbuckets that have any. What replaces a "
+        "lost branch of history comes on top: it always shares the batch of its `rollback` row.",
         "100000",
         batch=False,
     ),
@@ -211,8 +213,8 @@ OPTIONS: tuple[Option, ...] = (
         _one_of("emit", "fail"),
         "emit",
         "emit or fail",
-        "What to do when a failover took back changes that were delivered: `emit` a row `event = 'rollback'` and replay, or "
-        "`fail` the query.",
+        "What to do when a failover took back changes that were delivered: `emit` a row `event = 'rollback'` and "
+        "replay, or `fail` the query.",
         "fail",
     ),
     Option(
@@ -277,25 +279,25 @@ class Settings:
         return f"Settings({self.url})"
 
 
-def parse(given: Mapping[str, str], *, streaming: bool) -> Settings:
+def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> Settings:
     """Check what the user wrote and return it typed.
 
     Args:
         given: option names (any case) and texts, as Spark hands them over.
-        streaming: whether this is for `readStream`; some options fit only one of the two.
+        streaming: whether this is for `readStream`; some options fit only one of the two. None: not known yet.
 
     Raises:
         OptionError: an unknown option, a value it can't have, or one that does not fit this kind of read.
     """
     values = {option.name: option.default for option in OPTIONS}
     for option, text in _recognised(given):
-        if not (option.streaming if streaming else option.batch):
+        if streaming is not None and not (option.streaming if streaming else option.batch):
             kind, other = ("streaming", "batch") if streaming else ("batch", "streaming")
             raise OptionError(option.name, text, f"for a {kind} read; only a {other} read takes this option")
         values[option.name] = option.read(text)
     if values["url"] is None:
         raise OptionError("url", "", _BY_NAME["url"].allowed + "; give it as an option or as load(url)")
-    if not streaming and values["startingOffsets"].latest:
+    if streaming is False and values["startingOffsets"].latest:
         raise OptionError("startingOffsets", "latest", "possible for a batch read, which would be empty")
     return Settings(*values.values())
 
@@ -322,8 +324,8 @@ def reference_page() -> str:
         rows.append(f"| `{option.name}` | {_shown(option)} | {kind} | {option.meaning} | `{option.example}` |")
     head = (
         "# Options of the `dcp` source\n\n"
-        "Printed from `headwater.spark.options.OPTIONS` by `python -m headwater.spark.options`; a test keeps the two equal.\n"
-        "Case does not matter. An unknown option, or a value that is not allowed, fails the read at once.\n\n"
+        "Printed from `headwater.spark.options.OPTIONS` by `python -m headwater.spark.options`. Case does not matter.\n"
+        "An unknown option, or a value that is not allowed, fails the read at once.\n\n"
     )
     return head + "\n".join(rows) + "\n"
 

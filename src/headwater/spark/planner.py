@@ -1,7 +1,7 @@
 """Where the next batch ends, and who reads what: arithmetic only, no Spark, no socket, no clock.
 
-An offset is written before its batch is read, and a batch that failed is read again from the written offsets alone. So an
-end offset carries all that a replay needs, in the four numbers of each vbucket's position:
+An offset is written before its batch is read, and a batch that failed is read again from the written offsets alone. So
+an end offset carries all that a replay needs, in the four numbers of each vbucket's position:
 
     vb uuid          the branch that was newest when the batch was planned
     seqno            E, the last seqno of the batch
@@ -10,8 +10,8 @@ end offset carries all that a replay needs, in the four numbers of each vbucket'
     snapshot end     the high seqno observed when the batch before had been read: together with snapshot start the
                      `Point` to which a later failover returns (history.py)
 
-and in `rollbacks`, the vbuckets for which a `rollback` row goes first. A position whose seqno, snapshot start and end are
-equal was read to the end of a history that did not move: a point by itself.
+and in `rollbacks`, the vbuckets for which a `rollback` row goes first. A position whose seqno, snapshot start and end
+are equal was read to the end of a history that did not move: a point by itself.
 """
 
 from __future__ import annotations
@@ -106,6 +106,9 @@ def _move(
     going: Resumption = resume(position, history, held.of(vb) if held else ())
     # What was delivered once is replaced in the batch that takes it back, or a table would lack it for a while.
     floor = max(going.seqno, min(position.seqno, history.high_seqno))
+    if going.seqno == 0:
+        # Nobody can stop between 0 and the purge seqno: the node would send him back to 0, batch after batch.
+        floor = max(floor, min(history.purge_seqno, history.high_seqno))
     ceiling = history.high_seqno if targets is None else min(history.high_seqno, targets.get(vb, 0))
     return _Move(going.seqno, floor, max(ceiling - floor, 0), going.lost)
 
@@ -138,7 +141,7 @@ def share_out(backlogs: Mapping[int, int], limit: int | None) -> dict[int, int]:
 
 
 def ranges(start: Offset, end: Offset) -> list[Range]:
-    """Return what the batch between two offsets consists of, by vbucket: a pure function, so that a replay is the same."""
+    """Return what the batch between two offsets consists of, by vbucket; a pure function, so a replay is the same."""
     if start.latest:
         return []
     return [made for vb in sorted(end.positions.keys() | end.rollbacks) if (made := _range(vb, start, end))]

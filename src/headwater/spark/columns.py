@@ -1,0 +1,163 @@
+"""From the client's batches to the rows that Spark sees, column by column, without an object a row.
+
+What 64 bits become is told in schema.py. Spark takes a batch only if names, order, types and nullability are exactly
+those of the schema it was told, so every batch is put together under one fixed Arrow schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headwater.errors import OptionError
+from headwater.protocol.position import FailoverLog
+from headwater.spark.history import branches
+from headwater.spark.offsets import hex_uuid
+from headwater.spark.planner import Range
+from headwater.spark.schema import types
+
+ARROW: dict[str, Any] = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
+MUTATION, ROLLBACK = 0x57, "rollback"
+_EVENT_NAMES = pa.array(["mutation", "deletion", "expiration"], pa.string())
+VBUCKETS = 1 << 16
+
+
+@dataclass
+class _Branches:
+    """What one vbucket's stream said of its history: where branches begin, and how far ours reaches."""
+
+    begins: NDArray[np.uint64]
+    codes: NDArray[np.int32]
+
+
+@dataclass
+class RowMaker:
+    """Turns the batches of one task into Spark's rows.
+
+    Args:
+        names: the columns wanted, in order.
+        key_format, value_format: "binary" or "string".
+    """
+
+    names: tuple[str, ...]
+    key_format: str
+    value_format: str
+    uuids: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        kinds = types(self.key_format, self.value_format)
+        self.schema = pa.schema([(name, ARROW[kinds[name]]) for name in self.names])
+        self._bounds = np.zeros(VBUCKETS, np.uint64)
+        self._codes = np.full(VBUCKETS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches
+        self._branches: dict[int, _Branches] = {}
+
+    def expect(self, part: Range, log: FailoverLog, shared: int) -> None:
+        """Learn how far a vbucket's rows are wanted, and which branch wrote which of them.
+
+        Args:
+            part: what is to be read.
+            log: the failover log of the stream that reads it.
+            shared: the last seqno that this history shares with the one the range was planned on; rows above belong
+                to another and wait until the planner has dealt with it.
+        """
+        begins, uuids = branches(log)
+        codes = [self._code(uuid) for uuid in uuids]
+        self._bounds[part.vbucket] = min(part.end_seqno, shared)
+        first, last = (
+            max(int(np.searchsorted(begins, seqno)) - 1, 0) for seqno in (part.start_seqno + 1, part.end_seqno)
+        )
+        self._codes[part.vbucket] = codes[first] if first == last else -1
+        self._branches[part.vbucket] = _Branches(np.array(begins, np.uint64), np.array(codes, np.int32))
+
+    def _code(self, vb_uuid: int) -> int:
+        text = hex_uuid(vb_uuid)
+        if text not in self.uuids:
+            self.uuids.append(text)
+        return self.uuids.index(text)
+
+    def rows(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the wanted rows of a client's batch; no rows above the range, nor of another branch than planned.
+
+        Raises:
+            OptionError: a key or value is not UTF-8 though its format is `string`.
+        """
+        vbuckets = records.column("vbucket").to_numpy()
+        keep = records.column("seqno").to_numpy() <= self._bounds[vbuckets]
+        if not keep.all():
+            records = records.filter(pa.array(keep))
+        return pa.RecordBatch.from_arrays([self._column(name, records) for name in self.names], schema=self.schema)
+
+    def rollbacks(self, parts: Sequence[Range]) -> pa.RecordBatch:
+        """Return the rows that tell of lost branches: `seqno` is where to return to, all about a document is null."""
+        kept = [part for part in parts if part.rollback]
+        seqnos = [_signed(part.start_seqno) for part in kept]
+        known: Mapping[str, list[Any]] = {
+            "vbucket": [part.vbucket for part in kept],
+            "seqno": seqnos,
+            "vb_uuid": [hex_uuid(part.vb_uuid) for part in kept],
+            "event": [ROLLBACK] * len(kept),
+            "snapshot_start": seqnos,
+            "snapshot_end": seqnos,
+        }
+        arrays = [pa.array(known.get(kind.name, [None] * len(kept)), kind.type) for kind in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _column(self, name: str, records: pa.RecordBatch) -> Any:
+        if name == "event":
+            codes = records.column("opcode").to_numpy() - np.uint8(MUTATION)
+            return _EVENT_NAMES.take(pa.array(codes, pa.uint8()))
+        if name == "vb_uuid":
+            return pa.array(self.uuids, pa.string()).take(pa.array(self._branch_codes(records), pa.int32()))
+        column = records.column(name)
+        if name in ("key", "value"):
+            return self._bytes(name, column, records)
+        kind = self.schema.field(name).type
+        if kind == pa.int64() and column.type == pa.uint64():
+            return column.view(kind)  # the same 64 bits
+        return column.cast(kind)
+
+    def _branch_codes(self, records: pa.RecordBatch) -> NDArray[np.int32]:
+        vbuckets = records.column("vbucket").to_numpy()
+        codes: NDArray[np.int32] = self._codes[vbuckets]
+        if (codes < 0).any():
+            seqnos = records.column("seqno").to_numpy()
+            for vb in np.unique(vbuckets[codes < 0]):
+                mine, known = vbuckets == vb, self._branches[int(vb)]
+                places = np.searchsorted(known.begins, seqnos[mine]).astype(np.int64) - 1
+                codes[mine] = known.codes[np.maximum(places, 0)]
+        return codes
+
+    def _bytes(self, name: str, column: Any, records: pa.RecordBatch) -> Any:
+        if name == "value":
+            opcodes = records.column("opcode").to_numpy()
+            if (opcodes != MUTATION).any():  # a deletion has no value, rather than an empty one
+                lengths = pc.binary_length(column).to_numpy()
+                bare = pa.array((opcodes != MUTATION) & (lengths == 0))
+                column = pc.if_else(bare, pa.scalar(None, pa.binary()), column)
+        if self.schema.field(name).type == pa.binary():
+            return column
+        try:
+            return column.cast(pa.string())
+        except pa.ArrowInvalid:
+            raise self._not_text(name, column, records) from None
+
+    @staticmethod
+    def _not_text(name: str, column: Any, records: pa.RecordBatch) -> OptionError:
+        for row, value in enumerate(column.to_pylist()):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                vb, seqno = records.column("vbucket")[row], records.column("seqno")[row]
+                found = f"possible: the {name} of vbucket {vb}, seqno {seqno} is not UTF-8; read it as binary"
+                return OptionError(f"{name}Format", "string", found)
+        return OptionError(f"{name}Format", "string", f"possible for these {name}s; read them as binary")
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number

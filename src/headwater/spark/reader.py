@@ -1,0 +1,141 @@
+"""What a task does: drain its vbuckets over one DCP connection a node, and hand the rows to Spark in batches.
+
+A task can tell the planner nothing. So whatever it finds must leave the data such that the planner's next look at the
+failover logs repairs it: a range that is no longer in the nodes' history, or only in part, is read as far as both
+histories agree and no further. It is not an error and must not wait for seqnos that will never come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import RollbackRequired
+from headwater.protocol.position import Position
+from headwater.spark.columns import RowMaker
+from headwater.spark.history import History
+from headwater.spark.nodes import STATS, connect, patiently, purge_seqnos
+from headwater.spark.offsets import U64_MAX
+from headwater.spark.options import Settings
+from headwater.spark.planner import Range
+
+if TYPE_CHECKING:
+    from headwater.client import ChangeBatch, Client
+
+LOOK_SECONDS = 1.0
+"""How often a task that hears nothing looks whether what it waits for can still come."""
+
+BATCH_BYTES = 2 << 20
+
+
+def read(
+    settings: Settings, names: tuple[str, ...], parts: Sequence[Range], connect: Callable[[Settings], Client] = connect
+) -> Iterator[Any]:
+    """Yield the rows of one Spark partition as Arrow batches; rollback rows first.
+
+    Args:
+        settings: the options.
+        names: the columns wanted, in order.
+        parts: what to read of which vbucket.
+        connect: opens a client.
+
+    Raises:
+        TransportError, StatusError: nothing came on for `retrySeconds`.
+        RollbackRequired: a node refuses a range without a reason that the planner could see.
+        OptionError: a key or value is not text though its format is `string`.
+    """
+    task = _Task(settings, RowMaker(names, settings.key_format, settings.value_format), parts)
+    if any(part.rollback for part in parts):
+        yield task.maker.rollbacks(parts)
+    if not task.pending:
+        return
+    with patiently(lambda: connect(settings), settings.retry_seconds) as client:
+        while task.pending:
+            try:
+                yield from task.drain(client)
+            except RollbackRequired as refused:
+                task.give_up(client, refused)
+
+
+class _Task:
+    """The vbuckets of a task that are still being read, and how far each has come."""
+
+    def __init__(self, settings: Settings, maker: RowMaker, parts: Sequence[Range]) -> None:
+        self.settings, self.maker = settings, maker
+        self.pending = {part.vbucket: part for part in parts if part.end_seqno > part.start_seqno}
+        self.positions = {vb: claim(part) for vb, part in self.pending.items()}
+        self.logs: dict[int, Any] = {}
+
+    def drain(self, client: Client) -> Iterator[Any]:
+        """Yield batches until all have ended, one was refused, or one waits in vain (then `pending` is not empty)."""
+        changes = client.batches(
+            {vb: self.positions[vb] for vb in self.pending},
+            vbuckets=list(self.pending),
+            until={vb: part.end_seqno for vb, part in self.pending.items()},
+            batch_bytes=BATCH_BYTES,
+            window_bytes=self.settings.window_bytes,
+            xattrs=self.settings.xattrs,
+            no_value="value" not in self.maker.names,
+            patience_seconds=self.settings.retry_seconds,
+            max_wait_seconds=LOOK_SECONDS,
+        )
+        with changes:
+            try:
+                for batch in changes:
+                    yield from self._rows(batch)
+                    if not batch.records.num_rows and self._abandon_unreachable():
+                        return
+                self.pending.clear()
+            finally:
+                self.positions |= {vb: place for vb, place in changes.positions.items() if vb in self.pending}
+
+    def _rows(self, batch: ChangeBatch) -> Iterator[Any]:
+        self._learn(batch.failover_logs)
+        if batch.records.num_rows:
+            rows = self.maker.rows(batch.records)
+            if rows.num_rows:
+                yield rows
+        for ended in batch.ended:
+            self.pending.pop(ended.vbucket, None)
+
+    def _learn(self, logs: Any) -> None:
+        """A stream tells its failover log when it opens: once, and again whenever a connection had to be made anew."""
+        if logs is self.logs:
+            return
+        for vb, log in logs.items():
+            if log is not self.logs.get(vb) and vb in self.pending:
+                self.maker.expect(self.pending[vb], log, _shared(self.pending[vb], log))
+        self.logs = logs
+
+    def _abandon_unreachable(self) -> bool:
+        known = [(vb, part, self.logs[vb]) for vb, part in self.pending.items() if vb in self.logs]
+        lost = [vb for vb, part, log in known if _shared(part, log) < part.end_seqno]
+        for vb in lost:
+            del self.pending[vb]
+        return bool(lost)
+
+    def give_up(self, client: Client, refused: RollbackRequired) -> None:
+        """Leave a vbucket to the planner, if it is going to see why the node refused; else say so."""
+        part = self.pending.pop(refused.vbucket)
+        log = tuple(client.failover_log(part.vbucket))
+        parted = _shared(part, log) < max(part.snapshot_end, part.end_seqno)
+        if not parted and purge_seqnos(client.stats(STATS)).get(part.vbucket, 0) <= part.start_seqno:
+            raise refused
+
+
+def claim(part: Range) -> Position:
+    """Return the position from which a stream is asked for.
+
+    Its snapshot reaches to what the planner had observed, so that the node refuses unless all of that is still its
+    history: then everything up to the end is, too. It starts one below, for a claim whose snapshot starts at its very
+    seqno would not be checked to its end (failover 2, rule 5).
+    """
+    start = part.start_seqno
+    if start == 0:
+        return Position.beginning(part.vbucket)
+    return Position(part.vbucket, part.vb_uuid, start, start - 1, max(part.snapshot_end, part.end_seqno))
+
+
+def _shared(part: Range, log: Any) -> int:
+    """How far a stream's history is the one that the range was planned on; without an end if that is the newest."""
+    return History(tuple(log), U64_MAX).shared_with(part.vb_uuid) if part.vb_uuid else U64_MAX

@@ -1,0 +1,63 @@
+"""The columns of the `dcp` source: names, types, order. Nothing heavy is imported here, for Spark asks at every `load`.
+
+Spark has no unsigned numbers. Columns of 32 unsigned bits become bigint; those of 64 (seqno, cas, rev_seqno, snapshot
+bounds) keep their bits and become bigint as well, so a value from 2^63 on shows as negative: cas 2^64-1 is -1. In
+Python `cas & (2**64 - 1)` is the number again. Only a clock set far wrong makes such a cas; a seqno would take 292,000
+years at a million changes a second. `vb_uuid` is text (16 hex digits), for users compare it and join on it and never
+calculate with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwater.errors import OptionError
+
+COLUMNS: dict[str, tuple[str, str]] = {
+    "vbucket": ("int", "which vbucket the key belongs to, 0 to 1023"),
+    "seqno": ("bigint", "place in the vbucket's history; in a `rollback` row, where to return to"),
+    "vb_uuid": ("string", "branch of history that wrote the change, 16 hex digits"),
+    "event": ("string", "`mutation`, `deletion`, `expiration` or `rollback`"),
+    "key": ("binary", "the document's key; null in a `rollback` row, as is all below but the snapshot"),
+    "value": ("binary", "the document; null for a deletion without a body"),
+    "cas": ("bigint", "version of the document, 64 bits"),
+    "rev_seqno": ("bigint", "how many times the key has changed"),
+    "flags": ("bigint", "the application's flags, 32 bits unsigned"),
+    "expiry": ("bigint", "Unix seconds: when the document expires, or when it was deleted; 0 for never or not told"),
+    "datatype": ("int", "bits: 1 JSON, 2 snappy, 4 extended attributes before the value"),
+    "snapshot_start": ("bigint", "first seqno of the snapshot the change came in"),
+    "snapshot_end": ("bigint", "last seqno of that snapshot"),
+}
+"""Column -> (type in Spark, meaning), in the order of the schema; all nullable."""
+
+
+def types(key_format: str = "binary", value_format: str = "binary") -> dict[str, str]:
+    """Return column -> type in Spark, with key and value as their options want them."""
+    chosen = {name: kind for name, (kind, _) in COLUMNS.items()}
+    return chosen | {"key": key_format, "value": value_format}
+
+
+def ddl(key_format: str = "binary", value_format: str = "binary") -> str:
+    """Return the schema the way Spark writes it."""
+    return ", ".join(f"{name} {kind}" for name, kind in types(key_format, value_format).items())
+
+
+def choose(wanted: Sequence[tuple[str, str]], key_format: str, value_format: str) -> tuple[str, ...]:
+    """Check a schema that the user gave with `.schema(...)`: some of our columns, in any order.
+
+    It is the one way to leave columns out: Spark tells a Python source of no other wish. Without `value`, nodes do not
+    even send the values.
+
+    Args:
+        wanted: (name, type as Spark writes it).
+        key_format: "binary" or "string"; `value_format` the same.
+
+    Raises:
+        OptionError: a column we do not have, or of another type.
+    """
+    ours = types(key_format, value_format)
+    for name, kind in wanted:
+        if ours.get(name) != kind:
+            allowed = f"a column of the dcp source: {ddl(key_format, value_format)}"
+            raise OptionError("schema", f"{name} {kind}", allowed)
+    return tuple(name for name, _ in wanted)
