@@ -119,6 +119,11 @@ class ChangeBatch:
         """Where every vbucket of the drain stands after this batch; save this with what was made of the rows."""
         return self._standing.positions()
 
+    @property
+    def failover_logs(self) -> Mapping[int, FailoverLog]:
+        """The failover log of each vbucket's newest stream, by vbucket; the same object until a stream is opened."""
+        return self._standing.logs
+
     def __len__(self) -> int:
         """Rows in the batch."""
         return int(self.records.num_rows)
