@@ -1,0 +1,110 @@
+"""All commands: their help, and how they end when they cannot do what was asked."""
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import headwater
+from headwater.cli.app import app
+
+COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def invoke(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_version_is_printed() -> None:
+    assert invoke("--version") == (0, f"headwater {headwater.__version__}\n", "")
+
+
+def test_without_a_command_the_commands_are_listed() -> None:
+    status, shown, _ = invoke()
+    assert status == 0 and all(command in shown for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_examples_in_its_help(command: str) -> None:
+    status, shown, _ = invoke(command, "--help")
+    assert status == 0 and "Examples:" in shown and f"$ headwater {command}" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("get",),
+        ("get", "k", "--colour", "red"),
+        ("tail", "--vbuckets", "0-1024"),
+        ("failover-log", "1024"),
+        ("load", "no-such-file.csv", "--key", "id"),
+        ("load", __file__),
+        ("set", "k", "v", "--expiry", "soon"),
+        ("demo", "--rows", "1"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_is_told_in_one_line_with_status_2(arguments: tuple[str, ...]) -> None:
+    status, shown, told = invoke(*arguments)
+    assert (status, shown) == (2, "")
+    assert told.startswith("headwater: ") and told.count("\n") == 1 and "--help" in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("get", "k"), ("set", "k", "v"), ("delete", "k"), ("seqnos",), ("failover-log", "0"), ("tail", "--once")],
+    ids=" ".join,
+)
+def test_a_node_that_does_not_answer_is_told_in_one_line_with_status_1(arguments: tuple[str, ...]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    status, shown, told = invoke(*arguments, "--node", f"couchbase://{address}/default")
+    assert (status, shown) == (1, "")
+    assert told.startswith("headwater: ") and address in told and told.count("\n") == 1
+
+
+def test_a_url_that_is_none_is_told_in_one_line() -> None:
+    status, _, told = invoke("get", "k", "--node", "http://[")
+    assert status in (1, 2) and told.count("\n") == 1 and told.startswith("headwater: ")
+
+
+def test_an_unusable_option_of_serve_is_told_in_one_line(tmp_path: Path) -> None:
+    status, _, told = invoke("serve", "--vbuckets", "1000", "--data", str(tmp_path / "s"))
+    assert status in (1, 2) and "1000" in told and told.count("\n") == 1
+
+
+def test_the_light_commands_begin_without_the_heavy_libraries() -> None:
+    check = (
+        "import sys, headwater.cli.app\n"
+        "print(*sorted({'numba', 'pyarrow', 'pyspark', 'pandas', 'matplotlib'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_work_is_done_ends_with_one_line_and_its_own_status(number: signal.Signals) -> None:
+    """A listener that never answers keeps `get` waiting; the signal comes when it has connected."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        url = f"couchbase://127.0.0.1:{silent.getsockname()[1]}/default"
+        command = [sys.executable, "-m", "headwater", "get", "k", "--node", url]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(number)
+            shown, told = process.communicate(timeout=60)
+    assert process.returncode == 128 + number and shown == ""
+    assert told == f"headwater: stopped by {number.name}\n"
