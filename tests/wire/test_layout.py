@@ -68,8 +68,13 @@ def test_a_value_where_none_belongs_is_told():
 
 
 def test_a_response_is_not_taken_for_a_request():
-    with pytest.raises(BadMessage, match="this is a response with opcode 0x57, not a Mutation"):
+    with pytest.raises(BadMessage, match="a frame with magic 0x81 and opcode 0x57 is not this message"):
         dcp.Mutation.decode(Frame(Magic.CLIENT_RESPONSE, 0x57))
+
+
+def test_what_a_server_asks_is_not_taken_for_what_a_client_asks():
+    with pytest.raises(BadMessage, match="magic 0x82 and opcode 0x01 is not this message"):
+        documents.Set.decode(Frame(Magic.SERVER_REQUEST, 0x01, key=b"k", extras=bytes(8)))
 
 
 def test_an_answer_with_another_status_is_another_message():

@@ -66,6 +66,14 @@ def measured(text: str, *, init: Literal[False] = False) -> Any:
     return dataclasses.field(init=init, default=0, metadata={"about": text, "where": EXTRAS, "only": (), "when": 0})
 
 
+_MAGICS: dict[int, frozenset[int]] = {
+    Magic.CLIENT_REQUEST: frozenset({Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST}),
+    Magic.CLIENT_RESPONSE: frozenset({Magic.CLIENT_RESPONSE, Magic.FLEXIBLE_RESPONSE}),
+    Magic.SERVER_REQUEST: frozenset({Magic.SERVER_REQUEST}),
+    Magic.SERVER_RESPONSE: frozenset({Magic.SERVER_RESPONSE}),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The table behind a message class."""
@@ -85,6 +93,11 @@ class Layout:
     def is_response(self) -> bool:
         """Whether the message answers something."""
         return self.magic in RESPONSES
+
+    @property
+    def magics(self) -> frozenset[int]:
+        """The magics its frames may have: its own, and for what clients send and get the flexible one."""
+        return _MAGICS[self.magic]
 
     def bad(self, opcode: int, problem: object) -> BadMessage:
         """Return the error for a frame that is not this message."""

@@ -67,9 +67,9 @@ class FrameBuffer:
         at, end = 0, len(self._kept)
         with memoryview(self._kept) as kept:
             try:
-                while end - at >= HEADER_BYTES and (size := lengths(kept, at).frame) <= end - at:
-                    yield Frame.decode(kept[at : at + size])
-                    at += size
+                while end - at >= HEADER_BYTES and (found := lengths(kept, at)).frame <= end - at:
+                    yield Frame.cut(kept[at : at + found.frame], found)
+                    at += found.frame
             except BadFrame as failure:
                 self.failure, at = failure, end
         del self._kept[:at]

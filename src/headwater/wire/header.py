@@ -181,11 +181,11 @@ class Frame:
         found = lengths(data)
         if len(data) != found.frame:
             raise BadFrame(f"opcode 0x{data[1]:02x}: {found.frame} bytes declared, {len(data)} bytes given")
-        return cls._cut(data, found)
+        return cls.cut(data, found)
 
     @classmethod
-    def _cut(cls, data: bytes | bytearray | memoryview, found: Lengths) -> Frame:
-        """Take the sections out of one whole frame whose lengths were checked."""
+    def cut(cls, data: bytes | bytearray | memoryview, found: Lengths) -> Frame:
+        """Take the sections out of one whole frame; `found` is what `lengths` said of it."""
         magic, opcode, _, _, datatype, vbucket, _, opaque, cas = HEADER.unpack_from(data)
         extras_at = HEADER_BYTES + found.framing
         key_at = extras_at + found.extras

@@ -87,9 +87,9 @@ class Message(Declared):
         """
         frame = source if isinstance(source, Frame) else Frame.decode(source)
         layout = cls.layout
-        if layout.is_response != frame.is_response or (layout.opcode not in (-1, frame.opcode)):
-            kind = "response" if frame.is_response else "request"
-            raise layout.bad(frame.opcode, f"this is a {kind} with opcode 0x{frame.opcode:02x}, not a {layout.name}")
+        if frame.magic not in layout.magics or layout.opcode not in (-1, frame.opcode):
+            found = f"a frame with magic 0x{frame.magic:02x} and opcode 0x{frame.opcode:02x} is not this message"
+            raise layout.bad(frame.opcode, found)
         if layout.is_response and layout.status not in (ANY_STATUS, frame.status):
             raise layout.bad(frame.opcode, f"status is 0x{frame.status:02x}, expected 0x{layout.status:02x}")
         try:
