@@ -41,8 +41,8 @@ class BatchStore(Protocol):
     def settle(self, batch: Any) -> None:
         """The batch is durable."""
 
-    def abandon(self, batch: Any, error: BaseException) -> None:
-        """The batch is not durable; undo everything that is not."""
+    def abandon(self, batch: Any, error: BaseException) -> list[int]:
+        """The batch is not durable; undo everything that is not. Returns the vbuckets whose record was lost."""
 
 
 class Committer:
@@ -55,7 +55,7 @@ class Committer:
         self.failures = 0
         self.waiting: set[Waiter] = set()
         self.on_durable: list[Callable[[], None]] = []
-        self.on_failure: list[Callable[[BaseException], None]] = []
+        self.on_failure: list[Callable[[BaseException, list[int]], None]] = []
         self._store = store
         self._loop = loop
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
@@ -103,6 +103,10 @@ class Committer:
         """Wait until nothing is staged or in flight."""
         while self._dirty or self._in_flight:
             await self.wait(self.gate())
+
+    async def run_alone(self, work: Callable[[], None]) -> None:
+        """Run something on the commit thread, so never beside a write."""
+        await self._loop.run_in_executor(self._thread, work)
 
     def close(self) -> None:
         """Let the thread go."""
@@ -155,14 +159,14 @@ class Committer:
         """The store undoes every row that is not durable, so whatever was gathered meanwhile is lost as well."""
         log.error("a batch could not be written, its writers are disconnected: %s", error)
         self.failures += 1
-        self._store.abandon(batch, error)
+        lost = self._store.abandon(batch, error)
         self._in_flight = 0
         self._dirty = False
         waiting, self.waiting = self.waiting, set()
         for waiter in waiting:
             waiter.drop(f"its batch could not be written: {error}", fault=False)
         for callback in self.on_failure:
-            callback(error)
+            callback(error, lost)
         self._resolve(False)
         self.durable, self.open = self.open, self.open + 1
         self._call_room()

@@ -222,7 +222,7 @@ class Server:
                 connection.drop(f"said nothing for {quiet:.0f} s")
         self._sweep = self.loop.call_later(IDLE_SWEEP_SECONDS, self._close_idle)
 
-    def _drop_writers(self, error: BaseException) -> None:
+    def _drop_writers(self, error: BaseException, _: list[int]) -> None:
         """Quiet writes wait for no answer: their connections must go as well, or their clients believe in them."""
         for connection in tuple(self.connections):
             session = connection.session

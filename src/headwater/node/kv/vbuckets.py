@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from headwater.errors import StorageError
 from headwater.node.kv.command import Answer, Part, Refused, Reply, command
 from headwater.wire.datatype import Datatype
 from headwater.wire.header import Frame
@@ -138,6 +139,9 @@ async def compact_db(session: KvSession, frame: Frame) -> Answer:
     found = vbucket(session, frame)
     before, seqno = (int.from_bytes(frame.extras[at : at + 8], "big") for at in (0, 8))
     everything = frame.extras[16] != 0
-    await session.server.compactor.purge(found.id, before_seconds=before, before_seqno=seqno, everything=everything)
+    try:
+        await session.server.compactor.purge(found.id, before_seconds=before, before_seqno=seqno, everything=everything)
+    except StorageError as error:
+        raise Refused(Status.ETMPFAIL, str(error)) from None
     return Reply()
 

@@ -65,7 +65,11 @@ class Compaction:
     """One run. Attributes: bytes_before, bytes_after (of the files, once copied)."""
 
     def __init__(
-        self, store: Store, purge_before: int, purge_limit: Callable[[int], int] | None, history_rows: int
+        self,
+        store: Store,
+        purge_before: int,
+        purge_limit: Callable[[int], int] | None,
+        history_rows: Callable[[int], int],
     ) -> None:
         self._store = store
         self._log = store._log
@@ -83,7 +87,9 @@ class Compaction:
         self.bytes_before = sum(segment.end for segment in self._old)
         self.bytes_after = 0
 
-    def _choose(self, purge_limit: Callable[[int], int] | None, history_rows: int) -> dict[int, _Share]:
+    def _choose(
+        self, purge_limit: Callable[[int], int] | None, history_rows: Callable[[int], int]
+    ) -> dict[int, _Share]:
         store, chosen = self._store, np.zeros(SLOTS_MAX, np.uint8)
         for segment in self._old:
             self._slots.register(segment)
@@ -96,7 +102,7 @@ class Compaction:
             limit = min(store.durable_seqno(vb), store.high_seqno(vb)) - 1
             if purge_limit is not None:
                 limit = min(limit, purge_limit(vb))
-            history = min(prefix, max(0, rows - history_rows))
+            history = min(prefix, max(0, rows - history_rows(vb)))
             shares[vb] = _Share(store._index.columns[vb], prefix, history, max(0, limit))
         return shares
 

@@ -205,7 +205,7 @@ class Store(Staging):
         *,
         purge_before: int = 0,
         purge_limit: Callable[[int], int] | None = None,
-        history_rows: int = HISTORY_ROWS,
+        history_rows: Callable[[int], int] = lambda vb: HISTORY_ROWS,
     ) -> Compaction | None:
         """Begin to compact all sealed segments; the steps are in compaction.py. None when there are none, or one runs.
 
@@ -213,7 +213,8 @@ class Store(Staging):
             purge_before: tombstones deleted before this Unix second go; 0: none.
             purge_limit: for a vbucket, the seqno above which no tombstone may go: where the slowest stream is that
                 must still hear of it. The newest change of a vbucket never goes.
-            history_rows: versions that one of a vbucket's so many newest changes superseded stay, for rollbacks.
+            history_rows: for a vbucket, how many of its newest changes can still be taken back: the versions they
+                superseded stay, and so do tombstones among them.
         """
         if self._compaction is not None or len(self._log.segments) < 2:
             return None

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 
 class Reader(Protocol):
-    """Somebody who reads a vbucket's changes and must hear when that comes to an end."""
+    """Somebody who reads a vbucket's changes and must hear when that comes to an end.
+
+    `position`: the seqno up to which it lacks nothing; tombstones above it are not purged.
+    """
+
+    position: int
 
     def advanced(self) -> None:
         """More of the vbucket is durable."""
