@@ -26,7 +26,7 @@ test: $(READY) warm ## every test
 	@$(RUN) $(PYTEST) $(TESTS)
 
 warm: $(READY)
-	@$(RUN) $(BIN)/python -c "from headwater import kernels; kernels.warm()"
+	@$(RUN) $(BIN)/python -c "from headwater import kernels; kernels.warm(print)"
 
 check: lint types imports test ## all that CI runs: ruff, mypy, import contracts, tests
 

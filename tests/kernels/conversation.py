@@ -40,9 +40,8 @@ class Producer:
     def say(self, what: str, vbucket: int, step: int, key: bytes, value: bytes, slip: str) -> list[bytes]:
         """The frames for one drawn item: a snapshot is announced first where a change would need one."""
         said = []
-        if what in SNAPSHOTS or (
-            what in (*CHANGES, "advanced", "event") and self.last[vbucket] + step > self.end[vbucket]
-        ):
+        unannounced = what in (*CHANGES, *FOLLOWERS) and self.last[vbucket] + step > self.end[vbucket]
+        if what in SNAPSHOTS or unannounced:
             said.append(self._marker(what if what in SNAPSHOTS else "v1", vbucket, step + 20, slip))
         if what not in SNAPSHOTS:
             said.append(self._frame(what, vbucket, step, key, value, slip))

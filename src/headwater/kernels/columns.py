@@ -145,7 +145,7 @@ class Arena:
         value_bytes: capacity of the value column, and so about the size of a batch. 1 to 4 MiB keep it in cache.
         key_bytes, rows: capacities; by default in proportion.
         controls: how many control frames one call may meet before it stops with CONTROLS_FULL.
-        decoder: the kernel, or `columns_numpy.decode`, which does the same without numba.
+        decoder: the kernel, or `columns_numpy.decode`, which does the same without compiled code.
 
     Not thread safe; the batches are.
     """

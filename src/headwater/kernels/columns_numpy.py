@@ -1,12 +1,12 @@
-"""The decoder of decode.py once more, without numba: for checking, and for where nothing can be compiled.
+"""The decoder of decode.py once more, without compiled code: for checking, and where numba can compile nothing.
 
     Arena(decoder=columns_numpy.decode)
 
-It comes to the same rows, the same controls, the same stream table and the same refusal by another road: a plain loop
-finds the frames, then every rule is evaluated for all of them at once *as if all before had been accepted*, and the
-first frame that breaks one (or finds no room) is where it ends. Up to that frame the assumption holds, so the answer is
-exact; what was computed behind it is thrown away. What a stream looked like before each frame follows from the last
-frame of a kind before it in the same vbucket (`_before`). About 2 M frames a second.
+It comes to the same rows, the same controls, the same stream table and the same refusal by another road: the frames
+are found first (frames_numpy.py), then every rule is evaluated for all of them at once *as if all before had been
+accepted*, and the first frame that breaks one (or finds no room) is where it ends. Up to that frame the assumption
+holds, so the answer is exact; what was computed behind it is thrown away. What a stream looked like before each frame
+follows from the last frame of a kind before it in the same vbucket (`_before`). Some 0.8 M frames a second.
 """
 
 from __future__ import annotations
@@ -20,16 +20,11 @@ from numpy.typing import NDArray
 from headwater.kernels import decode as kernel
 from headwater.kernels import follow, tracker
 from headwater.kernels.decode import Columns
-from headwater.kernels.scan import BODY_MAX, HEADER, Stop
+from headwater.kernels.frames_numpy import Flags, Frames, Ints, Words, find, numbers
+from headwater.kernels.scan import Stop
 from headwater.kernels.tracker import StreamState
-from headwater.wire.header import HEADER as HEADER_STRUCT
 from headwater.wire.opcodes import Opcode
 
-Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
-Flags = NDArray[np.bool_]
-
-MAGICS: Final = frozenset({0x80, 0x81, 0x82, 0x83, 0x08, 0x18})
 SEQNO_EXTRAS: Final = {
     Opcode.DCP_SEQNO_ADVANCED: 8,
     Opcode.DCP_SYSTEM_EVENT: 13,
@@ -38,30 +33,6 @@ SEQNO_EXTRAS: Final = {
     Opcode.DCP_ABORT: 16,
 }
 DROPPED: Final = tracker.DROPPED
-FRAME_TYPES: Final = (*[np.int64] * 2, np.bool_, *[np.int64] * 3, *[np.uint64] * 2, *[np.int64] * 5)
-
-
-@dataclass(slots=True)
-class _Frames:
-    """The whole frames of a buffer, an element each: header fields, and where the parts lie."""
-
-    start: Ints
-    size: Ints
-    request: Flags
-    opcode: Ints
-    datatype: Ints
-    vbucket: Ints
-    opaque: Words
-    cas: Words
-    extras: Ints
-    extras_at: Ints
-    key: Ints
-    key_at: Ints
-    value: Ints
-
-    def only(self, *opcodes: int) -> Flags:
-        """Requests with one of these opcodes."""
-        return self.request & np.isin(self.opcode, opcodes)
 
 
 @dataclass(slots=True)
@@ -93,41 +64,6 @@ class _Streams:
     end: Words
 
 
-def _find(view: NDArray[np.uint8]) -> tuple[_Frames, int, int]:
-    """The whole frames at the head of a buffer, why they end, and the bytes of the frame behind them."""
-    found: list[tuple[int, ...]] = []
-    data, at, needed, stop = view.data, 0, HEADER, 0
-    while len(view) - at >= HEADER:
-        magic, opcode, key, extras, datatype, vbucket, body, opaque, cas = HEADER_STRUCT.unpack_from(data, at)
-        framing = key >> 8 if magic in (0x08, 0x18) else 0
-        key = key & 0xFF if magic in (0x08, 0x18) else key
-        if magic not in MAGICS:
-            stop = Stop.BAD_MAGIC
-        elif framing + extras + key > body:
-            stop = Stop.LENGTHS_EXCEED_BODY
-        elif body > BODY_MAX:
-            stop = Stop.BODY_TOO_LARGE
-        needed = HEADER + body if stop == 0 else needed
-        if stop or needed > len(view) - at:
-            break
-        extras_at = at + HEADER + framing
-        rest = (extras, extras_at, key, extras_at + extras, body - framing - extras - key)
-        found.append((at, needed, magic in (0x80, 0x08), opcode, datatype, vbucket, opaque, cas, *rest))
-        at, needed = at + needed, HEADER
-    table = np.array(found, np.uint64).reshape(len(found), 13).T
-    return _Frames(*(column.astype(kind) for column, kind in zip(table, FRAME_TYPES, strict=True))), stop, needed
-
-
-def _numbers(view: NDArray[np.uint8], kind: str, at: Ints, where: Flags) -> Words:
-    """The big-endian numbers that start at these bytes, 0 where there is none to read."""
-    numbers = np.zeros(len(at), np.uint64)
-    if where.any():
-        dtype = np.dtype(kind)
-        overlapping = np.ndarray((len(view) - dtype.itemsize + 1,), dtype, view, 0, (1,))
-        numbers[where] = overlapping[at[where]]
-    return numbers
-
-
 def _before(where: Flags, vbucket: Ints) -> Ints:
     """For each frame: the index of the last frame before it in its vbucket for which `where` holds, or -1."""
     order = np.argsort(vbucket, kind="stable")
@@ -141,7 +77,7 @@ def _before(where: Flags, vbucket: Ints) -> Ints:
     return result
 
 
-def _lay_out(view: NDArray[np.uint8], frames: _Frames) -> _Layout:
+def _lay_out(view: NDArray[np.uint8], frames: Frames) -> _Layout:
     """Compare every length with what the opcode knows."""
     mutation = frames.only(follow.MUTATION) & np.isin(frames.extras, (30, 31))
     timed = frames.only(follow.DELETION) & (frames.extras == 21)
@@ -153,7 +89,7 @@ def _lay_out(view: NDArray[np.uint8], frames: _Frames) -> _Layout:
         advance |= frames.only(opcode) & (frames.extras == extras)
     markers = frames.only(follow.MARKER)
     one = markers & (frames.extras == 1)
-    version = _numbers(view, "u1", frames.extras_at, one)
+    version = numbers(view, "u1", frames.extras_at, one)
     v2 = one & (((version == 0) & (frames.value == 36)) | ((version == 2) & (frames.value == 52)))
     numbered = (frames.key == 0) & (v2 | (markers & (frames.extras == 20) & (frames.value == 0)))
     bare = markers & (frames.size == frames.extras_at - frames.start)  # nothing behind the framing extras
@@ -169,20 +105,20 @@ def _lay_out(view: NDArray[np.uint8], frames: _Frames) -> _Layout:
     )
 
 
-def _follow(view: NDArray[np.uint8], frames: _Frames, layout: _Layout, table: Words, checked: bool) -> _Streams:
+def _follow(view: NDArray[np.uint8], frames: Frames, layout: _Layout, table: Words, checked: bool) -> _Streams:
     """What the streams look like before each frame, were all frames before it accepted."""
     own = table[frames.vbucket]
     dropping = (own[:, tracker.STATE] == StreamState.DROPPING) & checked
     moves = layout.change | layout.advance
     # A commit and an abort name the seqno of their prepare first.
     seqno_at = frames.extras_at + 8 * frames.only(Opcode.DCP_COMMIT, Opcode.DCP_ABORT)
-    seqno = _numbers(view, ">u8", seqno_at, moves)
+    seqno = numbers(view, ">u8", seqno_at, moves)
     moved = _before(moves & ~dropping, frames.vbucket)
     last = np.where(moved >= 0, seqno[moved], own[:, tracker.LAST])
     numbers_at = frames.extras_at + (frames.extras == 1)
-    marker_start = np.where(layout.numbered, _numbers(view, ">u8", numbers_at, layout.numbered), last)
+    marker_start = np.where(layout.numbered, numbers(view, ">u8", numbers_at, layout.numbered), last)
     marker_end = np.where(
-        layout.numbered, _numbers(view, ">u8", numbers_at + 8, layout.numbered), np.uint64(follow.SEQNO_MAX)
+        layout.numbered, numbers(view, ">u8", numbers_at + 8, layout.numbered), np.uint64(follow.SEQNO_MAX)
     )
     marked = _before(layout.marker & ~dropping, frames.vbucket)
     ended = _before(frames.only(follow.STREAM_END) & (frames.opaque == own[:, tracker.OPAQUE]), frames.vbucket)
@@ -200,10 +136,10 @@ def _follow(view: NDArray[np.uint8], frames: _Frames, layout: _Layout, table: Wo
     )
 
 
-def _judge(view: NDArray[np.uint8], frames: _Frames, layout: _Layout, streams: _Streams, checked: bool) -> Ints:
+def _judge(view: NDArray[np.uint8], frames: Frames, layout: _Layout, streams: _Streams, checked: bool) -> Ints:
     """For each frame 0, DROPPED or why it is refused (dcp.md 9)."""
     nmeta_at = frames.extras_at + np.where(layout.mutation, 28, 16)
-    nmeta = _numbers(view, ">u2", nmeta_at, layout.change & ~layout.timed)
+    nmeta = numbers(view, ">u2", nmeta_at, layout.change & ~layout.timed)
     reversed_range = layout.marker & (streams.marker_start > streams.marker_end)
     changes, markers = (layout.change | layout.advance) & checked, layout.marker & checked
     outside = (streams.seqno < streams.start) | (streams.seqno > streams.end)
@@ -227,7 +163,7 @@ def _judge(view: NDArray[np.uint8], frames: _Frames, layout: _Layout, streams: _
     return codes
 
 
-def _limit(frames: _Frames, codes: Ints, room: tuple[int, int, int, int]) -> Ints:
+def _limit(frames: Frames, codes: Ints, room: tuple[int, int, int, int]) -> Ints:
     """The codes, with the places where there is no room: for rows, key bytes, value bytes or controls."""
     changes = frames.only(follow.MUTATION, follow.DELETION, follow.EXPIRATION)
     rows, listed = changes & (codes == 0), ~changes & (codes == 0)
@@ -252,7 +188,7 @@ def _gather(
 
 def _write_rows(
     view: NDArray[np.uint8],
-    frames: _Frames,
+    frames: Frames,
     layout: _Layout,
     streams: _Streams,
     taken: Ints,
@@ -265,10 +201,10 @@ def _write_rows(
     columns.vbucket[rows] = frames.vbucket[taken]
     columns.opcode[rows] = frames.opcode[taken]
     columns.seqno[rows] = streams.seqno[taken]
-    columns.rev_seqno[rows] = _numbers(view, ">u8", extras_at + 8, np.ones(len(taken), bool))
+    columns.rev_seqno[rows] = numbers(view, ">u8", extras_at + 8, np.ones(len(taken), bool))
     columns.cas[rows] = frames.cas[taken]
-    columns.flags[rows] = _numbers(view, ">u4", extras_at + 16, mutation)
-    columns.expiry[rows] = _numbers(view, ">u4", extras_at + np.where(mutation, 20, 16), mutation | timed)
+    columns.flags[rows] = numbers(view, ">u4", extras_at + 16, mutation)
+    columns.expiry[rows] = numbers(view, ">u4", extras_at + np.where(mutation, 20, 16), mutation | timed)
     columns.datatype[rows] = frames.datatype[taken]
     columns.snapshot_start[rows] = streams.start[taken]
     columns.snapshot_end[rows] = streams.end[taken]
@@ -277,7 +213,7 @@ def _write_rows(
     return keys, _gather(view, frames.key_at[taken] + key, value, columns.value_offsets[first:], columns.value_data)
 
 
-def _advance(frames: _Frames, layout: _Layout, streams: _Streams, cut: int, table: Words) -> None:
+def _advance(frames: Frames, layout: _Layout, streams: _Streams, cut: int, table: Words) -> None:
     """Leave the stream table as it is after the first `cut` frames."""
     moves = (layout.change | layout.advance) & ~streams.dropping
     ends = frames.only(follow.STREAM_END) & (frames.opaque == streams.opaque)
@@ -305,7 +241,7 @@ def decode(
     checked: bool,
 ) -> None:
     """What `decode.decode_frames` does, for an array of bytes; the arguments mean the same."""
-    frames, stop, needed = _find(view)
+    frames, stop, needed = find(view)
     layout = _lay_out(view, frames)
     streams = _follow(view, frames, layout, table, checked)
     first, keys, values = progress[[kernel.ROWS, kernel.KEY_BYTES, kernel.VALUE_BYTES]].tolist()

@@ -1,0 +1,37 @@
+"""Run the benchmarks: `python -m benchmarks.run [--results FILE] [NAME ...]`; all of them unless named.
+
+A benchmark is a module bench_NAME.py beside this file with a function `main()` that calls `harness.measure`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from benchmarks import harness
+
+
+def names() -> list[str]:
+    """The benchmarks there are."""
+    return sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what was asked for; 0 when all of it ran."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Measure what headwater claims.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(names())}; all unless given")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="append every figure as a line of JSON")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.names) - set(names())):
+        parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(names())}")
+    harness.results_to(options.results)
+    for name in options.names or names():
+        print(f"-- {name}", flush=True)
+        importlib.import_module(f"benchmarks.bench_{name}").main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

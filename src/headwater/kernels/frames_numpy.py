@@ -1,0 +1,103 @@
+"""The frames of a buffer as arrays, without compiled code: what columns_numpy.py starts from.
+
+Only finding where each frame starts is a loop; the headers are then read and checked all at once (wire.md 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.kernels.scan import BODY_MAX, HEADER, Stop
+from headwater.wire.header import Magic
+
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+Flags = NDArray[np.bool_]
+
+MAGICS: Final = [int(magic) for magic in Magic]
+BODY: Final = Struct(">I")
+HEADER_FIELDS: Final = {
+    "magic": (0, "u1"),
+    "opcode": (1, "u1"),
+    "key": (2, ">u2"),
+    "extras": (4, "u1"),
+    "datatype": (5, "u1"),
+    "vbucket": (6, ">u2"),
+    "body": (8, ">u4"),
+}
+
+
+@dataclass(slots=True)
+class Frames:
+    """The whole frames of a buffer, an element each: header fields, and where the parts lie."""
+
+    start: Ints
+    size: Ints
+    request: Flags
+    opcode: Ints
+    datatype: Ints
+    vbucket: Ints
+    opaque: Words
+    cas: Words
+    extras: Ints
+    extras_at: Ints
+    key: Ints
+    key_at: Ints
+    value: Ints
+
+    def only(self, *opcodes: int) -> Flags:
+        """Requests with one of these opcodes."""
+        return self.request & np.isin(self.opcode, opcodes)
+
+
+def find(view: NDArray[np.uint8]) -> tuple[Frames, int, int]:
+    """The whole frames at the head of a buffer, why they end, and the bytes of the frame behind them."""
+    at, starts, data, body_of = 0, [], view.data, BODY.unpack_from
+    while len(view) - at >= HEADER:
+        starts.append(at)
+        at += HEADER + body_of(data, at + 8)[0]
+    headers = headers_at(view, np.array(starts, np.int64))
+    magic, framing = headers["magic"], np.where(headers["flexible"], headers["key"] >> 8, 0)
+    key = np.where(headers["flexible"], headers["key"] & 0xFF, headers["key"])
+    value = headers["body"] - framing - headers["extras"] - key
+    codes = np.where(headers["body"] > BODY_MAX, int(Stop.BODY_TOO_LARGE), 0)
+    codes = np.where(value < 0, int(Stop.LENGTHS_EXCEED_BODY), codes)
+    codes = np.where(np.isin(magic, MAGICS), codes, int(Stop.BAD_MAGIC))
+    start, size = headers["start"], HEADER + headers["body"]
+    stopped = np.flatnonzero((codes != 0) | (start + size > len(view)))
+    whole = int(stopped[0]) if len(stopped) else len(start)
+    stop = int(codes[whole]) if len(stopped) else 0
+    needed = int(size[whole]) if len(stopped) and stop == 0 else HEADER
+    extras_at = start + HEADER + framing
+    columns = (start, size, np.isin(magic, (0x80, 0x08)), headers["opcode"], headers["datatype"], headers["vbucket"])
+    parts = (headers["extras"], extras_at, key, extras_at + headers["extras"], value)
+    everything: tuple[NDArray[Any], ...] = (*columns, headers["opaque"], headers["cas"], *parts)
+    frames = Frames(*(column[:whole] for column in everything))
+    return frames, stop, needed
+
+
+def headers_at(view: NDArray[np.uint8], start: Ints) -> dict[str, NDArray[Any]]:
+    """The fields of the headers that start at these bytes."""
+    everywhere = np.ones(len(start), bool)
+    fields = {
+        name: numbers(view, kind, start + offset, everywhere).astype(np.int64)
+        for name, (offset, kind) in HEADER_FIELDS.items()
+    }
+    words = {"opaque": (12, ">u4"), "cas": (16, ">u8")}
+    wide = {name: numbers(view, kind, start + offset, everywhere) for name, (offset, kind) in words.items()}
+    return {"start": start, "flexible": np.isin(fields["magic"], (0x08, 0x18)), **fields, **wide}
+
+
+def numbers(view: NDArray[np.uint8], kind: str, at: Ints, where: Flags) -> Words:
+    """The big-endian numbers that start at these bytes, 0 where there is none to read."""
+    numbers = np.zeros(len(at), np.uint64)
+    if where.any():
+        dtype = np.dtype(kind)
+        overlapping = np.ndarray((len(view) - dtype.itemsize + 1,), dtype, view, 0, (1,))
+        numbers[where] = overlapping[at[where]]
+    return numbers

@@ -1,0 +1,82 @@
+"""Build every kernel of the package at once: `python -m headwater.kernels.warming`, or `kernels.warm()`.
+
+A kernel is compiled at its first call with arguments of a kind, seconds that a first request should not wait for. So
+whoever serves, and the workshop's set-up, calls `warm()` first. With the cache of an earlier process it only loads.
+
+Every kernel module has a function `warm_up()` that calls its kernels on next to nothing, with the types of real use.
+A module without one is not warmed; the tests see to it that there is none.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headwater.kernels import jit
+
+NOT_KERNELS = frozenset({"guard", "intrinsics", "jit", "warming", "columns_numpy", "frames_numpy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """What warming a module took.
+
+    Attributes:
+        module: its short name.
+        seconds: loading or compiling, its imports included.
+        compiled, loaded: kernels that were compiled, and that came from the cache.
+    """
+
+    module: str
+    seconds: float
+    compiled: int
+    loaded: int
+
+
+def kernel_modules() -> list[str]:
+    """The short names of the modules that define kernels, in order."""
+    names = (path.stem for path in jit.PACKAGE.glob("*.py"))
+    return sorted(name for name in names if name not in NOT_KERNELS and not name.startswith("__"))
+
+
+def warm(report: Callable[[str], None] | None = None) -> list[Warmed]:
+    """Compile or load all kernels; `report` gets a line per module and one for the sum."""
+    done = []
+    for name in kernel_modules():
+        done.append(_warm_module(name))
+        if report is not None and (done[-1].compiled or done[-1].loaded):
+            report(f"kernels.{name}: {_told(done[-1:])}")
+    if report is not None:
+        report(f"kernels: {_told(done)}, kept in {jit.cache_folder() or 'no cache: none can be written'}")
+    return done
+
+
+def _warm_module(name: str) -> Warmed:
+    before, start = _counts(), time.perf_counter()
+    module = importlib.import_module(f"headwater.kernels.{name}")
+    warm_up = getattr(module, "warm_up", None)
+    if warm_up is not None:
+        warm_up()
+    after = _counts()
+    return Warmed(name, time.perf_counter() - start, after[0] - before[0], after[1] - before[1])
+
+
+def _counts() -> tuple[int, int]:
+    """Signatures compiled and loaded so far, over all kernels. numba counts a compilation as a miss of its cache."""
+    stats = [built.stats for _, built in jit.built_kernels()]
+    compiled = sum(sum(each.cache_misses.values()) for each in stats)
+    return compiled, sum(sum(each.cache_hits.values()) for each in stats)
+
+
+def _told(warmed: list[Warmed]) -> str:
+    seconds = sum(each.seconds for each in warmed)
+    compiled, loaded = sum(each.compiled for each in warmed), sum(each.loaded for each in warmed)
+    parts = [f"{compiled} compiled"] if compiled else []
+    parts += [f"{loaded} loaded"] if loaded or not parts else []
+    return f"{', '.join(parts)} in {seconds:.2f} s"
+
+
+if __name__ == "__main__":
+    warm(print)

@@ -1,0 +1,154 @@
+"""How kernels are built: where machine code lies, when it is found again, and the checked build."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba.core import config
+
+from headwater import kernels
+from headwater.kernels import guard, jit, scan, warming
+
+CALLER = """
+import sys
+import numpy as np
+from headwater.kernels import jit
+jit.source_hash = lambda: {hash!r}
+sys.path.insert(0, {folder!r})
+import caller
+print(caller.call(np.int64(1)), sum(caller.call.stats.cache_hits.values()))
+"""
+
+
+def python(code: str, **environment: str) -> list[str]:
+    """Run code in a process of its own; the words it prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=os.environ | environment, capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+def test_any_change_of_any_source_is_another_cache(tmp_path: Path) -> None:
+    package, other = tmp_path / "package", tmp_path / "other"
+    for folder in (package, other):
+        folder.mkdir()
+    (package / "a.py").write_text("ONE = 1")
+    first = jit.source_hash((package, other))
+    (other / "b.py").write_text("TWO = 2")
+    second = jit.source_hash((package, other))
+    (package / "a.py").write_text("ONE = 2")
+    third = jit.source_hash((package, other))
+    assert len({first, second, third}) == 3
+    assert jit.source_hash((package, other)) == third
+    assert len(first) == 16
+
+
+def test_an_edited_callee_is_compiled_into_its_caller_anew(tmp_path: Path) -> None:
+    cache, package = str(tmp_path / "cache"), tmp_path / "package"
+    package.mkdir()
+    (package / "caller.py").write_text(
+        "from headwater.kernels.jit import kernel\nfrom callee import add\n@kernel\ndef call(n): return add(n)\n"
+    )
+
+    def run() -> list[str]:
+        code = CALLER.format(hash=jit.source_hash((package,)), folder=str(package))
+        return python(code, HEADWATER_CACHE=cache, PYTHONDONTWRITEBYTECODE="1")
+
+    callee = "from headwater.kernels.jit import inline_kernel\n@inline_kernel\ndef add(n): return n + {}\n"
+    (package / "callee.py").write_text(callee.format(10))
+    assert run() == ["11", "0"]
+    assert run() == ["11", "1"]
+    (package / "callee.py").write_text(callee.format(20))
+    assert run() == ["21", "0"]
+
+
+def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("HEADWATER_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert jit.cache_home() == tmp_path / "headwater"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/of/someone")
+    assert jit.cache_home() == Path("/home/of/someone/.cache/headwater")
+    monkeypatch.setenv("HEADWATER_CACHE", "/elsewhere")
+    assert jit.cache_home() == Path("/elsewhere")
+
+
+def test_only_the_caches_used_last_are_kept(tmp_path: Path) -> None:
+    for age in range(5):
+        folder = tmp_path / f"kernels-{age}"
+        folder.mkdir()
+        (folder / "code").write_bytes(b"x")
+        os.utime(folder, (1000 - age, 1000 - age))
+    (tmp_path / "other").mkdir()
+    gone = jit.prune(tmp_path, keep=2)
+    assert [path.name for path in gone] == ["kernels-2", "kernels-3", "kernels-4"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels-0", "kernels-1", "other"]
+
+
+def test_without_a_folder_to_write_kernels_still_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    code = "from headwater.kernels import jit, scan; print(jit.cache_folder(), scan.scan(b'').consumed)"
+    assert python(code, HEADWATER_CACHE=str(tmp_path / "file" / "below")) == ["None", "0"]
+
+
+def test_other_users_of_numba_keep_their_cache_folder() -> None:
+    before = config.CACHE_DIR  # type: ignore[attr-defined]
+    jit.kernel(lambda n: n)
+    assert before == config.CACHE_DIR  # type: ignore[attr-defined]
+
+
+def test_the_debug_variable_makes_every_kernel_a_checked_function() -> None:
+    code = (
+        "from headwater.kernels import jit, scan; "
+        "print(jit.debugging(), jit.built_kernels() == [], scan.scan(bytes(30)).stop.name)"
+    )
+    assert python(code, HEADWATER_DEBUG_KERNELS="1") == ["True", "True", "BAD_MAGIC"]
+
+
+def test_a_debug_copy_leaves_the_compiled_modules_in_place() -> None:
+    before = {name: module for name, module in sys.modules.items() if name.startswith("headwater.kernels")}
+    copy = jit.debug_copy("headwater.kernels.scan")
+    after = {name: module for name, module in sys.modules.items() if name.startswith("headwater.kernels")}
+    assert before == after
+    assert kernels.scan is scan
+    assert copy is not scan
+    assert not hasattr(copy.scan_frames, "signatures")
+    assert not jit.debugging()
+
+
+def test_only_kernel_modules_have_a_debug_copy() -> None:
+    with pytest.raises(ValueError, match="not a kernel module"):
+        jit.debug_copy("headwater.errors")
+
+
+def test_a_checked_kernel_reaches_its_arguments_and_nothing_else() -> None:
+    copy = jit.debug_copy("headwater.kernels.scan")
+    held = guard.registered_bytes()
+    data, offsets, result = np.zeros(24, np.uint8), np.zeros(4, np.int64), np.zeros(3, np.int64)
+    with pytest.raises(guard.KernelFault) as fault:
+        copy.scan_frames(data.ctypes.data, len(data), offsets, result)
+    assert (fault.value.bytes, fault.value.access) == (4, "load")
+    assert data.ctypes.data <= fault.value.address < data.ctypes.data + 24
+    with guard.registered(data):
+        copy.scan_frames(data.ctypes.data, len(data), offsets, result)
+    assert result[scan.STOP] == scan.Stop.BAD_MAGIC
+    assert guard.registered_bytes() == held
+
+
+def test_importing_the_package_alone_imports_no_numba() -> None:
+    assert python("import sys, headwater.kernels; print('numba' in sys.modules)") == ["False"]
+
+
+def test_warming_leaves_no_kernel_uncompiled_and_tells_what_it_did() -> None:
+    lines: list[str] = []
+    warmed = warming.warm(lines.append)
+    assert [each.module for each in warmed] == warming.kernel_modules()
+    assert lines[-1].startswith("kernels: ")
+    cold = [name for name, built in jit.built_kernels() if name.startswith("headwater.") and not built.signatures]
+    assert cold == []
