@@ -16,7 +16,7 @@ from headwater.errors import ConnectionLost, PeerSilent
 from headwater.protocol.handshake import Conversation, Greeting, Login, expect, greet
 from headwater.transport.channel import Channel
 from headwater.transport.inbox import Inbox
-from headwater.transport.waiting import Ready, Resolve, Steps
+from headwater.transport.waiting import Ready, Resolve, Signal, Steps
 from headwater.wire.header import HEADER_BYTES, Frame, lengths
 from headwater.wire.opcodes import Opcode
 
@@ -94,17 +94,21 @@ class Link:
                 return
         raise lost or ConnectionLost(str(self.address), "the name has no address")
 
-    def wait(self, deadline: float) -> Steps[None]:
-        """Wait for the channel.
+    def check(self, deadline: float) -> None:
+        """Look at the clock.
 
         Raises:
-            PeerSilent: the deadline has come first.
+            PeerSilent: the deadline has come; the connection is closed.
         """
         now = self.clock()
         if now >= deadline:
             self.close()
             raise PeerSilent(str(self.address), now - self.heard_at)
-        yield Ready((self.channel,), deadline)
+
+    def wait(self, deadline: float, signal: Signal | None = None) -> Steps[None]:
+        """Wait for the channel, and for the signal if there is one; PeerSilent at the deadline."""
+        self.check(deadline)
+        yield Ready((self.channel,), deadline, signal)
 
     def converse(self, conversation: Conversation[Result], deadline: float) -> Steps[Result]:
         """Hold a conversation of requests and their answers; returns what it agreed on."""
@@ -144,17 +148,20 @@ class Link:
         self.inbox.consume(size)
         return frame
 
-    def receive(self, deadline: float) -> Steps[None]:
-        """Receive something into the inbox, whatever was kept for sending goes out meanwhile.
+    def receive(self, deadline: float, signal: Signal | None = None) -> Steps[None]:
+        """Receive what is there into the inbox; if nothing is, wait once. What was kept for sending goes out meanwhile.
+
+        The caller looks again at what it waits for: another task on this connection may have read it.
 
         Raises:
             ConnectionLost: the peer closed the connection.
             PeerSilent: nothing came until the deadline.
         """
-        while (count := self.fill()) is None:
+        count = self.fill()
+        if count is None:
             self.channel.flush()
-            yield from self.wait(deadline)
-        if count == 0:
+            yield from self.wait(deadline, signal)
+        elif count == 0:
             self.close()
             raise ConnectionLost(str(self.address), "the node closed the connection")
 

@@ -1,8 +1,8 @@
 """Many requests in flight on one key-value connection, each answer given to whoever asked.
 
-Requests carry an opaque of their own, answers bring it back. Whoever waits reads for everybody: frames are sorted into
-the flights they belong to, and a waiter looks into its own. So twenty asyncio tasks share a connection without a lock,
-and a blocking client uses the same code alone.
+Requests carry an opaque of their own, answers bring it back. The first of those who wait reads for all: frames are
+sorted into the flights they belong to, and the flight's signal wakes its owner. Who is done passes the reading on. So
+a thousand asyncio tasks share a connection without a lock, and a blocking client uses the same code alone.
 
 A `Bulk` is a run of quiet requests with consecutive opaques and a no-op behind them: what succeeds is not answered,
 what fails is, and the no-op's answer says that all of it was dealt with (kv.md: "send a NOOP to flush a pipeline").
@@ -11,14 +11,14 @@ what fails is, and the no-op's answer says that all of it was dealt with (kv.md:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from headwater.client.link import Link
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, HeadwaterError, RemoteProtocolError
-from headwater.transport.waiting import Steps
+from headwater.transport.waiting import Ready, Signal, Steps
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode, name_of
 
@@ -31,6 +31,7 @@ class Flight:
 
     opcode: int
     frames: deque[Frame] = field(default_factory=deque)
+    signal: Signal = field(default_factory=Signal)
 
 
 @dataclass(slots=True)
@@ -41,6 +42,7 @@ class Bulk:
     noop: int
     frames: list[Frame] = field(default_factory=list)
     done: bool = False
+    signal: Signal = field(default_factory=Signal)
 
 
 class Pipeline(Link):
@@ -50,6 +52,7 @@ class Pipeline(Link):
         super().__init__(address, clock)
         self._flights: dict[int, Flight] = {}
         self._bulks: deque[Bulk] = deque()
+        self._reader: Flight | Bulk | None = None
         self._abandoned: dict[int, int] = {}  # opaque to opcode: nobody waits any more, the answer may still come
 
     def reserve(self, count: int) -> int:
@@ -83,13 +86,14 @@ class Pipeline(Link):
             self.channel.send(replace(asked, opaque=opaque).encode())
             while not found or not last(found[-1]):
                 while not flight.frames:
-                    yield from self._listen(deadline)
+                    yield from self._listen(flight, deadline)
                 found.append(flight.frames.popleft())
         except GeneratorExit:
             self._abandoned[opaque] = asked.opcode
             raise
         finally:
             del self._flights[opaque]
+            self._pass_on(flight)
         return found
 
     def send_bulk(self, first: int, count: int, requests: bytes) -> Bulk:
@@ -102,19 +106,45 @@ class Pipeline(Link):
 
     def finish_bulk(self, bulk: Bulk, deadline: float) -> Steps[list[Frame]]:
         """Wait until all of it was dealt with; returns the answers, in the order they came."""
-        while not bulk.done:
-            yield from self._listen(deadline)
+        try:
+            while not bulk.done:
+                yield from self._listen(bulk, deadline)
+        finally:
+            self._pass_on(bulk)
         return bulk.frames
 
-    def _listen(self, deadline: float) -> Steps[None]:
-        """Receive once and sort what came. The connection is of no use after an error: it is closed."""
+    def close(self) -> None:
+        """Close the connection; everybody who waits for an answer gets to know."""
+        super().close()
+        for flight in self._waiting():
+            flight.signal.fire()
+
+    def _waiting(self) -> Iterator[Flight | Bulk]:
+        yield from self._bulks
+        yield from self._flights.values()
+
+    def _listen(self, flight: Flight | Bulk, deadline: float) -> Steps[None]:
+        """Receive once and sort what came, or wait for the one who does. After an error the connection is closed."""
+        if self._reader is not None and self._reader is not flight:
+            self.check(deadline)
+            yield Ready((), deadline, flight.signal)
+            return
+        self._reader = flight
         try:
-            yield from self.receive(deadline)
+            yield from self.receive(deadline, flight.signal)
             while (frame := self.next_frame()) is not None:
                 self._sort(frame)
         except HeadwaterError:
             self.close()
             raise
+
+    def _pass_on(self, flight: Flight | Bulk) -> None:
+        """Whoever read and is done lets the next one read."""
+        if self._reader is flight:
+            self._reader = None
+            for waiting in self._waiting():
+                waiting.signal.fire()
+                return
 
     def _sort(self, frame: Frame) -> None:
         flight = self._flights.get(frame.opaque)
@@ -122,6 +152,7 @@ class Pipeline(Link):
             raise RemoteProtocolError(f"{name_of(frame.opcode)}: a request, on a connection where we ask")
         if flight is not None and flight.opcode == frame.opcode:
             flight.frames.append(frame)
+            flight.signal.fire()
         elif bulk := next((bulk for bulk in self._bulks if bulk.first <= frame.opaque <= bulk.noop), None):
             self._sort_bulk(bulk, frame)
         elif self._abandoned.pop(frame.opaque, None) != frame.opcode:
@@ -136,6 +167,7 @@ class Pipeline(Link):
             raise RemoteProtocolError(f"{name_of(frame.opcode)}: the answer to a no-op (opaque {frame.opaque})")
         else:
             bulk.done = True
+            bulk.signal.fire()
             self._bulks.remove(bulk)
 
 

@@ -1,8 +1,7 @@
 """Wait inside asyncio: the event loop watches the channels, other tasks run meanwhile.
 
-Several tasks may wait for one channel (many requests on one connection). The loop takes one callback for a descriptor,
-so the waiters of a channel are kept in a list, and all of them wake together. One that has read on behalf of the others
-wakes them once more: the bytes they were waiting for will not make the descriptor readable again.
+A channel has one waiter at a time. It may be closed by another task while somebody waits for it: then it is taken out
+of the loop at once, before its descriptor can come back as another connection.
 """
 
 from __future__ import annotations
@@ -11,24 +10,18 @@ import asyncio
 import socket
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headwater.transport.blocking import Clock
 from headwater.transport.channel import Channel
 from headwater.transport.waiting import Ready, Resolve, Result, SocketAddress, Steps
 
 
-@dataclass(slots=True)
-class _Watched:
-    """A channel somebody waits for; its descriptor is remembered because closing the channel forgets it."""
+class _Watched(NamedTuple):
+    """A channel in the loop; its descriptor is remembered because closing the channel forgets it."""
 
     descriptor: int
-    waiters: list[asyncio.Future[None]] = field(default_factory=list)
-
-    def wake(self) -> None:
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+    woken: asyncio.Future[None]
 
 
 class Waiters:
@@ -41,7 +34,6 @@ class Waiters:
     async def run(self, steps: Steps[Result]) -> Result:
         """Drive a step generator to its end and return its result; cancelling closes the generator."""
         answer: object = None
-        seen: dict[Channel, int] = {}
         with closing(steps):
             while True:
                 try:
@@ -49,26 +41,17 @@ class Waiters:
                 except StopIteration as stop:
                     return stop.value  # type: ignore[no-any-return]
                 finally:
-                    self._tell_others(seen)
-                answer, seen = None, {}
+                    self.sweep()
+                answer = None
                 if isinstance(asked, Resolve):
                     answer = await resolve(asked)
                 else:
                     await self._wait(asked)
-                    seen = {channel: channel.progress for channel in asked.channels}
 
     def sweep(self) -> None:
-        """Channels were closed outside of a step: stop watching them, and wake whoever waits for one."""
-        self._tell_others({})
-
-    def _tell_others(self, seen: dict[Channel, int]) -> None:
-        """After a step: wake those who wait for a channel that was read, written or closed in it."""
-        for channel, watched in list(self._watched.items()):
-            if channel.fileno() < 0:
-                self._forget(channel)
-                watched.wake()
-            elif seen.get(channel, channel.progress) != channel.progress:
-                watched.wake()
+        """Stop watching channels that were closed, and wake those who wait for them."""
+        for channel in [channel for channel in self._watched if channel.fileno() < 0]:
+            _wake(self._unwatch(channel))
 
     async def _wait(self, asked: Ready) -> None:
         timeout = None if asked.deadline is None else max(0.0, asked.deadline - self._clock())
@@ -78,35 +61,35 @@ class Waiters:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for channel in asked.channels:
             self._watch(channel, woken)
+        if asked.signal is not None:
+            asked.signal.wake = lambda: _wake(woken)
         try:
             with suppress(TimeoutError):
                 await asyncio.wait_for(woken, timeout)
         finally:
             for channel in asked.channels:
-                self._unwatch(channel, woken)
+                if channel in self._watched:
+                    self._unwatch(channel)
+            if asked.signal is not None:
+                asked.signal.wake = None
 
     def _watch(self, channel: Channel, woken: asyncio.Future[None]) -> None:
         loop, descriptor = asyncio.get_running_loop(), channel.fileno()
-        watched = self._watched.setdefault(channel, _Watched(descriptor))
-        watched.waiters.append(woken)
-        loop.add_reader(descriptor, watched.wake)
+        self._watched[channel] = _Watched(descriptor, woken)
+        loop.add_reader(descriptor, _wake, woken)
         if channel.wants_to_write:
-            loop.add_writer(descriptor, watched.wake)
+            loop.add_writer(descriptor, _wake, woken)
 
-    def _unwatch(self, channel: Channel, woken: asyncio.Future[None]) -> None:
-        watched = self._watched.get(channel)
-        if watched is None or woken not in watched.waiters:
-            return  # closed meanwhile, and forgotten
-        watched.waiters.remove(woken)
-        if not watched.waiters:
-            self._forget(channel)
-        elif not channel.wants_to_write:
-            asyncio.get_running_loop().remove_writer(watched.descriptor)
-
-    def _forget(self, channel: Channel) -> None:
-        loop, descriptor = asyncio.get_running_loop(), self._watched.pop(channel).descriptor
+    def _unwatch(self, channel: Channel) -> asyncio.Future[None]:
+        loop, (descriptor, woken) = asyncio.get_running_loop(), self._watched.pop(channel)
         loop.remove_reader(descriptor)
         loop.remove_writer(descriptor)
+        return woken
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 async def resolve(asked: Resolve) -> list[SocketAddress] | OSError:

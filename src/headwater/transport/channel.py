@@ -24,13 +24,12 @@ class Channel:
 
     Attributes:
         peer: "host:port", for messages.
-        progress: counts successful receives and sends; a waiter that sees it change knows that others moved on.
     """
 
-    __slots__ = ("_connecting", "_outgoing", "_socket", "peer", "progress")
+    __slots__ = ("_connecting", "_outgoing", "_socket", "peer")
 
     def __init__(self, peer: str, address: SocketAddress) -> None:
-        self.peer, self.progress = peer, 0
+        self.peer = peer
         self._outgoing: deque[memoryview] = deque()
         self._socket = socket.socket(address[0], socket.SOCK_STREAM)
         self._socket.setblocking(False)
@@ -71,13 +70,11 @@ class Channel:
     def receive_into(self, buffer: memoryview) -> int | None:
         """Receive what is there: the number of bytes, 0 when the peer closed, None when nothing is there now."""
         try:
-            count = self._socket.recv_into(buffer)
+            return self._socket.recv_into(buffer)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
             raise self._lost(error) from None
-        self.progress += 1
-        return count
 
     def send(self, data: bytes) -> None:
         """Send as much as fits now, keep the rest for `flush`; `data` must not change afterwards."""
@@ -95,9 +92,7 @@ class Channel:
             return
         try:
             while self._outgoing:
-                sent = self._socket.send(self._outgoing[0][:SEND_BYTES])
-                self.progress += 1
-                self._drop(sent)
+                self._drop(self._socket.send(self._outgoing[0][:SEND_BYTES]))
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

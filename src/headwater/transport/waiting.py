@@ -7,7 +7,7 @@ result: psycopg's idea, and the reason why the blocking and the asyncio client a
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -20,16 +20,33 @@ SocketAddress: TypeAlias = tuple[int, tuple[Any, ...]]
 """Address family and the address as sockets take it."""
 
 
+class Signal:
+    """Wakes one waiter from the code of another: "what you wait for has come, I read it"."""
+
+    __slots__ = ("wake",)
+
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] | None = None
+
+    def fire(self) -> None:
+        """Wake whoever waits; nobody may."""
+        if self.wake is not None:
+            self.wake()
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Go on when one of `channels` has something to read (or room to write what it holds), or at `deadline`.
+    """Go on when one of `channels` has something to read (or room to write what it holds), or at `deadline`, or when
+    the signal fires.
 
-    The deadline is a moment of the monotonic clock; None waits for the channels alone. Answered with None: the
-    generator looks for itself.
+    The deadline is a moment of the monotonic clock; None waits for the others alone. Answered with None: the generator
+    looks for itself, and may be woken without a reason. A signal can only come from another task, so a driver that
+    runs one generator at a time need not care for it.
     """
 
     channels: tuple[Channel, ...] = ()
     deadline: float | None = None
+    signal: Signal | None = None
 
 
 @dataclass(frozen=True, slots=True)
