@@ -1,7 +1,7 @@
 """`python -m headwater` and the `headwater` command.
 
-`serve` with plain options starts without the command-line library, which would cost a good part of a second; everything else,
-and `serve --help`, goes to headwater.cli.
+`serve` with plain options starts without the command-line library, which would cost a good part of a second;
+everything else, and `serve --help`, goes to headwater.cli.
 """
 
 from __future__ import annotations

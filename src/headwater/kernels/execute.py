@@ -1,16 +1,16 @@
 """Answer a chunk of pipelined requests in one call: no Python object for a get or a set.
 
-Understood: GET, SET, ADD, REPLACE, DELETE, their quiet forms, GETK, GETKQ and NOOP, on active vbuckets, for documents without
-extended attributes or compression. A change is written into the staging arena as the DCP frame that streams will send (opaque
-0) and indexed at once; the answer goes into `out`. Anything else stops the kernel before the request is touched, Python takes
-that one request, and the kernel goes on behind it.
+Understood: GET, SET, ADD, REPLACE, DELETE, their quiet forms, GETK, GETKQ and NOOP, on active vbuckets, for documents
+without extended attributes or compression. A change is written into the staging arena as the DCP frame that streams
+will send (opaque 0) and indexed at once; the answer goes into `out`. Anything else stops the kernel before the
+request is touched, Python takes that one request, and the kernel goes on behind it.
 
-`state` (uint64[STATE_FIELDS]) carries what goes in and comes out, the constants below. The kernel owns nothing: the caller
-passes the staging arena's slot, fill and limit, and takes the fill back. It never writes beyond the arena or `out`: what does not fit
-stops it with STAGE_FULL or OUT_FULL, and nothing of that request has happened.
+`state` (uint64[STATE_FIELDS]) carries what goes in and comes out, the constants below. The kernel owns nothing: the
+caller passes the staging arena's slot, fill and limit, and takes the fill back. It never writes beyond the arena or
+`out`: what does not fit stops it with STAGE_FULL or OUT_FULL, and nothing of that request has happened.
 
-Result of an answer's durability: FLAG_WROTE and FLAG_UNSTABLE (a request saw a row that is not durable yet) tell the caller to
-hold the whole chunk's answers back until the commit.
+Result of an answer's durability: FLAG_WROTE and FLAG_UNSTABLE (a request saw a row that is not durable yet) tell the
+caller to hold the whole chunk's answers back until the commit.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, se
 def _refusal(loud: Any, live: Any, cas: Any, frame: Any) -> Any:
     """The status that a change is refused with, or 0.
 
-    kv.md 2: "SET with CAS c: c must equal the current CAS: otherwise 02; not found: 01. REPLACE: 01 if missing. ADD: 02 if
-    present. DELETE with CAS mismatch: 02."
+    kv.md 2: "SET with CAS c: c must equal the current CAS: otherwise 02; not found: 01. REPLACE: 01 if missing. ADD:
+    02 if present. DELETE with CAS mismatch: 02."
     """
     if loud == _ADD:
         return _EEXISTS if live else _ZERO

@@ -1,11 +1,11 @@
 """Is a value JSON? The server decides, whatever the client says (wire.md 4), so every stored value is looked at once.
 
-RFC 8259 in UTF-8, to the letter: no byte order mark, no NaN, no trailing comma, strings without raw control characters and
-with well-formed UTF-8 (an escaped lone surrogate is grammatical and accepted). Containers nest at most DEPTH_MAX deep;
-deeper is "not JSON", which costs the document a datatype bit and nothing else.
+RFC 8259 in UTF-8, to the letter: no byte order mark, no NaN, no trailing comma, strings without raw control
+characters and with well-formed UTF-8 (an escaped lone surrogate is grammatical and accepted). Containers nest at most
+DEPTH_MAX deep; deeper is "not JSON", which costs the document a datatype bit and nothing else.
 
-One pass, no recursion: `scratch` holds the kind of every open container. Values that are not JSON mostly fail at their first
-byte; runs of plain string bytes are stepped over eight at a time.
+One pass, no recursion: `scratch` holds the kind of every open container. Values that are not JSON mostly fail at
+their first byte; runs of plain string bytes are stepped over eight at a time.
 """
 
 from __future__ import annotations

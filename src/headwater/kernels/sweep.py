@@ -51,7 +51,8 @@ def _live_frame(table: Any, vb: Any, segments: Any, row: Any) -> Any:
 def live_keys(table: Any, vb: Any, segments: Any, first: Any, now: Any, out: Any) -> Any:
     """Write (u16 length, key) of the live documents from row `first` on into `out`; (bytes used, next row).
 
-    Documents that have expired at Unix second `now` are left out. `out` must hold one key at least (65,537 bytes for any).
+    Documents that have expired at Unix second `now` are left out. `out` must hold one key at least (65,537 bytes for
+    any).
     """
     row, used = U(first), _ZERO
     start, room = U(out.ctypes.data), U(len(out))
@@ -70,9 +71,7 @@ def live_keys(table: Any, vb: Any, segments: Any, first: Any, now: Any, out: Any
 
 
 @kernel
-def delete_all(
-    table: Any, vb: Any, segments: Any, first: Any, arena: Any, staged: Any, limit: Any, now_ns: Any
-) -> Any:
+def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, staged: Any, limit: Any, now_ns: Any) -> Any:
     """Stage a deletion for every live document from row `first` on; (why it stopped, next row, bytes staged).
 
     Args:

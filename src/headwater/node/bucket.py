@@ -1,7 +1,7 @@
 """A bucket: one store, its vbuckets, the committer that makes it durable, and the clocks that tend it.
 
-The documents are the store's, their meaning the vbuckets', the order of durability the committer's; the bucket is where the
-three meet, and what key-value sessions, streams and statistics are handed.
+The documents are the store's, their meaning the vbuckets', the order of durability the committer's; the bucket is
+where the three meet, and what key-value sessions, streams and statistics are handed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,13 @@ class Bucket:
     """
 
     def __init__(
-        self, name: str, store: Store, committer: Committer, *, clock: Clock = time, new_uuid: Callable[[], int] | None = None
+        self,
+        name: str,
+        store: Store,
+        committer: Committer,
+        *,
+        clock: Clock = time,
+        new_uuid: Callable[[], int] | None = None,
     ) -> None:
         self.name = name
         self.uuid = secrets.token_hex(16)
@@ -82,9 +88,7 @@ class Bucket:
         store = self.store
         for vb, record in store.recovered.items():
             wrote = self._wrote(vb)
-            self.vbuckets[vb] = VBucket.recover(
-                record, vb, store, wrote, clean=store.clean, new_uuid=self._new_uuid
-            )
+            self.vbuckets[vb] = VBucket.recover(record, vb, store, wrote, clean=store.clean, new_uuid=self._new_uuid)
             self._changed.add(vb)
         for first in list(self.vbuckets.values())[:1]:
             # The log must not end with its CLEAN record while a node runs, even if nobody writes: a stop without a new

@@ -3,9 +3,10 @@
     open batch (gathers) --freeze--> in flight (a thread writes and syncs) --settle--> durable
                                              \\--abandon--> every connection with a stake in it is dropped unanswered
 
-A batch has a number; `durable` is the newest one on disk. Whoever staged something, or read something that is not durable
-yet, holds its answer back behind `gate()`: acknowledged means durable, and so does visible. There is no timer: the first
-write of an idle node commits at once, at the end of the event loop's turn, and a busy node groups by itself.
+A batch has a number; `durable` is the newest one on disk. Whoever staged something, or read something that is not
+durable yet, holds its answer back behind `gate()`: acknowledged means durable, and so does visible. There is no
+timer: the first write of an idle node commits at once, at the end of the event loop's turn, and a busy node groups by
+itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""When to compact, and the order of its steps: those that take long in a thread, those that change the index on the loop.
+"""When to compact, and the order of its steps: those that take long in a thread, those that change the index on the
+loop.
 
-Compaction begins by itself when more than half of the log is dead and that is worth the work, and on COMPACT_DB. No tombstone
-goes that a stream has yet to send: its reader's position is the limit.
+Compaction begins by itself when more than half of the log is dead and that is worth the work, and on COMPACT_DB. No
+tombstone goes that a stream has yet to send: its reader's position is the limit.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ log = logging.getLogger("headwater.node")
 
 
 def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int) -> bool:
-    """Whether more than half is dead, more than DEAD_BYTES_MIN of it, and so much more than the last run had to leave."""
+    """Whether more than half is dead, more than DEAD_BYTES_MIN of it, and so much more than the last run had to
+    leave."""
     dead = log_bytes - live_bytes
     return dead > DEAD_BYTES_MIN and 2 * dead > log_bytes and dead > dead_bytes_before + DEAD_BYTES_MIN
 

@@ -1,14 +1,14 @@
 """One client: a non-blocking socket, what has arrived, what must leave, and the session that understands it.
 
-The connection moves bytes and keeps order; the session (key-value, DCP, ...) gives them meaning and may be replaced while
-the socket lives (DCP_OPEN does). Three promises:
+The connection moves bytes and keeps order; the session (key-value, DCP, ...) gives them meaning and may be replaced
+while the socket lives (DCP_OPEN does). Three promises:
 
 * an item of output leaves only when the batch it is gated by is durable, and never before an item queued earlier;
 * output is bounded: over QUEUED_BYTES_MAX nothing more is read, and streams are pulled (`pump`), never pushed;
 * input is bounded: a buffer grows as bytes arrive, not as a header claims (inbox.py).
 
-A session that cannot go on (it waits for a vbucket, a password check, a commit) pauses reading; what had arrived waits in
-the inbox and is handed over again on resume.
+A session that cannot go on (it waits for a vbucket, a password check, a commit) pauses reading; what had arrived
+waits in the inbox and is handed over again on resume.
 """
 
 from __future__ import annotations

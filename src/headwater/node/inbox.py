@@ -1,9 +1,9 @@
 """What has arrived and is not consumed: at most one frame in pieces, or more while a session pauses.
 
 Bytes are received behind what is left over, so a frame is always contiguous. Small leftovers go to the head of the
-server's shared arena and come straight back (the usual case: a chunk ends inside a frame of some hundred bytes). A larger
-frame gets a buffer of its own that doubles as bytes really arrive, up to the size its header claims: a peer that claims
-30 MiB and sends one byte costs one byte.
+server's shared arena and come straight back (the usual case: a chunk ends inside a frame of some hundred bytes). A
+larger frame gets a buffer of its own that doubles as bytes really arrive, up to the size its header claims: a peer
+that claims 30 MiB and sends one byte costs one byte.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Inbox:
     def received(self, count: int) -> memoryview:
         """Everything that waits after `count` bytes arrived; empty while a large frame is not whole.
 
-        Raises RemoteProtocolError when a header claims more than BODY_BYTES_MAX (wire.md 1.3): nothing is buffered for it.
+        Raises RemoteProtocolError when a header claims more than BODY_BYTES_MAX (wire.md 1.3): nothing is buffered
+        for it.
         """
         if not self._growing:
             return self._arena[: self._used + count]

@@ -1,7 +1,7 @@
 """Expired documents that nobody touches: a pager turns them into EXPIRATION records.
 
-The store knows for each vbucket before which second nothing can expire, so only vbuckets with something due are searched.
-Work is cut into slices, so that a million documents that expire at once stall nobody.
+The store knows for each vbucket before which second nothing can expire, so only vbuckets with something due are
+searched. Work is cut into slices, so that a million documents that expire at once stall nobody.
 """
 
 from __future__ import annotations

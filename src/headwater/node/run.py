@@ -1,7 +1,8 @@
 """`headwater serve`: open the store, listen, say so, run until told to stop.
 
-SIGTERM and SIGINT stop in order: no new connections, the open batch committed, the store closed with its CLEAN record, exit 0.
-Anything less is an unclean stop: the next start begins a new branch in every active vbucket (failover.md 1).
+SIGTERM and SIGINT stop in order: no new connections, the open batch committed, the store closed with its CLEAN
+record, exit 0. Anything less is an unclean stop: the next start begins a new branch in every active vbucket
+(failover.md 1).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
 
     Returns the exit status, 0. Raises StorageError or OptionError when it can't start.
     """
-    logging.basicConfig(level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     store = Store.open(config.data, vbuckets=config.vbuckets, segment_bytes=config.segment_mib << 20)
     clean = False

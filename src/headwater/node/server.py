@@ -1,7 +1,7 @@
 """The listening socket, the connections, and what they share: arenas, committer, bucket, users.
 
-Everything here runs on one event loop. One receive arena serves all connections (bytes are consumed or copied before the
-next socket is read), one output arena all kernel calls.
+Everything here runs on one event loop. One receive arena serves all connections (bytes are consumed or copied before
+the next socket is read), one output arena all kernel calls.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class Warnings:
 class Server:
     """One node's front door. `listen`, then let the loop run, then `close`."""
 
-    def __init__(self, config: NodeConfig, bucket: Bucket, committer: Committer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: NodeConfig, bucket: Bucket, committer: Committer, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.config = config
         self.bucket = bucket
         self.committer = committer
@@ -201,7 +203,7 @@ class Server:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = Connection(self, sock, peer, Inbox(memoryview(self._arena)))
+        connection = Connection(self, sock, peer, Inbox(self._arena.data))
         connection.session = KvSession(connection, self)
         self.connections.add(connection)
         self.accepted += 1

@@ -5,8 +5,8 @@
         n.kill()                      SIGKILL, as a crash would
         n.restart()                   the same data, the same port
 
-The port is free and on 127.0.0.1, the data lies in a directory that goes with the block. A node that does not come up, or
-that left a traceback behind, fails the test with its log.
+The port is free and on 127.0.0.1, the data lies in a directory that goes with the block. A node that does not come
+up, or that left a traceback behind, fails the test with its log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READY_SECONDS = 60.0  # a first start compiles the kernels
 STOP_SECONDS = 30.0
 
 
-class NodeFailed(AssertionError):
+class NodeError(AssertionError):
     """The node did not start, or broke; the message has its log."""
 
 
@@ -64,7 +64,7 @@ class Node:
     def pid(self) -> int:
         """The process now running."""
         if self._process is None:
-            raise NodeFailed("the node is not running")
+            raise NodeError("the node is not running")
         return self._process.pid
 
     @property
@@ -105,7 +105,7 @@ class Node:
     def wait(self, seconds: float = STOP_SECONDS) -> int:
         """Wait for the process to end by itself (a failpoint); returns the exit status, negative for a signal."""
         if self._process is None:
-            raise NodeFailed("the node is not running")
+            raise NodeError("the node is not running")
         status = self._process.wait(seconds)
         self._forget()
         return status
@@ -133,7 +133,7 @@ class Node:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise NodeFailed(f"the node did not stop in {STOP_SECONDS:.0f} s:\n{self.log}") from None
+            raise NodeError(f"the node did not stop in {STOP_SECONDS:.0f} s:\n{self.log}") from None
         self._forget()
         return status
 
@@ -146,7 +146,7 @@ class Node:
         """The line `ready HOST:PORT ...`."""
         out = process.stdout
         if out is None:
-            raise NodeFailed("the node has no output")
+            raise NodeError("the node has no output")
         data, deadline = b"", time.monotonic() + READY_SECONDS
         while not data.endswith(b"\n"):
             readable, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
@@ -155,7 +155,7 @@ class Node:
                 process.kill()
                 status = process.wait()
                 self._forget()
-                raise NodeFailed(f"the node did not come up (status {status}):\n{self.log}")
+                raise NodeError(f"the node did not come up (status {status}):\n{self.log}")
             data += piece
         return data.decode()
 
@@ -176,4 +176,4 @@ def node(*, environment: dict[str, str] | None = None, **options: object) -> Ite
         finally:
             made.kill()
         if "Traceback" in made.log:
-            raise NodeFailed(f"the node left a traceback behind:\n{made.log}")
+            raise NodeError(f"the node left a traceback behind:\n{made.log}")

@@ -46,7 +46,8 @@ def quit_(session: KvSession, frame: Frame) -> Answer:
 def flush(session: KvSession, frame: Frame) -> Answer:
     """Delete every document of every active vbucket, as deletions, so that streams see them; at once or after a delay.
 
-    Retired in the modern server (0x83); kept here for memcached clients. The delay is relative or absolute like an expiry.
+    Retired in the modern server (0x83); kept here for memcached clients. The delay is relative or absolute like an
+    expiry.
     """
     from headwater.node.kv.documents import absolute_expiry  # noqa: PLC0415 - documents registers its own commands
 

@@ -1,7 +1,8 @@
 """What a command may look like, who answers it, and how handlers say no.
 
-A handler is a function of (session, frame) registered with its rules; the session checks the rules first (kv.md, "Wrong ext
-length / missing or forbidden key or value / CAS set where forbidden: EINVAL"), so handlers only see well-formed requests.
+A handler is a function of (session, frame) registered with its rules; the session checks the rules first (kv.md,
+"Wrong ext length / missing or forbidden key or value / CAS set where forbidden: EINVAL"), so handlers only see
+well-formed requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Documents one at a time: get, set, add, replace, delete, append, prepend (kv.md 2).
 
-The kernel answers most of these; here are the rest of their forms, and the helpers that every command on a document uses:
-`live` (which notices that a document has expired), `store` and `remove` (which stage a change and make its answer).
+The kernel answers most of these; here are the rest of their forms, and the helpers that every command on a document
+uses: `live` (which notices that a document has expired), `store` and `remove` (which stage a change and make its
+answer).
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def is_expired(document: Document, now: int) -> bool:
 
 
 def expire(bucket: Bucket, vb: int, key: bytes, document: Document) -> None:
-    """Turn an expired document into its EXPIRATION record: new seqno and CAS, revision + 1, its expiry as delete time."""
+    """Turn an expired document into its EXPIRATION record: new seqno and CAS, revision + 1, its expiry as delete
+    time."""
     kept = values.system_attributes(document)
     bucket.store.stage_deletion(
         vb,
@@ -124,8 +126,8 @@ def store(
 def remove(session: KvSession, frame: Frame, old: Document) -> Reply:
     """Stage the deletion of a live document; its system attributes stay with the tombstone.
 
-    The answer has the tombstone's CAS (kv.md 2, "M"), but for a client that never said HELLO: memcached answers 0 there,
-    and its conformance test insists on it.
+    The answer has the tombstone's CAS (kv.md 2, "M"), but for a client that never said HELLO: memcached answers 0
+    there, and its conformance test insists on it.
     """
     bucket, vb = session.store_bucket, frame.vbucket
     kept, cas = values.system_attributes(old), bucket.next_cas(vb)
@@ -145,9 +147,7 @@ def remove(session: KvSession, frame: Frame, old: Document) -> Reply:
 def found_reply(session: KvSession, document: Document, key: bytes = b"") -> Reply:
     """The answer of a hit: flags, value as this connection may see it, CAS."""
     value, datatype = values.shown(document, session.features)
-    return Reply(
-        extras=document.flags.to_bytes(4, "big"), key=key, value=value, datatype=datatype, cas=document.cas
-    )
+    return Reply(extras=document.flags.to_bytes(4, "big"), key=key, value=value, datatype=datatype, cas=document.cas)
 
 
 def _merged(old: Document | None, value: bytes, datatype: int) -> tuple[bytes, int]:
@@ -203,9 +203,7 @@ def _put(session: KvSession, frame: Frame, version: Document | None) -> Reply:
     return store(session, frame, value, old=version, flags=flags, expiry=expiry, datatype=datatype)
 
 
-@command(
-    Opcode.SET, Opcode.SETQ, extras=(8,), key=Part.REQUIRED, value=Part.ANY, cas=True, document=True, writes=True
-)
+@command(Opcode.SET, Opcode.SETQ, extras=(8,), key=Part.REQUIRED, value=Part.ANY, cas=True, document=True, writes=True)
 def set_(session: KvSession, frame: Frame) -> Reply:
     """SET: with a CAS it must be the current one (else 02), and there must be one (else 01)."""
     version = newest(session, frame)
@@ -276,11 +274,7 @@ def extend(session: KvSession, frame: Frame) -> Reply:
     return store_body(session, frame, document, section, body, expiry=document.expiry)
 
 
-def store_body(
-    session: KvSession, frame: Frame, old: Document, section: bytes, body: bytes, *, expiry: int
-) -> Reply:
+def store_body(session: KvSession, frame: Frame, old: Document, section: bytes, body: bytes, *, expiry: int) -> Reply:
     """Stage a new body of a document with its attributes and flags as they were."""
     datatype = (Datatype.XATTR if section else 0) | (Datatype.JSON if values.is_json(body) else 0)
-    return store(
-        session, frame, section + body, old=old, flags=old.flags, expiry=expiry, datatype=int(datatype)
-    )
+    return store(session, frame, section + body, old=old, flags=old.flags, expiry=expiry, datatype=int(datatype))

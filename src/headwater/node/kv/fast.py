@@ -26,11 +26,9 @@ class Workspace:
 
     def __init__(self) -> None:
         self.out = np.zeros(OUT_BYTES, np.uint8)
-        self.out_view = memoryview(self.out)
+        self.out_view = self.out.data
         self.state = np.zeros(kernel.STATE_FIELDS, np.uint64)
         self.scratch = np.zeros(SCRATCH_BYTES, np.uint8)
-
-
 
 
 class FastPath:

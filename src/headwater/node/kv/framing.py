@@ -1,7 +1,8 @@
 """Framing extras of key-value requests: which objects mean something here (wire.md 1.4).
 
-A barrier asks for what this node does anyway, one command after the other. Durability is what every write gets as far as one
-node can give it, but synchronous replication is not offered, so asking for it is refused rather than half kept.
+A barrier asks for what this node does anyway, one command after the other. Durability is what every write gets as far
+as one node can give it, but synchronous replication is not offered, so asking for it is refused rather than half
+kept.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ _DURABLE = frozenset(
         Opcode.GAT,
     }
 )
-_KEEPS_TTL = frozenset(
-    {Opcode.SET, Opcode.REPLACE, Opcode.INCREMENT, Opcode.DECREMENT, Opcode.APPEND, Opcode.PREPEND}
-)
+_KEEPS_TTL = frozenset({Opcode.SET, Opcode.REPLACE, Opcode.INCREMENT, Opcode.DECREMENT, Opcode.APPEND, Opcode.PREPEND})
 
 
 def check_framing(frame: Frame) -> None:

@@ -56,7 +56,8 @@ def get_meta(session: KvSession, frame: Frame) -> Reply:
 
 
 def _incoming(frame: Frame) -> Incoming:
-    """24 bytes, then options (28, 30) and the length of the old extended metadata (26, 30), which is cut off the value."""
+    """24 bytes, then options (28, 30) and the length of the old extended metadata (26, 30), which is cut off the
+    value."""
     flags, expiry, rev_seqno, cas = _HEAD.unpack_from(frame.extras)
     size = len(frame.extras)
     options = int.from_bytes(frame.extras[24:28], "big") if size >= 28 else 0

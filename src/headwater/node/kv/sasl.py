@@ -1,9 +1,9 @@
 """SASL: PLAIN and SCRAM with the users of the settings (kv.md 1.2).
 
-Without configured users every login succeeds and none is needed. With them: an unknown user gets a challenge like any other
-(its salt is made from the name and a secret of this process) and fails in the last step; the key derivation runs in a
-thread, so nobody else waits for it; and an address that fails often waits longer for each answer, so that guessing is slow
-without locking the account's owner out.
+Without configured users every login succeeds and none is needed. With them: an unknown user gets a challenge like any
+other (its salt is made from the name and a secret of this process) and fails in the last step; the key derivation
+runs in a thread, so nobody else waits for it; and an address that fails often waits longer for each answer, so that
+guessing is slow without locking the account's owner out.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Failures:
         count, at = self._seen.get(address, (0, now))
         if count <= FAILURES_FREE or now - at >= FAILURE_MEMORY_SECONDS:
             return 0.0
-        return min(DELAY_SECONDS_MAX, 0.05 * 2 ** (count - FAILURES_FREE))
+        return min(DELAY_SECONDS_MAX, 0.05 * (1 << min(count - FAILURES_FREE, 10)))
 
 
 @command(Opcode.SASL_LIST_MECHS, needs=Needs.NOTHING)

@@ -36,10 +36,13 @@ class Keys:
 
 
 def derive(hash_name: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Keys:
-    """SaltedPassword = PBKDF2; StoredKey = H(HMAC(., "Client Key")); ServerKey = HMAC(., "Server Key"). Some milliseconds."""
+    """SaltedPassword = PBKDF2; StoredKey = H(HMAC(., "Client Key")); ServerKey = HMAC(., "Server Key"). Some
+    milliseconds."""
     salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", hash_name)
-    return Keys(salt, iterations, hashlib.new(hash_name, client_key).digest(), hmac.digest(salted, b"Server Key", hash_name))
+    return Keys(
+        salt, iterations, hashlib.new(hash_name, client_key).digest(), hmac.digest(salted, b"Server Key", hash_name)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """A plain connection: key-value and administration commands, in order.
 
-`receive` alternates between the kernel, which takes as many bulk requests as it understands, and the plain path, which takes
-one request and lets the kernel go on. An answer that depends on a record that is not durable is gated; so is every later
-answer of the same connection, since it tells the client that the quiet writes before it succeeded.
+`receive` alternates between the kernel, which takes as many bulk requests as it understands, and the plain path,
+which takes one request and lets the kernel go on. An answer that depends on a record that is not durable is gated; so
+is every later answer of the same connection, since it tells the client that the quiet writes before it succeeded.
 
-A handler may be a coroutine (it waits for a commit, a vbucket, a password check). The connection then pauses until it is
-done: commands of one connection run in order (kv.md, "Rules common to all commands").
+A handler may be a coroutine (it waits for a commit, a vbucket, a password check). The connection then pauses until it
+is done: commands of one connection run in order (kv.md, "Rules common to all commands").
 """
 
 from __future__ import annotations
@@ -244,14 +244,15 @@ class KvSession:
 
     def _refuse(self, frame: Frame, refused: Refused) -> None:
         """Say no in words this client knows: wire.md 3.1 for those without XERROR."""
-        status: int | None = refused.status
+        status = refused.status
         before_login = status == Status.EACCESS and not self.is_logged_in  # "always sent as 0x24"
         if not self.has(Feature.XERROR) and not before_login:
-            status = without_xerror(refused.status)
-            if status is None:
+            known = without_xerror(refused.status)
+            if known is None:
                 name = f"status 0x{refused.status:02x} for opcode 0x{frame.opcode:02x}"
                 self.connection.drop(f"{name} can't be told to a client without XERROR: {refused.context}")
                 return
+            status = known
         value, datatype = refused.value, refused.datatype
         if refused.context and not value and self.has(Feature.XERROR):
             value = json.dumps({"error": {"context": refused.context}}).encode()

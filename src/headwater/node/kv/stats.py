@@ -1,6 +1,7 @@
 """STAT: groups of (name, value) pairs, one answer each, then an empty one (kv.md 1.7).
 
-The groups about vbuckets are here; others are put into `Bucket.stat_groups` by the part of the node that knows (DCP, TAP).
+The groups about vbuckets are here; others are put into `Bucket.stat_groups` by the part of the node that knows (DCP,
+TAP).
 """
 
 from __future__ import annotations
@@ -171,4 +172,3 @@ _GROUPS: dict[str, Callable[[KvSession, list[str]], Pairs]] = {
     "tap": _nothing,
     "tapagg": _nothing,
 }
-

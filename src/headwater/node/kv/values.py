@@ -1,7 +1,8 @@
 """Values as they are stored and as a connection may see them (wire.md 4 and 5).
 
-Stored as received: a compressed value stays compressed, extended attributes stay in front of the body. The JSON bit is ours
-to decide. What the reader did not negotiate is taken away: compression undone, attributes stripped, the JSON bit dropped.
+Stored as received: a compressed value stays compressed, extended attributes stay in front of the body. The JSON bit
+is ours to decide. What the reader did not negotiate is taken away: compression undone, attributes stripped, the JSON
+bit dropped.
 """
 
 from __future__ import annotations

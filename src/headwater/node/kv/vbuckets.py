@@ -135,7 +135,8 @@ async def seqno_persistence(session: KvSession, frame: Frame) -> Answer:
 
 @command(Opcode.COMPACT_DB, extras=(24,), cas=True)
 async def compact_db(session: KvSession, frame: Frame) -> Answer:
-    """Purge tombstones before a time or up to a seqno (or all of them), and raise the purge seqno to the highest gone."""
+    """Purge tombstones before a time or up to a seqno (or all of them), and raise the purge seqno to the highest
+    gone."""
     found = vbucket(session, frame)
     before, seqno = (int.from_bytes(frame.extras[at : at + 8], "big") for at in (0, 8))
     everything = frame.extras[16] != 0
@@ -144,4 +145,3 @@ async def compact_db(session: KvSession, frame: Frame) -> Answer:
     except StorageError as error:
         raise Refused(Status.ETMPFAIL, str(error)) from None
     return Reply()
-
