@@ -139,8 +139,11 @@ class Pipeline(Link):
             raise
 
     def _pass_on(self, flight: Flight | Bulk) -> None:
-        """Whoever read and is done lets the next one read."""
-        if self._reader is flight:
+        """Whoever is done lets the next one read, unless somebody does.
+
+        Who was woken to read may find its own answer there already and go: then it is the one to pass on.
+        """
+        if self._reader is None or self._reader is flight:
             self._reader = None
             for waiting in self._waiting():
                 waiting.signal.fire()
