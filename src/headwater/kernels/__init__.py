@@ -18,8 +18,8 @@ from collections.abc import Callable
 def warm(report: Callable[[str], None] | None = None) -> None:
     """Compile the kernels, or load them when they were compiled before; `report` is told what that took.
 
-    A module of kernels has a function `warm_up()` that calls each of them once with arguments of the types they will
-    get, and next to nothing to do.
+    A module of kernels has a function `warm_up()` that calls each of them once with next to nothing to do, or names the
+    types they will get (`jit.prepare`).
     """
     from headwater.kernels import warming  # noqa: PLC0415 - imports numba, which importing this package must not
 

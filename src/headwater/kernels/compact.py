@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from headwater.kernels.index import (
+    FIELDS,
     KEYS,
     LIVE_BYTES,
     LOC,
@@ -28,7 +29,7 @@ from headwater.kernels.index import (
     opcode,
 )
 from headwater.kernels.intrinsics import copy, load32, load64_native
-from headwater.kernels.jit import inline_kernel, kernel
+from headwater.kernels.jit import inline_kernel, kernel, prepare
 
 U = np.uintp
 _ZERO, _ONE, _EIGHT = U(0), U(1), U(8)
@@ -152,3 +153,14 @@ def rebuild(
         prev_new[i] = _moved(prev[row], prefix, kept, where)
         next_new[i] = _moved(nexts[row], prefix, kept, where)
         i += 1
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    table, segments = np.zeros((1, FIELDS), np.uint64), np.zeros((1, 2), np.uint64)
+    u64, u32, signed, out = (np.zeros(0, kind) for kind in (np.uint64, np.uint32, np.int64, np.uint8))
+    columns = (u64, u64, u32, u32, u32)
+    prepare(prefix_rows, table, out, signed)
+    prepare(survivors, u64, u64, u32, 0, 0, segments, 0, np.uint64(0), u32)
+    prepare(copy_rows, u64, u32, 0, segments, out, np.uint64(0), u64)
+    prepare(rebuild, table, 0, segments, columns, columns, 0, u32, u64, signed)

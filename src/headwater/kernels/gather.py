@@ -24,7 +24,7 @@ from headwater.kernels.index import (
     opcode,
 )
 from headwater.kernels.intrinsics import copy, load8, load16, load32, store8, store16, store32
-from headwater.kernels.jit import inline_kernel, kernel
+from headwater.kernels.jit import inline_kernel, kernel, prepare
 
 # What a consumer asked for, see gather()
 DELETE_TIMES = 1  # OPEN with IncludeDeleteTimes: deletions in the V2 form
@@ -168,20 +168,10 @@ def gather(
     return row, np.int64(at - start), frames, END
 
 
-@kernel
-def copy_rows(locs: Any, rows: Any, first: Any, segments: Table, out: Any) -> Any:
-    """Copy the stored frames of `rows[first:]` (an int64 array of row numbers) one behind the other.
-
-    Returns: (how many of them fit, bytes).
-    """
-    start = U(out.ctypes.data)
-    at, end = start, start + U(len(out))
-    for i in range(first, len(rows)):
-        place = U(locs[rows[i]])
-        frame = segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
-        length = frame_bytes(frame)
-        if length > end - at:
-            return np.int64(i - first), np.int64(at - start)
-        copy(at, frame, length)
-        at = at + length
-    return np.int64(len(rows) - first), np.int64(at - start)
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    locs, u32, out = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint8)
+    segments = np.zeros((1, 2), np.uint64)
+    prepare(next_visible, u32, 0, 0)
+    prepare(count_visible, locs, u32, 0, 0, segments)
+    prepare(gather, locs, u32, 0, 0, segments, out, np.uint32(0), 0, 0, 0)

@@ -17,6 +17,7 @@ from headwater.kernels.index import (
     DURABLE_ROWS,
     EXPIRATION,
     EXPIRY,
+    FIELDS,
     FROZEN_HIGH,
     FROZEN_ROWS,
     HASH,
@@ -56,7 +57,7 @@ from headwater.kernels.intrinsics import (
     store32_native,
     store64_native,
 )
-from headwater.kernels.jit import inline_kernel, kernel
+from headwater.kernels.jit import inline_kernel, kernel, prepare
 
 U = np.uintp
 _ZERO, _ONE, _FOUR, _EIGHT = U(0), U(1), U(4), U(8)
@@ -251,3 +252,16 @@ def find_expired(table: Table, vb: Any, segments: Table, now: Any, found: Any) -
     if row == table[vb, ROWS]:
         table[vb, EXPIRY] = earliest
     return count
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    table, u32 = np.zeros((1, FIELDS), np.uint64), np.zeros(0, np.uint32)
+    segments, pairs = np.zeros((1, 2), np.uint64), np.zeros((1, 2), np.int64)
+    prepare(fill_slots, u32, u32, u32, 0)
+    prepare(make_durable, table, 0, 0, 0)
+    prepare(undo_rows, table, 0, segments, 0)
+    prepare(undo_staged, table, segments)
+    prepare(count_frames, np.zeros(0, np.uint8), 0)
+    prepare(replay, table, segments, 0, pairs, 0, 0)
+    prepare(find_expired, table, 0, segments, 0, np.zeros(0, np.int64))

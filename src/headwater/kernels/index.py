@@ -43,7 +43,7 @@ from headwater.kernels.intrinsics import (
     store32_native,
     store64_native,
 )
-from headwater.kernels.jit import inline_kernel, kernel
+from headwater.kernels.jit import inline_kernel, kernel, prepare
 
 Table: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 Address: TypeAlias = "np.unsignedinteger[Any]"
@@ -293,3 +293,10 @@ def index_frame(table: Table, vb: Any, segments: Table, slot: Any, offset: Any) 
     at, old = find(table, vb, segments, key, length, hashed)
     append_row(table, vb, segments, frame, place, hashed, at, old)
     return True
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    table, segments = np.zeros((1, FIELDS), np.uint64), np.zeros((1, 2), np.uint64)
+    prepare(lookup, table, 0, segments, np.frombuffer(b"", np.uint8))
+    prepare(index_frame, table, 0, segments, 0, 0)

@@ -161,6 +161,13 @@ def inline_kernel(function: F) -> F:
     return function if _debug else _compile(function, forceinline=True)
 
 
+def prepare(built: Callable[..., Any], *examples: Any) -> None:
+    """Compile a kernel, or load it, for arguments of the types of these examples, without running it."""
+    if not _debug:
+        typeof: Any = numba.typeof  # untyped
+        cast(Any, built).compile(tuple(typeof(example) for example in examples))
+
+
 def built_kernels() -> list[tuple[str, Any]]:
     """(name, dispatcher) of every compiled `@kernel` that was imported so far, in order."""
     return list(_built)

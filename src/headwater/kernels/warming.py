@@ -3,8 +3,8 @@
 A kernel is compiled at its first call with arguments of a kind, seconds that a first request should not wait for. So
 whoever serves, and the workshop's set-up, calls `warm()` first. With the cache of an earlier process it only loads.
 
-Every kernel module has a function `warm_up()` that calls its kernels on next to nothing, with the types of real use.
-A module without one is not warmed; the tests see to it that there is none.
+Every module with kernels has a function `warm_up()` that calls them on next to nothing, with the types of real use, or
+hands such arguments to `jit.prepare`. The tests see to it that none is forgotten.
 """
 
 from __future__ import annotations
