@@ -23,7 +23,7 @@ from headwater.kernels.index import (
     frame_bytes,
     opcode,
 )
-from headwater.kernels.intrinsics import copy, load8, load16, load32, store8, store16, store32
+from headwater.kernels.intrinsics import copy, load8, load16, load32, prefetch, store8, store16, store32
 from headwater.kernels.jit import inline_kernel, kernel, prepare
 
 # What a consumer asked for, see gather()
@@ -45,11 +45,27 @@ _OPAQUE = U(12)
 _JSON = U(1)
 
 
+# A vbucket's frames lie among those of the others: each is a cache miss, and a page-table walk. Asking for a frame some
+# rows before it is copied makes the waits overlap (1.7 times the speed for 64 vbuckets written in turn).
+AHEAD_ROWS = 8
+AHEAD_BYTES = 384
+
+
 @inline_kernel
 def visible(nexts: Any, row: Any, rows: Any) -> Any:
     """Whether a row is the newest of its key among the first `rows`."""
     after = U(nexts[row])
     return after == NIL or after >= U(rows)
+
+
+@inline_kernel
+def fetch_ahead(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -> None:
+    """Bring the frame of a row closer, if it will be copied."""
+    if row < rows and visible(nexts, row, rows):
+        place = U(locs[row])
+        frame = segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
+        for at in range(0, AHEAD_BYTES, 64):
+            prefetch(frame + U(at))
 
 
 @kernel
@@ -135,6 +151,7 @@ def gather(
     at, end, frames = start, start + U(len(out)), np.int64(0)
     strip = form & (NO_VALUE | KEEP_DATATYPE)
     while row < rows:
+        fetch_ahead(locs, nexts, row + AHEAD_ROWS, rows, segments)
         if not visible(nexts, row, rows):
             row += 1
             continue

@@ -3,7 +3,8 @@
 numba has no unaligned big-endian load; written byte by byte in Python the same kernels run six to eight times slower.
 These are the whole trick. Addresses are `np.uintp` (`array.ctypes.data`, plus offsets of the same type: adding a signed
 integer to an unsigned one yields a float in numba as in numpy). `load16/32/64` and `store16/32/64` speak network order,
-the `_native` ones the machine's (for tables of our own). `copy` is memcpy: the ranges must not overlap.
+the `_native` ones the machine's (for tables of our own). `copy` is memcpy: the ranges must not overlap. `prefetch` asks
+the processor to bring the cache line of an address closer; it reads nothing, and any address will do.
 
 Nothing here checks a bound; the kernel that calls must have. In the debug build (jit.py) the same names are Python
 functions that ask guard.py about every range and raise `KernelFault`.
@@ -33,6 +34,7 @@ __all__ = [
     "load32_native",
     "load64",
     "load64_native",
+    "prefetch",
     "register",
     "registered",
     "store8",
@@ -120,6 +122,26 @@ def _compiled_copy() -> Any:
     return copy
 
 
+def _compiled_prefetch() -> Any:
+    @intrinsic
+    def prefetch(typing_context, address):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+            function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+            # for reading, to be kept in all caches, data
+            builder.call(function, [builder.inttoptr(arguments[0], pointer), number(0), number(3), number(1)])
+            return context.get_dummy_value()
+
+        return types.void(types.uintp), generate
+
+    return prefetch
+
+
+def _no_prefetch(address: Unsigned) -> None:
+    """Nothing is read: a hint may point anywhere."""
+
+
 _load, _store = (_checked_load, _checked_store) if debugging() else (_compiled_load, _compiled_store)
 
 load8: Callable[[Unsigned], np.uint8] = _load(8, False)
@@ -135,3 +157,4 @@ store64: Callable[[Unsigned, Unsigned], None] = _store(64, False)
 store32_native: Callable[[Unsigned, Unsigned], None] = _store(32, True)
 store64_native: Callable[[Unsigned, Unsigned], None] = _store(64, True)
 copy: Callable[[Unsigned, Unsigned, Unsigned], None] = _checked_copy if debugging() else _compiled_copy()
+prefetch: Callable[[Unsigned], None] = _no_prefetch if debugging() else _compiled_prefetch()
