@@ -1,0 +1,117 @@
+"""A local Spark session with Delta Lake and the `dcp` source, for the command line, the demo and tests.
+
+On a cluster nobody needs this: pass the same settings (`CONFIGURATION`) to spark-submit. Spark fetches Delta's jars by
+itself when a session with their coordinates starts for the first time; this says so beforehand, since it takes a while
+and a network.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from headwater.errors import HeadwaterError
+from headwater.spark import register
+
+DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""Maven coordinates of Delta Lake for Spark 4.2, the newest Spark that Delta supports."""
+
+DELTA_JAR = "io.delta_delta-spark_4.2_2.13-4.4.0.jar"
+DELTA_JARS, DELTA_MEGABYTES = 33, 87
+
+CONFIGURATION = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Unix sockets between the JVM and Python cost half of what loopback TCP does, a task and a batch.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""What headwater's pipelines want of any session."""
+
+LOCAL = {
+    # 200 shuffle partitions and 50 for a Delta snapshot are made for clusters; here each costs a task.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+class SparkUnavailable(HeadwaterError):  # noqa: N818 -- says what happened
+    """Spark can't be started here; `problem` says why and what to do."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+def local_session(
+    app: str,
+    *,
+    cores: str = "local[*]",
+    memory: str = "2g",
+    settings: dict[str, str] | None = None,
+    quiet: bool = False,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+) -> Any:
+    """Return a Spark session in this process, with Delta Lake and the `dcp` source registered.
+
+    Args:
+        app: the name that Spark shows.
+        cores: Spark's master: `local[2]` for two tasks at once, `local[2,4]` with up to four attempts of each.
+        memory: of the JVM.
+        settings: more of Spark's settings; they win.
+        quiet: silence Spark's own log, but for errors.
+        say: told one line if Delta's jars have to be fetched.
+
+    Raises:
+        SparkUnavailable: no Java, no PySpark, or one we do not support.
+    """
+    _check()
+    if not _fetched():
+        say(
+            f"first run: Spark now fetches Delta Lake ({DELTA}) from Maven Central, "
+            f"{DELTA_JARS} jars, {DELTA_MEGABYTES} MB; this happens once"
+        )
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    chosen = CONFIGURATION | LOCAL | {"spark.jars.packages": DELTA, "spark.driver.memory": memory} | (settings or {})
+    if quiet:
+        chosen |= {"spark.log.level": "ERROR"}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what this interpreter has installed
+    builder = SparkSession.builder.appName(app).master(cores)
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+def _check() -> None:
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else shutil.which("java")
+    if java is None or not Path(java).exists():
+        raise SparkUnavailable(
+            "Spark needs Java 17 or newer and there is none on this machine: install it (for example "
+            "`apt-get install openjdk-17-jre-headless`), or point JAVA_HOME at one"
+        )
+    try:
+        found = version("pyspark")
+    except ModuleNotFoundError:
+        raise SparkUnavailable("PySpark is not installed: pip install 'headwater[spark]'") from None
+    if not found.startswith("4.2."):
+        raise SparkUnavailable(f"Delta Lake 4.4.0 needs PySpark 4.2 and this is {found}: pip install 'pyspark==4.2.0'")
+
+
+def _fetched() -> bool:
+    """Whether the jar lies where Ivy keeps what it fetched."""
+    return any((Path.home() / place / "jars" / DELTA_JAR).exists() for place in (".ivy2.5.2", ".ivy2"))

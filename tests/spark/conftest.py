@@ -1,0 +1,51 @@
+"""One small Spark and one small node for all tests marked `spark`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.pipelines.session import local_session
+from headwater.testing.node import Node, node
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    if shutil.which("java") is None:
+        pytest.fail("these tests start a local Spark and need Java 17 or newer; leave them out with -m 'not spark'")
+    session = local_session("headwater-tests", cores="local[2,2]", quiet=True)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_node() -> Iterator[Node]:
+    with node(vbuckets=16) as running:
+        yield running
+
+
+@pytest.fixture
+def drain(spark: Any, tmp_path: Path) -> Callable[..., list[Any]]:
+    """Run a stream until it has what there was when it began; return (batch, row) pairs."""
+
+    def run(url: str, checkpoint: str = "checkpoint", **options: str) -> list[Any]:
+        rows: list[Any] = []
+
+        def take(batch: Any, number: int) -> None:
+            rows.extend((number, row) for row in batch.collect())
+
+        stream = spark.readStream.format("dcp").options(**options).load(url)
+        query = (
+            stream.writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+        return rows
+
+    return run
