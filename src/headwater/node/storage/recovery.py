@@ -14,7 +14,7 @@ Everything here may be interrupted and run again: the cut is the only change to 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ __all__ = [
     "Opened",
     "Replay",
     "check_clean",
+    "current",
     "cut",
     "load_manifest",
     "open_segments",
@@ -203,6 +204,7 @@ class Replay:
         """Index one segment. Raises CorruptStore when a frame makes no sense."""
         segment, bodies = opened.segment, opened.bodies
         self._slots.register(segment)
+        self.clean = self.clean and not len(bodies)
         batch, offset = 0, int(bodies[0, 0]) if len(bodies) else 0
         while batch < len(bodies):
             code, batch, offset, more = history.replay(
@@ -257,6 +259,19 @@ class Replay:
             keep = self._index.rows_up_to(vb, seqno)
             history.undo_rows(self._index.table, vb, self._slots.table, keep)
         self._index.table[vb, index.HIGH] = high
+        if vb in self.records:
+            self.records[vb] = current(self._index, vb, self.records[vb])
+
+
+def current(into: Index, vb: int, record: VBucketRecord) -> VBucketRecord:
+    """The record with the numbers that are the store's own, as they are now."""
+    row = into.table[vb]
+    return replace(
+        record,
+        purge_seqno=int(row[index.PURGE]),
+        rollback_floor=int(row[index.FLOOR]),
+        high_seqno=int(row[index.HIGH]),
+    )
 
 
 def restore(into: Index, vb: int, record: VBucketRecord) -> None:

@@ -10,15 +10,14 @@ of it; when the first is lost, both are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwater.errors import DiskFull, StorageError
-from headwater.kernels import history, index
+from headwater.kernels import history, index, ingest
 from headwater.node.storage import recovery
 from headwater.node.storage.arena import Arena, Batch
 from headwater.node.storage.log import Log
@@ -33,7 +32,7 @@ from headwater.node.storage.records import (
 if TYPE_CHECKING:
     from headwater.node.storage.compaction import Compaction
 
-__all__ = ["ArenaFull", "Staging"]
+__all__ = ["ArenaFull", "Staged", "Staging"]
 
 CONTROL_RESERVE_BYTES: Final = 64 << 10  # of a batch's room are kept for control frames
 RETRY_SECONDS: Final = 1.0
@@ -48,6 +47,22 @@ class ArenaFull(StorageError):  # noqa: N818 - a state, like DiskFull
 
     def __str__(self) -> str:
         return f"{self.needed_bytes} bytes do not fit into the batch that is gathering; try again after the next commit"
+
+
+class Staged(NamedTuple):
+    """How far Staging.stage_frames came.
+
+    Attributes:
+        code: history.DONE; ingest.ARENA_FULL: commit, then go on; else the frame at `offset` is not for it.
+        offset: of the first frame that is not staged.
+        frames: how many are.
+        vb: the vbucket of that frame.
+    """
+
+    code: int
+    offset: int
+    frames: int
+    vb: int
 
 
 class Staging(Reading):
@@ -72,6 +87,7 @@ class Staging(Reading):
         self._durable_records: dict[int, VBucketRecord] = {}
         self._compaction: Compaction | None = None
         self._room = 0
+        self._control_reserve = min(CONTROL_RESERVE_BYTES, arena_bytes // 8)
         self._retry_at = 0.0
         for arena in self._arenas:
             self._slots.place(arena.slot, arena.data, len(arena.data))
@@ -99,7 +115,7 @@ class Staging(Reading):
     @property
     def _limit(self) -> int:
         """How far the arena may be filled by documents."""
-        return max(0, min(len(self._arena.data), self._room) - CONTROL_RESERVE_BYTES)
+        return max(0, min(len(self._arena.data), self._room) - self._control_reserve)
 
     def stage_arena(self) -> tuple[NDArray[np.uint8], int]:
         """The bytes that may be filled with frames, and how many of them are. Kernels write behind those, index what
@@ -185,15 +201,28 @@ class Staging(Reading):
         self._stage_document(vb, frame)
         return seqno
 
+    def stage_frames(self, data: NDArray[np.uint8], now: int, offset: int = 0) -> Staged:
+        """Store the changes in a buffer of DCP frames, from `offset` on, each with its own seqno, CAS and revision.
+
+        Args:
+            data: MUTATION, DELETION and EXPIRATION frames of any opaque, for any vbuckets.
+            now: Unix seconds: the delete time of deletions that carry none.
+
+        Returns: how far it came and what stopped it (kernels/ingest.py); the frames before that are staged.
+        """
+        frames = 0
+        while True:
+            code, offset, used, count, vb = ingest.ingest(
+                self.table, self.segments, data, offset, len(data), self._arena.slot, self._arena.used, self._limit, now
+            )
+            frames, self._arena.used = frames + int(count), int(used)
+            if code != history.GROW:
+                return Staged(int(code), int(offset), frames, int(vb))
+            self._index.grow(int(vb))
+
     def stage_record(self, vb: int, record: VBucketRecord) -> None:
         """Store what a vbucket is. Its purge seqno, rollback floor and high seqno are filled in here."""
-        row = self.table[vb]
-        record = replace(
-            record,
-            purge_seqno=int(row[index.PURGE]),
-            rollback_floor=int(row[index.FLOOR]),
-            high_seqno=int(row[index.HIGH]),
-        )
+        record = recovery.current(self._index, vb, record)
         self._stage_control(record_frame(vb, record))
         recovery.restore(self._index, vb, record)
         self._records[vb] = record
@@ -206,17 +235,23 @@ class Staging(Reading):
         return high + 1 if seqno is None else seqno
 
     def _stage_document(self, vb: int, frame: bytes) -> None:
-        if self._arena.used + len(frame) > self._limit:
-            raise DiskFull(self.path, len(frame)) if self.full else ArenaFull(len(frame))
+        self._check_room(len(frame), self._control_reserve)
         offset = self._arena.append(frame)
         while not index.index_frame(self.table, vb, self.segments, self._arena.slot, offset):
             self._index.grow(vb)
 
     def _stage_control(self, frame: bytes) -> None:
         """Control frames may use the reserve as well."""
-        if self._arena.used + len(frame) > min(len(self._arena.data), self._room):
-            raise DiskFull(self.path, len(frame)) if self.full else ArenaFull(len(frame))
+        self._check_room(len(frame), 0)
         self._arena.append(frame)
+
+    def _check_room(self, needed: int, reserve: int) -> None:
+        if self._arena.used + needed + reserve <= min(len(self._arena.data), self._room):
+            return
+        if self.full:
+            raise DiskFull(self.path, needed)
+        if self._arena.used + needed + reserve > min(len(self._arena.data), self._room):  # asking may have made room
+            raise ArenaFull(needed)
 
     # ------------------------------------------------------------------ committing
 

@@ -164,6 +164,8 @@ class Store(Staging):
                 self._index.fork(vb)
             history.undo_rows(self.table, vb, self.segments, keep)
             self._lower(vb, keep, high)
+        if vb in self._records:
+            self._records[vb] = self._arena.records[vb] = recovery.current(self._index, vb, self._records[vb])
         failpoint("rollback.staged")
         return seqno
 

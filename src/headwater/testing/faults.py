@@ -1,0 +1,274 @@
+"""A disk in memory that fails on request: full, broken, short, and forgetful when the power goes.
+
+    disk = FaultyDisk(capacity=1 << 20)
+    disk.fail(7, errno.EIO)              the 7th change from now on fails
+    after = disk.crash(random)           the disk a restarted process finds
+
+What was not synced is at the mercy of a crash: of every write any 512-byte pieces may have reached the disk, of the
+changes to the folder's names any number, in order. A sync that failed loses what it should have saved, and a later one that
+succeeds does not bring it back (so does Linux).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import StoreLocked
+from headwater.node.storage.disk import Buffer
+
+__all__ = ["FaultyDisk"]
+
+SECTOR = 512
+
+
+@dataclass(slots=True)
+class _Inode:
+    """A file: as programs see it, as the disk has it, and the changes in between, (offset, bytes) or a new size."""
+
+    memory: NDArray[np.uint8]
+    size: int
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[tuple[int, bytes] | int] = field(default_factory=list)
+    reserved: int = 0
+
+    def resize(self, size: int) -> None:
+        if size > len(self.memory):
+            grown = np.zeros(size, np.uint8)
+            grown[: self.size] = self.memory[: self.size]
+            self.memory = grown
+        self.memory[min(size, self.size) : max(size, self.size)] = 0
+        self.size = size
+
+    def settle(self) -> None:
+        for change in self.pending:
+            _apply(self.durable, change)
+        self.pending.clear()
+
+
+def _apply(content: bytearray, change: tuple[int, bytes] | int) -> None:
+    if isinstance(change, int):
+        del content[change:]
+        content.extend(bytes(change - len(content)))
+    else:
+        offset, data = change
+        content.extend(bytes(max(0, offset + len(data) - len(content))))
+        content[offset : offset + len(data)] = data
+
+
+class _File:
+    def __init__(self, disk: FaultyDisk, inode: _Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        data, inode = b"".join(bytes(buffer) for buffer in buffers), self._inode
+        error = self._disk.turn()
+        if error:
+            data = data[: len(data) // 2]
+        self._disk.take(inode, offset + len(data))
+        if offset + len(data) > inode.size:
+            inode.resize(offset + len(data))
+        inode.memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+        inode.pending.append((offset, data))
+        if error:
+            raise error
+
+    def sync(self) -> None:
+        error = self._disk.turn()
+        if error:
+            self._inode.pending.clear()
+            raise error
+        self._inode.settle()
+
+    def reserve(self, offset: int, count: int) -> None:
+        self._disk.step()
+        self._disk.take(self._inode, offset + count)
+        if offset + count > self._inode.size:
+            self._inode.resize(offset + count)
+            self._inode.pending.append(offset + count)
+
+    def truncate(self, size: int) -> None:
+        self._disk.step()
+        self._inode.resize(size)
+        self._inode.pending.append(size)
+        self._inode.reserved = min(self._inode.reserved, size)
+
+    def size(self) -> int:
+        return self._inode.size
+
+    def data_end(self, offset: int) -> int:
+        written = np.flatnonzero(self._inode.memory[offset : self._inode.size])
+        return offset + (int(written[-1]) + 1 if len(written) else 0)
+
+    def map(self) -> NDArray[np.uint8]:
+        view = self._inode.memory[: self._inode.size]
+        view.flags.writeable = False
+        return view
+
+    def populate(self, mapped: NDArray[np.uint8], count: int) -> None:
+        """Memory is there already."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class _Lock:
+    def __init__(self, disk: FaultyDisk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+
+    def release(self) -> None:
+        self._disk.locks.discard(self._path)
+
+
+class FaultyDisk:
+    """A disk (node/storage/disk.py) in memory.
+
+    Attributes:
+        capacity: bytes there are for all files, None for no limit; may be changed at any time.
+        calls: changes asked for so far (each write, sync, reservation, new size, and change or sync of names).
+    """
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self.calls = 0
+        self.locks: set[Path] = set()
+        self._failures: dict[int, int] = {}
+        self._broken: int | None = None
+        self._names: dict[Path, _Inode] = {}
+        self._durable_names: dict[Path, _Inode] = {}
+        self._renames: list[dict[Path, _Inode]] = []  # what the names were after each change since the last sync
+
+    # ------------------------------------------------------------------ faults
+
+    def fail(self, nth: int, number: int = errno.EIO, forever: bool = False) -> None:
+        """Let the n-th change from now fail with this errno, or all from there on."""
+        if forever:
+            self._broken = self.calls + nth
+            self._failures = {-1: number}
+        else:
+            self._failures[self.calls + nth] = number
+
+    def heal(self) -> None:
+        """Fail no more."""
+        self._failures.clear()
+        self._broken = None
+
+    def turn(self) -> OSError | None:
+        """Count a change; the error it must end with, if any."""
+        self.calls += 1
+        number = self._failures.get(self.calls)
+        if self._broken is not None and self.calls >= self._broken:
+            number = self._failures[-1]
+        return OSError(number, os.strerror(number)) if number else None
+
+    def step(self) -> None:
+        """Count a change, and fail when it is its turn."""
+        if error := self.turn():
+            raise error
+
+    def take(self, inode: _Inode, end: int) -> None:
+        """Give a file room up to `end`, or OSError (ENOSPC)."""
+        used = sum(one.reserved for one in self._names.values())
+        more = max(0, end - inode.reserved)
+        if self.capacity is not None and used + more > self.capacity:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        inode.reserved = max(inode.reserved, end)
+
+    def crash(self, random: Random, lose: float = 0.5) -> FaultyDisk:
+        """The disk after a power cut: synced data, and of the rest each piece with probability 1 - `lose`."""
+        after = FaultyDisk(self.capacity)
+        states = [self._durable_names, *self._renames]
+        kept = states[random.randrange(len(states)) if 0 < lose < 1 else (0 if lose else -1)]
+        for path, inode in kept.items():
+            content = bytearray(inode.durable)
+            for change in inode.pending:
+                for piece in _pieces(change):
+                    if random.random() >= lose:
+                        _apply(content, piece)
+            after.put(path, bytes(content))
+        return after
+
+    def put(self, path: Path, content: bytes) -> None:
+        """Place a file as if it had always been there."""
+        memory = np.frombuffer(content, np.uint8).copy()
+        inode = _Inode(memory, len(content), bytearray(content), reserved=len(content.rstrip(b"\0")))
+        self._names[path] = self._durable_names[path] = inode
+
+    def files(self) -> dict[Path, bytes]:
+        """All files as programs see them."""
+        return {path: inode.memory[: inode.size].tobytes() for path, inode in self._names.items()}
+
+    # ------------------------------------------------------------------ the disk
+
+    def make_directory(self, path: Path) -> None:
+        """Folders need no making here."""
+
+    def names(self, path: Path) -> list[str]:
+        """The names in a directory."""
+        return sorted(one.name for one in self._names if one.parent == path)
+
+    def lock(self, path: Path) -> _Lock:
+        """Take the lock at `path`, or raise StoreLocked."""
+        if path in self.locks:
+            raise StoreLocked(path.parent)
+        self.locks.add(path)
+        return _Lock(self, path)
+
+    def create(self, path: Path, size: int) -> _File:
+        """Create a file of `size` zero bytes."""
+        self.step()
+        inode = _Inode(np.zeros(size, np.uint8), size, pending=[size])
+        self._rename({**self._names, path: inode})
+        return _File(self, inode)
+
+    def open(self, path: Path) -> _File:
+        """Open an existing file."""
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return _File(self, self._names[path])
+
+    def read(self, path: Path) -> bytes:
+        """A file's content."""
+        inode = self._names[path]
+        return inode.memory[: inode.size].tobytes()
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put `source` in the place of `target`."""
+        self.step()
+        names = dict(self._names)
+        names[target] = names.pop(source)
+        self._rename(names)
+
+    def remove(self, path: Path) -> None:
+        """Delete a name."""
+        self.step()
+        self._rename({name: inode for name, inode in self._names.items() if name != path})
+
+    def sync_directory(self, path: Path) -> None:
+        """The names are safe now."""
+        self.step()
+        self._durable_names = self._names
+        self._renames.clear()
+
+    def _rename(self, names: dict[Path, _Inode]) -> None:
+        self._names = names
+        self._renames.append(names)
+
+
+def _pieces(change: tuple[int, bytes] | int) -> list[tuple[int, bytes] | int]:
+    """What of a change may reach the disk by itself: the sectors of a write."""
+    if isinstance(change, int):
+        return [change]
+    offset, data = change
+    cuts = [0, *range(SECTOR - offset % SECTOR, len(data), SECTOR), len(data)]
+    return [(offset + begin, data[begin:end]) for begin, end in pairwise(cuts) if begin < end]
