@@ -47,7 +47,7 @@ class FlowLedger:
     @property
     def is_full(self) -> bool:
         """Nothing that counts may be sent until the consumer acknowledges."""
-        return self.budget_bytes == 0
+        return 0 < self.window_bytes <= self.outstanding_bytes
 
     def send(self, size_bytes: int) -> None:
         """Enter messages that go out now; only their first byte has to find room (dcp 7: one may overshoot)."""

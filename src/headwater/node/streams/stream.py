@@ -122,14 +122,17 @@ class Stream:
 
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
         """Send up to `quantum_bytes`, as far as outlet and flow-control window allow (one message may overshoot)."""
-        before, flow = self.sent_bytes, self._producer.flow
-        while self.has_work and not outlet.is_full and not flow.is_full and self.sent_bytes - before < quantum_bytes:
+        until, flow = self.sent_bytes + quantum_bytes, self._producer.flow
+        while self.sent_bytes < until and not flow.is_full and not outlet.is_full:
             if self._snapshot is not None:
-                self._send_changes(self._snapshot, outlet, quantum_bytes - (self.sent_bytes - before))
+                self._send_changes(self._snapshot, outlet, until - self.sent_bytes)
             elif self._is_complete:
                 self.end(EndReason.OK)
-            else:
+                return
+            elif self.vbucket.durable_seqno > self.position:
                 self._begin_snapshot(outlet)
+            else:
+                return
 
     def end(self, reason: EndReason) -> None:
         """End the stream and tell the consumer why."""

@@ -4,10 +4,13 @@ The documents and the seqnos live in the store; here is what gives them meaning.
 record of the same log, between the changes before and after it, so that recovery is replay and nothing can disagree.
 
     any -> another state    the streams that read it end with StateChanged; becoming active begins a new branch
+    hand-over               active -> dead while somebody takes over: who reads it goes on reading
     rollback                streams end with Rollback; branches above the point are forgotten
     drop                    streams end with StateChanged; nothing of it is left
 
-Source: failover 1 (when entries are created) and 3 (states and transitions).
+A replica has one inbound stream at most, wherever its producer is connected (dcp 2.2).
+
+Source: failover 1 (when entries are created), 3 (states and transitions) and 4 (takeover).
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from headwater.kernels.index import CAS
+from headwater.kernels import index
 from headwater.node.storage.records import VBucketRecord
+from headwater.node.vbucket.history import ConsistentSeqnos
 from headwater.protocol.failover import FailoverTable
+from headwater.protocol.position import Position
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -42,6 +47,17 @@ class Reader(Protocol):
         """The vbucket gave up a part of its history."""
 
 
+class Inbound(Protocol):
+    """The stream by which a replica follows its producer."""
+
+    def vbucket_left(self, reason: str) -> None:
+        """The vbucket takes nothing from its producer any more: it became active, is gone, or lost what was staged."""
+
+
+BACKED_UP = int(State.DEAD) + 1
+"""In the index table, in place of ACTIVE: the fast path leaves such a vbucket's requests to the plain one."""
+
+
 class VBucket:
     """One vbucket; made by `create` or `recover`.
 
@@ -52,7 +68,11 @@ class VBucket:
         snapshot_start, snapshot_end: the range being received from a producer; of an active vbucket, both the high
             seqno when it became active.
         gate: the batch that makes the latest record durable.
+        consistent: seqnos it can be taken back to, while it is a replica.
         readers: those to be told of changes; streams enter and leave by themselves.
+        inbound: the stream by which it follows a producer, None without one.
+        handover: the outbound stream that is handing it over to another node, None without one.
+        is_backed_up: that takes so long that writes are refused for now (failover 4).
     """
 
     def __init__(
@@ -64,7 +84,11 @@ class VBucket:
         self.snapshot_start = 0
         self.snapshot_end = 0
         self.gate = 0
+        self.consistent = ConsistentSeqnos()
         self.readers: set[Reader] = set()
+        self.inbound: Inbound | None = None
+        self.handover: object | None = None
+        self.is_backed_up = False
         self._store = store
         self._wrote = wrote
         self._complete_seqno = 0
@@ -96,14 +120,31 @@ class VBucket:
         """
         table = FailoverTable(record.failover, new_uuid=new_uuid)
         found = cls(vbucket, store, wrote, state=State(record.state), failover=table)
-        found.snapshot_start, found.snapshot_end = record.snapshot_start, record.snapshot_end
-        found._complete_seqno = min(record.snapshot_start, found.high_seqno)
+        found._load(record)
         table.sanitize(found.high_seqno)
         if found.state is State.ACTIVE and not clean:
             found.failover.create(found.complete_seqno)
         if table.entries != record.failover:
             found._stage()
         return found
+
+    def restore(self, record: VBucketRecord | None) -> None:
+        """What was staged is lost: be again as on disk. Whoever follows or reads it must begin anew."""
+        if record is None:
+            self.state = State.DEAD
+        else:
+            self.state = State(record.state)
+            self.failover.replace(record.failover)
+            self._load(record)
+        self.stop_following("a batch could not be written")
+        self._tell(lambda reader: reader.state_changed())
+
+    def _load(self, record: VBucketRecord) -> None:
+        self.snapshot_start, self.snapshot_end = record.snapshot_start, record.snapshot_end
+        self.consistent = ConsistentSeqnos(record.consistent)
+        # Stores of before the list was kept know where the snapshot in hand began, which is the next best.
+        begun = min(record.snapshot_start, self.high_seqno)
+        self._complete_seqno = self.consistent.at_or_below(self.high_seqno) if record.consistent else begun
 
     @property
     def high_seqno(self) -> int:
@@ -154,15 +195,71 @@ class VBucket:
         if state is State.ACTIVE:
             # From here on every seqno is one of our own, and ends a state that can be told (see is_exact).
             self._complete_seqno = self.snapshot_start = self.snapshot_end = self.high_seqno
+            self.stop_following("it became active")
+        self._leave_active()
         self.state = state
         self._stage()
         self._tell(lambda reader: reader.state_changed())
         return True
 
+    def hand_over(self) -> None:
+        """The node that takes over is ready: nothing new is written here from now on (failover 4, step 8).
+
+        "Outbound streams are not ended": they drain what is left.
+        """
+        self._leave_active()
+        self.state = State.DEAD
+        self._stage()
+
+    def take_back(self) -> None:
+        """The node that was to take over refused to: serve again. Nothing was written elsewhere, so no new branch."""
+        self.state = State.ACTIVE
+        self._stage()
+        self._tell(lambda reader: reader.state_changed())
+
+    def back_up(self, backed_up: bool) -> None:
+        """Refuse writes for now (ETMPFAIL), so that the rest of a takeover is finite; or take them again."""
+        self.is_backed_up = backed_up
+        if self.state is State.ACTIVE:
+            self._store.table[self.id, index.STATE] = BACKED_UP if backed_up else int(State.ACTIVE)
+
+    def stop_following(self, reason: str) -> None:
+        """The inbound stream, if there is one, is over."""
+        inbound, self.inbound = self.inbound, None
+        if inbound is not None:
+            inbound.vbucket_left(reason)
+
+    @property
+    def resume_position(self) -> Position:
+        """What to quote when a producer is asked for more (dcp 9, the resume rule).
+
+        The branch is the newest one that began at or before the end of the snapshot in hand: its items are those of
+        that branch, although some of them are older than it.
+        """
+        last, start, end = self.high_seqno, self.snapshot_start, self.snapshot_end
+        if not start <= last < end or last == start:
+            start = end = last
+        log = self.failover.entries
+        uuid = next((entry.vb_uuid for entry in log if entry.seqno <= end), 0) if last else 0
+        return Position(self.id, uuid, last, start, end, log)
+
     def begin_snapshot(self, start_seqno: int, end_seqno: int) -> None:
-        """A snapshot marker arrived: what follows is consistent again at `end_seqno` only."""
+        """A snapshot marker arrived: what follows is consistent again at `end_seqno` only.
+
+        One that replaces an unfinished snapshot (dcp 9) leaves us as far from consistency as before: the range that
+        is held in part then begins where the unfinished one did.
+        """
+        if self.is_receiving_snapshot:
+            start_seqno = min(self.snapshot_start, start_seqno)
+        else:
+            self.consistent.note(self.high_seqno)
         self._complete_seqno = self.complete_seqno
         self.snapshot_start, self.snapshot_end = start_seqno, end_seqno
+        self._stage()
+
+    def pass_seqno(self, seqno: int) -> None:
+        """The producer has nothing for us up to `seqno`: as good as received (dcp 2.18)."""
+        self._store.pass_seqno(self.id, seqno)
         self._stage()
 
     def follow(self, log: list[tuple[int, int]]) -> None:
@@ -170,17 +267,32 @@ class VBucket:
         self.failover.replace(log)
         self._stage()
 
-    def roll_back(self, seqno: int) -> None:
-        """Give up everything above `seqno` (the store may have to give up all, if it can not go back that far)."""
-        self._store.rollback(self.id, seqno)
-        reached = min(seqno, self.high_seqno)
+    def roll_back(self, seqno: int) -> int:
+        """Give up everything above `seqno`, or above the newest consistent state below it; returns what is left.
+
+        "It may roll back further than asked, never less" (dcp 9): further if `seqno` lies within a snapshot that was
+        received, or if the store can not go back that far; then to nothing at all.
+        """
+        self._store.rollback(self.id, self._nearest(seqno))
+        reached = self.high_seqno
+        self.consistent.cut(reached)
         self.failover.prune(reached)
         self._complete_seqno, self.snapshot_start, self.snapshot_end = reached, reached, reached
         self._stage()
         self._tell(lambda reader: reader.rolled_back())
+        return reached
+
+    def _nearest(self, seqno: int) -> int:
+        """The newest consistent state at or below `seqno`."""
+        if seqno >= self.high_seqno and not self.is_receiving_snapshot:
+            return self.high_seqno
+        if self.state is State.ACTIVE and seqno >= self.snapshot_end:
+            return seqno
+        return self.consistent.at_or_below(seqno)
 
     def drop(self) -> None:
         """Forget the vbucket and all it holds; its streams end as for a state change (dcp 2.6)."""
+        self.stop_following("it was deleted")
         self.state = State.DEAD
         self._store.drop(self.id)
         self.gate = self._wrote()
@@ -197,8 +309,16 @@ class VBucket:
             failover=self.failover.entries,
             snapshot_start=self.snapshot_start,
             snapshot_end=self.snapshot_end,
-            max_cas=int(self._store.table[self.id, CAS]),
+            max_cas=int(self._store.table[self.id, index.CAS]),
+            consistent=self.consistent.ranges,
         )
+
+    def _leave_active(self) -> None:
+        """What was written here can be taken back to any seqno, also when others write from now on."""
+        self.is_backed_up = False
+        if self.state is State.ACTIVE:
+            self.consistent.note(self.snapshot_end, self.high_seqno)
+            self.snapshot_start = self.snapshot_end = self.high_seqno
 
     def _stage(self) -> None:
         self._store.stage_record(self.id, self.record())

@@ -1,0 +1,164 @@
+"""DCP connections without sockets: a real store, streams that are pumped when the test says so, time as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from headwater.node.streams.session import DcpSession
+from headwater.wire import dcp
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from tests.node.support import Desk, FakeConnection, Talk
+
+U64 = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Loop:
+    """A clock that a test moves; what is to be called soon is called at once."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        callback()
+
+
+class StreamDesk(Desk):
+    """A desk that takes DCP connections."""
+
+    def __init__(self, path: Path, *, vbuckets: int = 4) -> None:
+        super().__init__(path, vbuckets=vbuckets)
+        self.time = Loop()
+        self.loop = self.time  # type: ignore[assignment]
+
+    def set(self, vb: int, key: str, value: bytes = b"value", **meta: int) -> int:
+        """Stage a document as a writer would; returns its seqno."""
+        before = self.store.document(vb, key.encode())
+        rev = before.rev_seqno + 1 if before else 1
+        made = {"cas": self.bucket.next_cas(vb), "rev_seqno": rev} | meta
+        seqno = self.store.stage_mutation(vb, key.encode(), value, **made)
+        self.committer.wrote()
+        return seqno
+
+    def delete(self, vb: int, key: str, value: bytes = b"", *, datatype: int = 0, expired: bool = False) -> int:
+        """Stage a tombstone; returns its seqno."""
+        before = self.store.document(vb, key.encode())
+        seqno = self.store.stage_deletion(
+            vb,
+            key.encode(),
+            value,
+            cas=self.bucket.next_cas(vb),
+            rev_seqno=before.rev_seqno + 1 if before else 1,
+            delete_time=1_700_000_000,
+            datatype=datatype,
+            expired=expired,
+        )
+        self.committer.wrote()
+        return seqno
+
+    def commit(self) -> None:
+        self.committer.commit()
+
+
+class Wire(FakeConnection):
+    """A connection that counts what it was asked to pump."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.woken = False
+
+    def wake(self) -> None:
+        self.woken = True
+
+    def drop(self, cause: str, *, fault: bool = True) -> None:
+        if not self.is_closed:
+            super().drop(cause, fault=fault)
+            self.session.closed()
+
+
+class Producer(Talk):
+    """A client of one DCP connection that the node produces on."""
+
+    def __init__(
+        self, desk: StreamDesk, name: str = "c", flags: int = 1, features: tuple[int, ...] = (0x07, 0x08)
+    ) -> None:
+        super().__init__(desk)
+        self.connection: Wire = Wire()
+        self.kv.connection = self.connection  # type: ignore[assignment]
+        self.connection.session = self.kv
+        self.buffer = FrameBuffer()
+        if features:
+            self.hello(*features)
+        answer = self.one(Opcode.DCP_OPEN, key=name.encode(), extras=bytes(4) + flags.to_bytes(4))
+        assert answer.status == Status.SUCCESS, answer
+
+    @property
+    def session(self) -> DcpSession:
+        session: object = self.connection.session
+        assert isinstance(session, DcpSession)
+        return session
+
+    def give(self, data: bytes) -> int:
+        return self.connection.session.receive(memoryview(bytearray(data)))
+
+    def control(self, key: str, value: str) -> int:
+        return self.one(Opcode.DCP_CONTROL, key=key.encode(), value=value.encode()).status
+
+    def request(self, vbucket: int = 0, opaque: int = 7, **numbers: int) -> Frame:
+        """The answer to a stream request; what is streamed comes by `read`."""
+        numbers = {"start_seqno": 0, "end_seqno": U64, "vb_uuid": 0} | numbers
+        start = numbers["start_seqno"]
+        numbers = {"snap_start_seqno": start, "snap_end_seqno": start} | numbers
+        self.give(dcp.StreamRequest(vbucket=vbucket, opaque=opaque, **numbers).encode())  # type: ignore[arg-type]
+        (answer,) = self.buffer.receive_data(self.bytes_sent())
+        return answer
+
+    def stream(self, vbucket: int = 0, opaque: int = 7, **numbers: int) -> None:
+        answer = self.request(vbucket, opaque, **numbers)
+        assert answer.status == Status.SUCCESS, answer
+
+    def turn(self) -> list[Frame]:
+        """What one turn of the connection sends."""
+        self.connection.woken = False
+        self.session.pump()
+        return self.buffer.receive_data(self.bytes_sent())
+
+    def read(self) -> list[Frame]:
+        """Everything that is sent until the connection has nothing to say."""
+        found: list[Frame] = []
+        while more := self.turn():
+            found += more
+        return found
+
+    def ack(self, size: int) -> None:
+        self.give(dcp.BufferAck(acked_bytes=size).encode())
+
+    def close_stream(self, vbucket: int = 0) -> Frame:
+        return self.one(Opcode.DCP_CLOSE_STREAM, vbucket=vbucket)
+
+
+def told(frames: list[Frame]) -> list[tuple[object, ...]]:
+    """Frames in short: ("marker", start, end, flags), ("mutation", seqno, key), ("deletion", ...), ("end", reason)."""
+    return [_told(frame) for frame in frames]
+
+
+def _told(frame: Frame) -> tuple[object, ...]:
+    extras = frame.extras
+    match frame.opcode:
+        case Opcode.DCP_SNAPSHOT_MARKER:
+            return "marker", int.from_bytes(extras[:8]), int.from_bytes(extras[8:16]), int.from_bytes(extras[16:])
+        case Opcode.DCP_STREAM_END:
+            return "end", int.from_bytes(extras)
+        case Opcode.DCP_MUTATION:
+            return "mutation", int.from_bytes(extras[:8]), frame.key.decode()
+        case Opcode.DCP_DELETION:
+            return "deletion", int.from_bytes(extras[:8]), frame.key.decode()
+        case Opcode.DCP_EXPIRATION:
+            return "expiration", int.from_bytes(extras[:8]), frame.key.decode()
+    return "other", frame.opcode, frame.status

@@ -1,0 +1,230 @@
+"""A vbucket's state and history: what is written down, what survives, and who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from headwater.node.storage.store import Store
+from headwater.node.vbucket.vbucket import VBucket
+from headwater.wire.vbucket import State
+
+UUIDS = count(0x100)
+
+
+def new_uuid() -> int:
+    return next(UUIDS)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def advanced(self) -> None:
+        self.heard.append("advanced")
+
+    def state_changed(self) -> None:
+        self.heard.append("state changed")
+
+    def rolled_back(self) -> None:
+        self.heard.append("rolled back")
+
+
+class Home:
+    """A store that is opened, crashed or closed at will, with one vbucket."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.staged = 0
+        self.store = Store.open(path, vbuckets=4)
+        self.vbucket = self.create()
+
+    def wrote(self) -> int:
+        self.staged += 1
+        return self.staged
+
+    def create(self, state: State = State.ACTIVE) -> VBucket:
+        return VBucket.create(1, self.store, self.wrote, state=state, new_uuid=new_uuid)
+
+    def write(self, *keys: str) -> None:
+        for key in keys:
+            self.store.stage_mutation(1, key.encode(), b"v", cas=self.store.high_seqno(1) + 1, rev_seqno=1)
+        self.commit()
+
+    def commit(self) -> None:
+        batch = self.store.freeze()
+        if batch is not None:
+            self.store.write(batch)
+            self.store.settle(batch)
+
+    def restart(self, *, clean: bool) -> VBucket:
+        self.commit()
+        self.store.close(clean=clean)
+        self.store = Store.open(self.path, vbuckets=4)
+        record = self.store.recovered[1]
+        self.vbucket = VBucket.recover(
+            record, 1, self.store, self.wrote, clean=self.store.clean, new_uuid=new_uuid
+        )
+        return self.vbucket
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    made = Home(tmp_path / "store")
+    yield made
+    made.store.close(clean=False)
+
+
+def seqnos(vbucket: VBucket) -> list[int]:
+    return [entry.seqno for entry in vbucket.failover]
+
+
+def test_a_new_vbucket_has_one_branch_from_seqno_0(home: Home) -> None:
+    assert seqnos(home.vbucket) == [0]
+    assert home.vbucket.failover.newest.vb_uuid != 0
+
+
+def test_becoming_active_begins_a_branch_at_the_high_seqno(home: Home) -> None:
+    home.write("a", "b", "c")
+    before = home.vbucket.failover.entries
+    assert home.vbucket.set_state(State.REPLICA)
+    assert home.vbucket.failover.entries == before
+    assert home.vbucket.set_state(State.ACTIVE)
+    assert seqnos(home.vbucket) == [3, 0]
+    assert home.vbucket.failover.entries[1:] == before
+
+
+def test_the_state_it_has_already_changes_nothing(home: Home) -> None:
+    before, staged = home.vbucket.failover.entries, home.staged
+    assert not home.vbucket.set_state(State.ACTIVE)
+    assert (home.vbucket.failover.entries, home.staged) == (before, staged)
+
+
+def test_a_takeover_is_no_new_branch(home: Home) -> None:
+    home.vbucket.set_state(State.PENDING)
+    home.vbucket.set_state(State.ACTIVE, new_branch=False)
+    assert seqnos(home.vbucket) == [0]
+
+
+def test_a_replica_promoted_in_the_middle_of_a_snapshot_branches_where_the_last_whole_one_ended(home: Home) -> None:
+    home.write("a", "b", "c")
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.begin_snapshot(4, 10)
+    home.write("d", "e")
+    assert home.vbucket.is_receiving_snapshot
+    home.vbucket.set_state(State.ACTIVE)
+    assert seqnos(home.vbucket) == [3, 0]
+    assert not home.vbucket.is_receiving_snapshot
+
+
+def test_a_replica_promoted_after_a_whole_snapshot_branches_at_its_end(home: Home) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.begin_snapshot(1, 2)
+    home.write("a", "b")
+    home.vbucket.set_state(State.ACTIVE)
+    assert seqnos(home.vbucket) == [2, 0]
+
+
+def test_a_clean_restart_is_no_new_branch(home: Home) -> None:
+    home.write("a")
+    before = home.vbucket.failover.entries
+    assert home.restart(clean=True).failover.entries == before
+
+
+def test_after_a_crash_an_active_vbucket_begins_a_branch_at_its_high_seqno(home: Home) -> None:
+    home.write("a", "b")
+    before = home.vbucket.failover.entries
+    after = home.restart(clean=False)
+    assert seqnos(after) == [2, 0]
+    assert after.failover.entries[1:] == before
+
+
+@pytest.mark.parametrize("state", [State.REPLICA, State.PENDING, State.DEAD])
+def test_after_a_crash_no_other_vbucket_begins_a_branch(home: Home, state: State) -> None:
+    home.write("a")
+    home.vbucket.set_state(state)
+    before = home.vbucket.failover.entries
+    after = home.restart(clean=False)
+    assert (after.state, after.failover.entries) == (state, before)
+
+
+def test_a_replica_that_crashed_in_a_snapshot_branches_at_its_start_when_promoted(home: Home) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.begin_snapshot(2, 10)
+    home.write("a", "b", "c")
+    after = home.restart(clean=False)
+    assert after.is_receiving_snapshot
+    after.set_state(State.ACTIVE)
+    assert seqnos(after) == [2, 0]
+
+
+def test_two_crashes_make_two_branches_and_the_record_remembers_both(home: Home) -> None:
+    home.write("a")
+    home.restart(clean=False)
+    home.write("b")
+    assert seqnos(home.restart(clean=False)) == [2, 1, 0]
+
+
+def test_a_rollback_prunes_the_branches_above_and_tells_the_readers(home: Home) -> None:
+    home.write("a", "b", "c")
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.set_state(State.ACTIVE)
+    listener = Listener()
+    home.vbucket.readers.add(listener)
+    home.vbucket.roll_back(2)
+    assert seqnos(home.vbucket) == [0]
+    assert (home.vbucket.high_seqno, listener.heard) == (2, ["rolled back"])
+    home.commit()
+    assert home.restart(clean=False).high_seqno == 2
+
+
+def test_a_rollback_to_0_starts_the_history_over(home: Home) -> None:
+    home.write("a", "b")
+    old = home.vbucket.failover.newest.vb_uuid
+    home.vbucket.roll_back(0)
+    assert seqnos(home.vbucket) == [0]
+    assert home.vbucket.failover.newest.vb_uuid != old
+
+
+def test_readers_hear_of_states_of_progress_and_of_the_end(home: Home) -> None:
+    listener = Listener()
+    home.vbucket.readers.add(listener)
+    home.vbucket.advanced()
+    home.vbucket.set_state(State.DEAD)
+    home.vbucket.drop()
+    assert listener.heard == ["advanced", "state changed", "state changed"]
+
+
+def test_a_dropped_vbucket_leaves_nothing_behind(home: Home) -> None:
+    home.write("a")
+    home.vbucket.drop()
+    home.commit()
+    home.store.close(clean=False)
+    home.store = Store.open(home.path, vbuckets=4)
+    assert 1 not in home.store.recovered
+    assert home.store.document(1, b"a") is None
+
+
+def test_following_a_producer_takes_over_its_history(home: Home) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.follow([(0xABC, 5), (0xDEF, 0)])
+    assert home.restart(clean=False).failover.entries == ((0xABC, 5), (0xDEF, 0))
+
+
+def test_only_what_this_node_wrote_itself_can_be_shown_at_every_seqno(home: Home) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.begin_snapshot(1, 3)
+    home.write("a", "b", "c")
+    assert not home.vbucket.is_exact(2)
+    home.vbucket.set_state(State.ACTIVE)
+    home.write("d", "e")
+    assert [home.vbucket.is_exact(seqno) for seqno in (2, 3, 4)] == [False, True, True]
+
+
+def test_no_cas_is_given_again_after_a_restart(home: Home) -> None:
+    home.write("a")
+    home.vbucket.set_state(State.REPLICA)
+    assert home.vbucket.record().max_cas == 1
