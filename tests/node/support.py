@@ -1,0 +1,191 @@
+"""Sessions without sockets: a real store and bucket, a connection that keeps what it is told, a clock that obeys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headwater.node.bucket import Bucket
+from headwater.node.config import NodeConfig
+from headwater.node.dcp import DcpHub
+from headwater.node.kv import handlers
+from headwater.node.kv.cluster import Cluster
+from headwater.node.kv.fast import FastPath, Workspace
+from headwater.node.kv.sasl import Failures, Users
+from headwater.node.kv.session import KvSession
+from headwater.node.storage.store import Store
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
+
+NOON = 1_700_000_000
+assert handlers.ALL
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.seconds = NOON
+
+    def time_ns(self) -> int:
+        return self.seconds * 1_000_000_000
+
+    def monotonic(self) -> float:
+        return float(self.seconds)
+
+
+class SteppedCommitter:
+    """Commits when it is told to."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.durable, self.open = 0, 1
+        self.commits = self.failures = 0
+        self.dirty = False
+        self.on_durable: list[Callable[[], None]] = []
+        self.on_failure: list[object] = []
+        self.waiting: set[object] = set()
+        self.room: list[Callable[[], None]] = []
+
+    def wrote(self) -> int:
+        self.dirty = True
+        return self.open
+
+    def gate(self) -> int:
+        return self.open if self.dirty else 0
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        self.room.append(callback)
+
+    def commit(self) -> None:
+        batch = self.store.freeze()
+        if batch is not None:
+            self.store.write(batch)
+            self.store.settle(batch)
+        self.durable, self.open, self.dirty = self.open, self.open + 1, False
+        for callback in self.on_durable:
+            callback()
+        callbacks, self.room = self.room, []
+        for callback in callbacks:
+            callback()
+
+
+class FakeConnection:
+    """Keeps what is sent, with its gate."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, int]] = []
+        self.paused: set[str] = set()
+        self.is_closed = False
+        self.finished = False
+        self.peer = "127.0.0.1:5"
+        self.dropped = ""
+        self.session: KvSession
+
+    @property
+    def is_paused(self) -> bool:
+        return bool(self.paused)
+
+    def send(self, data: bytes | memoryview, gate: int = 0) -> None:
+        if data:
+            self.sent.append((bytes(data), gate))
+
+    def pause(self, reason: str) -> None:
+        self.paused.add(reason)
+
+    def resume(self, reason: str) -> None:
+        self.paused.discard(reason)
+
+    def drop(self, cause: str, *, fault: bool = True) -> None:
+        self.is_closed, self.dropped = True, cause
+
+    def finish(self) -> None:
+        self.finished = True
+        self.pause("finishing")
+
+    def wake(self) -> None:
+        pass
+
+
+class Desk:
+    """What a server is to its sessions."""
+
+    def __init__(self, path: Path, *, vbuckets: int = 4, config: NodeConfig | None = None, fast: bool = True) -> None:
+        self.config = config or NodeConfig(data=path, vbuckets=vbuckets)
+        self.clock = Clock()
+        self.store = Store.open(path, vbuckets=vbuckets, random=lambda count: bytes(range(count)), arena_bytes=48 << 20)
+        self.committer = SteppedCommitter(self.store)
+        uuids = iter(range(1, 1 << 30))
+        self.bucket = Bucket(
+            self.config.bucket,
+            self.store,
+            self.committer,  # type: ignore[arg-type]
+            clock=self.clock,
+            new_uuid=lambda: next(uuids),
+        )
+        self.bucket.recover(self.config)
+        self.committer.commit()
+        self.users, self.failures = Users(self.config.users), Failures()
+        self.cluster = Cluster(11210, self.bucket)
+        self.workspace = Workspace()
+        self.connections: set[object] = set()
+        self.accepted, self.rejected, self.started_at = 1, 0, 0.0
+        self.warnings: list[str] = []
+        self.fast = fast
+        self.dcp = DcpHub(self.bucket)
+        self.loop: asyncio.AbstractEventLoop
+
+    def fast_path(self, session: KvSession) -> FastPath | None:
+        return FastPath(session, self.bucket, self.workspace) if self.fast else None
+
+    def warn(self, peer: str, cause: str) -> None:
+        self.warnings.append(cause)
+
+    def session(self) -> Talk:
+        return Talk(self)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class Talk:
+    """One session, spoken to in frames."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.connection = FakeConnection()
+        self.kv = KvSession(self.connection, desk)  # type: ignore[arg-type]
+        self.connection.session = self.kv
+
+    def give(self, data: bytes) -> int:
+        return self.kv.receive(memoryview(bytearray(data)))
+
+    def bytes_sent(self) -> bytes:
+        data = b"".join(data for data, _ in self.connection.sent)
+        self.connection.sent.clear()
+        return data
+
+    def ask(self, opcode: int, **sections: object) -> list[Frame]:
+        """All answers to one request."""
+        request = Frame(0x80, opcode, **sections).encode()  # type: ignore[arg-type]
+        assert self.give(request) == len(request)
+        return FrameBuffer().receive_data(self.bytes_sent())
+
+    def one(self, opcode: int, **sections: object) -> Frame:
+        """The one answer to one request."""
+        (answer,) = self.ask(opcode, **sections)
+        return answer
+
+    def hello(self, *features: int) -> None:
+        assert self.one(0x1F, value=b"".join(code.to_bytes(2, "big") for code in features)).status == 0
+
+
+@contextmanager
+def desk(path: Path, **options: object) -> Iterator[Desk]:
+    made = Desk(path, **options)  # type: ignore[arg-type]
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,148 @@
+"""Group commit with a store that obeys: what is in which batch, who is told when, and what a lost batch takes along."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+from headwater.node.committer import Committer
+
+
+class Disk:
+    """A store whose writes end when told to."""
+
+    def __init__(self) -> None:
+        self.staged: list[str] = []
+        self.durable: list[str] = []
+        self.batches: list[list[str]] = []
+        self.may_end = threading.Semaphore(0)
+        self.error: Exception | None = None
+
+    def freeze(self) -> list[str] | None:
+        batch, self.staged = self.staged, []
+        return batch or None
+
+    def write(self, batch: list[str]) -> None:
+        self.may_end.acquire(timeout=10)
+        if self.error:
+            raise self.error
+
+    def settle(self, batch: list[str]) -> None:
+        self.durable += batch
+        self.batches.append(batch)
+
+    def abandon(self, batch: list[str], error: BaseException) -> list[int]:
+        self.staged.clear()
+        return [7]
+
+
+class Waiter:
+    def __init__(self) -> None:
+        self.flushed, self.dropped = 0, ""
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+    def drop(self, cause: str, *, fault: bool = True) -> None:
+        self.dropped = cause
+
+
+def run(story: Callable[[Disk, Committer], Awaitable[None]]) -> None:
+    async def main() -> None:
+        disk = Disk()
+        committer = Committer(disk, asyncio.get_running_loop())
+        try:
+            await story(disk, committer)
+        finally:
+            disk.may_end.release(100)
+            committer.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_staged_while_a_batch_is_written_goes_into_the_next() -> None:
+    async def story(disk: Disk, committer: Committer) -> None:
+        disk.staged.append("a")
+        first = committer.wrote()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        disk.staged += ["b", "c"]
+        second = committer.wrote()
+        assert second == first + 1 and committer.gate() == second
+        disk.may_end.release()
+        assert await committer.wait(first) and disk.durable == ["a"]
+        disk.may_end.release()
+        assert await committer.wait(second) and disk.batches == [["a"], ["b", "c"]]
+        assert committer.gate() == 0 and committer.durable == second
+
+    run(story)
+
+
+def test_a_reader_of_what_is_in_flight_waits_for_that_batch_only() -> None:
+    async def story(disk: Disk, committer: Committer) -> None:
+        disk.staged.append("a")
+        first = committer.wrote()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert committer.gate() == first
+        disk.may_end.release()
+        assert await committer.wait(committer.gate())
+
+    run(story)
+
+
+def test_a_batch_that_turns_out_empty_is_durable_as_it_stands() -> None:
+    async def story(disk: Disk, committer: Committer) -> None:
+        waiter = Waiter()
+        committer.waiting.add(waiter)
+        gate = committer.wrote()
+        assert await committer.wait(gate) and waiter.flushed == 1 and disk.batches == []
+
+    run(story)
+
+
+def test_a_lost_batch_drops_those_who_wait_and_resolves_nothing_as_durable() -> None:
+    async def story(disk: Disk, committer: Committer) -> None:
+        told: list[tuple[str, list[int]]] = []
+        committer.on_failure.append(lambda error, lost: told.append((str(error), lost)))
+        disk.error = OSError("the disk is gone")
+        disk.staged.append("a")
+        gate, waiter = committer.wrote(), Waiter()
+        committer.waiting.add(waiter)
+        disk.may_end.release()
+        assert not await committer.wait(gate)
+        assert "the disk is gone" in waiter.dropped and disk.durable == [] and told == [("the disk is gone", [7])]
+        disk.error = None
+        disk.staged.append("b")
+        later = committer.wrote()
+        disk.may_end.release()
+        assert later > gate and await committer.wait(later) and disk.durable == ["b"]
+
+    run(story)
+
+
+def test_whoever_waits_for_room_is_called_when_the_arena_is_empty() -> None:
+    async def story(disk: Disk, committer: Committer) -> None:
+        called = asyncio.Event()
+        disk.staged.append("a")
+        committer.when_room(called.set)
+        await asyncio.wait_for(called.wait(), 10)
+        assert disk.staged == []
+        disk.may_end.release()
+        await committer.drain()
+
+    run(story)
+
+
+def test_readers_hear_of_each_commit() -> None:
+    async def story(disk: Disk, committer: Committer) -> None:
+        heard: list[int] = []
+        committer.on_durable.append(lambda: heard.append(committer.durable))
+        for _ in range(3):
+            disk.staged.append("x")
+            disk.may_end.release()
+            await committer.wait(committer.wrote())
+        assert heard == [1, 2, 3]
+
+    run(story)

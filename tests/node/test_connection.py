@@ -1,0 +1,218 @@
+"""A connection over a real socket pair, with sessions that do what a test needs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+from headwater.errors import RemoteProtocolError
+from headwater.node import connection as module
+from headwater.node.connection import Connection
+from headwater.node.inbox import Inbox
+
+
+class Gates:
+    def __init__(self) -> None:
+        self.durable = 0
+        self.waiting: set[Connection] = set()
+
+    def reach(self, number: int) -> None:
+        self.durable = number
+        waiting, self.waiting = self.waiting, set()
+        for each in waiting:
+            each.flush()
+
+
+class Host:
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.committer = Gates()
+        self.gone: list[Connection] = []
+        self.warnings: list[str] = []
+
+    def forget(self, connection: Connection) -> None:
+        self.gone.append(connection)
+
+    def warn(self, peer: str, cause: str) -> None:
+        self.warnings.append(f"{peer}: {cause}")
+
+
+class Lines:
+    """Takes bytes up to a full stop, and answers each such word with itself in capitals."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.deadline: float | None = None
+        self.is_closed = False
+        self.to_pump: list[bytes] = []
+        self.ticks: list[float] = []
+
+    def receive(self, data: memoryview) -> int:
+        offset = 0
+        while not self.connection.is_paused and b"." in (rest := bytes(data[offset:])):
+            word = rest[: rest.index(b".") + 1]
+            offset += len(word)
+            if word == b"bad.":
+                raise RemoteProtocolError("a bad word")
+            if word == b"pause.":
+                self.connection.pause("test")
+            if word == b"successor.":
+                self.connection.session = Echo(self.connection)
+                break
+            self.connection.send(word.upper())
+        return offset
+
+    def pump(self) -> None:
+        if self.to_pump:
+            self.connection.send(self.to_pump.pop(0))
+
+    def tick(self, now: float) -> None:
+        self.ticks.append(now)
+        self.deadline = None
+
+    def closed(self) -> None:
+        self.is_closed = True
+
+
+class Echo(Lines):
+    def receive(self, data: memoryview) -> int:
+        self.connection.send(data)
+        return len(data)
+
+
+Story = Callable[[Host, Connection, Lines, socket.socket], Awaitable[None]]
+
+
+def run(story: Story) -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        host = Host()
+        connection = Connection(host, ours, "peer:1", Inbox(memoryview(bytearray(4096))))  # type: ignore[arg-type]
+        connection.session = session = Lines(connection)
+        connection.start()
+        try:
+            await asyncio.wait_for(story(host, connection, session, theirs), 30)
+        finally:
+            connection.drop("over", fault=False)
+            theirs.close()
+
+    asyncio.run(main())
+
+
+async def read(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = await asyncio.get_running_loop().sock_recv(sock, count - len(data))
+        if not piece:
+            break
+        data += piece
+    return data
+
+
+async def send(sock: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(sock, data)
+
+
+def test_words_in_pieces_are_answered_whole() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        for piece in (b"he", b"llo.wor", b"ld."):
+            await send(peer, piece)
+        assert await read(peer, 12) == b"HELLO.WORLD."
+
+    run(story)
+
+
+def test_an_answer_leaves_when_its_batch_is_durable_and_not_before() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        connection.send(b"gated", gate=3)
+        connection.send(b"behind")
+        host.committer.reach(2)
+        await send(peer, b"x.")
+        await asyncio.sleep(0)
+        try:
+            peer.recv(1)
+            raise AssertionError("something left before its batch was durable")
+        except BlockingIOError:
+            pass
+        host.committer.reach(3)
+        assert await read(peer, 13) == b"gatedbehindX."
+
+    run(story)
+
+
+def test_what_came_while_paused_is_handed_over_on_resume() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        await send(peer, b"a.pause.b.")
+        assert await read(peer, 8) == b"A.PAUSE."
+        connection.resume("test")
+        assert await read(peer, 2) == b"B."
+
+    run(story)
+
+
+def test_a_protocol_error_closes_with_one_line_that_names_peer_and_cause() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        await send(peer, b"bad.")
+        assert await read(peer, 1) == b""
+        await asyncio.sleep(0)
+        assert host.warnings == ["peer:1: a bad word"] and session.is_closed and host.gone == [connection]
+
+    run(story)
+
+
+def test_the_rest_of_a_receive_goes_to_the_session_that_replaced_the_first() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        await send(peer, b"successor.lower")
+        assert await read(peer, 5) == b"lower"
+
+    run(story)
+
+
+def test_output_is_pulled_until_there_is_none() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        session.to_pump = [b"1" * 100_000, b"2" * 100_000, b"3"]
+        connection.wake()
+        assert await read(peer, 200_001) == b"1" * 100_000 + b"2" * 100_000 + b"3"
+
+    run(story)
+
+
+def test_a_peer_that_does_not_read_is_not_read_either() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        connection.send(b"z" * (module.QUEUED_BYTES_MAX + (1 << 20)))
+        assert connection.is_paused
+        await send(peer, b"x.")
+        left = module.QUEUED_BYTES_MAX + (1 << 20) + 2
+        data = await read(peer, left)
+        assert data.endswith(b"zX.") and not connection.is_paused
+
+    run(story)
+
+
+def test_whoever_stops_sending_still_gets_its_answers() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        connection.send(b"gated.", gate=1)
+        await send(peer, b"last.")
+        peer.shutdown(socket.SHUT_WR)
+        while not connection._eof:
+            await asyncio.sleep(0)
+        host.committer.reach(1)
+        assert await read(peer, 100) == b"gated.LAST."
+
+    run(story)
+
+
+def test_a_deadline_that_moved_later_is_kept() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        now = host.loop.time()
+        session.deadline = now + 0.01
+        connection.rearm()
+        session.deadline = now + 0.05
+        while not session.ticks:
+            await asyncio.sleep(0)
+        assert session.ticks[0] >= now + 0.05
+
+    run(story)

@@ -1,0 +1,87 @@
+"""What arrives in pieces comes out whole, and no buffer grows because of a claim."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.errors import RemoteProtocolError
+from headwater.node.inbox import Inbox
+from headwater.wire.header import BODY_BYTES_MAX, Frame
+
+ARENA = 4096
+
+
+class Taker:
+    """A session that takes whole frames, and does nothing while told to pause."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.paused = False
+
+    def receive(self, data: memoryview) -> int:
+        offset = 0
+        while not self.paused and len(data) - offset >= 24:
+            size = 24 + int.from_bytes(data[offset + 8 : offset + 12], "big")
+            if len(data) - offset < size:
+                break
+            self.frames.append(bytes(data[offset : offset + size]))
+            offset += size
+        return offset
+
+
+def feed(inbox: Inbox, taker: Taker, data: bytes) -> None:
+    while data:
+        room = inbox.room()
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        data = data[count:]
+        seen = inbox.received(count)
+        if seen:
+            inbox.keep(seen, taker.receive(seen))
+
+
+@given(
+    st.lists(st.integers(0, 9000), max_size=6),
+    st.lists(st.integers(1, 5000), min_size=1, max_size=20),
+    st.sets(st.integers(0, 30)),
+)
+def test_how_the_bytes_are_cut_changes_nothing(sizes: list[int], cuts: list[int], pauses: set[int]) -> None:
+    frames = [Frame(0x80, 1, value=bytes([number]) * size).encode() for number, size in enumerate(sizes)]
+    inbox, taker, data, turn = Inbox(memoryview(bytearray(ARENA))), Taker(), b"".join(frames), 0
+    while data:
+        size = cuts[turn % len(cuts)]
+        taker.paused = turn in pauses
+        feed(inbox, taker, data[:size])
+        data, turn = data[size:], turn + 1
+    taker.paused = False
+    waiting = inbox.pending()
+    if waiting:
+        inbox.keep(waiting, taker.receive(waiting))
+    assert taker.frames == frames and inbox.held_bytes == 0
+
+
+def test_a_claim_of_30_mib_costs_what_has_arrived() -> None:
+    inbox, taker = Inbox(memoryview(bytearray(ARENA))), Taker()
+    header = bytearray(Frame(0x80, 1).encode())
+    header[8:12] = BODY_BYTES_MAX.to_bytes(4, "big")
+    feed(inbox, taker, bytes(header) + b"x" * (ARENA - 30))
+    assert inbox.held_bytes == ARENA - 6
+    feed(inbox, taker, b"y" * 10)
+    assert len(inbox._held) < 4 * 64 * 1024
+
+
+def test_a_claim_beyond_the_limit_is_refused_before_it_is_buffered() -> None:
+    inbox, taker = Inbox(memoryview(bytearray(ARENA))), Taker()
+    header = bytearray(Frame(0x80, 1).encode())
+    header[8:12] = (BODY_BYTES_MAX + 1).to_bytes(4, "big")
+    with pytest.raises(RemoteProtocolError, match="31457281"):
+        feed(inbox, taker, bytes(header) + b"x" * ARENA)
+
+
+def test_a_frame_larger_than_the_arena_is_handed_over_once_it_is_whole() -> None:
+    inbox, taker = Inbox(memoryview(bytearray(ARENA))), Taker()
+    frame = Frame(0x80, 1, value=b"v" * 100_000).encode()
+    feed(inbox, taker, frame[:-1])
+    assert taker.frames == []
+    feed(inbox, taker, frame[-1:])
+    assert taker.frames == [frame] and inbox.held_bytes == 0
