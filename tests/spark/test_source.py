@@ -2,26 +2,183 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
-from headwater.testing.node import Node
+from headwater.spark.source import DcpDataSource, DcpStreamReader
+from headwater.testing.node import Node, node
 
 pytestmark = pytest.mark.spark
 
 Drain = Callable[..., list[Any]]
 
 
-def test_a_batch_read_counts_exactly_what_is_in_the_node(spark: Any, shared_node: Node) -> None:
-    with shared_node.client() as client:
-        assert client.set_many((f"count:{i}", b"v") for i in range(500)) == {}
-        client.set("count:7", b"again")
-        client.delete("count:8")
-    rows = spark.read.format("dcp").load(shared_node.url).where("key LIKE 'count:%'").collect()
-    assert len(rows) == 500
+@pytest.fixture
+def bucket() -> Iterator[Node]:
+    with node(vbuckets=4) as running:
+        yield running
+
+
+def write(bucket: Node, keys: Iterator[str] | list[str], value: bytes = b"v") -> None:
+    with bucket.client() as client:
+        assert client.set_many((key, value) for key in keys) == {}
+
+
+def diverge(bucket: Node, *, kept: Callable[[], None], lost: Callable[[], None]) -> None:
+    """Two histories that part: what `kept` wrote is in both, what `lost` wrote only in the one that is gone."""
+    kept()
+    bucket.stop()
+    replica = bucket.data.with_name("replica")
+    shutil.copytree(bucket.data, replica)
+    bucket.restart()
+    lost()
+    bucket.stop()
+    shutil.rmtree(bucket.data)
+    replica.rename(bucket.data)
+    bucket.restart()
+    with bucket.client() as client:
+        for vbucket in range(4):
+            client.set_vbucket_state(vbucket, "replica")
+            client.set_vbucket_state(vbucket, "active")  # becoming active begins a branch of history
+
+
+def test_a_batch_read_counts_exactly_what_is_in_the_node(spark: Any, bucket: Node) -> None:
+    write(bucket, [f"k{i}" for i in range(500)])
+    with bucket.client() as client:
+        client.set("k7", b"again", flags=0xFFFF_FFFF)
+        client.delete("k8")
+        uuids = {f"{client.failover_log(vb)[0][0]:016x}" for vb in range(4)}
+    frame = spark.read.format("dcp").load(bucket.url)
+    rows = frame.collect()
     assert Counter(row.event for row in rows) == {"mutation": 499, "deletion": 1}
-    found = {bytes(row.key).decode(): row.value and bytes(row.value) for row in rows}
-    assert (found["count:7"], found["count:8"], found["count:9"]) == (b"again", None, b"v")
+    assert {row.vb_uuid for row in rows} == uuids
+    held = {bytes(row.key): row for row in rows}
+    assert len(held) == len(rows) == frame.count()
+    assert (bytes(held[b"k7"].value), held[b"k7"].flags) == (b"again", 0xFFFF_FFFF)
+    assert (held[b"k8"].value, held[b"k8"].event) == (None, "deletion")
+    assert all(row.snapshot_start <= row.seqno <= row.snapshot_end for row in rows)
+    assert frame.rdd.getNumPartitions() == 2  # slots, not vbuckets
+
+
+def test_a_batch_read_between_offsets_takes_these_columns_of_these_vbuckets(spark: Any, bucket: Node) -> None:
+    write(bucket, [f"k{i}" for i in range(100)])
+    reading = spark.read.format("dcp").schema("seqno bigint, key string, vbucket int")
+    options = {"keyFormat": "string", "startingOffsets": '{"1": 3}', "endingOffsets": '{"1": 7, "2": 2}'}
+    rows = reading.options(**options).load(bucket.url).collect()
+    assert {(row.vbucket, row.seqno) for row in rows} == {(1, 4), (1, 5), (1, 6), (1, 7), (2, 1), (2, 2)}
+    assert all(row.key.startswith("k") for row in rows)
+
+
+def test_a_stream_that_is_stopped_and_started_yields_each_change_once(bucket: Node, drain: Drain) -> None:
+    rows = []
+    for part in range(3):
+        write(bucket, [f"k{part}:{i}" for i in range(100)])
+        rows += drain(bucket.url)
+        assert len(rows) == 100 * (part + 1)
+    assert len({(row.vbucket, row.seqno, bytes(row.key)) for _, row in rows}) == 300
+    assert drain(bucket.url) == []
+
+
+def test_a_trigger_takes_no_more_changes_than_it_may(bucket: Node, drain: Drain) -> None:
+    write(bucket, [f"k{i}" for i in range(250)])
+    rows = drain(bucket.url, maxChangesPerTrigger="100")
+    assert Counter(number for number, _ in rows) == {0: 100, 1: 100, 2: 50}
+    assert len({bytes(row.key) for _, row in rows}) == 250
+
+
+def test_latest_begins_with_what_is_written_after_the_first_start(bucket: Node, drain: Drain) -> None:
+    write(bucket, ["before"])
+    assert drain(bucket.url, startingOffsets="latest") == []
+    write(bucket, ["after"])
+    assert [bytes(row.key) for _, row in drain(bucket.url, startingOffsets="latest")] == [b"after"]
+
+
+def test_a_lost_branch_is_announced_before_what_replaces_it(bucket: Node, drain: Drain) -> None:
+    def lost() -> None:
+        write(bucket, [f"b{i}" for i in range(40)])
+        assert len(drain(bucket.url)) == 80
+
+    diverge(bucket, kept=lambda: write(bucket, [f"a{i}" for i in range(40)]), lost=lost)
+    write(bucket, ["c"])
+    rows = [row for _, row in drain(bucket.url)]
+    assert {row.vbucket for row in rows if row.event == "rollback"} == set(range(4))
+    assert {bytes(row.key) for row in rows if row.event == "mutation"} == {b"c", *(b"a%d" % i for i in range(40))}
+    for vbucket in range(4):
+        assert next(row.event for row in rows if row.vbucket == vbucket) == "rollback"
+    assert drain(bucket.url) == []
+
+
+def test_rollback_policy_fail_ends_the_query_with_the_numbers(bucket: Node, drain: Drain) -> None:
+    def lost() -> None:
+        write(bucket, [f"b{i}" for i in range(40)])
+        drain(bucket.url, rollbackPolicy="fail")
+
+    diverge(bucket, kept=lambda: write(bucket, ["a"]), lost=lost)
+    with pytest.raises(PySparkException, match=r"vbucket 0: cannot continue from seqno \d+.*rollbackPolicy is fail"):
+        drain(bucket.url, rollbackPolicy="fail")
+
+
+def test_a_node_that_crashed_and_came_back_costs_no_change(bucket: Node, drain: Drain) -> None:
+    write(bucket, [f"a{i}" for i in range(20)])
+    rows = drain(bucket.url)
+    bucket.kill()
+    bucket.restart()
+    write(bucket, [f"b{i}" for i in range(20)])
+    rows += drain(bucket.url)
+    assert {bytes(row.key) for _, row in rows} == {b"%s%d" % (name, i) for name in (b"a", b"b") for i in range(20)}
+    assert all(row.event == "mutation" for _, row in rows)  # a crash is a new branch, but nothing delivered was lost
+
+
+def test_a_task_that_fails_is_run_again_and_leaves_no_trace(spark: Any, bucket: Node, tmp_path: Path) -> None:
+    write(bucket, [f"k{i}" for i in range(200)])
+    fault = tmp_path / "fault"
+    fault.touch()
+
+    class Flaky(DcpStreamReader):
+        def read(self, partition: Any) -> Iterator[Any]:
+            yield from super().read(partition)
+            if fault.exists():
+                fault.unlink(missing_ok=True)
+                raise RuntimeError("the executor fails after its last row")
+
+    class FlakySource(DcpDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "dcp_flaky"
+
+        def streamReader(self, schema: Any) -> Flaky:
+            made = super().streamReader(schema)
+            made.__class__ = Flaky
+            return made
+
+    spark.dataSource.register(FlakySource)
+    stream = spark.readStream.format("dcp_flaky").load(bucket.url)
+    writing = stream.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    query = writing.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert not fault.exists()
+    assert spark.read.parquet(str(tmp_path / "out")).select("vbucket", "seqno").distinct().count() == 200
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 200
+
+
+def test_a_bad_option_fails_at_load_and_says_what_is_allowed(spark: Any) -> None:
+    for options, told in (
+        ({"maxChangesPerTriger": "5"}, "did you mean maxChangesPerTrigger"),
+        ({"vbuckets": "0-1024"}, "1024 is out of range"),
+        ({"keyFormat": "text"}, 'option "keyFormat": "text" is not binary or string'),
+    ):
+        with pytest.raises(PySparkException, match=told):
+            spark.readStream.format("dcp").options(**options).load("couchbase://127.0.0.1:1/default")
+
+
+def test_text_that_is_none_fails_and_is_named(spark: Any, bucket: Node) -> None:
+    write(bucket, ["k"], b"\xff\xfe")
+    reading = spark.read.format("dcp").option("valueFormat", "string").load(bucket.url)
+    with pytest.raises(PySparkException, match=r"the value of vbucket \d, seqno 1 is not UTF-8; read it as binary"):
+        reading.collect()
