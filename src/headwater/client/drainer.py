@@ -75,7 +75,8 @@ class Drainer:
         self._logs: Mapping[int, FailoverLog] = {}
         self._failure: HeadwaterError | None = None
         self._bounded = all(goal.end_seqno != ENDLESS for goal in self.goals.values())
-        self._moved_at = self._waited_since = now
+        self._moved_at = self._waited_since = self._left_at = now
+        self._last_error: HeadwaterError | None = None
         # Replaced, never changed: batches that were handed out keep theirs.
         self._resting: Mapping[int, Position] = dict(start)
         self.standing = Standing(self._resting, [], {})
@@ -97,6 +98,7 @@ class Drainer:
         The caller is taken to be done with everything handed out before: that is what gets acknowledged.
         """
         self._waited_since = now = self.clock()
+        self._forget_callers_time(now - self._left_at)
         for worker in self._workers.values():
             worker.processed(now)
         while True:
@@ -114,6 +116,14 @@ class Drainer:
             if self._gave_up(now):
                 return self._hand_out()
             yield self._next_wait()
+
+    def _forget_callers_time(self, seconds: float) -> None:
+        """How long the caller took over a batch says nothing about the nodes."""
+        self._moved_at += seconds
+        if seconds >= 1.0:
+            for goal in self.goals.values():
+                if goal.trouble_since is not None:
+                    goal.trouble_since += seconds
 
     def _run_workers(self) -> Steps[None]:
         """Run every worker until it waits or the arena is full, and find homes for the homeless."""
@@ -147,12 +157,13 @@ class Drainer:
         """Whether the caller wants to hear that nothing came.
 
         Raises:
-            PeerSilent: a drain with an end stands still although its nodes are alive.
+            HeadwaterError: a drain with an end stands still although its nodes are alive; the last reason there was,
+                PeerSilent if there was none.
         """
         patience, wait = self.options.patience_seconds, self.options.max_wait_seconds
         if self._bounded and patience is not None and now >= self._moved_at + patience and self._workers:
             self.close()
-            raise PeerSilent("a drain with an end", now - self._moved_at)
+            raise self._last_error or PeerSilent("a drain with an end", now - self._moved_at)
         return wait is not None and now >= self._waited_since + wait
 
     def _next_wait(self) -> Ready:
@@ -166,8 +177,9 @@ class Drainer:
         return Ready(channels, min((moment for moment in moments if moment is not None), default=None))
 
     def _hand_out(self) -> Handout:
+        self._left_at = self.clock()
         if self.arena.rows or self._events:
-            self._moved_at = self.clock()
+            self._moved_at, self._last_error = self._left_at, None
         parts = [worker.standing() for worker in self._workers.values() if worker.drain]
         self.standing = Standing(self._resting, parts, self._logs)
         events, self._events = self._events, []
@@ -203,7 +215,7 @@ class Drainer:
 
     def _displace(self, vbuckets: Iterable[int], error: HeadwaterError | None, *, stale_map: bool) -> None:
         """Try these again later, all at once; one that failed for too long ends the drain."""
-        now = self.clock()
+        now, self._last_error = self.clock(), error or self._last_error
         delays = [self.goals[vb].stumble(now) for vb in vbuckets]
         retry_at = now + max(delays, default=0.0)
         for vbucket in vbuckets:

@@ -1,0 +1,21 @@
+"""A clock that stands still until it is told to go on, for code that takes the time as an argument or a function."""
+
+from __future__ import annotations
+
+
+class FakeClock:
+    """Call it for the time in seconds; `advance` moves it."""
+
+    def __init__(self, now: float = 100.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+    def advance(self, seconds: float) -> float:
+        """Let so many seconds pass; returns the time."""
+        if seconds < 0:
+            raise ValueError(f"time does not run backwards ({seconds} s)")
+        self.now += seconds
+        return self.now

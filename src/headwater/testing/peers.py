@@ -1,0 +1,259 @@
+"""A small producer to test clients against: it tells the truth, until it is told to lie, to cut or to fall silent.
+
+    peer = Peer(vbuckets=4, histories={0: history(100)})
+    with serve(peer) as address: ...
+
+`Peer` answers frames and holds no socket: the bootstrap of a node without users, a cluster map of one node, the
+commands around vbuckets, and DCP streams with one snapshot each. `serve` puts it on a loopback port, a thread for each
+connection. Faults:
+
+    peer.cuts       a connection takes the next number from it and is closed after so many bytes to the client
+    peer.mutate     a function from each frame to the bytes sent instead of it (None: nothing is sent)
+    peer.refuse     status of the answer to stream requests, by vbucket
+    peer.ends       each accepted stream takes the next (seqno, reason) from it and ends early, before that seqno
+    peer.silent     opcodes that are not answered
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+from headwater.protocol.failover import Claim, Ok, Rollback, decide
+from headwater.wire import dcp
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame, response
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+
+UUID = 0xA11CE
+RECEIVE_BYTES = 64 * 1024
+
+Mutator = Callable[[Frame], bytes | None]
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A snapshot of one vbucket: its range, marker flags and changes (frames with a seqno each, any opaque)."""
+
+    start: int
+    end: int
+    changes: Sequence[Frame]
+    flags: int = 0x05
+
+
+@dataclass(slots=True)
+class History:
+    """What the peer holds of one vbucket: snapshots in order, and the failover log, newest first."""
+
+    snapshots: list[Snapshot] = field(default_factory=list)
+    failover_log: list[tuple[int, int]] = field(default_factory=lambda: [(UUID, 0)])
+
+    @property
+    def high_seqno(self) -> int:
+        """The last seqno."""
+        return self.snapshots[-1].end if self.snapshots else 0
+
+
+def mutation(seqno: int, key: bytes, value: bytes = b"") -> Frame:
+    """Return a DCP mutation without a vbucket or opaque: the peer fills them in."""
+    return dcp.Mutation(by_seqno=seqno, rev_seqno=1, vbucket=0, cas=seqno, key=key, value=value).frame()
+
+
+def history(count: int, *, per_snapshot: int = 5, value: bytes = b"v") -> History:
+    """Return a history of `count` mutations, key "k1" to "k<count>", in snapshots of a few."""
+    changes = [mutation(seqno, f"k{seqno}".encode(), value) for seqno in range(1, count + 1)]
+    parts = [changes[at : at + per_snapshot] for at in range(0, count, per_snapshot)]
+    return History([Snapshot(_seqno(part[0]), _seqno(part[-1]), part) for part in parts])
+
+
+def _seqno(frame: Frame) -> int:
+    return int.from_bytes(frame.extras[:8])
+
+
+@dataclass
+class Peer:
+    """A node that produces; see the module for its faults.
+
+    Attributes:
+        vbuckets: how many the map names; all of them are this node's, unless `config` says otherwise.
+        histories: what it holds; vbuckets without one are empty.
+        config: the cluster map to hand out, as a function of the peer's address; None for the map of one node.
+        seen: every request that arrived, in order.
+        connections: how many were accepted.
+    """
+
+    vbuckets: int = 1
+    histories: Mapping[int, History] = field(default_factory=dict)
+    config: Callable[[tuple[str, int]], Mapping[str, object]] | None = None
+    cuts: list[int] = field(default_factory=list)
+    mutate: Mutator | None = None
+    refuse: dict[int, int] = field(default_factory=dict)
+    ends: list[tuple[int, int]] = field(default_factory=list)
+    silent: set[int] = field(default_factory=set)
+    address: tuple[str, int] = ("127.0.0.1", 0)
+    seen: list[Frame] = field(default_factory=list)
+    connections: int = 0
+
+    def history(self, vbucket: int) -> History:
+        """What it holds of a vbucket."""
+        return self.histories.get(vbucket, History())
+
+    def answers(self, request: Frame) -> Iterator[Frame]:
+        """Yield what the peer says to one frame."""
+        self.seen.append(request)
+        if request.is_response or request.opcode in self.silent:
+            return
+        handler = _ANSWERS.get(request.opcode)
+        if handler is not None:
+            yield from handler(self, request)
+        elif request.opcode != Opcode.DCP_BUFFER_ACKNOWLEDGEMENT:
+            yield response(request, Status.UNKNOWN_COMMAND)
+
+    def _agree(self, request: Frame) -> Iterator[Frame]:
+        yield response(request)
+
+    def _hello(self, request: Frame) -> Iterator[Frame]:
+        yield response(request, value=request.value)
+
+    def _map(self, request: Frame) -> Iterator[Frame]:
+        if self.config is None:
+            told: Mapping[str, object] = cluster_map([self.address], [0] * self.vbuckets)
+        else:
+            told = self.config(self.address)
+        yield response(request, value=json.dumps(told).encode(), datatype=1)
+
+    def _seqnos(self, request: Frame) -> Iterator[Frame]:
+        entries = ((vb, self.history(vb).high_seqno) for vb in range(self.vbuckets))
+        yield response(request, value=b"".join(vb.to_bytes(2) + seqno.to_bytes(8) for vb, seqno in entries))
+
+    def _log(self, request: Frame) -> Iterator[Frame]:
+        yield response(request, value=encode_log(self.history(request.vbucket).failover_log))
+
+    def _stream(self, request: Frame) -> Iterator[Frame]:
+        asked, held = dcp.StreamRequest.decode(request), self.history(request.vbucket)
+        if status := self.refuse.get(request.vbucket):
+            yield response(request, status)
+            return
+        claim = Claim(asked.start_seqno, asked.end_seqno, asked.vb_uuid, asked.snap_start_seqno, asked.snap_end_seqno)
+        match decide(claim, held.failover_log, held.high_seqno):
+            case Ok():
+                yield response(request, value=encode_log(held.failover_log))
+                yield from self._until_end(asked, _stream_frames(asked, held))
+            case Rollback(seqno):
+                yield response(request, Status.ROLLBACK, value=seqno.to_bytes(8))
+            case _:
+                yield response(request, Status.ERANGE)
+
+    def _until_end(self, asked: dcp.StreamRequest, frames: Iterator[Frame]) -> Iterator[Frame]:
+        seqno, reason = self.ends.pop(0) if self.ends else (None, 0)
+        for frame in frames:
+            if frame.opcode == Opcode.DCP_MUTATION and _seqno(frame) == seqno:
+                yield dcp.StreamEnd(vbucket=asked.vbucket, opaque=asked.opaque, status=reason).frame()
+                return
+            yield frame
+
+
+def _stream_frames(asked: dcp.StreamRequest, held: History) -> Iterator[Frame]:
+    """The rest of the history behind the start; a marker never begins before the snapshot asked for."""
+    vbucket, opaque = asked.vbucket, asked.opaque
+    for part in held.snapshots:
+        if part.end <= asked.start_seqno or part.start > asked.end_seqno:
+            continue
+        start = max(part.start, asked.snap_start_seqno)
+        marker = dcp.SnapshotMarker(
+            vbucket=vbucket, opaque=opaque, start_seqno=start, end_seqno=part.end, flags=part.flags
+        )
+        yield marker.frame()
+        yield from (
+            replace(change, vbucket=vbucket, opaque=opaque)
+            for change in part.changes
+            if _seqno(change) > asked.start_seqno
+        )
+    if held.high_seqno >= asked.end_seqno or asked.start_seqno == asked.end_seqno:
+        yield dcp.StreamEnd(vbucket=vbucket, opaque=opaque, status=0).frame()
+
+
+def encode_log(log: Sequence[tuple[int, int]]) -> bytes:
+    """Return a failover log as it goes over the wire."""
+    return b"".join(uuid.to_bytes(8) + seqno.to_bytes(8) for uuid, seqno in log)
+
+
+def cluster_map(nodes: Sequence[tuple[str, int]], owners: Sequence[int], rev: int = 1) -> dict[str, object]:
+    """Return a cluster map: the nodes, and for each vbucket the index of the one that owns it."""
+    return {
+        "rev": rev,
+        "name": "default",
+        "nodeLocator": "vbucket",
+        "nodes": [{} for _ in nodes],
+        "nodesExt": [{"hostname": host, "services": {"mgmt": 8091, "kv": port}} for host, port in nodes],
+        "vBucketServerMap": {"numReplicas": 0, "vBucketMap": [[owner] for owner in owners]},
+    }
+
+
+_ANSWERS: dict[int, Callable[[Peer, Frame], Iterator[Frame]]] = {
+    Opcode.HELLO: Peer._hello,
+    Opcode.SELECT_BUCKET: Peer._agree,
+    Opcode.NOOP: Peer._agree,
+    Opcode.GET_CLUSTER_CONFIG: Peer._map,
+    Opcode.GET_ALL_VB_SEQNOS: Peer._seqnos,
+    Opcode.GET_FAILOVER_LOG: Peer._log,
+    Opcode.DCP_OPEN: Peer._agree,
+    Opcode.DCP_CONTROL: Peer._agree,
+    Opcode.DCP_STREAM_REQ: Peer._stream,
+}
+
+
+@contextmanager
+def serve(peer: Peer) -> Iterator[str]:
+    """Put a peer on a free loopback port; yields "127.0.0.1:port"."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    peer.address = listener.getsockname()[:2]
+    open_sockets: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            open_sockets.append(connection)
+            limit = peer.cuts.pop(0) if peer.cuts else None
+            peer.connections += 1
+            threads.append(threading.Thread(target=_converse, args=(peer, connection, limit), daemon=True))
+            threads[-1].start()
+
+    acceptor = threading.Thread(target=accept, daemon=True)
+    acceptor.start()
+    try:
+        yield f"127.0.0.1:{peer.address[1]}"
+    finally:
+        for each in (listener, *open_sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in (acceptor, *threads):
+            thread.join()
+
+
+def _converse(peer: Peer, connection: socket.socket, limit: int | None) -> None:
+    """Answer one connection until it ends, or until `limit` bytes went out."""
+    buffer = FrameBuffer()
+    with connection, suppress(OSError):
+        while data := connection.recv(RECEIVE_BYTES):
+            out = b"".join(
+                peer.mutate(frame) or b"" if peer.mutate else frame.encode()
+                for request in buffer.receive_data(data)
+                for frame in peer.answers(request)
+            )
+            if limit is not None and len(out) >= limit:
+                connection.sendall(out[:limit])
+                connection.shutdown(socket.SHUT_RDWR)
+                return
+            limit = None if limit is None else limit - len(out)
+            connection.sendall(out)

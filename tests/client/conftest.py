@@ -1,0 +1,25 @@
+"""The two clients as a fixture, and failures that are retried without delay."""
+
+import functools
+
+import pytest
+
+from headwater.client import cluster, goals
+from headwater.client.backoff import Backoff
+
+from .drivers import Aio, Blocking
+
+
+@pytest.fixture(params=[Blocking, Aio], ids=["blocking", "aio"])
+def driver(request):
+    made = request.param()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def no_delay(monkeypatch):
+    """Delays grow from half a millisecond: what is tested is what happens, not how long it takes."""
+    quick = functools.partial(Backoff, 0.0005, 0.02)
+    monkeypatch.setattr(goals, "Backoff", quick)
+    monkeypatch.setattr(cluster, "Backoff", quick)

@@ -1,0 +1,85 @@
+"""Drains of a real node, over both clients: what was written comes, through kill -9 and resume."""
+
+import pytest
+
+from headwater import testing
+from headwater.client import Deletion, Mutation, StreamEnd
+
+
+@pytest.fixture(scope="module")
+def node():
+    with testing.node(vbuckets=8) as running:
+        yield running
+
+
+def folded(events) -> dict[bytes, bytes]:
+    """What a reader who applies the changes in order holds in the end."""
+    held: dict[bytes, bytes] = {}
+    for event in events:
+        if isinstance(event, Mutation):
+            held[event.key] = event.value
+        elif isinstance(event, Deletion):
+            held.pop(event.key, None)
+    return held
+
+
+def test_what_was_written_is_what_is_drained(driver, node):
+    client = driver.connect(f"{node.address}/default")
+    client.set_many({f"feed-{i}": str(i) for i in range(3000)})
+    client.delete_many(f"feed-{i}" for i in range(0, 3000, 3))
+    with client.changes(until="now") as changes:
+        held = folded(changes)
+    assert {int(value) for key, value in held.items() if key.startswith(b"feed-")} == {i for i in range(3000) if i % 3}
+
+
+def test_batches_and_changes_agree(driver, node):
+    client = driver.connect(f"{node.address}/default")
+    client.set_many({f"agree-{i}": "x" * i for i in range(500)})
+    with client.changes(until="now") as changes:
+        single = [(event.vbucket, event.seqno, event.key, event.value) for event in changes if hasattr(event, "key")]
+    with client.batches(until="now") as batches:
+        columns = ("vbucket", "seqno", "key", "value")
+        rows = [row for batch in batches for row in zip(*(batch.records[c].to_pylist() for c in columns), strict=True)]
+    assert sorted(single) == sorted(rows) and changes.positions == batches.positions
+
+
+def test_live_changes_arrive_while_the_drain_waits(driver, node):
+    client, writer = driver.connect(f"{node.address}/default"), driver.connect(f"{node.address}/default")
+    with client.changes("now") as changes:
+        for i in range(20):
+            writer.set("live", str(i))
+            event = next(e for e in changes if isinstance(e, Mutation))
+            assert (event.key, event.value) == (b"live", str(i).encode())
+
+
+def test_a_drain_survives_kill_minus_nine_without_losing_or_repeating(driver):
+    with testing.node(vbuckets=4) as node:
+        client = driver.connect(f"{node.address}/default")
+        client.set_many({f"a-{i}": "1" for i in range(400)})
+        got = []
+        with client.changes(until=None) as changes:
+            while len(got) < 400:
+                event = next(changes)
+                got += [(event.vbucket, event.seqno)] if isinstance(event, Mutation) else []
+            node.kill()
+            node.restart()
+            client.set_many({f"b-{i}": "2" for i in range(400)})
+            while len(got) < 800:
+                event = next(changes)
+                got += [(event.vbucket, event.seqno)] if isinstance(event, Mutation) else []
+    assert len(set(got)) == 800
+
+
+def test_saved_positions_go_on_where_they_were_after_a_restart(driver):
+    with testing.node(vbuckets=4) as node:
+        client = driver.connect(f"{node.address}/default")
+        client.set_many({f"a-{i}": "1" for i in range(100)})
+        with client.changes(until="now") as changes:
+            assert len(folded(changes)) == 100
+        saved = changes.positions
+        node.kill()
+        node.restart()
+        client.set("later", "2")
+        with client.changes(saved, until="now") as resumed:
+            events = list(resumed)
+        assert folded(events) == {b"later": b"2"} and sum(isinstance(event, StreamEnd) for event in events) == 4

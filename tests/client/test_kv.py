@@ -1,0 +1,220 @@
+"""Documents by key, over both clients, against a real node; and errors, against one that is scripted."""
+
+import pytest
+
+from headwater import testing
+from headwater.client.kv import Document
+from headwater.errors import (
+    ConnectionLost,
+    KeyExists,
+    KeyNotFound,
+    NotANumber,
+    NotMyVbucket,
+    NotStored,
+    OptionError,
+    PeerSilent,
+    RemoteProtocolError,
+    TemporaryFailure,
+)
+from headwater.testing.peers import Peer, cluster_map, serve
+from headwater.wire.header import Frame, response
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+
+@pytest.fixture(scope="module")
+def node():
+    with testing.node(vbuckets=16) as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(driver, node):
+    return driver.connect(f"couchbase://{node.address}/default")
+
+
+def test_a_document_is_stored_read_and_deleted(bucket):
+    cas = bucket.set("doc", '{"a":1}', flags=7)
+    assert bucket.get("doc") == Document(b"doc", b'{"a":1}', cas, 7, 1)
+    bucket.delete(b"doc", cas=cas)
+    with pytest.raises(KeyNotFound, match='get "doc"'):
+        bucket.get("doc")
+
+
+def test_a_cas_protects_what_others_wrote(bucket):
+    old = bucket.set("cas", "1")
+    bucket.set("cas", "2")
+    for write in (bucket.set, bucket.replace):
+        with pytest.raises(KeyExists):
+            write("cas", "3", cas=old)
+    assert bucket.get("cas").value == b"2"
+
+
+def test_add_replace_append_and_prepend_mind_what_is_there(bucket):
+    bucket.delete_many(["fresh"])
+    for write in (bucket.append, bucket.prepend):
+        with pytest.raises(NotStored):
+            write("fresh", "x")
+    with pytest.raises(KeyNotFound):
+        bucket.replace("fresh", "x")
+    bucket.add("fresh", "b")
+    with pytest.raises(KeyExists):
+        bucket.add("fresh", "b")
+    bucket.append("fresh", "c")
+    bucket.prepend("fresh", "a")
+    assert bucket.get("fresh").value == b"abc"
+
+
+def test_numbers_are_counted_up_and_down_to_zero(bucket):
+    bucket.delete_many(["number"])
+    with pytest.raises(KeyNotFound):
+        bucket.incr("number")
+    assert [bucket.incr("number", initial=5), bucket.incr("number", 10), bucket.decr("number", 100)] == [5, 15, 0]
+    bucket.set("text", "ten")
+    with pytest.raises(NotANumber):
+        bucket.incr("text")
+
+
+def test_an_expiry_can_be_given_later(bucket):
+    bucket.set("brief", "v")
+    assert bucket.gat("brief", 1000).value == b"v" and bucket.touch("brief", 0) >= 0
+
+
+def test_many_documents_go_out_together_and_failures_come_back_by_key(bucket):
+    items = {f"many-{i}": f"value {i}" for i in range(5000)}
+    assert bucket.set_many(items) == {}
+    read = bucket.get_many([*items, "many-none"])
+    assert {key.decode(): document.value.decode() for key, document in read.items()} == items
+    failed = bucket.delete_many(["many-0", "many-none"])
+    assert list(failed) == [b"many-none"] and isinstance(failed[b"many-none"], KeyNotFound)
+
+
+def test_large_documents_go_out_together_as_well(bucket):
+    assert bucket.set_many((f"large-{i}", bytes(1 << 20)) for i in range(5)) == {}
+    assert {len(document.value) for document in bucket.get_many(f"large-{i}" for i in range(5)).values()} == {1 << 20}
+
+
+def test_the_node_tells_about_itself(bucket):
+    bucket.noop()
+    assert bucket.version()[0].isdigit() and bucket.map.vbuckets == 16 and "uuid" in bucket.stats("uuid")
+
+
+def test_a_write_shows_in_the_seqnos_and_the_failover_log_has_a_beginning(bucket):
+    before = bucket.seqnos()
+    bucket.set("counted", "v")
+    changed = {vb: seqno - before[vb] for vb, seqno in bucket.seqnos().items() if seqno != before[vb]}
+    assert changed == {bucket.vbucket_of("counted"): 1} if hasattr(bucket, "_cluster") else len(changed) == 1
+    assert bucket.failover_log(3)[-1][1] == 0
+
+
+def test_the_state_of_a_vbucket_is_set_and_read(bucket):
+    bucket.set_vbucket_state(15, "replica")
+    assert bucket.get_vbucket_state(15) is State.REPLICA
+    bucket.set_vbucket_state(15, State.ACTIVE)
+    with pytest.raises(OptionError, match="active, replica, pending or dead"):
+        bucket.set_vbucket_state(15, "sleeping")
+
+
+@pytest.mark.parametrize("key", ["", "k" * 251])
+def test_a_key_that_can_not_be_is_refused_here(bucket, key):
+    with pytest.raises(OptionError, match="1 to 250 bytes"):
+        bucket.get(key)
+
+
+def test_a_client_finds_its_node_again_after_a_restart(driver):
+    with testing.node(vbuckets=4) as node:
+        client = driver.connect(f"{node.address}/default")
+        client.set("before", "1")
+        node.kill()
+        node.restart()
+        assert client.get("before").value == b"1"
+        client.set("after", "2")
+
+
+def test_nobody_there_is_told_at_once(driver):
+    with serve(Peer()) as address:
+        pass
+    with pytest.raises(ConnectionLost, match=address):
+        driver.connect(address)
+
+
+# --------------------------------------------------------------------------- scripted
+
+
+class Documents(Peer):
+    """A peer that answers GET and SET with a list of statuses, one after the other."""
+
+    statuses: list[int]
+
+    def answers(self, request: Frame):
+        if request.opcode in (Opcode.GET, Opcode.SET):
+            self.seen.append(request)
+            status = self.statuses.pop(0) if self.statuses else 0
+            extras = bytes(4) if request.opcode == Opcode.GET and not status else b""
+            yield response(request, status, extras=extras, value=b"" if status else b"v")
+        else:
+            yield from super().answers(request)
+
+
+def scripted(*statuses: int, **options) -> Documents:
+    peer = Documents(vbuckets=2, **options)
+    peer.statuses = list(statuses)
+    return peer
+
+
+@pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.ENOMEM, Status.EBUSY, Status.NOT_MY_VBUCKET])
+def test_what_may_be_retried_is(driver, status):
+    with serve(scripted(status, status)) as address:
+        client = driver.connect(address)
+        assert client.get("k").value == b"v"
+
+
+def test_retrying_ends_with_the_last_reason(driver):
+    with serve(scripted(*[Status.ETMPFAIL] * 10_000)) as address:
+        with pytest.raises(TemporaryFailure, match='set "k"'):
+            driver.connect(address, timeout_seconds=0.1).set("k", "v")
+
+
+def test_a_key_goes_to_the_node_that_the_new_map_names(driver):
+    first, second = scripted(Status.NOT_MY_VBUCKET), scripted()
+    owners = [0, 0]
+    first.config = second.config = lambda _: cluster_map([first.address, second.address], owners, rev=1 + sum(owners))
+    with serve(first) as address, serve(second):
+        client = driver.connect(address)
+        owners[:] = [1, 1]
+        assert client.get("k").value == b"v"
+    assert [frame.opcode for frame in second.seen].count(Opcode.GET) == 1
+
+
+def test_a_vbucket_that_stays_without_a_node_is_named(driver):
+    peer = scripted()
+    peer.config = lambda address: cluster_map([address], [-1, -1])
+    with serve(peer) as address, pytest.raises(NotMyVbucket, match="no active node"):
+        driver.connect(address, timeout_seconds=0.1).get("k")
+
+
+def test_a_read_is_repeated_on_a_new_connection_and_a_write_is_not(driver):
+    peer = scripted()
+
+    def drop_first_answer(frame: Frame) -> bytes:
+        if frame.opcode in (Opcode.GET, Opcode.SET) and peer.connections == dropped:
+            return b""
+        return frame.encode()
+
+    dropped = 1
+    with serve(peer) as address:
+        client = driver.connect(address, timeout_seconds=0.5, connect_timeout_seconds=0.5)
+        peer.mutate = drop_first_answer
+        with pytest.raises(PeerSilent):
+            client.set("k", "v")
+        assert client.get("k").value == b"v"
+
+
+def test_an_answer_to_another_question_ends_the_connection(driver):
+    peer = scripted()
+    with serve(peer) as address:
+        client = driver.connect(address)
+        peer.mutate = lambda frame: Frame(0x81, frame.opcode, opaque=frame.opaque + 1).encode()
+        with pytest.raises(RemoteProtocolError, match="was not asked"):
+            client.get("k")

@@ -1,0 +1,139 @@
+"""The handshake as a conversation: `>>` is what we say, `<<` what the server answers."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from headwater.errors import AuthError, InvalidArguments, KeyNotFound, NoAccess, OptionError, RemoteProtocolError
+from headwater.protocol.handshake import (
+    Conversation,
+    Greeting,
+    Login,
+    Opening,
+    choose,
+    expect,
+    greet,
+    open_producer,
+    request,
+)
+from headwater.wire.features import Feature
+from headwater.wire.header import Frame, response
+from headwater.wire.opcodes import Opcode as Op
+from headwater.wire.status import Status
+
+ALL = b"".join(int(feature).to_bytes(2) for feature in (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON))
+NONCE = "d40a02e348040590"
+CHALLENGE = b"r=d40a02e348040590ec8ac784d46faf9d,s=fw3GRQYlFy6QEqT5y7Of4XbGaGg=,i=10"
+SIGNED = b"v=inZJ2d0Ms4dnENnHwPaqVfNn7DY="
+
+
+def converse(conversation: Conversation, lines: Sequence[tuple]):
+    """Play (opcode, what we say, status, what comes back) and return the result; what we say may be None for "any"."""
+    asked = next(conversation)
+    for opcode, said, status, answer in lines:
+        assert asked.opcode == opcode, Op(asked.opcode)
+        assert said is None or (asked.key, asked.value) == said
+        try:
+            asked = conversation.send(response(asked, status, value=answer))
+        except StopIteration as stop:
+            return stop.value
+    raise AssertionError(f"{Op(asked.opcode).name} was not expected")
+
+
+def test_without_a_user_the_bucket_is_selected_and_the_map_fetched():
+    lines = [
+        (Op.HELLO, (b"us", ALL), 0, ALL),
+        (Op.SELECT_BUCKET, (b"default", b""), 0, b""),
+        (Op.GET_CLUSTER_CONFIG, (b"", b""), 0, b'{"rev":1}'),
+    ]
+    login = Login("us", "default", features=(Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON))
+    assert converse(greet(login), lines) == Greeting(frozenset({7, 8, 11}), b'{"rev":1}')
+
+
+def test_the_strongest_mechanism_offered_is_used_and_the_server_must_sign():
+    lines = [
+        (Op.HELLO, None, 0, b""),
+        (Op.SASL_LIST_MECHS, (b"", b""), 0, b"PLAIN SCRAM-SHA1 CRAM-MD5"),
+        (Op.SASL_AUTH, (b"SCRAM-SHA1", b"n,,n=user,r=d40a02e348040590"), Status.AUTH_CONTINUE, CHALLENGE),
+        (Op.SASL_STEP, None, 0, SIGNED),
+        (Op.GET_CLUSTER_CONFIG, None, Status.UNKNOWN_COMMAND, b""),
+    ]
+    login = Login("us", "default", "user", "pencil", NONCE)
+    assert converse(greet(login), lines) == Greeting(frozenset(), None)
+
+
+def test_a_server_that_says_yes_without_signing_is_not_trusted():
+    lines = [(Op.HELLO, None, 0, b""), (Op.SASL_LIST_MECHS, None, 0, b"SCRAM-SHA1"), (Op.SASL_AUTH, None, 0, b"")]
+    with pytest.raises(RemoteProtocolError, match="could not prove"):
+        converse(greet(Login("us", "", "user", "pencil", NONCE)), lines)
+
+
+def test_plain_where_nothing_else_is_offered():
+    lines = [
+        (Op.HELLO, None, Status.UNKNOWN_COMMAND, b""),
+        (Op.SASL_LIST_MECHS, None, 0, b"PLAIN"),
+        (Op.SASL_AUTH, (b"PLAIN", b"\x00user\x00pencil"), 0, b""),
+        (Op.GET_CLUSTER_CONFIG, None, Status.KEY_ENOENT, b""),
+    ]
+    assert converse(greet(Login("us", "default", "user", "pencil")), lines).config is None
+
+
+def test_a_password_never_goes_out_by_a_mechanism_that_was_left_out():
+    lines = [(Op.HELLO, None, 0, b""), (Op.SASL_LIST_MECHS, None, 0, b"PLAIN")]
+    with pytest.raises(OptionError, match="PLAIN"):
+        converse(greet(Login("us", "", "user", "pencil", NONCE, ("SCRAM-SHA512",))), lines)
+
+
+@pytest.mark.parametrize("step", [Op.SASL_AUTH, Op.SASL_STEP])
+def test_a_wrong_password_is_an_auth_error(step: int):
+    lines = [(Op.HELLO, None, 0, b""), (Op.SASL_LIST_MECHS, None, 0, b"SCRAM-SHA1")]
+    if step == Op.SASL_STEP:
+        lines.append((Op.SASL_AUTH, None, Status.AUTH_CONTINUE, CHALLENGE))
+    with pytest.raises(AuthError, match='log in as "user" by SCRAM-SHA1'):
+        converse(greet(Login("us", "", "user", "wrong", NONCE)), [*lines, (step, None, Status.AUTH_ERROR, b"")])
+
+
+@pytest.mark.parametrize(("status", "error"), [(Status.KEY_ENOENT, KeyNotFound), (Status.EACCESS, NoAccess)])
+def test_a_bucket_that_is_not_ours_is_named(status: int, error: type[Exception]):
+    lines = [(Op.HELLO, None, 0, ALL), (Op.SELECT_BUCKET, (b"beer", b""), status, b"")]
+    with pytest.raises(error, match='select bucket "beer"'):
+        converse(greet(Login("us", "beer")), lines)
+
+
+def test_half_a_feature_is_a_broken_answer():
+    with pytest.raises(RemoteProtocolError, match="3 bytes"):
+        converse(greet(Login("us")), [(Op.HELLO, None, 0, b"\x00\x07\x00")])
+
+
+def test_the_connection_is_opened_and_controls_go_one_at_a_time():
+    opening = Opening("me", 0x21, (("a", "1"),), (("b", "2"), ("c", "3")))
+    lines = [
+        (Op.DCP_OPEN, (b"me", b""), 0, b""),
+        (Op.DCP_CONTROL, (b"a", b"1"), 0, b""),
+        (Op.DCP_CONTROL, (b"b", b"2"), Status.EINVAL, b"Invalid arguments"),
+        (Op.DCP_CONTROL, (b"c", b"3"), 0, b""),
+    ]
+    assert converse(open_producer(opening), lines) == {"a", "c"}
+
+
+def test_the_open_of_the_specification():
+    asked = next(open_producer(Opening("cap-producer-1", 1)))
+    expected = "8050000e080000000000001600000000000000000000000000000000000000016361702d70726f64756365722d31"
+    assert asked.encode().hex() == expected
+
+
+def test_a_required_control_that_is_refused_ends_the_handshake():
+    lines = [(Op.DCP_OPEN, None, 0, b""), (Op.DCP_CONTROL, None, Status.EINVAL, b"")]
+    with pytest.raises(InvalidArguments, match="a=1"):
+        converse(open_producer(Opening("me", 1, (("a", "1"),))), lines)
+
+
+def test_the_answer_to_another_question_is_refused():
+    asked = request(Op.HELLO)
+    for answer in (response(request(Op.NOOP)), Frame(0x81, Op.HELLO, opaque=9), asked):
+        with pytest.raises(RemoteProtocolError):
+            expect(asked, answer)
+
+
+def test_the_first_of_ours_that_the_server_knows():
+    assert choose(("A", "B"), ["C", "B", "A"]) == "A"
