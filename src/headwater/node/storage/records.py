@@ -64,6 +64,7 @@ class VBucketRecord:
         max_cas: no CAS at or below it will be given again.
         rollback_floor: the smallest seqno to roll back to without losing everything. The store's own.
         high_seqno: the high seqno when the record was made. The store's own.
+        consistent: ranges [first, last] of seqnos at which what is held was a consistent state, ascending.
     """
 
     state: int
@@ -74,6 +75,7 @@ class VBucketRecord:
     max_cas: int = 0
     rollback_floor: int = 0
     high_seqno: int = 0
+    consistent: tuple[tuple[int, int], ...] = ()
 
     def encode(self) -> bytes:
         """As JSON with sorted keys."""
@@ -84,7 +86,11 @@ class VBucketRecord:
         """From `encode()`; ValueError, TypeError or KeyError when it is not that."""
         fields: dict[str, Any] = json.loads(data)
         record = cls(**fields)
-        return replace(record, failover=tuple((int(uuid), int(seqno)) for uuid, seqno in record.failover))
+        return replace(
+            record,
+            failover=tuple((int(uuid), int(seqno)) for uuid, seqno in record.failover),
+            consistent=tuple((int(first), int(last)) for first, last in record.consistent),
+        )
 
 
 @dataclass(slots=True, frozen=True)

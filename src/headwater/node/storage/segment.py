@@ -60,7 +60,7 @@ class SegmentHeader:
         if magic != MAGIC:
             raise CorruptStore(path, 0, f"not a segment of format 1 (begins with {magic.hex(' ')})")
         if _CHECKSUM.unpack_from(data, _LAYOUT.size)[0] != xxhash.xxh3_64_intdigest(data[: _LAYOUT.size]):
-            raise CorruptStore(path, _LAYOUT.size, "the checksum of the segment header is wrong")
+            raise CorruptStore(path, 0, "the checksum of the segment header is wrong")
         return cls(store, number, salt, first_batch)
 
 

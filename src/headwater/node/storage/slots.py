@@ -26,7 +26,8 @@ class Slots:
 
     def __init__(self) -> None:
         self.table: NDArray[np.uint64] = np.zeros((SLOTS_MAX, 2), np.uint64)
-        self._free = list(range(SLOTS_MAX - 1, FIRST_SEGMENT - 1, -1))
+        self._fresh = FIRST_SEGMENT  # slots from here on were never used
+        self._free: list[int] = []
         self._memory: dict[int, NDArray[np.uint8]] = {}
         self._time = 0
         self._readers: dict[int, int] = {}  # ticket -> when it was opened
@@ -40,9 +41,11 @@ class Slots:
     def register(self, segment: Segment) -> None:
         """Give a segment its slot, unless it has one."""
         if segment.slot == UNREGISTERED:
-            if not self._free:
+            segment.slot = self._free.pop() if self._free else self._fresh
+            if segment.slot == SLOTS_MAX:
+                segment.slot = UNREGISTERED
                 raise StorageError(f"{segment.path}: {SLOTS_MAX} segments are open; compact the store")
-            segment.slot = self._free.pop()
+            self._fresh = max(self._fresh, segment.slot + 1)
         self.place(segment.slot, segment.memory, len(segment.memory))
 
     def frame(self, place: int) -> bytes:

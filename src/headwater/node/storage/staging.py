@@ -220,6 +220,15 @@ class Staging(Reading):
                 return Staged(int(code), int(offset), frames, int(vb))
             self._index.grow(int(vb))
 
+    def record(self, vb: int) -> VBucketRecord | None:
+        """What a vbucket is, as staged; after `abandon`, as it is on disk. None: it does not exist."""
+        return self._records.get(vb)
+
+    def pass_seqno(self, vb: int, seqno: int) -> None:
+        """Count `seqno` as given although no change here has it. Not durable before the vbucket's next record is."""
+        self._next(vb, seqno)
+        self.table[vb, index.HIGH] = seqno
+
     def stage_record(self, vb: int, record: VBucketRecord) -> None:
         """Store what a vbucket is. Its purge seqno, rollback floor and high seqno are filled in here."""
         record = recovery.current(self._index, vb, record)
