@@ -1,0 +1,65 @@
+"""Small commands, FLUSH, and what is not served."""
+
+import pytest
+
+from headwater.wire.opcodes import RETIRED, Opcode
+from tests.node.support import NOON, Talk
+
+FLUSH, FLUSHQ, QUIT, QUITQ = 0x08, 0x18, 0x07, 0x17
+
+
+def test_noop_version_and_verbosity(talk: Talk) -> None:
+    assert talk.one(0x0A, opaque=0xDEADBEEF).opaque == 0xDEADBEEF
+    assert talk.one(0x0B).value[:1].isdigit()
+    assert talk.one(0x1B, extras=bytes(4)).status == 0
+    assert talk.one(0x1B).status == 4
+
+
+def test_quit_answers_and_closes_quitq_closes(talk: Talk) -> None:
+    other = talk.desk.session()
+    assert talk.one(QUIT).status == 0 and talk.connection.finished
+    assert other.ask(QUITQ) == [] and other.connection.finished
+
+
+def test_flush_deletes_every_document_by_a_deletion_of_its_own(talk: Talk) -> None:
+    for vb in range(3):
+        for number in range(50):
+            talk.one(1, key=b"k%d" % number, extras=bytes(8), vbucket=vb)
+    talk.one(4, key=b"k7", vbucket=1)
+    assert talk.one(FLUSH).status == 0
+    assert [talk.desk.store.items(vb) for vb in range(3)] == [0, 0, 0]
+    assert [talk.desk.store.high_seqno(vb) for vb in range(3)] == [100, 100, 100]
+    stored = talk.desk.store.document(1, b"k7")
+    assert stored is not None and stored.rev_seqno == 2 and stored.delete_time == NOON
+    assert talk.ask(FLUSHQ) == []
+    assert talk.desk.store.high_seqno(0) == 100
+
+
+def test_flush_spares_vbuckets_that_are_not_active(talk: Talk) -> None:
+    talk.one(1, key=b"k", extras=bytes(8))
+    talk.one(0x3D, extras=b"\2")
+    assert talk.one(FLUSH, extras=bytes(4)).status == 0
+    assert talk.desk.store.items(0) == 1
+
+
+def test_flush_can_come_later(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(talk.desk, "flush_later", asked.append, raising=False)
+    talk.one(1, key=b"k", extras=bytes(8))
+    assert talk.one(FLUSH, extras=(20).to_bytes(4, "big")).status == 0
+    assert asked == [NOON + 20] and talk.desk.store.items(0) == 1
+
+
+def test_while_traffic_is_disabled_documents_are_not_served(talk: Talk) -> None:
+    assert talk.one(0xAE).status == 0
+    assert talk.one(0, key=b"k").status == talk.one(1, key=b"k", extras=bytes(8)).status == 0x86
+    assert talk.one(0x0A).status == 0
+    assert talk.one(0xAD).status == 0
+    assert talk.one(0, key=b"k").status == 1
+
+
+def test_unknown_opcodes_and_known_ones_that_are_not_served(talk: Talk) -> None:
+    for opcode in (0xEE, 0x6A, 0xFF):
+        assert talk.one(opcode).status == 0x81
+    for opcode in [*sorted(RETIRED - {FLUSH, FLUSHQ}), Opcode.GET_LOCKED, Opcode.SUBDOC_GET, Opcode.RANGE_SCAN_CREATE]:
+        assert talk.one(int(opcode)).status == 0x83

@@ -1,0 +1,57 @@
+"""HELLO, buckets, the error map."""
+
+import json
+
+from headwater.node.kv.hello import GRANTED
+from tests.node.support import Desk, Talk
+
+HELLO, SELECT, LIST, ERROR_MAP = 0x1F, 0x89, 0x87, 0xFE
+
+
+def test_features_are_granted_once_and_only_those_implemented() -> None:
+    assert 0x12 not in GRANTED and 0x0E not in GRANTED and {4, 6, 7, 8, 0x0A, 0x0B, 3, 0x0C} <= set(GRANTED)
+
+
+def test_a_hello_in_bytes(talk: Talk) -> None:
+    answer = talk.one(HELLO, key=b"capture/1.0", value=bytes.fromhex("000100030004000600070012000a0007"))
+    assert answer.value.hex() == "00030004000600070" + "00a"
+
+
+def test_every_hello_begins_anew(talk: Talk) -> None:
+    talk.hello(7, 4)
+    talk.hello(4)
+    assert not talk.kv.has(7) and talk.kv.has(4)
+
+
+def test_an_odd_list_or_a_missing_prerequisite_is_einval(talk: Talk) -> None:
+    assert talk.one(HELLO, value=b"\0").status == 4
+    talk.hello(7, 0x0B)
+    answer = talk.one(HELLO, value=bytes.fromhex("000d"))
+    assert answer.status == 4 and "DUPLEX" in json.loads(answer.value)["error"]["context"] and answer.datatype == 1
+    assert talk.kv.has(7)
+
+
+def test_the_bucket_is_selected_by_name(talk: Talk, counter: Desk) -> None:
+    talk.hello(7)
+    assert talk.one(LIST).value == b"default"
+    assert talk.one(SELECT, key=b"other").status == 1
+    assert talk.one(SELECT, key=b"@no bucket@").status == 0
+    assert talk.one(0, key=b"k").status == 8
+    assert talk.one(SELECT, key=b"default").status == 0
+    assert talk.one(0, key=b"k").status == 1
+
+
+def test_without_xerror_no_bucket_is_a_disconnect(talk: Talk) -> None:
+    talk.one(SELECT, key=b"")
+    talk.ask(0, key=b"k")
+    assert talk.connection.is_closed and "0x08" in talk.connection.dropped
+
+
+def test_the_error_map_is_in_the_highest_common_version(talk: Talk) -> None:
+    for asked, version in ((1, 1), (2, 2), (9, 2)):
+        found = json.loads(talk.one(ERROR_MAP, value=asked.to_bytes(2, "big")).value)
+        assert found["version"] == version and found["errors"]["7"]["name"] == "NOT_MY_VBUCKET"
+        assert found["errors"]["86"]["attrs"] == ["temp", "retry-now"]
+    assert "rate-limit" not in json.dumps(json.loads(talk.one(ERROR_MAP, value=b"\0\1").value))
+    assert talk.one(ERROR_MAP, value=b"\0\0").status == 1
+    assert talk.one(ERROR_MAP, value=b"\1").status == 4

@@ -1,0 +1,101 @@
+"""OBSERVE, OBSERVE_SEQNO, GET_KEYS, GET_RANDOM_KEY."""
+
+from struct import pack, unpack
+
+from tests.node.support import Talk
+
+OBSERVE_SEQNO, OBSERVE, KEYS, RANDOM = 0x91, 0x92, 0xB8, 0xB6
+
+
+def uuid(talk: Talk, vb: int = 0) -> bytes:
+    return talk.one(0x96, vbucket=vb).value[:8]
+
+
+def test_a_branch_in_27_bytes_and_an_older_one_in_43(talk: Talk) -> None:
+    first = uuid(talk, 1)
+    for number in range(3):
+        talk.one(1, key=b"%d" % number, extras=bytes(8), vbucket=1)
+    talk.desk.committer.commit()
+    answer = talk.one(OBSERVE_SEQNO, value=first, vbucket=1).value
+    assert answer == b"\0\0\1" + first + pack(">QQ", 3, 3)
+    for state in (b"\2", b"\1"):
+        talk.one(0x3D, extras=state, vbucket=1)
+    talk.one(1, key=b"x", extras=bytes(8), vbucket=1)
+    talk.desk.committer.commit()
+    answer = talk.one(OBSERVE_SEQNO, value=first, vbucket=1).value
+    assert answer == b"\1\0\1" + uuid(talk, 1) + pack(">QQ", 4, 4) + first + pack(">Q", 3)
+
+
+def test_unknown_branches_and_wrong_sizes(talk: Talk) -> None:
+    assert talk.one(OBSERVE_SEQNO, value=bytes(8)).status == 1
+    assert talk.one(OBSERVE_SEQNO, value=bytes(7)).status == 4
+    assert talk.one(OBSERVE_SEQNO, value=bytes(8), vbucket=9).status == 7
+    branch = uuid(talk)
+    talk.one(0x3D, extras=b"\4")
+    assert talk.one(OBSERVE_SEQNO, value=branch).status == 7
+
+
+def observe(talk: Talk, key: bytes) -> tuple[int, int]:
+    answer = talk.one(OBSERVE, value=pack(">HH", 0, len(key)) + key).value
+    assert answer[:4] == pack(">HH", 0, len(key)) and answer[4 : 4 + len(key)] == key
+    state, cas = unpack(">BQ", answer[4 + len(key) :])
+    return state, cas
+
+
+def test_a_key_goes_from_memory_to_disk_to_deleted(talk: Talk) -> None:
+    assert observe(talk, b"k") == (0x80, 0)
+    cas = talk.one(1, key=b"k", extras=bytes(8)).cas
+    assert observe(talk, b"k") == (0, cas)
+    talk.desk.committer.commit()
+    assert observe(talk, b"k") == (1, cas)
+    talk.one(4, key=b"k")
+    assert observe(talk, b"k")[0] == 0x81
+    talk.desk.committer.commit()
+    assert observe(talk, b"k")[0] == 0x80
+
+
+def test_observed_keys_that_overrun_are_einval(talk: Talk) -> None:
+    for value in (b"\0", pack(">HH", 0, 5) + b"abc", pack(">HH", 0, 0)):
+        assert talk.one(OBSERVE, value=value).status == 4
+
+
+def keys(talk: Talk, start: bytes, count: int | None = None) -> list[bytes]:
+    value = talk.one(KEYS, key=start, extras=b"" if count is None else pack(">I", count)).value
+    found = []
+    while value:
+        size = int.from_bytes(value[:2], "big")
+        found.append(value[2 : 2 + size])
+        value = value[2 + size :]
+    return found
+
+
+def test_keys_come_in_order_from_the_start_key_on(talk: Talk) -> None:
+    for key in (b"b", b"a", b"dd", b"c" * 250):
+        talk.one(1, key=key, extras=bytes(8))
+    talk.one(4, key=b"b")
+    talk.one(1, key=b"expired", extras=pack(">II", 0, 1))
+    talk.desk.clock.seconds += 2
+    assert keys(talk, b"\0") == [b"a", b"c" * 250, b"dd"]
+    assert keys(talk, b"b", 1) == [b"c" * 250]
+    assert talk.one(KEYS, key=b"a", vbucket=9).status == 7
+
+
+def test_thousands_of_keys_take_several_sweeps(talk: Talk) -> None:
+    wanted = sorted(b"%0200d" % number for number in range(900))
+    for key in wanted:
+        talk.ask(0x11, key=key, extras=bytes(8))
+    assert keys(talk, b"\0", 5000) == wanted
+
+
+def test_a_random_key_is_some_durable_document(talk: Talk) -> None:
+    assert talk.one(RANDOM).status == 1
+    for number in range(5):
+        talk.one(1, key=b"k%d" % number, extras=bytes(8), value=b"v%d" % number, vbucket=number % 3)
+    assert talk.one(RANDOM).status == 1
+    talk.desk.committer.commit()
+    seen = set()
+    for _ in range(200):
+        answer = talk.one(RANDOM)
+        assert answer.value == b"v" + answer.key[1:] and len(answer.extras) == 4
+        seen.add(answer.key)
+    assert len(seen) > 1

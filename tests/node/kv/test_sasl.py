@@ -1,0 +1,139 @@
+"""Logging in, with and without configured users."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from headwater.node.config import NodeConfig
+from headwater.node.kv.sasl import FAILURES_FREE, MECHANISMS, Failures, Users
+from headwater.protocol.scram import Scram, plain
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
+from tests.node.support import Desk, Talk, desk
+
+LIST, AUTH, STEP, NOOP, GET = 0x20, 0x21, 0x22, 0x0A, 0x00
+
+
+def run(path: Path, story: Callable[[Talk], Awaitable[None]], **users: str) -> None:
+    async def main(counter: Desk) -> None:
+        counter.loop = asyncio.get_running_loop()
+        await story(counter.session())
+
+    with desk(path / "s", config=NodeConfig(vbuckets=4, users=users)) as counter:
+        asyncio.run(main(counter))
+
+
+async def ask(talk: Talk, opcode: int, **sections: object) -> Frame:
+    """One answer, also of a command that parks the connection."""
+    talk.give(Frame(0x80, opcode, **sections).encode())  # type: ignore[arg-type]
+    while talk.connection.is_paused:
+        await asyncio.sleep(0)
+    (answer,) = FrameBuffer().receive_data(talk.bytes_sent())
+    return answer
+
+
+def test_before_login_only_the_handshake_is_served(tmp_path: Path) -> None:
+    async def story(talk: Talk) -> None:
+        assert (await ask(talk, LIST)).value == b"SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN"
+        assert (await ask(talk, NOOP)).status == 0
+        for opcode in (GET, 0x01, 0x10, 0x89, 0x48, 0xB5, 0x50, 0xEE):
+            assert (await ask(talk, opcode, key=b"k")).status == 0x24
+
+    run(tmp_path, story, ann="secret")
+
+
+def test_plain_lets_the_right_password_in_and_selects_the_bucket(tmp_path: Path) -> None:
+    async def story(talk: Talk) -> None:
+        for user, password in (("ann", "wrong"), ("bob", "secret"), ("ann", ""), ("", "")):
+            assert (await ask(talk, AUTH, key=b"PLAIN", value=plain(user, password))).status == 0x20
+        assert (await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "secret"))).status == 0
+        assert (await ask(talk, GET, key=b"k")).status == 1
+
+    run(tmp_path, story, ann="secret")
+
+
+@pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name != "PLAIN"])
+def test_scram_lets_the_right_password_in(tmp_path: Path, mechanism: str) -> None:
+    async def story(talk: Talk) -> None:
+        key = mechanism.encode()
+        client = Scram(mechanism, "ann", "secret", "nonce")
+        challenge = await ask(talk, AUTH, key=key, value=client.first())
+        assert challenge.status == 0x21
+        outcome = await ask(talk, STEP, key=key, value=client.final(challenge.value))
+        assert outcome.status == 0
+        client.verify(outcome.value)
+        assert talk.kv.user == "ann"
+
+    run(tmp_path, story, ann="secret")
+
+
+def test_an_unknown_user_gets_a_challenge_like_any_other_and_fails_in_the_end(tmp_path: Path) -> None:
+    async def story(talk: Talk) -> None:
+        salts = []
+        for _ in range(2):
+            client = Scram("SCRAM-SHA256", "nobody", "guess", "nonce")
+            challenge = await ask(talk, AUTH, key=b"SCRAM-SHA256", value=client.first())
+            salts.append(challenge.value.split(b",")[1])
+            final = client.final(challenge.value)
+            assert (await ask(talk, STEP, key=b"SCRAM-SHA256", value=final)).status == 0x20
+        assert salts[0] == salts[1]
+
+    run(tmp_path, story, ann="secret")
+
+
+def test_a_failed_login_on_a_logged_in_connection_makes_it_nobody(tmp_path: Path) -> None:
+    async def story(talk: Talk) -> None:
+        await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "secret"))
+        assert (await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "wrong"))).status == 0x20
+        assert (await ask(talk, GET, key=b"k")).status == 0x24
+
+    run(tmp_path, story, ann="secret")
+
+
+def test_a_step_without_a_beginning_is_einval_and_unknown_mechanisms_fail(tmp_path: Path) -> None:
+    async def story(talk: Talk) -> None:
+        assert (await ask(talk, STEP, key=b"SCRAM-SHA1", value=b"x")).status == 4
+        assert (await ask(talk, AUTH, key=b"CRAM-MD5", value=b"")).status == 0x20
+        assert (await ask(talk, AUTH, key=b"PLAIN", value=b"no zeros")).status == 0x20
+        assert (await ask(talk, AUTH, key=b"SCRAM-SHA1", value=b"\xff")).status == 0x20
+
+    run(tmp_path, story, ann="secret")
+
+
+def test_without_users_every_plain_login_and_none_at_all_will_do(tmp_path: Path) -> None:
+    async def story(talk: Talk) -> None:
+        assert (await ask(talk, GET, key=b"k")).status == 1
+        assert (await ask(talk, AUTH, key=b"PLAIN", value=plain("anybody", "anything"))).status == 0
+        assert (await ask(talk, GET, key=b"k")).status == 1
+
+    run(tmp_path, story)
+
+
+def test_passwords_never_reach_the_log(tmp_path: Path) -> None:
+    async def story(talk: Talk) -> None:
+        await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "hunter2"))
+        assert talk.desk.warnings == ["login refused: wrong name or password"]
+
+    run(tmp_path, story, ann="secret")
+
+
+def test_an_address_that_fails_often_waits_longer_and_is_forgiven() -> None:
+    failures = Failures()
+    for _ in range(FAILURES_FREE):
+        failures.add("a", 100.0)
+    assert failures.delay("a", 100.0) == 0.0
+    delays = []
+    for _ in range(10):
+        failures.add("a", 100.0)
+        delays.append(failures.delay("a", 100.0))
+    assert delays == sorted(delays) and delays[0] > 0 and delays[-1] == 2.0
+    assert failures.delay("b", 100.0) == 0.0 and failures.delay("a", 160.0) == 0.0
+
+
+def test_salts_differ_by_user_and_mechanism() -> None:
+    users = Users({"a": "x"})
+    assert len({users.salt(name, user) for name in ("sha1", "sha256") for user in "ab"}) == 4

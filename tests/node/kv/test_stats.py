@@ -1,0 +1,70 @@
+"""STAT groups."""
+
+import pytest
+
+from tests.node.support import Desk, Talk
+
+STAT = 0x10
+
+
+def stats(talk: Talk, group: str = "") -> dict[str, str]:
+    *pairs, last = talk.ask(STAT, key=group.encode(), opaque=77)
+    assert (last.key, last.value, last.status) == (b"", b"", 0) and all(pair.opaque == 77 for pair in pairs)
+    return {pair.key.decode(): pair.value.decode() for pair in pairs}
+
+
+@pytest.fixture
+def with_loop(counter: Desk) -> Desk:
+    class Loop:
+        def time(self) -> float:
+            return 12.0
+
+    counter.loop = Loop()  # type: ignore[assignment]
+    return counter
+
+
+def test_the_general_group_counts(talk: Talk, with_loop: Desk) -> None:
+    talk.one(1, key=b"k", extras=bytes(8))
+    talk.one(0, key=b"k")
+    talk.one(0, key=b"x")
+    found = stats(talk)
+    assert found["curr_items"] == "1" and found["uptime"] == "12"
+    assert (found["cmd_get"], found["get_hits"], found["get_misses"], found["cmd_set"]) == ("2", "1", "1", "1")
+    stats(talk, "reset")
+    assert stats(talk)["cmd_get"] == "0"
+
+
+def test_groups_about_vbuckets(talk: Talk) -> None:
+    for _ in range(2):
+        talk.one(1, key=b"k", extras=bytes(8), vbucket=1)
+    talk.desk.committer.commit()
+    talk.one(0x3D, extras=b"\2", vbucket=3)
+    assert stats(talk, "vbucket") == {"vb_0": "active", "vb_1": "active", "vb_2": "active", "vb_3": "replica"}
+    found = stats(talk, "vbucket-seqno 1")
+    assert found["vb_1:high_seqno"] == "2" and found["vb_1:uuid"] == found["vb_1:vb_uuid"] == "2"
+    assert len(stats(talk, "vbucket-seqno")) == 4 * len(found)
+    assert stats(talk, "vbucket-details 1")["vb_1:num_items"] == "1"
+    assert stats(talk, "failovers 1") == {
+        "vb_1:num_entries": "1",
+        "vb_1:num_erroneous_entries_erased": "0",
+        "vb_1:0:id": "2",
+        "vb_1:0:seq": "0",
+    }
+
+
+def test_wrong_arguments_and_unknown_groups(talk: Talk) -> None:
+    assert talk.one(STAT, key=b"vbucket-seqno 9").status == 7
+    for argument in (b"x", b"-1", b"1 2", b"99999999999"):
+        assert talk.one(STAT, key=b"vbucket-seqno " + argument).status == 4
+    assert talk.one(STAT, key=b"nonsense").status == 1
+    assert talk.one(STAT, extras=b"x").status == 4
+
+
+@pytest.mark.parametrize("group", ["uuid", "prev-vbucket", "checkpoint", "config", "timings", "tap", "dcp", "dcpagg :"])
+def test_every_other_group_ends_as_it_should(talk: Talk, group: str) -> None:
+    stats(talk, group)
+
+
+def test_other_parts_of_the_node_put_their_groups_in(talk: Talk) -> None:
+    talk.desk.bucket.stat_groups["more"] = lambda arguments: [("arguments", ",".join(arguments))]
+    assert stats(talk, "more a b") == {"arguments": "a,b"}

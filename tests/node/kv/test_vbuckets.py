@@ -1,0 +1,93 @@
+"""vbucket administration."""
+
+from struct import pack, unpack_from
+
+import pytest
+
+from tests.node.support import Talk
+
+SET_VB, GET_VB, DEL_VB, SEQNOS, LOG = 0x3D, 0x3E, 0x3F, 0x48, 0x96
+
+
+@pytest.mark.parametrize(
+    "form", [{"extras": b"\2"}, {"extras": b"\0\0\0\2"}, {"value": b"\0\0\0\2"}], ids=["1 byte", "4 bytes", "value"]
+)
+def test_a_state_comes_in_three_forms(talk: Talk, form: dict[str, bytes]) -> None:
+    assert talk.one(SET_VB, **form).status == 0
+    assert talk.one(GET_VB).value == b"\0\0\0\2"
+
+
+@pytest.mark.parametrize("extras", [b"\0", b"\5", b"\0\0", bytes(8)])
+def test_bad_states_are_einval(talk: Talk, extras: bytes) -> None:
+    assert talk.one(SET_VB, extras=extras).status == 4
+
+
+def test_a_topology_belongs_to_an_active_vbucket(talk: Talk) -> None:
+    talk.hello(0x0B)
+    value = b'{"topology":[["a","b"]]}'
+    assert talk.one(SET_VB, extras=b"\1", value=value, datatype=1).status == 0
+    assert talk.one(SET_VB, extras=b"\2", value=value, datatype=1).status == 4
+    assert talk.one(SET_VB, extras=b"\1", value=b"{", datatype=1).status == 4
+    assert talk.one(SET_VB, extras=b"\1", value=value).status == 4
+
+
+def test_a_vbucket_can_be_forgotten_and_made_anew(talk: Talk) -> None:
+    talk.one(1, key=b"k", extras=bytes(8))
+    uuid = talk.one(LOG).value[:8]
+    assert talk.one(DEL_VB, value=b"async=0").status == 0
+    assert talk.one(GET_VB).status == talk.one(DEL_VB).status == talk.one(0, key=b"k").status == 7
+    assert talk.one(SET_VB, extras=b"\1").status == 0
+    assert talk.one(0, key=b"k").status == 1 and talk.one(LOG).value[:8] != uuid
+    talk.hello(4)
+    assert talk.one(1, key=b"k", extras=bytes(8)).extras == talk.one(LOG).value[:8] + (1).to_bytes(8, "big")
+
+
+def test_an_id_beyond_the_last_is_out_of_range(talk: Talk) -> None:
+    assert talk.one(SET_VB, extras=b"\1", vbucket=4).status == 0x22
+    assert talk.one(DEL_VB, value=b"now").status == 4
+
+
+def test_becoming_active_again_begins_a_branch(talk: Talk) -> None:
+    talk.one(1, key=b"k", extras=bytes(8))
+    assert len(talk.one(LOG).value) == 16
+    for state in (b"\2", b"\1", b"\1"):
+        talk.one(SET_VB, extras=state)
+    log = talk.one(LOG).value
+    assert len(log) == 32 and unpack_from(">Q", log, 8) == (1,)
+
+
+def test_a_branch_is_told_in_the_answers_of_writes(talk: Talk) -> None:
+    talk.hello(4)
+    for state in (b"\2", b"\1"):
+        talk.one(SET_VB, extras=state)
+    newest = talk.one(LOG).value[:8]
+    assert talk.one(1, key=b"k", extras=bytes(8)).extras[:8] == newest
+
+
+def seqnos(talk: Talk, extras: bytes = b"") -> dict[int, int]:
+    value = talk.one(SEQNOS, extras=extras).value
+    return {unpack_from(">H", value, at)[0]: unpack_from(">Q", value, at + 2)[0] for at in range(0, len(value), 10)}
+
+
+def test_seqnos_are_those_on_disk_by_vbucket_and_state(talk: Talk) -> None:
+    for number in range(3):
+        talk.one(1, key=b"%d" % number, extras=bytes(8), vbucket=2)
+    assert seqnos(talk) == {0: 0, 1: 0, 2: 0, 3: 0}
+    talk.desk.committer.commit()
+    talk.one(SET_VB, extras=b"\2", vbucket=1)
+    talk.one(SET_VB, extras=b"\4", vbucket=3)
+    assert seqnos(talk) == seqnos(talk, bytes(4)) == {0: 0, 1: 0, 2: 3}
+    assert seqnos(talk, pack(">I", 1)) == {0: 0, 2: 3}
+    assert seqnos(talk, pack(">I", 2)) == {1: 0} and seqnos(talk, pack(">I", 4)) == {3: 0}
+    assert talk.one(SEQNOS, extras=pack(">I", 5)).status == talk.one(SEQNOS, extras=bytes(8)).status == 4
+
+
+def test_a_state_change_is_answered_behind_its_batch(talk: Talk) -> None:
+    talk.give(bytes.fromhex("803d0000010000000000000100000000000000000000000002"))
+    assert talk.connection.sent[-1][1] == talk.desk.committer.open
+
+
+def test_questions_about_what_is_not_here(talk: Talk) -> None:
+    for opcode in (GET_VB, LOG):
+        assert talk.one(opcode, vbucket=9).status == 7
+    assert talk.one(GET_VB, extras=b"x").status == talk.one(LOG, key=b"x").status == 4
