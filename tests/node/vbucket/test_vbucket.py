@@ -65,9 +65,7 @@ class Home:
         self.store.close(clean=clean)
         self.store = Store.open(self.path, vbuckets=4)
         record = self.store.recovered[1]
-        self.vbucket = VBucket.recover(
-            record, 1, self.store, self.wrote, clean=self.store.clean, new_uuid=new_uuid
-        )
+        self.vbucket = VBucket.recover(record, 1, self.store, self.wrote, clean=self.store.clean, new_uuid=new_uuid)
         return self.vbucket
 
 

@@ -29,7 +29,7 @@ class Outlet:
     """The arena while one connection has its turn.
 
     Attributes:
-        overflowed: a message came that had no room behind the others; the turn is over.
+        is_over: the turn is over, though there may be room: a message came that did not fit behind the others.
     """
 
     def __init__(self, arena: NDArray[np.uint8] | None = None) -> None:
@@ -37,11 +37,11 @@ class Outlet:
         self._view = self._arena.data
         self._used = 0
         self._sink: Sink | None = None
-        self.overflowed = False
+        self.is_over = False
 
     def begin(self, sink: Sink) -> None:
         """A connection's turn begins."""
-        self._sink, self._used, self.overflowed = sink, 0, False
+        self._sink, self._used, self.is_over = sink, 0, False
 
     @property
     def room(self) -> int:
@@ -49,9 +49,14 @@ class Outlet:
         return len(self._arena) - self._used
 
     @property
+    def is_low(self) -> bool:
+        """Whether a frame that does not fit had better wait for the next turn, when the arena is empty."""
+        return self.room < len(self._arena) // 8
+
+    @property
     def is_full(self) -> bool:
         """Whether the turn is over."""
-        return self.overflowed or self.room < MARGIN_BYTES
+        return self.is_over or self.room < MARGIN_BYTES
 
     @property
     def free(self) -> NDArray[np.uint8]:
@@ -66,7 +71,7 @@ class Outlet:
         """Append a message; one that does not fit goes out behind what is there, and ends the turn."""
         if len(data) > self.room:
             self.flush()
-            self.overflowed = True
+            self.is_over = True
         if len(data) > self.room:
             self._to().send(data)
             return

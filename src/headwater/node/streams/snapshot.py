@@ -67,6 +67,9 @@ class Snapshot:
             if filled.bytes or not filled.plain:
                 outlet.fill(filled.bytes)
                 return self._moved(filled.bytes, filled.frames)
+            if outlet.is_low:
+                outlet.is_over = True
+                return self._moved(0, 0)
         dressed = self._form.dress(self._view.next_frame(), opaque)
         outlet.write(dressed)
         return self._moved(len(dressed), 1)

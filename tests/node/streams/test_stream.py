@@ -1,0 +1,322 @@
+"""What a stream sends of a vbucket: markers, changes each once per snapshot, and its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwater.node.streams.stream import PHASES, Phase
+from headwater.wire.dcp import StreamFlag
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+from tests.node.streams.support import Producer, StreamDesk, told
+
+DISK, FIRST, MEMORY = 0x06, 0x05, 0x01
+
+
+def uuid(desk: StreamDesk, vb: int = 0) -> int:
+    return desk.bucket.vbuckets[vb].failover.newest.vb_uuid
+
+
+def test_nothing_follows_the_death_of_a_stream() -> None:
+    assert set(PHASES) == set(Phase)
+    assert PHASES[Phase.DEAD] == frozenset()
+
+
+def test_a_backfill_then_what_is_written_after_it(desk: StreamDesk) -> None:
+    desk.set(0, "a")
+    desk.set(0, "b")
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream()
+    assert told(reader.read()) == [("marker", 0, 2, DISK), ("mutation", 1, "a"), ("mutation", 2, "b")]
+    desk.set(0, "c")
+    desk.commit()
+    assert told(reader.read()) == [("marker", 3, 3, FIRST), ("mutation", 3, "c")]
+    desk.set(0, "d")
+    desk.set(0, "e")
+    desk.commit()
+    assert told(reader.read()) == [("marker", 4, 5, MEMORY), ("mutation", 4, "d"), ("mutation", 5, "e")]
+
+
+def test_a_stream_with_nothing_to_catch_up_on_has_no_disk_snapshot(desk: StreamDesk) -> None:
+    reader = Producer(desk)
+    reader.stream()
+    assert reader.read() == []
+    desk.set(0, "a")
+    desk.commit()
+    assert told(reader.read()) == [("marker", 0, 1, FIRST), ("mutation", 1, "a")]
+
+
+def test_what_is_not_durable_is_not_seen(desk: StreamDesk) -> None:
+    reader = Producer(desk)
+    reader.stream()
+    desk.set(0, "a")
+    assert reader.read() == []
+    desk.commit()
+    assert reader.connection.woken
+    assert told(reader.read())[-1] == ("mutation", 1, "a")
+
+
+def test_a_key_comes_once_per_snapshot_at_its_newest(desk: StreamDesk) -> None:
+    for number in range(5):
+        desk.set(0, "a", b"%d" % number)
+        desk.set(0, "b", b"%d" % number)
+    desk.delete(0, "a")
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream()
+    frames = reader.read()
+    assert told(frames) == [("marker", 0, 11, DISK), ("mutation", 10, "b"), ("deletion", 11, "a")]
+    assert frames[1].value == b"4"
+
+
+def test_a_slow_reader_sees_fewer_versions_and_the_last_of_each(desk: StreamDesk) -> None:
+    reader = Producer(desk)
+    reader.control("connection_buffer_size", "1")
+    reader.stream()
+    for number in range(3):
+        desk.set(0, "a", b"%d" % number)
+        desk.commit()
+    assert told(reader.read()) == [("marker", 0, 3, FIRST)]
+    reader.ack(44)
+    assert told(reader.read()) == [("mutation", 3, "a")]
+
+
+@pytest.mark.parametrize(("start", "snapshot", "first"), [(2, (2, 2), 2), (2, (1, 3), 1), (2, (2, 9), 2)])
+def test_the_first_marker_begins_where_the_consumers_snapshot_began(
+    desk: StreamDesk, start: int, snapshot: tuple[int, int], first: int
+) -> None:
+    for key in "abcd":
+        desk.set(0, key)
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream(
+        start_seqno=start, vb_uuid=uuid(desk), snap_start_seqno=snapshot[0], snap_end_seqno=snapshot[1], end_seqno=4
+    )
+    assert told(reader.read()) == [("marker", first, 4, DISK), ("mutation", 3, "c"), ("mutation", 4, "d"), ("end", 0)]
+
+
+def test_an_end_in_the_past_shows_the_vbucket_as_it_was_then(desk: StreamDesk) -> None:
+    for key in ("a", "b", "c", "a", "b"):
+        desk.set(0, key)
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream(end_seqno=3)
+    assert told(reader.read()) == [
+        ("marker", 0, 3, DISK),
+        ("mutation", 1, "a"),
+        ("mutation", 2, "b"),
+        ("mutation", 3, "c"),
+        ("end", 0),
+    ]
+
+
+def test_an_end_that_can_not_be_shown_any_more_takes_the_whole_snapshot_that_holds_it(desk: StreamDesk) -> None:
+    for key in ("a", "b", "a"):
+        desk.set(0, key)
+    desk.commit()
+    desk.bucket.vbuckets[0].set_state(State.REPLICA)
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream(end_seqno=1)
+    assert told(reader.read()) == [("marker", 0, 3, DISK), ("mutation", 2, "b"), ("mutation", 3, "a"), ("end", 0)]
+
+
+def test_an_end_in_the_future_is_waited_for(desk: StreamDesk) -> None:
+    desk.set(0, "a")
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream(end_seqno=2)
+    assert told(reader.read()) == [("marker", 0, 1, DISK), ("mutation", 1, "a")]
+    for key in "bcd":
+        desk.set(0, key)
+    desk.commit()
+    assert told(reader.read()) == [("marker", 2, 2, FIRST), ("mutation", 2, "b"), ("end", 0)]
+    desk.set(0, "e")
+    desk.commit()
+    assert reader.read() == []
+
+
+@pytest.mark.parametrize(("start", "last"), [(0, 0), (2, 2)])
+def test_start_and_end_alike_end_at_once(desk: StreamDesk, start: int, last: int) -> None:
+    desk.set(0, "a")
+    desk.set(0, "b")
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream(start_seqno=start, end_seqno=last, vb_uuid=uuid(desk))
+    assert told(reader.read()) == [("end", 0)]
+
+
+@pytest.mark.parametrize("flag", [StreamFlag.DISK_ONLY, StreamFlag.TO_LATEST])
+def test_disk_only_and_to_latest_end_at_what_is_durable_now(desk: StreamDesk, flag: StreamFlag) -> None:
+    desk.set(0, "a")
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream(flags=flag)
+    desk.set(0, "b")
+    desk.commit()
+    assert told(reader.read()) == [("marker", 0, 1, DISK), ("mutation", 1, "a"), ("end", 0)]
+
+
+def test_from_latest_sends_only_what_comes(desk: StreamDesk) -> None:
+    desk.set(0, "a")
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream(flags=StreamFlag.FROM_LATEST)
+    desk.set(0, "b")
+    desk.commit()
+    assert told(reader.read()) == [("marker", 1, 2, FIRST), ("mutation", 2, "b")]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"), [(State.REPLICA, 2), (State.PENDING, 2), (State.DEAD, 2)], ids=lambda value: str(value)
+)
+def test_a_change_of_state_ends_the_stream_once(desk: StreamDesk, state: State, reason: int) -> None:
+    reader = Producer(desk)
+    reader.stream()
+    desk.bucket.vbuckets[0].set_state(state)
+    assert reader.connection.woken
+    assert told(reader.read()) == [("end", reason)]
+    desk.bucket.vbuckets[0].set_state(State.ACTIVE)
+    desk.set(0, "a")
+    desk.commit()
+    assert reader.read() == []
+
+
+def test_a_rollback_ends_the_stream_with_its_own_reason(desk: StreamDesk) -> None:
+    desk.set(0, "a")
+    desk.set(0, "b")
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream()
+    reader.read()
+    desk.bucket.vbuckets[0].roll_back(1)
+    assert told(reader.read()) == [("end", 6)]
+    answer = reader.request(start_seqno=2, vb_uuid=uuid(desk))
+    assert (answer.status, answer.value) == (Status.ROLLBACK, bytes(7) + b"\1")
+
+
+def test_a_vbucket_that_is_dropped_ends_its_streams_with_state_changed(desk: StreamDesk) -> None:
+    reader = Producer(desk)
+    reader.stream()
+    desk.bucket.drop_vbucket(0)
+    desk.commit()
+    assert told(reader.read()) == [("end", 2)]
+    assert reader.request().status == Status.NOT_MY_VBUCKET
+
+
+def test_a_state_change_in_the_middle_of_a_snapshot_ends_it_there(desk: StreamDesk) -> None:
+    for key in "abc":
+        desk.set(0, key)
+    desk.commit()
+    reader = Producer(desk)
+    reader.control("connection_buffer_size", "60")
+    reader.stream()
+    assert told(reader.read()) == [("marker", 0, 3, DISK), ("mutation", 1, "a")]
+    desk.bucket.vbuckets[0].set_state(State.DEAD)
+    assert reader.read() == []
+    reader.ack(200)
+    assert told(reader.read()) == [("end", 2)]
+
+
+# --------------------------------------------------------------------------- replicas
+
+
+def test_a_replica_announces_the_snapshot_it_is_receiving_and_goes_on_inside_it(desk: StreamDesk) -> None:
+    vbucket = desk.bucket.vbuckets[0]
+    desk.set(0, "a")
+    desk.set(0, "b")
+    desk.commit()
+    vbucket.set_state(State.REPLICA)
+    vbucket.begin_snapshot(3, 6)
+    desk.set(0, "a")
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream()
+    assert told(reader.read()) == [
+        ("marker", 0, 2, DISK),
+        ("mutation", 1, "a"),
+        ("mutation", 2, "b"),
+        ("marker", 3, 6, FIRST),
+        ("mutation", 3, "a"),
+    ]
+    desk.set(0, "c", seqno=5)
+    desk.commit()
+    assert told(reader.read()) == [("mutation", 5, "c")]
+    desk.set(0, "d")
+    desk.commit()
+    assert told(reader.read()) == [("mutation", 6, "d")]
+    vbucket.begin_snapshot(7, 7)
+    desk.set(0, "e")
+    desk.commit()
+    assert told(reader.read()) == [("marker", 7, 7, MEMORY), ("mutation", 7, "e")]
+
+
+def test_a_replica_before_its_first_whole_snapshot_is_not_streamed(desk: StreamDesk) -> None:
+    vbucket = desk.bucket.vbuckets[0]
+    vbucket.set_state(State.REPLICA)
+    vbucket.begin_snapshot(1, 5)
+    desk.set(0, "a")
+    desk.commit()
+    assert Producer(desk).request().status == Status.ETMPFAIL
+
+
+def test_an_end_inside_a_snapshot_that_is_being_received_waits_for_its_end(desk: StreamDesk) -> None:
+    vbucket = desk.bucket.vbuckets[0]
+    desk.set(0, "a")
+    desk.commit()
+    vbucket.set_state(State.REPLICA)
+    vbucket.begin_snapshot(2, 3)
+    desk.set(0, "b")
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream(end_seqno=2)
+    assert told(reader.read())[-2:] == [("marker", 2, 3, FIRST), ("mutation", 2, "b")]
+    desk.set(0, "c")
+    desk.commit()
+    assert told(reader.read()) == [("mutation", 3, "c"), ("end", 0)]
+
+
+# --------------------------------------------------------------------------- deletions
+
+
+def test_deletions_are_left_out_of_a_first_backfill_on_request(desk: StreamDesk) -> None:
+    for key in "abc":
+        desk.set(0, key)
+    desk.delete(0, "a")
+    desk.delete(0, "c")
+    desk.commit()
+    reader = Producer(desk, flags=0x201)
+    reader.stream()
+    assert told(reader.read()) == [("marker", 0, 2, DISK), ("mutation", 2, "b")]
+    desk.delete(0, "b")
+    desk.commit()
+    assert told(reader.read()) == [("marker", 6, 6, FIRST), ("deletion", 6, "b")]
+
+
+def test_a_backfill_of_deletions_only_is_passed_over_in_silence(desk: StreamDesk) -> None:
+    desk.set(0, "a")
+    desk.delete(0, "a")
+    desk.commit()
+    reader = Producer(desk, flags=0x201)
+    reader.stream(end_seqno=2)
+    assert told(reader.read()) == [("end", 0)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "control", "expected", "size"),
+    [(0x01, False, "deletion", 18), (0x21, False, "deletion", 21), (0x21, True, "expiration", 20)],
+)
+def test_an_expired_document_as_the_connection_wants_it(
+    desk: StreamDesk, flags: int, control: bool, expected: str, size: int
+) -> None:
+    desk.set(0, "a")
+    desk.delete(0, "a", expired=True)
+    desk.commit()
+    reader = Producer(desk, flags=flags)
+    if control:
+        assert reader.control("enable_expiry_opcode", "true") == 0
+    reader.stream()
+    change = reader.read()[-1]
+    assert told([change]) == [(expected, 2, "a")]
+    assert len(change.extras) == size
