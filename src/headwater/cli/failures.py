@@ -57,10 +57,8 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
         return _say("stopped", 130)
     except _UsageError as error:
         return _say(_usage(error), 2)
-    except OptionError as error:
-        return _say(str(error), 2)
     except HeadwaterError as error:
-        return _say(str(error), 1)
+        return _say(str(error), 2 if isinstance(error, OptionError) else 1)
     except OSError as error:
         return _say(_system(error), 1)
     return result if isinstance(result, int) else 0

@@ -4,7 +4,7 @@
 """
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -34,3 +34,29 @@ def until_stopped() -> Iterator[None]:
         yield
     except (Stopped, KeyboardInterrupt):
         return
+
+
+@contextmanager
+def asked() -> Iterator[Callable[[], bool]]:
+    """For work that must not be torn out of a foreign call (Spark's): yields a function that tells whether to end.
+
+    It sets our handlers again whenever it is asked: PySpark puts its own in place of the one for SIGINT.
+    """
+    told: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        told.append(number)
+
+    def stop() -> bool:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not note:
+                signal.signal(number, note)
+        return bool(told)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    stop()
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

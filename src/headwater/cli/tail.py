@@ -57,6 +57,9 @@ def tail(
     Ctrl-C and SIGTERM end it with exit status 0. When the node's history turns out to have left the one printed so far
     (a failover that lost changes), tail says so and ends with status 1.
     """
+    from headwater.client import Deletion, Expiration, Mutation
+
+    about_documents = Mutation | Deletion | Expiration
     wanted = vbucket_set(vbuckets)
     show = _json_line if as_json else _line
     with until_stopped(), connect(node, user, password) as client:
@@ -68,15 +71,8 @@ def tail(
         )
         with changes:
             for change in changes:
-                kind = _kind(change)
-                if kind is not None:
-                    typer.echo(show(kind, change, keys_only))
-
-
-def _kind(change: Any) -> str | None:
-    """`mutation`, `deletion` or `expiration`; None for what is not about a document."""
-    name = type(change).__name__.lower()
-    return name if name in ("mutation", "deletion", "expiration") else None
+                if isinstance(change, about_documents):
+                    typer.echo(show(type(change).__name__.lower(), change, keys_only))
 
 
 def _line(kind: str, change: "Row", keys_only: bool) -> str:

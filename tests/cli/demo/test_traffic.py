@@ -12,7 +12,7 @@ DOCUMENTS = {f"k{number}".encode(): b'{"arr_delay":0}' for number in range(60)}
 
 def test_a_round_touches_no_key_twice() -> None:
     plan = Traffic(DOCUMENTS, Random(1)).plan(0.2)
-    assert len(plan.keys) == len(plan.stored) + len(plan.deleted) + len(plan.expiring)
+    assert len(plan.keys()) == len(plan.stored) + len(plan.deleted) + len(plan.expiring)
     assert (len(plan.stored), len(plan.deleted), len(plan.expiring)) == (12, 4, 2)
 
 

@@ -31,5 +31,5 @@ def of_table(folder: Path) -> dict[bytes, bytes]:
     """Every row of the mirror's Delta table, read with delta-rs: another implementation than the one that wrote it."""
     from deltalake import DeltaTable
 
-    table = DeltaTable(folder).to_pyarrow_table(columns=["key", "value"])
+    table: Any = DeltaTable(folder).to_pyarrow_table(columns=["key", "value"])
     return dict(zip(table.column("key").to_pylist(), table.column("value").to_pylist(), strict=True))

@@ -5,6 +5,7 @@ from its zipped CSV directly: importing the package would build five pandas fram
 """
 
 import importlib.util
+import io
 import json
 import zipfile
 from pathlib import Path
@@ -47,7 +48,7 @@ def _table(rows_max: int | None) -> Any:
         null_values=["", "NA"],
         column_types={"time_hour": pa.string()},  # JSON has no times: the text stays as it is
     )
-    table = csv.read_csv(pa.BufferReader(raw), convert_options=options)
+    table = csv.read_csv(io.BytesIO(raw), convert_options=options)
     return table if rows_max is None else table.slice(0, rows_max)
 
 

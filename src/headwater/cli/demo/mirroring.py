@@ -1,4 +1,4 @@
-"""The mirror as the demo runs it: `headwater mirror --json` in a process of its own, as a user would start it."""
+"""The mirror as the demo runs it: `headwater mirror` in a process of its own, as a user would start it."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ class MirrorProcess:
         self.batches = 0
         self._log_path = log
         self._log: IO[bytes] = log.open("wb")
-        command = [sys.executable, "-m", "headwater", "mirror", url, "--to", str(table), "--json"]
+        command = [sys.executable, "-m", "headwater", "mirror", url, "--to", str(table), "--progress", "json"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, stdin=subprocess.DEVNULL)  # noqa: S603
         reading = (self._process.stdout,)
         threading.Thread(target=self._read, args=reading, name="mirror-progress", daemon=True).start()

@@ -35,7 +35,6 @@ class Round:
         """How many changes the node will record for it; letting expire is two: the new time, then the expiration."""
         return len(self.stored) + len(self.deleted) + 2 * len(self.expiring)
 
-    @property
     def keys(self) -> set[bytes]:
         """All keys it touches."""
         return {*self.stored, *self.deleted, *self.expiring}
@@ -76,7 +75,7 @@ class Traffic:
 
     def acknowledged(self, plan: Round) -> None:
         """Remember that a round is done."""
-        for key in plan.keys & self.expected.keys():
+        for key in plan.keys() & self.expected.keys():
             self._gone[key] = self.expected.pop(key)
         for key, value in plan.stored.items():
             self._gone.pop(key, None)
@@ -108,7 +107,7 @@ async def _let_expire(url: str, keys: Iterable[bytes]) -> None:
             await asyncio.gather(*(_touch(client, key) for key in part))
 
 
-async def _touch(client: "aio.Client", key: bytes) -> None:
+async def _touch(client: "aio.AsyncClient", key: bytes) -> None:
     try:
         await client.touch(key, EXPIRY_SECONDS)
     except KeyNotFound:
