@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from headwater.client import cluster, goals
+from headwater.client import cluster, drainer
 from headwater.client.backoff import Backoff
 
 from .drivers import Aio, Blocking
@@ -21,5 +21,5 @@ def driver(request):
 def no_delay(monkeypatch):
     """Delays grow from half a millisecond: what is tested is what happens, not how long it takes."""
     quick = functools.partial(Backoff, 0.0005, 0.02)
-    monkeypatch.setattr(goals, "Backoff", quick)
+    monkeypatch.setattr(drainer, "Backoff", quick)
     monkeypatch.setattr(cluster, "Backoff", quick)

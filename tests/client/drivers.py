@@ -67,6 +67,9 @@ class Wrapped:
     def map(self) -> Any:
         return self._client.map
 
+    def vbucket_of(self, key: str) -> int:
+        return self._client.vbucket_of(key)
+
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
             result = self._runner.run(getattr(self._client, name)(*arguments, **options))

@@ -20,6 +20,7 @@ from headwater.wire.status import Status
 
 CAPTURES = Path(__file__).parent.parent / "data" / "captures"
 UUID = 0xA11CE
+BEGINNING = Position.beginning(0)
 LOG = [(UUID, 0)]
 
 
@@ -28,14 +29,14 @@ def a_drain(arena_bytes: int = 4096, **options) -> Drain:
     return Drain(Arena(value_bytes=arena_bytes, key_bytes=4096), "node:11210", **(settings | options))
 
 
-def asked(position: Position = Position(0), end_seqno: int = ENDLESS, **options) -> Drain:
+def asked(position: Position = BEGINNING, end_seqno: int = ENDLESS, **options) -> Drain:
     drain = a_drain(**options)
     drain.request(position, end_seqno, 100.0)
     drain.data_to_send()
     return drain
 
 
-def accepted(position: Position = Position(0), **options) -> Drain:
+def accepted(position: Position = BEGINNING, **options) -> Drain:
     drain = asked(position, **options)
     feed(drain, ACCEPTED)
     drain.events.clear()

@@ -80,8 +80,10 @@ class Cluster:
         while address in self._opening and self.clock() < deadline:  # another task is at it
             yield Ready((), min(deadline, self.clock() + 0.01))
         link = self._links.get(address)
-        if link is not None and link.is_open and not link.is_stale:
-            return link
+        if link is not None:
+            if link.is_open and not link.is_stale:
+                return link
+            link.close()
         link = Pipeline(address, self.clock)
         self._opening.add(address)
         try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from headwater.client.backoff import Backoff
 from headwater.client.cluster import Cluster
 from headwater.client.goals import Goal, Standing
 from headwater.client.options import DrainOptions
@@ -68,7 +69,7 @@ class Drainer:
         self.cluster, self.options, self.clock = cluster, options, cluster.clock
         self.arena = Arena(value_bytes=options.batch_bytes)
         now = self.clock()
-        self.goals = {vb: Goal(position, ends.get(vb, ENDLESS)) for vb, position in start.items()}
+        self.goals = {vb: Goal(place, ends.get(vb, ENDLESS), backoff=Backoff()) for vb, place in start.items()}
         self._homeless = {vb: Homeless(now, None) for vb in start}
         self._workers: dict[Address, Worker] = {}
         self._events: list[tuple[int, Event]] = []

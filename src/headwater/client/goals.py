@@ -37,7 +37,7 @@ class Goal:
     done: bool = False
     opened_at: float | None = None
     trouble_since: float | None = None
-    backoff: Backoff = field(default_factory=lambda: Backoff())
+    backoff: Backoff = field(default_factory=Backoff)
     _trouble_seqno: int = -1
 
     def stumble(self, now: float) -> float:

@@ -1,0 +1,110 @@
+"""Connection strings and cluster maps of every generation."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.client.routing import Address, ClusterMap, parse
+from headwater.errors import OptionError, RemoteProtocolError
+
+SOURCE = Address("10.0.0.9", 12000)
+
+
+def read(told: object) -> ClusterMap:
+    return ClusterMap.from_json(json.dumps(told).encode(), SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds", "bucket"),
+    [
+        ("couchbase://127.0.0.1", [("127.0.0.1", 11210)], "default"),
+        ("couchbase://a:1,b:2/beer", [("a", 1), ("b", 2)], "beer"),
+        ("a:1/beer", [("a", 1)], "beer"),
+        ("couchbase://[::1]:5/x?option=1", [("::1", 5)], "x"),
+    ],
+)
+def test_a_connection_string_names_nodes_and_a_bucket(text, seeds, bucket):
+    target = parse(text)
+    assert (list(target.seeds), target.bucket) == (seeds, bucket)
+
+
+@pytest.mark.parametrize("text", ["", "couchbase://", "a:x", "a:0", "a:70000", "couchbases://a", "http://a", ":5"])
+def test_a_connection_string_that_leads_nowhere_is_refused(text):
+    with pytest.raises(OptionError, match="couchbase://"):
+        parse(text)
+
+
+def test_the_golden_minimum():
+    told = {
+        "rev": 7,
+        "nodeLocator": "vbucket",
+        "nodes": [{}, {}],
+        "nodesExt": [
+            {"services": {"mgmt": 8091, "kv": 11210}, "hostname": "a"},
+            {"services": {"kv": 11212}, "thisNode": True},
+            {"services": {"kv": 1}, "hostname": "not a member yet"},
+        ],
+        "vBucketServerMap": {"numReplicas": 0, "vBucketMap": [[0], [1], [-1, 0]]},
+    }
+    found = read(told)
+    assert found.nodes == (("a", 11210), ("10.0.0.9", 11212)) and found.rev == (0, 7)
+    assert [found.owner(vb) for vb in range(4)] == [("a", 11210), ("10.0.0.9", 11212), None, None]
+
+
+def test_old_maps_list_their_servers():
+    servers = {"serverList": ["$HOST:11210", "b:11211"], "vBucketMap": [[1, 0]]}
+    assert read({"vBucketServerMap": servers}).nodes == (("10.0.0.9", 11210), ("b", 11211))
+
+
+def test_a_map_of_one_node_means_the_node_we_are_talking_to():
+    told = {"nodes": [{}], "nodesExt": [{"services": {"kv": 1}, "hostname": "unreachable"}]}
+    assert read(told | {"vBucketServerMap": {"vBucketMap": [[0]]}}).nodes == (SOURCE,)
+
+
+def test_keys_are_spread_by_the_hash_of_the_specification():
+    single = ClusterMap.single(SOURCE, 1024)
+    assert [single.vbucket_of(key) for key in (b"foo", b"bar", b"key-0000")] == [
+        115,
+        767,
+        single.vbucket_of(b"key-0000"),
+    ]
+    assert single.owner(1023) == SOURCE and single.owner(1024) is None
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [
+        {},
+        {"vBucketMap": []},
+        {"vBucketMap": [[2]]},
+        {"vBucketMap": [[-2]]},
+        {"vBucketMap": [[]]},
+        {"vBucketMap": [["x"]]},
+        {"vBucketMap": 5},
+        {"vBucketMap": [[0]] * 65537},
+        {"vBucketMap": [[0]], "serverList": [5, 6]},
+        {"vBucketMap": [[0]], "serverList": ["a", "b"]},
+    ],
+)
+def test_a_map_that_points_nowhere_is_the_nodes_fault(servers):
+    with pytest.raises(RemoteProtocolError, match=r"cluster map of 10\.0\.0\.9:12000"):
+        read({"vBucketServerMap": servers, "nodes": [{}, {}] if "serverList" not in servers else []})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["nodes", "nodesExt", "services"]), inner)
+    ),
+)
+
+
+@given(JSON, JSON, JSON)
+def test_whatever_a_node_calls_its_map_is_read_or_refused(nodes, extended, servers):
+    for told in ({"nodes": nodes, "nodesExt": extended, "vBucketServerMap": {"vBucketMap": [[0]]}}, servers, b"\xff"):
+        try:
+            ClusterMap.from_json(told if isinstance(told, bytes) else json.dumps(told).encode(), SOURCE)
+        except RemoteProtocolError:
+            continue

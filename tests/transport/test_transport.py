@@ -1,0 +1,243 @@
+"""Channels, the inbox, and the two ways to wait: one suite over both."""
+
+import asyncio
+import itertools
+import socket
+import time
+
+import pytest
+
+from headwater.errors import ConnectionLost, LocalProtocolError
+from headwater.transport import blocking
+from headwater.transport.aio import Waiters
+from headwater.transport.channel import Channel
+from headwater.transport.inbox import FRAME_BYTES_MAX, Inbox
+from headwater.transport.waiting import Ready, Resolve, Signal
+
+
+def run_blocking(steps):
+    return blocking.run(steps)
+
+
+def run_aio(steps):
+    async def main():
+        return await Waiters().run(steps)
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(params=[run_blocking, run_aio], ids=["blocking", "aio"])
+def run(request):
+    return request.param
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+@pytest.fixture
+def pair(listener):
+    channel = Channel("peer", (socket.AF_INET, listener.getsockname()))
+    accepted, _ = listener.accept()
+    with accepted:
+        yield channel, accepted
+    channel.close()
+
+
+def until_connected(channel: Channel):
+    while not channel.connected():
+        yield Ready((channel,))
+
+
+def test_a_result_passes_through_the_driver(run):
+    def steps():
+        yield Ready((), time.monotonic())
+        return 7
+
+    assert run(steps()) == 7
+
+
+def test_an_error_passes_through_the_driver(run):
+    def steps():
+        yield Ready((), time.monotonic())
+        raise ConnectionLost("peer", "gone")
+
+    with pytest.raises(ConnectionLost, match="peer: gone"):
+        run(steps())
+
+
+def test_a_deadline_wakes(run):
+    def steps():
+        begin = time.monotonic()
+        yield Ready((), begin + 0.02)
+        return time.monotonic() - begin
+
+    assert run(steps()) >= 0.019
+
+
+def test_names_are_looked_up_and_failures_are_answers(run):
+    def steps(host):
+        return (yield Resolve(host, 80))
+
+    assert (socket.AF_INET, ("127.0.0.1", 80)) in run(steps("127.0.0.1"))
+    assert isinstance(run(steps("host.invalid")), OSError)
+
+
+def test_bytes_go_both_ways_in_whatever_pieces(run, pair):
+    channel, accepted = pair
+    inbox, sent = Inbox(1024), bytes(range(256)) * 20_000
+
+    def steps():
+        yield from until_connected(channel)
+        channel.send(sent)
+        while len(inbox.unread) < 5:
+            if inbox.fill(channel) is None:
+                channel.flush()
+                if channel.wants_to_write:
+                    taken.append(accepted.recv(1 << 20))
+                yield Ready((channel,), time.monotonic() + 0.05)
+        return bytes(inbox.unread)
+
+    taken: list[bytes] = []
+    accepted.sendall(b"hello")
+    assert run(steps()) == b"hello"
+    accepted.settimeout(5)
+    while sum(map(len, taken)) < len(sent):
+        taken.append(accepted.recv(1 << 20))
+        channel.flush()
+    assert b"".join(taken) == sent and not channel.wants_to_write
+
+
+def test_a_peer_that_closes_is_a_zero(run, pair):
+    channel, accepted = pair
+    accepted.close()
+
+    def steps():
+        yield from until_connected(channel)
+        while (count := channel.receive_into(memoryview(bytearray(8)))) is None:
+            yield Ready((channel,))
+        return count
+
+    assert run(steps()) == 0
+
+
+def test_nobody_listening_is_a_lost_connection(run, listener):
+    address = listener.getsockname()
+    listener.close()
+
+    def steps():
+        channel = Channel("127.0.0.1:1", (socket.AF_INET, address))
+        yield from until_connected(channel)
+
+    with pytest.raises(ConnectionLost, match="refused"):
+        run(steps())
+
+
+def test_a_closed_channel_is_not_waited_for(run, pair):
+    channel, _ = pair
+    channel.close()
+
+    def steps():
+        yield Ready((channel,))
+        return channel.fileno()
+
+    assert run(steps()) == -1
+
+
+def test_cancelling_closes_the_steps(pair):
+    channel, _ = pair
+    ended = []
+
+    def steps():
+        try:
+            yield Ready((channel,))
+        finally:
+            ended.append(True)
+
+    async def main():
+        task = asyncio.create_task(Waiters().run(steps()))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    assert ended == [True]
+
+
+def test_a_signal_wakes_another_task():
+    signal, order = Signal(), []
+
+    def waiter():
+        yield Ready((), None, signal)
+        order.append("woken")
+
+    def waker():
+        yield Ready((), time.monotonic())
+        order.append("firing")
+        signal.fire()
+
+    async def main():
+        waiters = Waiters()
+        await asyncio.wait_for(asyncio.gather(waiters.run(waiter()), waiters.run(waker())), 5)
+
+    asyncio.run(main())
+    assert order == ["firing", "woken"]
+
+
+def test_closing_a_channel_wakes_the_task_that_waits_for_it(pair):
+    channel, _ = pair
+
+    def waiter():
+        yield Ready((channel,))
+        return "woken"
+
+    async def main():
+        waiters = Waiters()
+        task = asyncio.create_task(waiters.run(waiter()))
+        await asyncio.sleep(0.01)
+        channel.close()
+        waiters.sweep()
+        return await asyncio.wait_for(task, 5)
+
+    assert asyncio.run(main()) == "woken"
+
+
+# --------------------------------------------------------------------------- inbox
+
+
+def test_a_frame_larger_than_the_inbox_makes_it_grow_as_bytes_arrive(pair):
+    channel, accepted = pair
+    inbox, data = Inbox(64), bytes(range(250)) * 4
+    accepted.sendall(data)
+    sizes = []
+    while len(inbox.unread) < len(data):
+        inbox.fill(channel, len(data))
+        sizes.append(len(inbox._buffer))
+    assert bytes(inbox.unread) == data
+    assert all(later <= 2 * earlier for earlier, later in itertools.pairwise(sizes))
+
+
+def test_what_a_peer_announces_is_not_allocated(pair):
+    channel, accepted = pair
+    inbox = Inbox(64)
+    accepted.sendall(b"x" * 10)
+    inbox.fill(channel, FRAME_BYTES_MAX)
+    assert len(inbox._buffer) == 64
+
+
+def test_what_was_consumed_makes_room(pair):
+    channel, accepted = pair
+    inbox, got = Inbox(16), b""
+    for part in (b"0123456789", b"abcdefghij", b"ABCDEFGHIJ"):
+        accepted.sendall(part)
+        inbox.fill(channel)
+        got += bytes(inbox.unread[:-2])
+        inbox.consume(len(inbox.unread) - 2)
+    assert got + bytes(inbox.unread) == b"0123456789abcdefghijABCDEFGHIJ" and len(inbox._buffer) == 16
+
+
+def test_more_than_was_received_can_not_be_consumed():
+    with pytest.raises(LocalProtocolError):
+        Inbox(16).consume(1)
