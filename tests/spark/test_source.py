@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from pyspark.errors import PySparkException
 
 from headwater.spark.source import DcpDataSource, DcpStreamReader
 from headwater.testing.node import Node, node
+from tests.spark.histories import diverge
 
 pytestmark = pytest.mark.spark
 
@@ -28,24 +28,6 @@ def bucket() -> Iterator[Node]:
 def write(bucket: Node, keys: Iterator[str] | list[str], value: bytes = b"v") -> None:
     with bucket.client() as client:
         assert client.set_many((key, value) for key in keys) == {}
-
-
-def diverge(bucket: Node, *, kept: Callable[[], None], lost: Callable[[], None]) -> None:
-    """Two histories that part: what `kept` wrote is in both, what `lost` wrote only in the one that is gone."""
-    kept()
-    bucket.stop()
-    replica = bucket.data.with_name("replica")
-    shutil.copytree(bucket.data, replica)
-    bucket.restart()
-    lost()
-    bucket.stop()
-    shutil.rmtree(bucket.data)
-    replica.rename(bucket.data)
-    bucket.restart()
-    with bucket.client() as client:
-        for vbucket in range(4):
-            client.set_vbucket_state(vbucket, "replica")
-            client.set_vbucket_state(vbucket, "active")  # becoming active begins a branch of history
 
 
 def test_a_batch_read_counts_exactly_what_is_in_the_node(spark: Any, bucket: Node) -> None:
@@ -104,7 +86,8 @@ def test_a_lost_branch_is_announced_before_what_replaces_it(bucket: Node, drain:
         write(bucket, [f"b{i}" for i in range(40)])
         assert len(drain(bucket.url)) == 80
 
-    diverge(bucket, kept=lambda: write(bucket, [f"a{i}" for i in range(40)]), lost=lost)
+    write(bucket, [f"a{i}" for i in range(40)])
+    diverge(bucket, lost=lost)
     write(bucket, ["c"])
     rows = [row for _, row in drain(bucket.url)]
     assert {row.vbucket for row in rows if row.event == "rollback"} == set(range(4))
@@ -119,7 +102,8 @@ def test_rollback_policy_fail_ends_the_query_with_the_numbers(bucket: Node, drai
         write(bucket, [f"b{i}" for i in range(40)])
         drain(bucket.url, rollbackPolicy="fail")
 
-    diverge(bucket, kept=lambda: write(bucket, ["a"]), lost=lost)
+    write(bucket, ["a"])
+    diverge(bucket, lost=lost)
     with pytest.raises(PySparkException, match=r"vbucket 0: cannot continue from seqno \d+.*rollbackPolicy is fail"):
         drain(bucket.url, rollbackPolicy="fail")
 
