@@ -20,6 +20,8 @@ def new_uuid() -> int:
 
 
 class Listener:
+    position = 0
+
     def __init__(self) -> None:
         self.heard: list[str] = []
 

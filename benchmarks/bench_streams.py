@@ -1,0 +1,277 @@
+"""From a node's disk to a client's columns: drains of a million items, slow clients, and how soon a change is seen.
+
+A node in a process of its own, 64 vbuckets, 16-byte keys, 256-byte values; flow control on. The reference of a drain is
+a loop that does nothing but receive: another process sends it the same bytes, out of memory, in pieces of 256 KiB. Both
+take turns. The drain is repeated after every key was overwritten five times and nothing was compacted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import select
+import socket
+import statistics
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.harness import Figure, measure, publish
+from headwater import client, testing
+from headwater.wire import dcp
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.vbucket import vbucket_of
+
+ITEMS = 1_000_000
+VBUCKETS = 64
+VALUE_BYTES = 256
+WINDOW_BYTES = 10 << 20
+PIECE_BYTES = 256 << 10
+SLOW_CLIENTS = 50
+WRITERS = 50
+LATENCY_SECONDS = 3.0
+RATIO_MIN = 0.5
+RSS_MIB_MAX = 300.0
+LATENCY_MS_MAX = 5.0
+
+_SET = struct.Struct(">BBHBBHIIQQ")
+
+
+def requests(items: int, value_byte: int) -> Iterator[bytes]:
+    """Quiet sets of all keys, in pieces of about a MiB."""
+    value = bytes([value_byte]) * VALUE_BYTES
+    body = 8 + 16 + VALUE_BYTES
+    piece: list[bytes] = []
+    for number in range(items):
+        key = b"key-%012d" % number
+        head = _SET.pack(0x80, Opcode.SETQ, 16, 8, 0, vbucket_of(key, VBUCKETS), body, number & 0xFFFF_FFFF, 0, 0)
+        piece.append(head + key + value)
+        if len(piece) == 4000:
+            yield b"".join(piece)
+            piece.clear()
+    yield b"".join(piece)
+
+
+def load(node: testing.Node, items: int, value_byte: int = 0x61) -> None:
+    """Set all keys, and wait until that is acknowledged."""
+    with socket.create_connection((node.host, node.port)) as sock:
+        for piece in requests(items, value_byte):
+            sock.sendall(piece)
+        sock.sendall(Frame(0x80, Opcode.NOOP, opaque=0xFFFF_FFFF).encode())
+        answer = sock.recv(24, socket.MSG_WAITALL)
+        if Frame.decode(answer).opcode != Opcode.NOOP:
+            raise AssertionError(f"a set was refused: {Frame.decode(answer)}")
+
+
+def draining(bucket: client.Client, items: int) -> Callable[[], None]:
+    """Drain the whole bucket into columns, once."""
+
+    def run() -> None:
+        with bucket.batches(until="now", window_bytes=WINDOW_BYTES) as batches:
+            rows = sum(batch.records.num_rows for batch in batches)
+        if rows != items:
+            raise AssertionError(f"{items} items are stored, {rows} arrived")
+
+    return run
+
+
+def _send(listener: socket.socket, size: int) -> None:
+    """The other process of the reference: send so many bytes to whoever connects, for ever."""
+    piece = memoryview(bytes(PIECE_BYTES))
+    while True:
+        sock, _ = listener.accept()
+        with sock, contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            for at in range(0, size, PIECE_BYTES):
+                sock.sendall(piece[: size - at])
+
+
+@contextlib.contextmanager
+def receiving(size: int) -> Iterator[Callable[[], None]]:
+    """A loop that receives `size` bytes and does nothing with them."""
+    memory = memoryview(bytearray(PIECE_BYTES))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = multiprocessing.get_context("fork").Process(target=_send, args=(listener, size), daemon=True)
+        sender.start()
+        address = listener.getsockname()
+
+        def run() -> None:
+            with socket.create_connection(address) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+                left = size
+                while left:
+                    left -= sock.recv_into(memory)
+
+        try:
+            yield run
+        finally:
+            sender.terminate()
+            sender.join()
+
+
+def drain(node: testing.Node, name: str) -> Figure:
+    """Rate of a drain beside that of receiving alone."""
+    with node.client() as bucket, receiving(ITEMS * (24 + 31 + 16 + VALUE_BYTES)) as bare:
+        return measure(
+            name,
+            unit="M items/s",
+            amount=ITEMS / 1e6,
+            ours=draining(bucket, ITEMS),
+            reference=("only receiving the same bytes", bare),
+            repetitions=5,
+        )
+
+
+# --------------------------------------------------------------------------- slow clients
+
+
+class Reader:
+    """A DCP connection by hand: opens streams of all vbuckets, and reads when told to."""
+
+    def __init__(self, node: testing.Node, name: str, window_bytes: int = 0) -> None:
+        self.sock = socket.create_connection((node.host, node.port))
+        self.sock.sendall(dcp.Open(key=name.encode(), flags=dcp.OpenFlag.PRODUCER).encode())
+        if window_bytes:
+            key, value = b"connection_buffer_size", str(window_bytes).encode()
+            self.sock.sendall(dcp.Control(key=key, value=value).encode())
+
+    def stream(self, vbucket: int, end_seqno: int = 0xFFFF_FFFF_FFFF_FFFF) -> None:
+        """Ask for one vbucket, from the beginning."""
+        request = dcp.StreamRequest(
+            vbucket=vbucket,
+            opaque=vbucket,
+            start_seqno=0,
+            end_seqno=end_seqno,
+            snap_start_seqno=0,
+            snap_end_seqno=0,
+        )
+        self.sock.sendall(request.encode())
+
+    def close(self) -> None:
+        """Hang up."""
+        self.sock.close()
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of a process that is its own: pages of files can be given back at any time."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    return sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssShmem")) / 1024
+
+
+def whole_rss_mib(pid: int) -> float:
+    """Resident memory of a process, pages of mapped files included."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / (1 << 20)
+
+
+def slow_clients(node: testing.Node) -> None:
+    """Fifty clients ask for everything and read nothing, then a little at a time."""
+    resting = rss_mib(node.pid), whole_rss_mib(node.pid)
+    readers = [Reader(node, f"slow-{number}") for number in range(SLOW_CLIENTS)]
+    for reader in readers:
+        for vbucket in range(VBUCKETS):
+            reader.stream(vbucket)
+    peak = list(resting)
+    end = time.monotonic() + 8
+    while time.monotonic() < end:
+        readable, _, _ = select.select([reader.sock for reader in readers], [], [], 0.1)
+        for sock in readable[:10]:
+            sock.recv(16 << 10)
+        peak = [max(peak[0], rss_mib(node.pid)), max(peak[1], whole_rss_mib(node.pid))]
+    for reader in readers:
+        reader.close()
+    over = peak[1] - resting[1]
+    publish(
+        Figure(f"{SLOW_CLIENTS} slow clients: RSS over resting, own pages", "MiB", peak[0] - resting[0], 0, peak[0])
+    )
+    publish(Figure(f"{SLOW_CLIENTS} slow clients: RSS over resting, all pages", "MiB", over, resting[1], peak[1]))
+    print(f"  target at most {RSS_MIB_MAX:g}: {'met' if over <= RSS_MIB_MAX else 'MISSED'}")
+
+
+# --------------------------------------------------------------------------- latency
+
+
+def _write(host: str, port: int, number: int, seconds: float) -> None:
+    """One writer: sets one document at a time; the value is the time before it was sent."""
+    end = time.monotonic() + seconds
+    key = b"latency-%08d" % number
+    vbucket = vbucket_of(key, VBUCKETS)
+    with socket.create_connection((host, port)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while time.monotonic() < end:
+            value = struct.pack(">d", time.monotonic())
+            sock.sendall(Frame(0x80, Opcode.SET, key, bytes(8), value, vbucket=vbucket).encode())
+            sock.recv(24, socket.MSG_WAITALL)
+
+
+def _writers(host: str, port: int, seconds: float) -> None:
+    """All writers in one process: a connection each, one request in flight on each."""
+    socks = {}
+    for number in range(WRITERS):
+        sock = socket.create_connection((host, port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        key = b"latency-%08d" % number
+        socks[sock] = (key, vbucket_of(key, VBUCKETS))
+    poll = select.epoll()
+    by_number = {sock.fileno(): sock for sock in socks}
+    for number in by_number:
+        poll.register(number, select.EPOLLIN)
+
+    def send(sock: socket.socket) -> None:
+        key, vbucket = socks[sock]
+        value = struct.pack(">d", time.monotonic())
+        sock.send(Frame(0x80, Opcode.SET, key, bytes(8), value, vbucket=vbucket).encode())
+
+    end = time.monotonic() + seconds
+    for sock in socks:
+        send(sock)
+    while time.monotonic() < end:
+        for number, _ in poll.poll(0.1):
+            by_number[number].recv(4096)
+            send(by_number[number])
+
+
+def latency(node: testing.Node) -> None:
+    """From before a set is sent until its change is read off an open stream, in another process."""
+    taken = []
+    with node.client() as bucket:
+        writer = multiprocessing.get_context("fork").Process(
+            target=_writers, args=(node.host, node.port, LATENCY_SECONDS), daemon=True
+        )
+        with bucket.batches(start="now", max_wait_seconds=0.5, window_bytes=WINDOW_BYTES) as batches:
+            writer.start()
+            end = time.monotonic() + LATENCY_SECONDS
+            for batch in batches:
+                now = time.monotonic()
+                values = b"".join(value for value in batch.records.column("value").to_pylist() if len(value) == 8)
+                taken.extend((now - np.frombuffer(values, ">f8")).tolist())
+                if now > end:
+                    break
+        writer.join()
+    median = statistics.median(taken) * 1000
+    figure = Figure(
+        f"a change of one of {WRITERS} connections until it is on an open stream, median",
+        "ms",
+        median,
+        min(taken) * 1000,
+        float(np.percentile(taken, 99)) * 1000,
+    )
+    publish(figure)
+    print(f"  {len(taken)} changes; target below {LATENCY_MS_MAX:g}: {'met' if median < LATENCY_MS_MAX else 'MISSED'}")
+
+
+def main() -> None:
+    """Drains, slow clients, latency; then drains once more after overwriting everything five times."""
+    with testing.node(vbuckets=VBUCKETS) as node:
+        load(node, ITEMS)
+        drain(node, "drain of 1 M items, 256 B values")
+        latency(node)
+    with testing.node(vbuckets=VBUCKETS) as node:
+        load(node, ITEMS)
+        slow_clients(node)
+        for value_byte in range(5):
+            load(node, ITEMS, 0x62 + value_byte)
+        drain(node, "the same after five overwrites")
