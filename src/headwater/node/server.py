@@ -197,8 +197,8 @@ class Server:
     def _admit(self, sock: socket.socket, peer: str) -> None:
         if len(self.connections) >= self._connections_max():
             self.rejected += 1
-            sock.close()
             self.warn(peer, f"refused: {len(self.connections)} connections are open, the limit")
+            sock.close()
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

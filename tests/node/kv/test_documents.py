@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from headwater.node.kv.documents import absolute_expiry
@@ -176,8 +178,6 @@ def test_vbuckets_that_are_not_active_here_refuse(talk: Talk) -> None:
 
 
 def test_a_pending_vbucket_parks_the_request_until_its_state_changes(talk: Talk) -> None:
-    import asyncio
-
     async def story() -> None:
         other = talk.desk.session()
         assert other.one(0x3D, extras=b"\3").status == 0

@@ -1,0 +1,120 @@
+"""`headwater serve` as a process: its one line, its stop, and what kill -9 leaves."""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from struct import unpack_from
+from threading import Thread
+
+import pytest
+
+from headwater import testing
+from headwater.wire.header import Frame
+from tests.node.wire import Client
+
+
+def failover_log(client: Client, vb: int) -> list[tuple[int, int]]:
+    value = client.ask(0x96, vbucket=vb).value
+    return [unpack_from(">QQ", value, at) for at in range(0, len(value), 16)]
+
+
+def test_a_graceful_stop_answers_what_it_took_and_history_goes_on() -> None:
+    with testing.node(vbuckets=4) as node:
+        with Client(node.port) as client:
+            client.send(Frame(0x80, 1, b"k", bytes(8), b"last").encode())
+            assert client.read() is not None
+            before = failover_log(client, 0)
+            assert node.stop() == 0
+            assert client.read() is None
+        node.start()
+        with Client(node.port) as client:
+            assert client.ask(0, key=b"k").value == b"last" and failover_log(client, 0) == before
+
+
+def test_every_unclean_stop_begins_a_branch_at_the_high_seqno() -> None:
+    with testing.node(vbuckets=2) as node:
+        for turn in range(1, 3):
+            with Client(node.port) as client:
+                assert client.ask(1, key=b"%d" % turn, extras=bytes(8)).status == 0
+            node.kill()
+            node.start()
+            with Client(node.port) as client:
+                log = failover_log(client, 0)
+                assert len(log) == turn + 1 and log[0][1] == turn
+
+
+class Writer(Thread):
+    """Writes numbered values until the connection dies; knows which were acknowledged."""
+
+    def __init__(self, port: int, name: bytes, vb: int, rng: random.Random) -> None:
+        super().__init__()
+        self.client = Client(port)
+        self.key, self.vb, self.rng = name, vb, rng
+        self.acknowledged = self.sent = 0
+
+    def run(self) -> None:
+        with suppress(OSError, AssertionError), self.client as client:
+            while True:
+                burst = self.rng.randrange(1, 200)
+                numbers = range(self.sent + 1, self.sent + 1 + burst)
+                quiet = [Frame(0x80, 0x11, self.key, bytes(8), b"%d" % n, vbucket=self.vb).encode() for n in numbers]
+                self.sent += burst
+                client.send(b"".join(quiet) + Frame(0x80, 0x0A).encode())
+                assert client.read() is not None
+                self.acknowledged = self.sent
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_9_loses_nothing_that_was_acknowledged_and_invents_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    with testing.node(vbuckets=4) as node:
+        for _ in range(3):
+            writers = [Writer(node.port, b"w%d" % vb, vb, random.Random(rng.random())) for vb in range(4)]
+            with Client(node.port) as client:
+                start = [int(client.ask(0, key=writer.key, vbucket=writer.vb).value or b"0") for writer in writers]
+            for writer, at in zip(writers, start, strict=True):
+                writer.sent = writer.acknowledged = at
+                writer.start()
+            enough = rng.randrange(200, 5000)
+            while sum(writer.acknowledged for writer in writers) - sum(start) < enough:
+                writers[0].join(0.001)
+            node.kill()
+            for writer in writers:
+                writer.join()
+            node.start()
+            with Client(node.port) as client:
+                for writer in writers:
+                    found = int(client.ask(0, key=writer.key, vbucket=writer.vb).value or b"0")
+                    assert writer.acknowledged <= found <= writer.sent
+
+
+def test_what_can_not_start_says_so_in_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for arguments, told in (
+            (["--port", str(port), "--data", "/proc/nowhere"], "/proc/nowhere"),
+            (["--vbuckets", "5"], "a power of two"),
+            (["--nonsense", "1"], "--nonsense"),
+        ):
+            command = [sys.executable, "-m", "headwater", "serve", *arguments]
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+            assert done.returncode in (1, 2) and told in done.stderr and "Traceback" not in done.stderr
+            assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    with testing.node(vbuckets=1) as first, pytest.raises(testing.NodeError, match="Address already in use"):
+        other = testing.Node(first.data.with_name("other"), {"vbuckets": 1})
+        other.port = first.port
+        other.start()
+
+
+def test_a_store_that_another_process_has_open_is_named() -> None:
+    with testing.node(vbuckets=1) as first, pytest.raises(testing.NodeError, match="has this store open"):
+        testing.Node(first.data, {"vbuckets": 1}).start()

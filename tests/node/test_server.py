@@ -1,0 +1,195 @@
+"""A real node on a real socket: pipelines, limits, liars, and many clients."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from struct import pack
+from threading import Thread
+
+import pytest
+
+from headwater import testing
+from headwater.wire.header import Frame
+from tests.node.wire import Client
+
+NOOP = Frame(0x80, 0x0A, opaque=9).encode()
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[testing.Node]:
+    with testing.node(vbuckets=16) as running:
+        yield running
+
+
+def test_a_pipeline_is_answered_in_order(node: testing.Node) -> None:
+    """SETQ ok + SETQ wrong vbucket + NOOP in one write, byte for byte as the reference server answers."""
+    with Client(node.port) as client:
+        client.send(
+            bytes.fromhex("80110002080000000000000b000000070000000000000000000000000000000071317680")
+            + bytes.fromhex("110002080003e80000000b0000000800000000000000000000000000000000713276")
+            + bytes.fromhex("800a00000000000000000000000000090000000000000000")
+        )
+        assert [frame.encode().hex() for frame in (client.read(), client.read()) if frame] == [
+            "811100000000000700000000000000080000000000000000",
+            "810a00000000000000000000000000090000000000000000",
+        ]
+
+
+def test_one_byte_at_a_time_is_as_good_as_all_at_once(node: testing.Node) -> None:
+    with Client(node.port) as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in Frame(0x80, 1, b"slow", bytes(8), b"value", vbucket=1).encode() + NOOP:
+            client.send(bytes([byte]))
+        assert (client.read() or NOOP).opcode == 1 and (client.read() or NOOP).opcode == 0x0A  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "0x47, which is no magic"),
+        (b"\x00" * 24, "0x00, which is no magic"),
+        (pack(">BBHBBHIIQ", 0x80, 0, 10, 8, 0, 0, 5, 0, 0), "do not fit into a body of 5"),
+        (pack(">BBHBBHIIQ", 0x80, 1, 1, 8, 0, 0, (30 << 20) + 1, 0, 0), "31457281"),
+        (pack(">BBHBBHIIQ", 0x80, 1, 1, 8, 0, 0, 0xFFFF_FFFF, 0, 0), "4294967295"),
+        (pack(">BBHBBHIIQ", 0x08, 1, 0xFF01, 8, 0, 0, 20, 0, 0), "do not fit into a body of 20"),
+    ],
+)
+def test_garbage_and_lying_lengths_close_with_a_line_that_names_peer_and_cause(
+    node: testing.Node, data: bytes, cause: str
+) -> None:
+    with Client(node.port) as client:
+        peer = "{}:{}".format(*client.socket.getsockname())
+        client.send(NOOP + data)
+        assert (client.read() or Frame(0x80, 0)).opcode == 0x0A
+        assert client.read() is None
+    assert any(peer in line and cause in line for line in node.log.splitlines())
+
+
+def test_a_claim_without_bytes_costs_nothing_and_blocks_nobody(node: testing.Node) -> None:
+    before = resident(node)
+    with ExitStack() as stack:
+        for _ in range(40):
+            liar = stack.enter_context(Client(node.port))
+            liar.send(pack(">BBHBBHIIQ", 0x80, 1, 1, 8, 0, 0, 29 << 20, 0, 0) + b"x" * 100)
+        assert stack.enter_context(Client(node.port)).ask(0x0A).status == 0
+        assert resident(node) < before + (64 << 20)
+
+
+def resident(node: testing.Node) -> int:
+    """Bytes of memory the node's process really uses."""
+    return int(Path(f"/proc/{node.pid}/statm").read_text().split()[1]) * 4096
+
+
+def test_a_frame_that_comes_in_many_pieces_and_a_large_value(node: testing.Node) -> None:
+    value = random.Random(1).randbytes(20 << 20)
+    with Client(node.port) as client:
+        assert client.ask(1, key=b"large", extras=bytes(8), value=value, vbucket=2).status == 0
+        assert client.ask(0, key=b"large", vbucket=2).value == value
+
+
+def test_more_than_an_arena_of_answers_comes_back_whole(node: testing.Node) -> None:
+    with Client(node.port) as client:
+        client.ask(1, key=b"k", extras=bytes(8), value=b"v" * 1000, vbucket=3)
+        sender = Thread(target=client.send, args=(Frame(0x80, 0, b"k", vbucket=3).encode() * 20_000 + NOOP,))
+        sender.start()
+        answers = 0
+        while (frame := client.read()) is not None and frame.opcode == 0:
+            assert len(frame.value) == 1000
+            answers += 1
+        sender.join()
+        assert answers == 20_000
+
+
+def test_pipelined_quiet_sets_are_all_there_after_the_noop(node: testing.Node) -> None:
+    count = 50_000
+    with Client(node.port) as client:
+        client.send(
+            b"".join(
+                Frame(0x80, 0x11, b"bulk-%d" % number, bytes(8), b"%d" % number, vbucket=number % 16).encode()
+                for number in range(count)
+            )
+            + NOOP
+        )
+        assert (client.read() or Frame(0x80, 0)).opcode == 0x0A
+        for number in range(0, count, 997):
+            assert client.ask(0, key=b"bulk-%d" % number, vbucket=number % 16).value == b"%d" % number
+
+
+def test_fifty_clients_one_request_at_a_time(node: testing.Node) -> None:
+    def work(number: int) -> None:
+        with Client(node.port) as client:
+            for turn in range(20):
+                key, value = b"c%d" % number, b"%d-%d" % (number, turn)
+                assert client.ask(1, key=key, extras=bytes(8), value=value, vbucket=number % 16).status == 0
+                assert client.ask(0, key=key, vbucket=number % 16).value == value
+        done.append(number)
+
+    done: list[int] = []
+    threads = [Thread(target=work, args=(number,)) for number in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == list(range(50))
+
+
+def test_whoever_only_sends_and_then_half_closes_gets_every_answer(node: testing.Node) -> None:
+    with Client(node.port) as client:
+        client.send(Frame(0x80, 1, b"half", bytes(8), b"v").encode() + NOOP)
+        client.socket.shutdown(socket.SHUT_WR)
+        assert [frame.opcode for frame in (client.read(), client.read()) if frame] == [1, 0x0A]
+        assert client.read() is None
+
+
+def test_one_connection_too_many_is_closed_at_once() -> None:
+    with testing.node(vbuckets=1, connections_max=3) as node, ExitStack() as stack:
+        clients = [stack.enter_context(Client(node.port)) for _ in range(3)]
+        assert all(client.ask(0x0A).status == 0 for client in clients)
+        with Client(node.port) as late:
+            assert late.read() is None
+        assert "3 connections are open, the limit" in node.log
+        clients[0].socket.close()
+        found = False
+        while not found:
+            with Client(node.port) as again, suppress(OSError):
+                again.send(NOOP)
+                found = again.read() is not None
+        assert all(client.ask(0x0A).status == 0 for client in clients[1:])
+
+
+def test_the_idle_are_closed_where_that_is_configured() -> None:
+    with testing.node(vbuckets=1, idle_seconds=1) as node, Client(node.port) as client:
+        assert client.ask(0x0A).status == 0
+        assert client.read() is None
+        assert "said nothing for" in node.log
+
+
+def test_users_are_asked_for_their_password(tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("users") / "users"
+    file.write_text("ann:secret\n")
+    file.chmod(0o600)
+    with testing.node(vbuckets=1, users_file=file) as node, Client(node.port) as client:
+        assert client.ask(0, key=b"k").status == 0x24
+        assert client.ask(0x21, key=b"PLAIN", value=b"\0ann\0wrong").status == 0x20
+        assert client.ask(0x21, key=b"PLAIN", value=b"\0ann\0secret").status == 0
+        assert client.ask(0, key=b"k").status == 1
+        assert "secret" not in node.log
+
+
+def test_a_pipelined_bootstrap_is_answered_in_order(node: testing.Node) -> None:
+    with Client(node.port) as client:
+        frames = [
+            Frame(0x80, 0x1F, b"sdk", value=bytes.fromhex("00080007000b000a0004"), opaque=1),
+            Frame(0x80, 0xFE, value=b"\0\2", opaque=2),
+            Frame(0x80, 0x20, opaque=3),
+            Frame(0x80, 0x21, b"PLAIN", value=b"\0u\0p", opaque=4),
+            Frame(0x80, 0x89, b"default", opaque=5),
+            Frame(0x80, 0xB5, opaque=6),
+        ]
+        client.send(b"".join(frame.encode() for frame in frames))
+        answers = [client.read() for _ in frames]
+        assert [(answer.opaque, answer.status) for answer in answers if answer] == [(n, 0) for n in range(1, 7)]

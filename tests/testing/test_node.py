@@ -1,0 +1,37 @@
+"""The node in a process of its own."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from headwater import testing
+from headwater.wire.opcodes import Opcode
+from tests.node.wire import Client
+
+
+def test_a_node_starts_stops_and_starts_again_on_the_same_port_and_data() -> None:
+    with testing.node(vbuckets=4) as node:
+        port = node.port
+        assert node.address == f"127.0.0.1:{port}" and node.is_running
+        with Client(port) as client:
+            assert client.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"v").status == 0
+        assert node.stop() == 0 and not node.is_running
+        node.start()
+        assert node.port == port
+        with Client(port) as client:
+            assert client.ask(Opcode.GET, key=b"k").value == b"v"
+        node.kill()
+        node.restart()
+        with Client(port) as client:
+            assert client.ask(Opcode.GET, key=b"k").value == b"v"
+        pid, data = node.pid, node.data
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, signal.SIG_DFL)
+    assert not Path(data).exists()
+
+
+def test_a_node_that_can_not_start_shows_its_log() -> None:
+    with pytest.raises(testing.NodeError, match="a power of two"), testing.node(vbuckets=3):
+        pass
