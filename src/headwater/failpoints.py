@@ -38,6 +38,13 @@ FAILPOINTS = {
     "recover.cut": "the torn end is cut, the manifest of this start is not written",
     "rollback.staged": "a rollback is staged and indexed, not written",
     "drop.staged": "the drop of a vbucket is staged, not written",
+    "takeover.pending_sent": "a vbucket is being handed over: the consumer was asked to become pending",
+    "takeover.pending_acked": "the consumer is pending, the vbucket is still active here",
+    "takeover.dead": "the vbucket is dead here, and that is staged; the rest of its changes is not sent",
+    "takeover.active_sent": "all is sent, the consumer was asked to become active",
+    "takeover.active_acked": "the consumer is active, the stream is not ended",
+    "replica.marker": "a snapshot that a replica receives was announced, and that is staged",
+    "replica.state": "the producer of a replica has set its state, and that is staged; it was not answered",
 }
 
 

@@ -72,7 +72,7 @@ def _judge(table: Table, frame: Any, end: Any) -> Any:
 
 
 @inline_kernel
-def _store(out: Any, frame: Any, length: Any, now: Any) -> Any:
+def as_logged(out: Any, frame: Any, length: Any, now: Any) -> Any:
     """Copy a frame in the form of the log; returns its length there."""
     if U(load8(frame + _FOUR)) != _V1:
         copy(out, frame, length)
@@ -114,7 +114,7 @@ def ingest(
             return GROW, np.int64(at - base), np.int64(fill), frames, vb
         place = location(U(slot), fill)
         frame = frame_at(segments, place)
-        fill = fill + _store(frame, at, length, U(now))
+        fill = fill + as_logged(frame, at, length, U(now))
         key, key_length = key_address(frame), U(load16(frame + _TWO))
         hashed = key_hash(table, vb, key, key_length)
         into, old = find(table, vb, segments, key, key_length, hashed)

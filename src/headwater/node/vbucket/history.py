@@ -1,0 +1,65 @@
+"""Which seqnos of a vbucket ended a consistent state, so that a rollback finds a place to return to.
+
+What was received from a producer is a consistent state at the ends of its snapshots only: inside one, a version at or
+below some seqno may never have been sent because a newer one of the same snapshot had replaced it (dcp 9: "so that the
+state is exactly a snapshot end at or below that seqno"). What this node wrote itself is consistent at every seqno. So
+history is a list of ranges, each seqno of which is such a place; a single snapshot end is a range of one.
+
+The list is kept with the vbucket's record, so it is short: of many ranges those far back thin out, and a rollback there
+goes a little further than it had to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+RANGES_MAX = 16
+"""Enough for a branch and, far back, an end for about every halving of the distance."""
+
+
+class ConsistentSeqnos:
+    """Ascending ranges [first, last] of seqnos to which the vbucket can be taken back; 0, the empty state, is implied.
+
+    Args:
+        ranges: as `ranges` gave them.
+    """
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._ranges = [(int(first), int(last)) for first, last in ranges]
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """All of them, to be kept."""
+        return tuple(self._ranges)
+
+    def note(self, first: int, last: int | None = None) -> None:
+        """What is held is (or was, at each seqno of the range) a consistent state; above all ranges so far, or in the
+        last one."""
+        last = first if last is None else last
+        if self._ranges and first <= self._ranges[-1][1] + 1:
+            first, last = self._ranges[-1][0], max(last, self._ranges.pop()[1])
+        if last:
+            self._ranges.append((first, last))
+        if len(self._ranges) > RANGES_MAX:
+            self._thin_out()
+
+    def at_or_below(self, seqno: int) -> int:
+        """The newest place at or below `seqno`; 0 if there is none."""
+        for first, last in reversed(self._ranges):
+            if first <= seqno:
+                return min(seqno, last)
+        return 0
+
+    def cut(self, seqno: int) -> None:
+        """Everything above `seqno` was given up."""
+        self._ranges = [(first, min(last, seqno)) for first, last in self._ranges if first <= seqno]
+
+    def _thin_out(self) -> None:
+        """Forget the range that leaves the smallest hole, measured by how far back it lies."""
+        newest = self._ranges[-1][1]
+
+        def hole(at: int) -> float:
+            before = self._ranges[at - 1][1] if at else 0
+            return (self._ranges[at + 1][0] - before) / (newest - before)
+
+        del self._ranges[min(range(len(self._ranges) - 1), key=hole)]
