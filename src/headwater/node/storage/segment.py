@@ -13,10 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from headwater.errors import CorruptStore
 from headwater.kernels.guard import register
@@ -80,13 +81,18 @@ class Segment:
         self.path = path
         self.header = header
         self.file: File | None = file
-        self.memory: np.ndarray[Any, np.dtype[np.uint8]] = file.map()
+        self.memory = self._allowed(file.map())
         self.end = HEADER_BYTES
         self.reserved = HEADER_BYTES
         self.slot = UNREGISTERED
         self.batches = 0
+
+    @staticmethod
+    def _allowed(memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Kernels may read this (they ask only in the debug build)."""
         if debugging():
-            register(self.memory)
+            register(memory)
+        return memory
 
     @classmethod
     def create(cls, disk: Disk, folder: Path, header: SegmentHeader, size: int, reserve: int) -> Segment:
@@ -127,7 +133,7 @@ class Segment:
         """Nothing more is written: cut the file at its last batch. OSError when that fails, which does no harm."""
         try:
             self.writable().truncate(self.end)
-            self.memory = self.memory[: self.end]
+            self.memory = self._allowed(self.memory[: self.end])
         finally:
             self.close()
 
