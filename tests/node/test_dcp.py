@@ -1,0 +1,243 @@
+"""DCP against a real node on a real socket: every rollback vector by name, live streams, crashes, names."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from headwater import testing
+from headwater.kernels import index
+from headwater.node.storage.records import VBucketRecord
+from headwater.node.storage.store import Store
+from headwater.protocol.failover import decode_log
+from headwater.testing.node import Node
+from headwater.wire import dcp
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+from tests.node.wire import Client
+
+VECTORS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "data" / "failover_vectors.json").read_text(encoding="utf-8")
+)
+# What a consumer says of its purge seqno and its collections stands in the value, which needs Collections.
+NEEDS_VALUE = {"F36", "F37", "F38", "F39", "F40"}
+PURGED_UP_TO = 100  # F41: "ignore purged tombstones", so there must be some
+NAMES = count()
+U64 = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Consumer(Client):
+    """A DCP client by hand."""
+
+    def __init__(self, port: int, name: str = "", flags: int = 1, features: tuple[int, ...] = (0x07,)) -> None:
+        super().__init__(port)
+        self.name = name or f"test-{next(NAMES)}"
+        self.ask(Opcode.HELLO, value=b"".join(code.to_bytes(2) for code in features))
+        answer = self.ask(Opcode.DCP_OPEN, key=self.name.encode(), extras=bytes(4) + flags.to_bytes(4))
+        assert answer.status == Status.SUCCESS
+
+    def __enter__(self) -> Self:
+        return self
+
+    def request(self, vbucket: int, **numbers: int) -> Frame:
+        """The answer to a stream request."""
+        numbers = {"start_seqno": 0, "opaque": 7} | numbers
+        start = numbers["start_seqno"]
+        numbers = {"snap_start_seqno": start, "snap_end_seqno": start} | numbers
+        self.send(dcp.StreamRequest(vbucket=vbucket, **numbers).encode())  # type: ignore[arg-type]
+        answer = self.read()
+        assert answer is not None
+        return answer
+
+    def until(self, opcode: int) -> list[Frame]:
+        """Frames up to and with the first of this opcode."""
+        found: list[Frame] = []
+        while not found or found[-1].opcode != opcode:
+            frame = self.read()
+            assert frame is not None, f"hung up after {found}"
+            found.append(frame)
+        return found
+
+
+def set_value(client: Client, vbucket: int, key: bytes, value: bytes = b"v") -> None:
+    assert client.ask(Opcode.SET, key=key, extras=bytes(8), value=value, vbucket=vbucket).status == 0
+
+
+def set_state(client: Client, vbucket: int, state: State) -> None:
+    assert client.ask(Opcode.SET_VBUCKET, extras=bytes([state]), vbucket=vbucket).status == 0
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with testing.node(vbuckets=8) as running:
+        yield running
+
+
+# --------------------------------------------------------------------------- rollback
+
+
+def stage(store: Store, vb: int, vector: dict[str, Any]) -> None:
+    """Make the vbucket of a vector: its failover table, its purge seqno, and one change at its high seqno."""
+    table = tuple((entry["vb_uuid"], entry["seqno"]) for entry in vector["table"])
+    purged = PURGED_UP_TO if vector["id"] == "F41" else vector["purge_seqno"]
+    store.stage_mutation(vb, b"key", b"value", seqno=vector["high_seqno"], cas=1, rev_seqno=1)
+    store.table[vb, index.PURGE] = purged
+    store.stage_record(vb, VBucketRecord(state=State.ACTIVE, failover=table))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node whose vbucket n is that of vector n."""
+    folder = tmp_path_factory.mktemp("vectors") / "data"
+    store = Store.open(folder, vbuckets=64)
+    for vb, vector in enumerate(VECTORS):
+        stage(store, vb, vector)
+    store.close(clean=True)
+    running = Node(folder, {"vbuckets": 64})
+    running.start()
+    yield running
+    running.kill()
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: f"{vector['id']} {vector['description']}")
+def test_on_the_wire_the_rollback_decision_of(prepared: Node, vector: dict[str, Any]) -> None:
+    flags = dcp.StreamFlag.STRICT_VB_UUID if vector["strict"] else dcp.StreamFlag(0)
+    if vector["id"] == "F41":
+        flags |= dcp.StreamFlag.IGNORE_PURGED_TOMBSTONES
+    numbers = ("start_seqno", "end_seqno", "vb_uuid", "snap_start_seqno", "snap_end_seqno")
+    request = dcp.StreamRequest(
+        vbucket=VECTORS.index(vector),
+        opaque=9,
+        flags=int(flags),
+        value=b'{"purge_seqno":"100"}' if vector["id"] in NEEDS_VALUE else b"",
+        **{name: vector[name] for name in numbers},
+    )
+    with Consumer(prepared.port) as consumer:
+        consumer.send(request.encode())
+        answer = consumer.read()
+    assert answer is not None
+    if vector["id"] in NEEDS_VALUE:
+        assert answer.status == Status.EINVAL
+    else:
+        assert spoken(answer, vector["table"]) == vector["expected"]
+
+
+def spoken(answer: Frame, table: list[dict[str, int]]) -> str:
+    assert (answer.extras, answer.key) == (b"", b"")
+    if answer.status == Status.ROLLBACK:
+        return f"ROLLBACK {struct.unpack('>Q', answer.value)[0]}"
+    if answer.status == Status.SUCCESS:
+        assert decode_log(answer.value) == [(entry["vb_uuid"], entry["seqno"]) for entry in table]
+        return "OK"
+    return Status(answer.status).name
+
+
+# --------------------------------------------------------------------------- streams
+
+
+def test_a_live_stream_in_the_bytes_of_the_wire(node: Node) -> None:
+    with Client(node.port) as writer, Consumer(node.port) as consumer:
+        answer = consumer.request(0, opaque=0xD000000B)
+        assert decode_log(answer.value)[0].seqno == 0
+        set_value(writer, 0, b"live1", b"one")
+        marker, mutation = consumer.until(Opcode.DCP_MUTATION)
+        assert marker.encode().hex() == (
+            "805600001400000000000014d000000b0000000000000000" + "0000000000000000" + "0000000000000001" + "00000005"
+        )
+        assert (mutation.key, mutation.value, mutation.opaque) == (b"live1", b"one", 0xD000000B)
+        assert mutation.extras.hex().startswith("0000000000000001" + "0000000000000001")
+        assert writer.ask(Opcode.DELETE, key=b"live1").status == 0
+        marker, deletion = consumer.until(Opcode.DCP_DELETION)
+        assert marker.extras.hex() == "0000000000000002" + "0000000000000002" + "00000001"
+        assert deletion.extras.hex() == "0000000000000002" + "0000000000000002" + "0000"
+
+
+def test_a_change_of_state_ends_the_stream_and_begins_a_branch(node: Node) -> None:
+    with Client(node.port) as admin, Consumer(node.port) as consumer:
+        set_value(admin, 1, b"a")
+        before = decode_log(consumer.request(1).value)
+        consumer.until(Opcode.DCP_MUTATION)
+        set_state(admin, 1, State.REPLICA)
+        (end,) = consumer.until(Opcode.DCP_STREAM_END)
+        assert int.from_bytes(end.extras) == dcp.EndReason.STATE_CHANGED
+        set_state(admin, 1, State.ACTIVE)
+        after = decode_log(consumer.request(1).value)
+        assert (after[1:], after[0].seqno) == (before, 1)
+
+
+def test_a_vbucket_that_is_deleted_ends_its_streams_and_comes_back_empty(node: Node) -> None:
+    with Client(node.port) as admin, Consumer(node.port) as consumer:
+        set_value(admin, 2, b"a")
+        old = decode_log(consumer.request(2).value)[0].vb_uuid
+        consumer.until(Opcode.DCP_MUTATION)
+        assert admin.ask(Opcode.DEL_VBUCKET, vbucket=2).status == 0
+        (end,) = consumer.until(Opcode.DCP_STREAM_END)
+        assert int.from_bytes(end.extras) == dcp.EndReason.STATE_CHANGED
+        set_state(admin, 2, State.ACTIVE)
+        assert consumer.request(2, start_seqno=1, vb_uuid=old).status == Status.ROLLBACK
+        consumer.send(
+            dcp.StreamRequest(vbucket=2, start_seqno=0, end_seqno=0, snap_start_seqno=0, snap_end_seqno=0).encode()
+        )
+        assert [frame.opcode for frame in consumer.until(Opcode.DCP_STREAM_END)] == [
+            Opcode.DCP_STREAM_REQ,
+            Opcode.DCP_STREAM_END,
+        ]
+
+
+def test_the_older_connection_of_a_name_is_hung_up_on(node: Node) -> None:
+    with Consumer(node.port, "twice") as older, Consumer(node.port, "twice") as newer:
+        assert older.read() is None
+        assert newer.request(3).status == Status.SUCCESS
+
+
+def test_open_controls_and_stream_in_one_segment_are_answered_in_order(node: Node) -> None:
+    with Client(node.port) as client:
+        set_value(client, 4, b"a")
+        client.send(
+            Frame(0x80, Opcode.DCP_OPEN, b"one-segment", bytes(7) + b"\1", opaque=1).encode()
+            + dcp.Control(key=b"connection_buffer_size", value=b"1000000", opaque=2).encode()
+            + dcp.Control(key=b"no_such_key", value=b"1", opaque=3).encode()
+            + Frame(0x80, Opcode.NOOP, opaque=4).encode()
+            + dcp.StreamRequest(
+                vbucket=4, opaque=5, start_seqno=0, end_seqno=1, snap_start_seqno=0, snap_end_seqno=0
+            ).encode()
+        )
+        seen = [frame for frame in (client.read() for _ in range(8)) if frame is not None]
+    assert [(frame.opaque, frame.status if frame.is_response else None) for frame in seen] == [
+        (1, 0),
+        (2, 0),
+        (3, Status.EINVAL),
+        (4, 0),
+        (5, 0),
+        (5, None),
+        (5, None),
+        (5, None),
+    ]
+
+
+def test_after_a_crash_the_old_branch_is_remembered_and_all_is_there(tmp_path: Path) -> None:
+    running = Node(tmp_path / "data", {"vbuckets": 4})
+    running.start()
+    with Client(running.port) as writer, Consumer(running.port) as consumer:
+        for number in range(20):
+            set_value(writer, 0, b"k%d" % number)
+        uuid = decode_log(consumer.request(0).value)[0].vb_uuid
+    running.kill()
+    running.restart()
+    try:
+        with Consumer(running.port) as consumer:
+            log = decode_log(consumer.request(0, start_seqno=20, vb_uuid=uuid).value)
+            assert (log[0].seqno, log[1]) == (20, (uuid, 0))
+        with Consumer(running.port) as consumer:
+            consumer.request(0, end_seqno=20)
+            assert len(consumer.until(Opcode.DCP_STREAM_END)) == 22
+    finally:
+        running.kill()
