@@ -8,7 +8,7 @@ a vbucket,
 * documents that the lost branch had overwritten or deleted must come back as they were at s. The table no longer has
   them, and neither have the changes above s that the source replays. So the vbucket is read once more, from 0 to s.
 
-All of it is one MERGE: no reader of the table sees neither or both histories. docs/decisions/0014 tells what else was
+All of it is one MERGE: no reader of the table sees neither or both histories. docs/decisions/0022 tells what else was
 tried.
 """
 

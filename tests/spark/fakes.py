@@ -1,0 +1,105 @@
+"""A client that answers from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from headwater.errors import RollbackRequired
+from headwater.kernels.columns import SCHEMA
+from headwater.protocol.failover import Claim, Rollback, decide
+
+
+class FakeVbucket:
+    """Versions by seqno, and the failover log; newest first, as nodes tell it."""
+
+    def __init__(self, log: tuple[tuple[int, int], ...], seqnos: range, purge: int = 0) -> None:
+        self.log, self.seqnos, self.purge = log, seqnos, purge
+
+    @property
+    def high(self) -> int:
+        return self.seqnos[-1] if self.seqnos else 0
+
+
+class FakeClient:
+    """What the planner and a task use of a client. `before` is called with each question's name."""
+
+    def __init__(self, vbuckets: Mapping[int, FakeVbucket], nodes: int = 1) -> None:
+        self.vbuckets, self.asked, self.closed = dict(vbuckets), [], 0
+        self.map = SimpleNamespace(nodes=("node",) * nodes)
+        self.before: Callable[[str], None] = lambda question: None
+        self.asked: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def _ask(self, question: str) -> None:
+        self.asked.append(question)
+        self.before(question)
+
+    def seqnos(self) -> dict[int, int]:
+        self._ask("seqnos")
+        return {vb: vbucket.high for vb, vbucket in self.vbuckets.items()}
+
+    def stats(self, group: str) -> dict[str, str]:
+        self._ask("stats")
+        told = {f"vb_{vb}:uuid": str(vbucket.log[0][0]) for vb, vbucket in self.vbuckets.items()}
+        return told | {f"vb_{vb}:purge_seqno": str(vbucket.purge) for vb, vbucket in self.vbuckets.items()}
+
+    def failover_log(self, vb: int) -> list[tuple[int, int]]:
+        self._ask(f"log {vb}")
+        return list(self.vbuckets[vb].log)
+
+    def batches(self, start: Mapping[int, Any], *, until: Mapping[int, int], **options: Any) -> FakeBatches:
+        self._ask("batches")
+        return FakeBatches(self, start, until)
+
+
+class FakeBatches:
+    """One batch a vbucket; a vbucket that has less than was asked for keeps silent after it."""
+
+    def __init__(self, client: FakeClient, start: Mapping[int, Any], until: Mapping[int, int]) -> None:
+        self._client, self._start, self._until = client, start, until
+        self.positions = dict(start)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.asked.append("closed")
+
+    def __iter__(self) -> Iterator[Any]:
+        logs = {vb: self._client.vbuckets[vb].log for vb in self._start}
+        waiting = False
+        for vb, position in self._start.items():
+            vbucket, end = self._client.vbuckets[vb], self._until[vb]
+            claim = Claim(
+                position.seqno,
+                max(end, position.seqno),
+                position.vb_uuid,
+                position.snapshot_start,
+                position.snapshot_end,
+            )
+            decision = decide(claim, vbucket.log, vbucket.high, purge_seqno=vbucket.purge)
+            if isinstance(decision, Rollback):
+                raise RollbackRequired(vb, position.seqno, decision.seqno, decision.reason)
+            waiting |= end > vbucket.high
+            seqnos = [seqno for seqno in vbucket.seqnos if position.seqno < seqno]
+            ended = () if end > vbucket.high else (SimpleNamespace(vbucket=vb, reason=0),)
+            yield SimpleNamespace(records=_records(vb, seqnos), failover_logs=logs, ended=ended)
+        while waiting:
+            yield SimpleNamespace(records=_records(0, []), failover_logs=logs, ended=())
+
+
+def _records(vb: int, seqnos: list[int]) -> pa.RecordBatch:
+    blank = {field.name: b"" if field.type == pa.binary() else 0 for field in SCHEMA} | {"opcode": 0x57}
+    return pa.RecordBatch.from_pylist([blank | {"vbucket": vb, "seqno": seqno} for seqno in seqnos], schema=SCHEMA)

@@ -1,0 +1,109 @@
+import pytest
+
+from headwater.errors import ConnectionLost, KeyNotFound, TemporaryFailure
+from headwater.spark.history import History
+from headwater.spark.nodes import Nodes, patiently
+from headwater.spark.options import Settings, parse
+from tests.spark.fakes import FakeClient, FakeVbucket
+
+URL = "couchbase://h/b"
+OLD, NEW = ((0xA, 0),), ((0xB, 7), (0xA, 0))
+
+
+def settings(**options: str) -> Settings:
+    return parse({"url": URL, "retrySeconds": "0", **options}, streaming=True)
+
+
+def test_an_observation_is_seqno_log_and_purge_seqno_of_each_vbucket() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 10)), 5: FakeVbucket(NEW, range(1, 9), purge=4)})
+    assert Nodes(settings(), lambda _: client).observe() == {0: History(OLD, 9), 5: History(NEW, 8, 4)}
+
+
+def test_only_the_wanted_vbuckets_are_looked_at() -> None:
+    client = FakeClient({vb: FakeVbucket(OLD, range(1, 3)) for vb in range(4)})
+    assert list(Nodes(settings(vbuckets="1-2"), lambda _: client).observe()) == [1, 2]
+
+
+def test_logs_that_are_known_are_not_asked_for_again() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 10))})
+    nodes = Nodes(settings(), lambda _: client)
+    nodes.observe()
+    client.asked.clear()
+    nodes.observe()
+    assert client.asked == ["seqnos", "stats"]
+
+
+def test_of_several_nodes_every_log_is_asked_for_as_statistics_tell_of_replicas_too() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 10))}, nodes=2)
+    nodes = Nodes(settings(), lambda _: client)
+    nodes.observe()
+    client.asked.clear()
+    nodes.observe()
+    assert client.asked == ["seqnos", "stats", "log 0"]
+
+
+def test_a_failover_between_the_questions_is_noticed() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 10))})
+    nodes = Nodes(settings(), lambda _: client)
+    nodes.observe()
+
+    def fail_over(question: str) -> None:
+        if question == "stats":
+            client.vbuckets[0] = FakeVbucket(NEW, range(1, 8))
+
+    client.before = fail_over  # the seqno 9 that was just told belongs to a history that is gone
+    assert nodes.observe() == {0: History(NEW, 7)}
+
+
+def test_a_vbucket_that_moved_away_asks_for_a_fresh_map() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 3)), 1: FakeVbucket(OLD, range(1, 3))})
+    nodes = Nodes(settings(), lambda _: client)
+    nodes.observe()
+    del client.vbuckets[1]
+    assert list(nodes.observe()) == [0]
+    assert client.closed == 1
+
+
+class Clock:
+    """Time passes by sleeping only."""
+
+    def __init__(self) -> None:
+        self.now, self.naps = 0.0, list[float]()
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.now += seconds
+
+
+def test_what_may_pass_is_tried_again_with_growing_pauses() -> None:
+    clock, failures = Clock(), [ConnectionLost("h", "refused"), TemporaryFailure("warming up")]
+
+    def attempt() -> str:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    assert patiently(attempt, 10, clock=lambda: clock.now, sleep=clock.sleep) == "done"
+    assert clock.naps == [0.1, 0.2]
+
+
+def test_patience_ends_with_the_last_error() -> None:
+    clock = Clock()
+
+    def attempt() -> None:
+        raise ConnectionLost("h:1", f"refused at {clock.now:g}")
+
+    with pytest.raises(ConnectionLost, match=r"refused at 3\.1"):
+        patiently(attempt, 3.5, clock=lambda: clock.now, sleep=clock.sleep)
+    assert clock.now <= 3.5
+
+
+def test_what_does_not_pass_is_raised_at_once() -> None:
+    clock = Clock()
+
+    def attempt() -> None:
+        raise KeyNotFound("bucket")
+
+    with pytest.raises(KeyNotFound):
+        patiently(attempt, 10, clock=lambda: clock.now, sleep=clock.sleep)
+    assert clock.naps == []

@@ -1,0 +1,71 @@
+import pytest
+
+from headwater.errors import RollbackRequired
+from headwater.protocol.position import Position
+from headwater.spark.options import parse
+from headwater.spark.planner import Range
+from headwater.spark.reader import claim, read
+from headwater.spark.schema import COLUMNS
+from tests.spark.fakes import FakeClient, FakeVbucket
+
+SETTINGS = parse({"url": "couchbase://h/b", "retrySeconds": "0"}, streaming=True)
+OLD, NEW = ((0xA, 0),), ((0xB, 7), (0xA, 0))
+
+
+def rows(client: FakeClient, *parts: Range) -> list[tuple[int, str, int]]:
+    """What a task yields, as (vbucket, event, seqno)."""
+    batches = list(read(SETTINGS, tuple(COLUMNS), parts, lambda _: client))
+    return [(row["vbucket"], row["event"], row["seqno"]) for batch in batches for row in batch.to_pylist()]
+
+
+def mutations(vb: int, seqnos: range) -> list[tuple[int, str, int]]:
+    return [(vb, "mutation", seqno) for seqno in seqnos]
+
+
+def test_a_task_reads_its_ranges_and_no_further() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 20)), 1: FakeVbucket(OLD, range(1, 20))})
+    read_rows = rows(client, Range(0, 0xA, 0, 5, 19), Range(1, 0xA, 10, 12, 19))
+    assert read_rows == mutations(0, range(1, 6)) + mutations(1, range(11, 13))
+    assert client.closed == 1
+
+
+def test_rollback_rows_come_first() -> None:
+    client = FakeClient({0: FakeVbucket(NEW, range(1, 10))})
+    assert rows(client, Range(0, 0xB, 4, 9, 9, rollback=True))[:2] == [(0, "rollback", 4), (0, "mutation", 5)]
+
+
+def test_a_rollback_to_nothing_needs_no_node() -> None:
+    assert rows(FakeClient({}), Range(0, 0xB, 0, 0, 0, rollback=True)) == [(0, "rollback", 0)]
+
+
+def test_a_range_of_a_lost_branch_yields_nothing_and_the_others_go_on() -> None:
+    client = FakeClient({0: FakeVbucket(NEW, range(1, 10)), 1: FakeVbucket(OLD, range(1, 10))})
+    assert rows(client, Range(0, 0xA, 5, 9, 9), Range(1, 0xA, 5, 9, 9)) == mutations(1, range(6, 10))
+
+
+def test_an_end_that_will_never_come_is_not_waited_for() -> None:
+    """From the beginning every history is accepted: that this is another shows in its log only."""
+    client = FakeClient({0: FakeVbucket(((0xC, 2), (0xA, 0)), range(1, 4))})
+    assert rows(client, Range(0, 0xA, 0, 9, 9)) == mutations(0, range(1, 3))
+
+
+def test_a_range_that_was_purged_meanwhile_is_left_to_the_planner() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 10), purge=6)})
+    assert rows(client, Range(0, 0xA, 5, 9, 9)) == []
+
+
+def test_a_refusal_that_nothing_explains_is_an_error() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 10))})
+
+    def refuse(question: str) -> None:
+        if question == "batches":
+            raise RollbackRequired(0, 5, 0, "because")
+
+    client.before = refuse
+    with pytest.raises(RollbackRequired, match="because"):
+        rows(client, Range(0, 0xA, 5, 9, 9))
+
+
+def test_the_claim_is_checked_up_to_what_the_planner_had_seen() -> None:
+    assert claim(Range(0, 0xA, 5, 9, 12)) == Position(0, 0xA, 5, 4, 12)
+    assert claim(Range(0, 0xA, 0, 9, 12)) == Position.beginning(0)
