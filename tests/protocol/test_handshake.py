@@ -106,7 +106,7 @@ def test_half_a_feature_is_a_broken_answer():
 
 
 def test_the_connection_is_opened_and_controls_go_one_at_a_time():
-    opening = Opening("me", 0x21, (("a", "1"),), (("b", "2"), ("c", "3")))
+    opening = Opening("me", 0x21, required=(("a", "1"),), optional=(("b", "2"), ("c", "3")))
     lines = [
         (Op.DCP_OPEN, (b"me", b""), 0, b""),
         (Op.DCP_CONTROL, (b"a", b"1"), 0, b""),
@@ -122,10 +122,18 @@ def test_the_open_of_the_specification():
     assert asked.encode().hex() == expected
 
 
+def test_flags_that_an_old_server_does_not_know_are_left_out():
+    opening = open_producer(Opening("me", 0x01, 0x20))
+    asked = next(opening)
+    assert asked.extras == bytes(7) + b"\x21"
+    asked = opening.send(response(asked, Status.EINVAL))
+    assert asked.extras == bytes(7) + b"\x01"
+
+
 def test_a_required_control_that_is_refused_ends_the_handshake():
     lines = [(Op.DCP_OPEN, None, 0, b""), (Op.DCP_CONTROL, None, Status.EINVAL, b"")]
     with pytest.raises(InvalidArguments, match="a=1"):
-        converse(open_producer(Opening("me", 1, (("a", "1"),))), lines)
+        converse(open_producer(Opening("me", 1, required=(("a", "1"),))), lines)
 
 
 def test_the_answer_to_another_question_is_refused():

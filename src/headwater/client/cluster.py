@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from headwater.client.backoff import Backoff
 from headwater.client.pipeline import Pipeline, lost_write
 from headwater.client.routing import Address, ClusterMap, Target
-from headwater.errors import ConnectionLost, NotMyVbucket, OptionError, StatusError, TransportError
+from headwater.errors import ConnectionLost, LocalProtocolError, NotMyVbucket, OptionError, StatusError, TransportError
 from headwater.protocol.handshake import Login, refused, request
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.header import Frame
@@ -52,6 +52,13 @@ class Cluster:
         self._map: ClusterMap | None = None
         self._links: dict[Address, Pipeline] = {}
         self._opening: set[Address] = set()
+        self._closed = False
+
+    def twin(self) -> Cluster:
+        """Return a cluster with the same settings and map, and connections of its own."""
+        made = Cluster(self.settings)
+        made._map = self._map
+        return made
 
     @property
     def map(self) -> ClusterMap:
@@ -65,7 +72,8 @@ class Cluster:
         return self._map
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, for good."""
+        self._closed = True
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -76,6 +84,8 @@ class Cluster:
 
     def link(self, address: Address) -> Steps[Pipeline]:
         """Return an open connection to a node, made now if there is none."""
+        if self._closed:
+            raise LocalProtocolError("this client was closed; connect again")
         deadline = self.clock() + self.settings.connect_timeout_seconds
         while address in self._opening and self.clock() < deadline:  # another task is at it
             yield Ready((), min(deadline, self.clock() + 0.01))

@@ -39,6 +39,8 @@ from headwater.transport.waiting import Ready, Steps
 from headwater.wire.dcp import EndReason
 from headwater.wire.status import Status
 
+LINGER_BYTES_MIN = 32 * 1024
+LINGER_SECONDS = 0.001
 FINAL = frozenset({EndReason.OK, EndReason.FILTER_EMPTY})
 
 
@@ -77,6 +79,7 @@ class Drainer:
         self._failure: HeadwaterError | None = None
         self._bounded = all(goal.end_seqno != ENDLESS for goal in self.goals.values())
         self._moved_at = self._waited_since = self._left_at = now
+        self._linger_until: float | None = None
         self._last_error: HeadwaterError | None = None
         # Replaced, never changed: batches that were handed out keep theirs.
         self._resting: Mapping[int, Position] = dict(start)
@@ -84,12 +87,13 @@ class Drainer:
         self._steward = Task(self._house())
 
     def close(self) -> None:
-        """Close all connections; positions stay readable."""
+        """Close all connections, those of the cluster included; positions stay readable."""
         self._steward.close()
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
         self._homeless.clear()
+        self.cluster.close()
 
     # ------------------------------------------------------------------ running
 
@@ -105,7 +109,10 @@ class Drainer:
         while True:
             yield from self._run_workers()
             if self.arena.rows or self._events:
-                return self._hand_out()
+                if not self._worth_waiting():
+                    return self._hand_out()
+                yield self._next_wait()
+                continue
             if self._failure is not None:
                 failure = self._failure
                 self.close()
@@ -117,6 +124,19 @@ class Drainer:
             if self._gave_up(now):
                 return self._hand_out()
             yield self._next_wait()
+
+    def _worth_waiting(self) -> bool:
+        """Whether more is about to come: in a bulk transfer, full batches cost less than many small ones.
+
+        A trickle is handed out at once; a batch of some size that is not half full waits for a millisecond.
+        """
+        if not LINGER_BYTES_MIN <= self.arena.bytes < self.options.batch_bytes // 2 or self._failure is not None:
+            self._linger_until = None
+            return False
+        now = self.clock()
+        if self._linger_until is None:
+            self._linger_until = now + LINGER_SECONDS
+        return now < self._linger_until
 
     def _forget_callers_time(self, seconds: float) -> None:
         """How long the caller took over a batch says nothing about the nodes."""
@@ -130,7 +150,7 @@ class Drainer:
         """Run every worker until it waits or the arena is full, and find homes for the homeless."""
         busy = True
         while busy and self._failure is None:
-            busy = yield from self._steward.step()
+            busy = (yield from self._steward.step()) if self._homeless else False
             for address, worker in list(self._workers.items()):
                 busy |= yield from self._run(address, worker)
 
@@ -174,11 +194,12 @@ class Drainer:
             moments.append(self._waited_since + self.options.max_wait_seconds)
         if self._bounded and self.options.patience_seconds is not None and self._workers:
             moments.append(self._moved_at + self.options.patience_seconds)
+        moments.append(self._linger_until)
         channels = tuple(channel for wait in waits for channel in wait.channels)
         return Ready(channels, min((moment for moment in moments if moment is not None), default=None))
 
     def _hand_out(self) -> Handout:
-        self._left_at = self.clock()
+        self._left_at, self._linger_until = self.clock(), None
         if self.arena.rows or self._events:
             self._moved_at, self._last_error = self._left_at, None
         parts = [worker.standing() for worker in self._workers.values() if worker.drain]

@@ -40,7 +40,7 @@ def plan(
     # A vbucket that has no active copy at the moment has no "now"; it ends where it begins, once it can be asked.
     missing = 0 if until == "now" else ENDLESS
     name = options.name or f"headwater-{secrets.token_hex(6)}"
-    return Drainer(cluster, begin, {vb: ends.get(vb, missing) for vb in chosen}, replace(options, name=name))
+    return Drainer(cluster.twin(), begin, {vb: ends.get(vb, missing) for vb in chosen}, replace(options, name=name))
 
 
 def _chosen(cluster: Cluster, start: Start, vbuckets: Iterable[int] | None) -> list[int]:

@@ -141,7 +141,8 @@ class Worker(Task):
         inbox = self._link.inbox
         while True:
             now = self._cluster.clock()
-            self._ask(drain, now)
+            if self.todo or drain.wants_to_send:
+                self._ask(drain, now)
             if drain.full or len(inbox.unread) >= drain.needed:
                 inbox.consume(drain.receive(inbox.unread, now))
                 yield Ready() if drain.full else AGAIN
@@ -152,7 +153,7 @@ class Worker(Task):
             if count is None:
                 drain.tick(now)
                 self._link.channel.send(drain.data_to_send())
-                self._link.channel.flush()
+                self._link.channel.flush()  # what did not fit before
                 yield Ready((self._link.channel,), drain.deadline)
 
     def _ask(self, drain: Drain, now: float) -> None:
@@ -184,7 +185,7 @@ class Worker(Task):
 
 def opening(options: DrainOptions) -> Opening:
     """Return what to open and negotiate for these options."""
-    flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
+    flags = OpenFlag.PRODUCER
     if options.xattrs:
         flags |= OpenFlag.INCLUDE_XATTRS
     if options.no_value:
@@ -192,9 +193,9 @@ def opening(options: DrainOptions) -> Opening:
     controls = [("enable_noop", "true"), ("set_noop_interval", f"{options.noop_interval_seconds:g}")]
     if options.window_bytes:
         controls.append(("connection_buffer_size", str(options.window_bytes)))
-    # Needs the delete times asked for above; where it is refused, what ran out arrives as a deletion (dcp.md 4).
+    # Needs the delete times asked for below; where it is refused, what ran out arrives as a deletion (dcp.md 4).
     controls.append(("enable_expiry_opcode", "true"))
-    return Opening(options.name, flags, optional=tuple(controls))
+    return Opening(options.name, flags, OpenFlag.INCLUDE_DELETE_TIMES, optional=tuple(controls))
 
 
 def silence_seconds(accepted: frozenset[str], interval_seconds: float) -> float | None:

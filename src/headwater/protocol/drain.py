@@ -189,6 +189,11 @@ class Drain:
             raise PeerSilent(f"{self.peer}, stream request for vbucket {oldest.vbucket}", now - oldest.asked_at)
         self._acknowledge(now)
 
+    @property
+    def wants_to_send(self) -> bool:
+        """Whether `data_to_send` has something."""
+        return bool(self._outgoing)
+
     def data_to_send(self) -> bytes:
         """Return what must go out now, and forget it."""
         data = b"".join(self._outgoing)

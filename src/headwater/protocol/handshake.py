@@ -165,6 +165,10 @@ def choose(allowed: Sequence[str], offered: Iterable[str]) -> str:
     raise OptionError("mechanisms", ", ".join(allowed), f"among those the server offers: {', '.join(sorted(known))}")
 
 
+def _open(name: str, flags: int) -> Frame:
+    return request(Opcode.DCP_OPEN, name.encode(), extras=_OPEN.pack(0, flags))
+
+
 @dataclass(frozen=True, slots=True)
 class Opening:
     """A DCP connection to be opened, the peer being the producer.
@@ -172,12 +176,14 @@ class Opening:
     Args:
         name: unique among the connections of the bucket: a second one of the same name ends the first (dcp.md 2.1).
         flags: of DCP_OPEN.
+        optional_flags: flags that a server may not know; left out if it refuses them.
         required: controls that must succeed, as (key, value), in the order to send them.
         optional: controls that may be refused; a refusal means "feature absent" (dcp.md 4).
     """
 
     name: str
     flags: int
+    optional_flags: int = 0
     required: tuple[tuple[str, str], ...] = ()
     optional: tuple[tuple[str, str], ...] = ()
 
@@ -188,8 +194,9 @@ def open_producer(opening: Opening) -> Conversation[frozenset[str]]:
     Raises:
         StatusError: the open or a required control was refused.
     """
-    extras = _OPEN.pack(0, opening.flags)
-    answer = yield request(Opcode.DCP_OPEN, opening.name.encode(), extras=extras)
+    answer = yield _open(opening.name, opening.flags | opening.optional_flags)
+    if answer.status == Status.EINVAL and opening.optional_flags:
+        answer = yield _open(opening.name, opening.flags)
     if answer.status:
         raise refused(f'open the DCP connection "{opening.name}"', answer)
     accepted = []
