@@ -97,6 +97,20 @@ class StreamTable:
         held = (snapshot_start, snapshot_end) if snapshot_start < seqno else (seqno, seqno)
         self.rows[vbucket, :7] = (StreamState.OPEN, opaque, seqno, snapshot_start, snapshot_end, *held)
 
+    def enter(self, vbucket: int, start: int, end: int) -> None:
+        """A snapshot was announced on an open stream, and found to be in order."""
+        row = self.rows[vbucket]
+        row[STATE], row[START], row[END] = StreamState.IN_SNAPSHOT, start, end
+
+    def is_open(self, vbucket: int) -> bool:
+        """Whether the stream takes changes, or will once a snapshot is announced."""
+        return int(self.rows[vbucket, STATE]) in (StreamState.OPEN, StreamState.IN_SNAPSHOT)
+
+    def takes(self, vbucket: int, seqno: int) -> bool:
+        """Whether a seqno lies in the announced snapshot."""
+        row = self.rows[vbucket]
+        return int(row[STATE]) == StreamState.IN_SNAPSHOT and int(row[START]) <= seqno <= int(row[END])
+
     def drop(self, vbucket: int) -> None:
         """Count and drop whatever still arrives for a stream that we asked to close; its position stays as it is."""
         self.rows[vbucket, STATE] = StreamState.DROPPING

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 ACK_SHARE = 0.2
 ACK_SECONDS_MAX = 5.0
 ACK_BYTES_MAX = 0xFFFF_FFFF
+SMALL_ACK_BYTES = 50_000
+"""A consumer may also acknowledge as soon as it owes so much (dcp.md 7, small clients)."""
 
 
 @dataclass(slots=True)
@@ -21,6 +23,7 @@ class ConsumerWindow:
 
     Attributes:
         window_bytes: `connection_buffer_size`; 0 when flow control is off, then nothing is ever owed.
+        owed_bytes_max: acknowledge as soon as more than this is owed; None: only the share of the window counts.
         received_bytes, processed_bytes, acknowledged_bytes: since the connection was opened.
     """
 
@@ -28,6 +31,7 @@ class ConsumerWindow:
     received_bytes: int = 0
     processed_bytes: int = 0
     acknowledged_bytes: int = 0
+    owed_bytes_max: int | None = None
     _owed_since: float | None = None
 
     def receive(self, size_bytes: int) -> None:
@@ -54,7 +58,9 @@ class ConsumerWindow:
         """Return how many bytes to acknowledge now, 0 for not yet; what is returned counts as acknowledged."""
         owed = min(self.owed_bytes, ACK_BYTES_MAX)
         late = self._owed_since is not None and now >= self._owed_since + ACK_SECONDS_MAX
-        if not owed or not (late or owed > self.window_bytes * ACK_SHARE):
+        share = self.window_bytes * ACK_SHARE
+        bearable = share if self.owed_bytes_max is None else min(share, self.owed_bytes_max)
+        if not owed or not (late or owed > bearable):
             return 0
         self.acknowledged_bytes += owed
         self._owed_since = now if self.owed_bytes else None

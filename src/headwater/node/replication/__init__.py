@@ -1,0 +1,1 @@
+"""Following another node: the consumer's session, the inbound streams of replicas, dialling a producer."""

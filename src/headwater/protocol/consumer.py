@@ -1,0 +1,491 @@
+"""The consumer node's end of a DCP connection, after OPEN: frames in, events out, answers and requests to send.
+
+The same object serves both ways a node comes to follow another: a mover that speaks ADD_STREAM on the socket over which
+the producer's frames arrive, and a connection this node opened itself. Changes that are plainly right never pass
+through here, a kernel takes them (kernels/apply.py) and shares the table of streams; their owner reports their bytes
+(`counted`). Everything else comes one frame at a time to `receive_frame`:
+
+    ADD_STREAM -> StreamWanted, add() -> controls, one at a time -> PositionNeeded, ask() -> STREAM_REQ
+    its answer -> Opened | Refused | RollbackNeeded, ask() again; ADD_STREAM is answered only then (dcp 2.2)
+
+A message that does not fit its stream is answered with the error of dcp 9 and changes nothing; one that no consumer may
+get ends the connection. Answers are collected for `data_to_send`; the owner holds them back until what they tell of is
+durable. Source: dcp 1, 2, 3, 6, 7, 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headwater.errors import BadMessage, RemoteProtocolError
+from headwater.kernels.follow import COUNTED_OPCODES
+from headwater.kernels.tracker import LAST, StreamTable
+from headwater.protocol.consumer_changes import CHANGES, check_change, read_marker
+from headwater.protocol.consumer_events import (
+    Advanced,
+    Changed,
+    Ended,
+    Event,
+    Marked,
+    Opened,
+    PositionNeeded,
+    Refused,
+    RollbackNeeded,
+    StateWanted,
+    StreamWanted,
+)
+from headwater.protocol.consumer_stream import ConsumerStream, PassiveState, Step
+from headwater.protocol.controls import Negotiated
+from headwater.protocol.negotiation import NOOP, V7_CODES, WINDOW, Negotiation, wanted_controls
+from headwater.protocol.noop import IDLE_TIMEOUT_SECONDS, INTERVAL_SECONDS_DEFAULT
+from headwater.protocol.position import ENDLESS, Position
+from headwater.protocol.producer_events import NotDcp, PeerGone
+from headwater.protocol.stream_answer import read_failover_log, read_rollback, told
+from headwater.protocol.window import SMALL_ACK_BYTES, ConsumerWindow
+from headwater.wire import dcp
+from headwater.wire.dcp import SnapshotFlag, StreamFlag
+from headwater.wire.header import FLEXIBLE, Frame, response
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status, name_of, without_xerror
+from headwater.wire.vbucket import State
+
+WINDOW_BYTES_DEFAULT = 10 << 20
+ROLLBACKS_MAX = 64
+"""A producer that sends us back more often than that for one stream is not going to accept."""
+_FLAGS_KNOWN = sum(StreamFlag)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """What a connection asks of its producer.
+
+    Attributes:
+        window_bytes: of flow control. noop_interval_seconds: how often the producer is to show that it lives.
+        idle_seconds: without any message for so long, it is taken for dead (dcp 6).
+        deleted_user_xattrs: users' xattrs in tombstones are kept.
+        takes_movers: ADD_STREAM is served; not on a connection that this node opened.
+    """
+
+    window_bytes: int = WINDOW_BYTES_DEFAULT
+    noop_interval_seconds: float = INTERVAL_SECONDS_DEFAULT
+    idle_seconds: float = IDLE_TIMEOUT_SECONDS
+    deleted_user_xattrs: bool = False
+    takes_movers: bool = True
+
+
+class Consumer:
+    """One connection on which this node consumes.
+
+    Args:
+        negotiated: what HELLO and OPEN settled.
+        settings: what to ask of the producer.
+        now: seconds of a monotonic clock, as in every later call.
+
+    Attributes:
+        streams: those that live, by vbucket. table: the same for the kernel, which judges changes by it.
+        window: bytes received, processed, acknowledged.
+
+    `receive_frame` raises RemoteProtocolError when the only answer is to hang up.
+    """
+
+    def __init__(self, negotiated: Negotiated, settings: ConsumerSettings, now: float) -> None:
+        self.negotiated = negotiated
+        self.settings = settings
+        self.table = StreamTable()
+        self.streams: dict[int, ConsumerStream] = {}
+        self.window = ConsumerWindow(0, owed_bytes_max=SMALL_ACK_BYTES)
+        self.heard_at = now
+        self._opaque = 0
+        self._asked: dict[int, ConsumerStream | None] = {}  # by opaque; None: nobody waits for the answer any more
+        self._acks: dict[int, ConsumerStream] = {}  # by vbucket: markers to be answered
+        self._out = bytearray()
+        wanted = wanted_controls(
+            window_bytes=settings.window_bytes,
+            noop_interval_seconds=settings.noop_interval_seconds,
+            deleted_user_xattrs=settings.deleted_user_xattrs,
+        )
+        self._negotiation = Negotiation(wanted, self._next_opaque)
+
+    # --- input ------------------------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `tick`; None for never."""
+        idle = self.heard_at + self.settings.idle_seconds if NOOP in self._negotiation.accepted else None
+        moments = [moment for moment in (idle, self.window.deadline) if moment is not None]
+        return min(moments, default=None)
+
+    def receive_frame(self, frame: Frame, now: float) -> list[Event]:
+        """Take one frame from the producer, or the mover."""
+        self.heard_at = now
+        if frame.is_response:
+            handler = _ANSWERS.get(frame.opcode)
+            return handler(self, frame) if handler else []
+        # A consumer's commands, sent to a consumer, are answered by hanging up (dcp 1).
+        if frame.opcode in PRODUCER_COMMANDS:
+            raise RemoteProtocolError(f"{told(frame.opcode)} was sent to a consumer; only a producer takes it")
+        self._count(frame, now)
+        request = _REQUESTS.get(frame.opcode)
+        if request is None:
+            return [NotDcp(frame)]
+        try:
+            if frame.magic in FLEXIBLE:  # "a consumer node rejects frames with a stream id (EINVAL)" (dcp 2.21)
+                raise BadMessage("stream message", frame.opcode, "framing extras were not negotiated")
+            return request(self, frame)
+        except BadMessage as bad:
+            self._refuse(frame, bad.status)
+            return []
+
+    def counted(self, size_bytes: int, now: float) -> None:
+        """The kernel took changes of so many bytes: they are processed."""
+        self.heard_at = now
+        self.window.receive(size_bytes)
+        self.window.process(now)
+        self._acknowledge(now)
+
+    def tick(self, now: float) -> list[Event]:
+        """The deadline has come."""
+        if NOOP in self._negotiation.accepted and now >= self.heard_at + self.settings.idle_seconds:
+            return [PeerGone(self.settings.idle_seconds)]
+        self._acknowledge(now)
+        return []
+
+    # --- what the owner decides -------------------------------------------------------------------------------------
+
+    def add(self, vbucket: int, flags: int, mover: Frame | None = None) -> tuple[ConsumerStream, list[Event]]:
+        """Begin a stream that the owner has found possible; its PositionNeeded comes now, or after the controls."""
+        stream = ConsumerStream(vbucket, self._next_opaque(), flags, mover)
+        self.streams[vbucket] = stream
+        self._out += self._negotiation.begin()
+        return stream, [PositionNeeded(stream)] if self._negotiation.is_over else []
+
+    def refuse_stream(self, wanted: StreamWanted, status: Status) -> None:
+        """ADD_STREAM fails for a reason of ours: "the opaque in extras is 0 when the failure was local" (dcp 2.2)."""
+        self._out += response(wanted.frame, self._told(status), extras=bytes(4)).encode()
+
+    def ask(self, stream: ConsumerStream, position: Position) -> None:
+        """Send the stream request: "a consumer node always asks for end = 2^64-1" (dcp 9)."""
+        stream.step(Step.ASKED)
+        stream.asked = position
+        if not stream.rollbacks:
+            stream.histories = _older_histories(position)
+        self._request(stream, position, position.vb_uuid)
+
+    def close(self, stream: ConsumerStream, status: Status = Status.NOT_MY_VBUCKET) -> list[Event]:
+        """The stream is over for us; if its ADD_STREAM waits, that is answered with `status`."""
+        if stream.state is PassiveState.ENDED:
+            return []
+        if stream.state is PassiveState.ASKED:
+            self._asked[stream.opaque] = None
+        if stream.mover is not None and stream.state is not PassiveState.OPEN:
+            self._out += response(stream.mover, self._told(status), extras=bytes(4)).encode()
+        stream.step(Step.CLOSED)
+        self._forget(stream)
+        return [Ended(stream, None)]
+
+    def ask_producer_to_close(self, stream: ConsumerStream) -> list[Event]:
+        """End the stream at both ends."""
+        self._out += dcp.CloseStream(vbucket=stream.vbucket, opaque=self._next_opaque()).encode()
+        return self.close(stream)
+
+    def stop_changes(self, stream: ConsumerStream) -> None:
+        """The vbucket is ours now: what may still come on the stream is its end, no change."""
+        self.table.close(stream.vbucket)
+
+    def applied(self, change: Changed | Advanced) -> None:
+        """A change that came as an event is staged."""
+        self.table.rows[change.stream.vbucket, LAST] = change.seqno
+
+    def answer_state(self, wanted: StateWanted, status: Status = Status.SUCCESS) -> None:
+        """SET_VBUCKET_STATE is always answered: the takeover depends on it (dcp 2.12)."""
+        self._out += response(wanted.frame, self._told(status)).encode()
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    def answer_markers(self) -> bool:
+        """Answer the markers with flag ACK whose last seqno was processed (dcp 2.7); whether there were any."""
+        if not self._acks:
+            return False
+        reached = [each for each in self._acks.values() if self._last(each) >= (each.ack_end_seqno or 0)]
+        for stream in reached:
+            del self._acks[stream.vbucket]
+            self._out += dcp.SnapshotMarkerResponse(opaque=stream.opaque).encode()
+        return bool(reached)
+
+    def data_to_send(self) -> bytes:
+        """Take the bytes that wait to be sent."""
+        data = bytes(self._out)
+        self._out.clear()
+        return data
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def _control_answered(self, frame: Frame) -> list[Event]:
+        self._out += self._negotiation.answered(frame)
+        if not self._negotiation.is_over:
+            return []
+        if WINDOW in self._negotiation.accepted:
+            self.window.window_bytes = self.settings.window_bytes
+        waiting = [stream for stream in self.streams.values() if stream.state is PassiveState.QUEUED]
+        return [PositionNeeded(stream) for stream in waiting]
+
+    def _stream_answered(self, frame: Frame) -> list[Event]:
+        if frame.opaque not in self._asked:  # "response with unknown opaque: disconnect" (dcp 9)
+            raise RemoteProtocolError(
+                f"{told(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
+            )
+        stream = self._asked.pop(frame.opaque)
+        if stream is None:
+            return []
+        if frame.status == Status.SUCCESS:
+            return self._accepted(stream, read_failover_log(frame))
+        if frame.status == Status.ROLLBACK:
+            return self._rolled_back(stream, frame)
+        return self._refused(stream, frame.status)
+
+    def _accepted(self, stream: ConsumerStream, log: tuple[tuple[int, int], ...]) -> list[Event]:
+        stream.step(Step.ACCEPTED)
+        self.table.open(stream.vbucket, stream.opaque, stream.asked.seqno if stream.asked else 0)
+        self._answer_mover(stream, Status.SUCCESS)
+        return [Opened(stream, log)]
+
+    def _rolled_back(self, stream: ConsumerStream, frame: Frame) -> list[Event]:
+        """dcp 9: "if seqno is 0 and the consumer's newest entry's seqno equals the start it asked with: drop that
+        entry, retry with the previous uuid". Otherwise the owner gives up what the producer does not share."""
+        seqno, asked = read_rollback(frame), stream.asked
+        if asked is None or seqno > asked.seqno:
+            begun = 0 if asked is None else asked.seqno
+            raise RemoteProtocolError(
+                f"{told(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {begun}, is sent forward to {seqno}"
+            )
+        stream.rollbacks += 1
+        if stream.rollbacks > ROLLBACKS_MAX:
+            return self._refused(stream, frame.status)
+        newest = next((begins for _, begins in asked.failover_log), None)
+        if seqno == 0 and stream.histories and newest == asked.seqno:
+            self._request(stream, asked, stream.histories.pop(0))
+            return []
+        stream.step(Step.ROLLED_BACK)
+        stream.histories = []
+        return [RollbackNeeded(stream, seqno)]
+
+    def _refused(self, stream: ConsumerStream, status: int) -> list[Event]:
+        stream.step(Step.REFUSED)
+        self._answer_mover(stream, status)
+        self._forget(stream)
+        return [Refused(stream, status)]
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _add_stream(self, frame: Frame) -> list[Event]:
+        if not self.settings.takes_movers:
+            raise RemoteProtocolError(f"{told(frame.opcode)} came from a producer that this node called")
+        wanted = dcp.AddStream.decode(frame)
+        if wanted.flags & ~_FLAGS_KNOWN:
+            self._out += response(frame, Status.EINVAL, extras=bytes(4)).encode()
+            return []
+        return [StreamWanted(wanted.vbucket, wanted.flags, frame)]
+
+    def _close_stream(self, frame: Frame) -> list[Event]:
+        """Success or stream not found; what comes later for that vbucket has no stream (dcp 2.3)."""
+        stream = self.streams.get(dcp.CloseStream.decode(frame).vbucket)
+        if stream is None:
+            self._refuse(frame, self._no_stream)
+            return []
+        events = self.close(stream, Status.KEY_ENOENT)
+        self._out += response(frame).encode()
+        return events
+
+    def _marker(self, frame: Frame) -> list[Event]:
+        start, end, flags = read_marker(frame)
+        stream = self._stream_of(frame)
+        last = self._last(stream)
+        if start > end:
+            raise _refusal(frame, Status.EINVAL, f"a snapshot from {start} to {end}")
+        if start < last and end <= last:
+            raise _refusal(frame, Status.ERANGE, f"a snapshot from {start} to {end} after seqno {last}")
+        self.table.enter(stream.vbucket, start, end)
+        stream.ack_end_seqno = end if flags & SnapshotFlag.ACK else None
+        if flags & SnapshotFlag.ACK:
+            self._acks[stream.vbucket] = stream
+        else:
+            self._acks.pop(stream.vbucket, None)
+        return [Marked(stream, start, end, flags)]
+
+    def _change(self, frame: Frame) -> list[Event]:
+        check_change(frame)
+        return [Changed(self._stream_of(frame), frame, self._judged(frame, int.from_bytes(frame.extras[:8])))]
+
+    def _advance(self, frame: Frame) -> list[Event]:
+        seqno = dcp.SeqnoAdvanced.decode(frame).seqno
+        return [Advanced(self._stream_of(frame), self._judged(frame, seqno))]
+
+    def _judged(self, frame: Frame, seqno: int) -> int:
+        """dcp 9: "by_seqno 0: EINVAL. by_seqno <= last seqno: ERANGE. Outside the current snapshot, or no snapshot
+        yet: ERANGE"."""
+        row = self.table.stream(frame.vbucket)
+        if seqno == 0:
+            raise _refusal(frame, Status.EINVAL, "seqno 0")
+        if seqno <= row.seqno or not self.table.takes(frame.vbucket, seqno):
+            problem = f"seqno {seqno} after {row.seqno} in [{row.snapshot_start}, {row.snapshot_end}]"
+            raise _refusal(frame, Status.ERANGE, problem)
+        return seqno
+
+    def _set_state(self, frame: Frame) -> list[Event]:
+        wanted = dcp.SetVbucketState.decode(frame)
+        return [StateWanted(self._stream_of(frame), State(wanted.state), frame)]
+
+    def _end(self, frame: Frame) -> list[Event]:
+        """Never answered, but where there is no stream at all; another stream's opaque is ignored (dcp 9)."""
+        reason = dcp.StreamEnd.decode(frame).status
+        stream = self.streams.get(frame.vbucket)
+        if stream is None or stream.state is not PassiveState.OPEN:
+            raise _refusal(frame, self._no_stream, "no stream")
+        if stream.opaque != frame.opaque:
+            return []
+        stream.step(Step.ENDED)
+        self._forget(stream)
+        return [Ended(stream, reason)]
+
+    def _noop(self, frame: Frame) -> list[Event]:
+        dcp.Noop.decode(frame)
+        self._out += response(frame).encode()
+        return []
+
+    def _not_negotiated(self, frame: Frame) -> list[Event]:
+        """What it tells is not for us to skip: with an error the producer hangs up."""
+        self._stream_of(frame)
+        raise _refusal(frame, Status.NOT_SUPPORTED, "not negotiated")
+
+    def _retired(self, frame: Frame) -> list[Event]:
+        raise _refusal(frame, Status.NOT_SUPPORTED, "retired")
+
+    def _second_open(self, frame: Frame) -> list[Event]:
+        raise _refusal(frame, Status.EINVAL, "the same socket may not be opened twice")
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _stream_of(self, frame: Frame) -> ConsumerStream:
+        """dcp 9: "unknown vb on the connection or no stream: KEY_ENOENT. Opaque differs: KEY_EEXISTS"; other codes
+        once v7 was agreed. A stream that ended or was closed is none any more."""
+        stream = self.streams.get(frame.vbucket)
+        if stream is None or stream.state is not PassiveState.OPEN:
+            raise _refusal(frame, self._no_stream, "no stream")
+        if stream.opaque != frame.opaque:
+            status = Status.OPAQUE_NO_MATCH if self._speaks_v7 else Status.KEY_EEXISTS
+            raise _refusal(frame, status, f"opaque {frame.opaque}, the stream's is {stream.opaque}")
+        if frame.opcode in CHANGES and not self.table.is_open(frame.vbucket):
+            raise _refusal(frame, self._no_stream, "the vbucket was taken over")
+        return stream
+
+    @property
+    def _speaks_v7(self) -> bool:
+        return V7_CODES in self._negotiation.accepted
+
+    @property
+    def _no_stream(self) -> Status:
+        return Status.DCP_STREAM_NOT_FOUND if self._speaks_v7 else Status.KEY_ENOENT
+
+    def _last(self, stream: ConsumerStream) -> int:
+        return int(self.table.rows[stream.vbucket, LAST])
+
+    def _next_opaque(self) -> int:
+        self._opaque += 1
+        return self._opaque
+
+    def _request(self, stream: ConsumerStream, position: Position, vb_uuid: int) -> None:
+        self._asked[stream.opaque] = stream
+        self._out += dcp.StreamRequest(
+            vbucket=stream.vbucket,
+            opaque=stream.opaque,
+            flags=stream.flags,
+            start_seqno=position.seqno,
+            end_seqno=ENDLESS,
+            vb_uuid=vb_uuid,
+            snap_start_seqno=position.snapshot_start,
+            snap_end_seqno=position.snapshot_end,
+        ).encode()
+
+    def _answer_mover(self, stream: ConsumerStream, status: int) -> None:
+        if stream.mover is not None:
+            self._out += response(stream.mover, self._told(status), extras=stream.opaque.to_bytes(4)).encode()
+
+    def _forget(self, stream: ConsumerStream) -> None:
+        self._acks.pop(stream.vbucket, None)
+        self.table.close(stream.vbucket)
+        if self.streams.get(stream.vbucket) is stream:
+            del self.streams[stream.vbucket]
+
+    def _refuse(self, frame: Frame, status: int) -> None:
+        self._out += response(frame, self._told(status)).encode()
+
+    def _told(self, status: int) -> int:
+        """The status in words the peer understands (wire 3.1)."""
+        if self.negotiated.xerror:
+            return status
+        old = without_xerror(status, collections=self.negotiated.collections)
+        if old is None:
+            raise RemoteProtocolError(f"{name_of(status)} can not be told to a peer without XERROR")
+        return old
+
+    def _count(self, frame: Frame, now: float) -> None:
+        """dcp 7: "count every counted message, also those it rejects, ignores or that belong to dead streams"."""
+        if frame.opcode in COUNTED_OPCODES:
+            self.window.receive(len(frame) + 2 * (frame.opcode == Opcode.DCP_PREPARE))
+            self.window.process(now)
+            self._acknowledge(now)
+
+    def _acknowledge(self, now: float) -> None:
+        if due := self.window.due(now):
+            self._out += dcp.BufferAck(acked_bytes=due).encode()
+
+
+def _refusal(frame: Frame, status: Status, problem: str) -> BadMessage:
+    return BadMessage(f"vbucket {frame.vbucket}", frame.opcode, problem, status)
+
+
+def _older_histories(position: Position) -> list[int]:
+    """The uuids to quote should the producer not know the newest, newest first."""
+    uuids = [uuid for uuid, begins in position.failover_log if begins <= position.seqno]
+    return uuids[uuids.index(position.vb_uuid) + 1 :] if position.vb_uuid in uuids else []
+
+
+PRODUCER_COMMANDS = frozenset(
+    {
+        Opcode.DCP_STREAM_REQ,
+        Opcode.DCP_GET_FAILOVER_LOG,
+        Opcode.DCP_BUFFER_ACKNOWLEDGEMENT,
+        Opcode.DCP_CONTROL,
+        Opcode.DCP_SEQNO_ACKNOWLEDGED,
+    }
+)
+"""What a consumer sends and never takes."""
+
+_ANSWERS: dict[int, Callable[[Consumer, Frame], list[Event]]] = {
+    # Other answers tell nothing: to a close, or to an acknowledgement, which some producers answer (erratum P3).
+    Opcode.DCP_CONTROL: Consumer._control_answered,
+    Opcode.DCP_STREAM_REQ: Consumer._stream_answered,
+}
+
+_REQUESTS: dict[int, Callable[[Consumer, Frame], list[Event]]] = {
+    Opcode.DCP_OPEN: Consumer._second_open,
+    Opcode.DCP_ADD_STREAM: Consumer._add_stream,
+    Opcode.DCP_CLOSE_STREAM: Consumer._close_stream,
+    Opcode.DCP_STREAM_END: Consumer._end,
+    Opcode.DCP_SNAPSHOT_MARKER: Consumer._marker,
+    Opcode.DCP_MUTATION: Consumer._change,
+    Opcode.DCP_DELETION: Consumer._change,
+    Opcode.DCP_EXPIRATION: Consumer._change,
+    Opcode.DCP_FLUSH: Consumer._retired,
+    Opcode.DCP_SET_VBUCKET_STATE: Consumer._set_state,
+    Opcode.DCP_NOOP: Consumer._noop,
+    Opcode.DCP_SEQNO_ADVANCED: Consumer._advance,
+    Opcode.DCP_SYSTEM_EVENT: Consumer._not_negotiated,
+    Opcode.DCP_PREPARE: Consumer._not_negotiated,
+    Opcode.DCP_COMMIT: Consumer._not_negotiated,
+    Opcode.DCP_ABORT: Consumer._not_negotiated,
+    Opcode.DCP_OSO_SNAPSHOT: Consumer._not_negotiated,
+    Opcode.DCP_CACHE_TRANSFER: Consumer._not_negotiated,
+    Opcode.DCP_CACHE_TRANSFER_END: Consumer._not_negotiated,
+}

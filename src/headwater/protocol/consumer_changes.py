@@ -1,0 +1,130 @@
+"""What a consumer node looks at in markers and changes before it believes them, and the form in which it keeps changes.
+
+Source: dcp 2.7 to 2.10 (layouts, datatypes), 9 (apply verbatim), 11 (what of a tombstone's xattrs survives).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+
+from headwater.errors import BadMessage, RemoteProtocolError
+from headwater.wire import dcp, snappy, xattr
+from headwater.wire.datatype import Datatype, legal
+from headwater.wire.header import KEY_BYTES_MAX, Frame
+from headwater.wire.opcodes import Opcode
+
+CHANGES = frozenset({Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION})
+CAS_ALL_ONES = 0xFFFF_FFFF_FFFF_FFFF
+
+_EXTRAS_BYTES = {Opcode.DCP_MUTATION: (31,), Opcode.DCP_DELETION: (18, 21), Opcode.DCP_EXPIRATION: (20,)}
+_MUTATION = Struct(">QQIIIHB")
+_NUMBERS = Struct(">QQ")
+_DELETION_DATATYPES = frozenset(
+    {
+        Datatype.RAW,
+        Datatype.SNAPPY,
+        Datatype.XATTR,
+        Datatype.XATTR | Datatype.SNAPPY,
+        Datatype.XATTR | Datatype.JSON,
+        Datatype.XATTR | Datatype.JSON | Datatype.SNAPPY,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change as it is stored; `delete_time` is None where the message has none (V1 deletions), `deleted` or
+    `expired` for tombstones. `cas` is 0 where it must be made anew (dcp 9)."""
+
+    key: bytes
+    value: bytes
+    seqno: int
+    rev_seqno: int
+    cas: int
+    datatype: int
+    flags: int = 0
+    expiry: int = 0
+    deleted: bool = False
+    expired: bool = False
+    delete_time: int | None = None
+
+
+def read_marker(frame: Frame) -> tuple[int, int, int]:
+    """(start, end, flags) of a snapshot marker in any of its layouts.
+
+    Raises:
+        BadMessage: an unknown version, or a body of the wrong length.
+    """
+    if len(frame.extras) != 1:
+        marker = dcp.SnapshotMarker.decode(frame)
+        return marker.start_seqno, marker.end_seqno, marker.flags
+    layout = dcp.SnapshotMarkerV22 if frame.extras == b"\x02" else dcp.SnapshotMarkerV2
+    found = layout.decode(frame)
+    return found.start_seqno, found.end_seqno, found.flags
+
+
+def check_change(frame: Frame) -> None:
+    """Hold a change against the layout of its opcode.
+
+    Raises:
+        BadMessage: EINVAL for extras, key, metadata or datatype that can not be.
+    """
+    problem = ""
+    if len(frame.extras) not in _EXTRAS_BYTES[Opcode(frame.opcode)]:
+        problem = f"{len(frame.extras)} bytes of extras"
+    elif not 0 < len(frame.key) <= KEY_BYTES_MAX:
+        problem = f"a key of {len(frame.key)} bytes"
+    elif _metadata_bytes(frame):
+        problem = f"{_metadata_bytes(frame)} bytes of extended metadata, which is 0 today"
+    elif not legal(frame.datatype):
+        problem = f"datatype 0x{frame.datatype:02x}"
+    elif frame.opcode != Opcode.DCP_MUTATION and frame.datatype not in _DELETION_DATATYPES:
+        problem = f"a deletion of datatype 0x{frame.datatype:02x}"
+    if problem:
+        raise BadMessage("change", frame.opcode, problem)
+
+
+def _metadata_bytes(frame: Frame) -> int:
+    """nmeta, where the layout has it."""
+    if frame.opcode == Opcode.DCP_MUTATION:
+        return int.from_bytes(frame.extras[28:30])
+    return int.from_bytes(frame.extras[16:18]) if len(frame.extras) == 18 else 0
+
+
+def read_change(frame: Frame, *, deleted_user_xattrs: bool) -> Change:
+    """The change of a frame that `check_change` accepted.
+
+    Raises:
+        BadMessage: the value's compression or xattrs can not be read.
+    """
+    cas = 0 if frame.cas == CAS_ALL_ONES else frame.cas
+    if frame.opcode == Opcode.DCP_MUTATION:
+        seqno, rev_seqno, flags, expiry, *_ = _MUTATION.unpack(frame.extras)
+        return Change(frame.key, frame.value, seqno, rev_seqno, cas, frame.datatype, flags, expiry)
+    seqno, rev_seqno = _NUMBERS.unpack_from(frame.extras)
+    value = _surviving(frame, deleted_user_xattrs)
+    return Change(
+        frame.key,
+        value,
+        seqno,
+        rev_seqno,
+        cas,
+        int(Datatype.XATTR) if value else 0,
+        deleted=True,
+        expired=frame.opcode == Opcode.DCP_EXPIRATION,
+        delete_time=None if len(frame.extras) == 18 else int.from_bytes(frame.extras[16:20]),
+    )
+
+
+def _surviving(frame: Frame, deleted_user_xattrs: bool) -> bytes:
+    """dcp 2.9: "a consumer strips a body (and, unless deleted-user-xattrs was negotiated, user xattrs)"."""
+    if not frame.datatype & Datatype.XATTR:
+        return b""
+    try:
+        value = snappy.inflate(frame.value) if frame.datatype & Datatype.SNAPPY else frame.value
+        attributes, _ = xattr.split(value)
+        kept = xattr.join(attributes) if attributes else b""
+        return kept if deleted_user_xattrs or not kept else xattr.only_system(kept)
+    except RemoteProtocolError as error:
+        raise BadMessage("deletion", frame.opcode, str(error)) from None
