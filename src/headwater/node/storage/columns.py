@@ -176,8 +176,9 @@ class Index:
 
     def rows_up_to(self, vb: int, seqno: int) -> int:
         """How many rows have a seqno at or below `seqno`."""
-        used = self.columns[vb].seq[: self.rows(vb)]
-        return int(np.searchsorted(used, np.uint64(min(seqno, (1 << 64) - 1)), "right"))
+        if seqno >= int(self.table[vb, index.HIGH]):
+            return self.rows(vb)  # what a stream that follows its vbucket asks for
+        return int(self.columns[vb].seq[: self.rows(vb)].searchsorted(np.uint64(seqno), "right"))
 
     def nbytes(self) -> int:
         """Bytes of memory, the table of addresses included."""
