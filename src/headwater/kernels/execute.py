@@ -19,8 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.changes import (
+    DELETION_BYTES,
+    MUTATION_BYTES,
+    is_expired,
+    next_cas,
+    write_deletion,
+    write_mutation,
+)
 from headwater.kernels.index import (
-    CAS,
     DURABLE_ROWS,
     FIELDS,
     HIGH,
@@ -34,9 +41,9 @@ from headwater.kernels.index import (
     location,
     opcode,
 )
-from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store8, store16, store32, store64
+from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store32, store64
 from headwater.kernels.jit import inline_kernel, kernel
-from headwater.kernels.json import SCRATCH_BYTES, is_json, may_be_json
+from headwater.kernels.json import SCRATCH_BYTES
 
 __all__ = [
     "FLAG_UNSTABLE",
@@ -90,8 +97,6 @@ _ACTIVE = U(1)
 _KEY_MAX = U(250)
 _VALUE_MAX = U(20 << 20)
 _BODY_MAX = U(30 << 20)
-_MUTATION_BYTES = U(55)  # header and 31 bytes of extras
-_DELETION_BYTES = U(45)  # header and 21 bytes of extras
 _ANSWER_MAX = U(40)  # header and 16 bytes of extras: all but a hit
 
 _GET, _SET, _ADD, _REPLACE, _DELETE, _NOOP, _GETK = U(0x00), U(0x01), U(0x02), U(0x03), U(0x04), U(0x0A), U(0x0C)
@@ -99,14 +104,9 @@ _GETQ, _GETKQ, _SETQ, _ADDQ, _REPLACEQ, _DELETEQ = U(0x09), U(0x0D), U(0x11), U(
 
 _ENOENT, _EEXISTS = U(0x01), U(0x02)
 _RESPONSE = U(0x81) << U(56)
-_MUTATION_HEAD = (U(0x80) << U(56)) | (U(0x57) << U(48)) | (U(31) << U(24))
-_DELETION_HEAD = (U(0x80) << U(56)) | (U(0x58) << U(48)) | (U(21) << U(24))
 _JSON = U(0x01)
 _NOT_PLAIN = U(0xFE)  # datatype bits that the kernel leaves to Python
 _XATTR = U(0x04)
-_RELATIVE_MAX = U(30 * 86400)
-_EXPIRY_MAX = U(0xFFFFFFFF)
-_CLOCK_MASK = U(0xFFFFFFFFFFFF0000)
 
 
 @inline_kernel
@@ -140,29 +140,6 @@ def _success(out: Any, state: Any, code: Any, vb: Any, request: Any, cas: Any, t
 
 
 @inline_kernel
-def next_cas(table: Any, vb: Any, now_ns: Any) -> Any:
-    """wire.md 10: a hybrid clock, max(now with the low 16 bits cleared, last + 1)."""
-    clock = now_ns & _CLOCK_MASK
-    after = table[vb, CAS] + _ONE
-    return clock if clock > after else after
-
-
-@inline_kernel
-def _absolute(expiry: Any, now: Any) -> Any:
-    """wire.md 10: 0 never, up to 30 days relative, larger absolute."""
-    if expiry == _ZERO or expiry > _RELATIVE_MAX:
-        return expiry
-    sum_ = now + expiry
-    return sum_ if sum_ < _EXPIRY_MAX else _EXPIRY_MAX
-
-
-@inline_kernel
-def _is_expired(frame: Any, now: Any) -> Any:
-    expiry = U(load32(frame + U(44)))
-    return expiry != _ZERO and expiry <= now
-
-
-@inline_kernel
 def _note_row(table: Any, vb: Any, row: Any, state: Any) -> None:
     """A request saw this row; is it one that a crash could still take away?"""
     if U(row) >= table[vb, DURABLE_ROWS]:
@@ -188,7 +165,7 @@ def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, se
             _error(out, state, code, _ENOENT, at)
         return _DONE
     datatype = U(load8(frame + U(5)))
-    if _is_expired(frame, state[NOW]) or (datatype & _NOT_PLAIN) != _ZERO:
+    if is_expired(frame, state[NOW]) or (datatype & _NOT_PLAIN) != _ZERO:
         return STOP_PLAIN
     named = key_length if code == _GETK or code == _GETKQ else _ZERO
     value_length = U(load32(frame + _EIGHT)) - U(31) - key_length - U(load16(frame + U(52)))
@@ -201,7 +178,7 @@ def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, se
     _head(address, code, (named << U(32)) | U(4 << 24) | (datatype << U(16)), size - _HEADER, at, load64(frame + U(16)))
     store32(address + _HEADER, load32(frame + U(40)))
     copy(address + U(28), key, named)
-    copy(address + U(28) + named, frame + _MUTATION_BYTES + key_length, value_length)
+    copy(address + U(28) + named, frame + MUTATION_BYTES + key_length, value_length)
     state[ANSWERED] += size
     _note_row(table, vb, row, state)
     state[GETS] += _ONE
@@ -223,52 +200,6 @@ def _refusal(loud: Any, live: Any, cas: Any, frame: Any) -> Any:
     if cas != _ZERO and cas != U(load64(frame + U(16))):
         return _EEXISTS
     return _ZERO
-
-
-@inline_kernel
-def _write_mutation(
-    to: Any,
-    at: Any,
-    vb: Any,
-    key_length: Any,
-    value_length: Any,
-    cas: Any,
-    seqno: Any,
-    rev: Any,
-    now: Any,
-    scratch: Any,
-) -> None:
-    """The DCP mutation (dcp.md 2.8, 31 bytes of extras) of a request that is wholly at `at`."""
-    value = at + U(32) + key_length
-    datatype = _ZERO
-    if may_be_json(value, value_length) and is_json(value, value_length, scratch):
-        datatype = _JSON
-    store64(to, _MUTATION_HEAD | (key_length << U(32)) | (datatype << U(16)) | vb)
-    store32(to + _EIGHT, np.uint32(U(31) + key_length + value_length))
-    store32(to + U(12), np.uint32(0))
-    store64(to + U(16), np.uint64(cas))
-    store64(to + U(24), np.uint64(seqno))
-    store64(to + U(32), np.uint64(rev))
-    store32(to + U(40), load32(at + U(24)))
-    store32(to + U(44), np.uint32(_absolute(U(load32(at + U(28))), now)))
-    store32(to + U(48), np.uint32(0))
-    store16(to + U(52), np.uint16(0))
-    store8(to + U(54), np.uint8(0))
-    copy(to + _MUTATION_BYTES, at + U(32), key_length + value_length)
-
-
-@inline_kernel
-def write_deletion(to: Any, key: Any, vb: Any, key_length: Any, cas: Any, seqno: Any, rev: Any, now: Any) -> None:
-    """The DCP deletion with its delete time (dcp.md 2.9, 21 bytes of extras)."""
-    store64(to, _DELETION_HEAD | (key_length << U(32)) | vb)
-    store32(to + _EIGHT, np.uint32(U(21) + key_length))
-    store32(to + U(12), np.uint32(0))
-    store64(to + U(16), np.uint64(cas))
-    store64(to + U(24), np.uint64(seqno))
-    store64(to + U(32), np.uint64(rev))
-    store32(to + U(40), np.uint32(now))
-    store8(to + U(44), np.uint8(0))
-    copy(to + _DELETION_BYTES, key, key_length)
 
 
 @inline_kernel
@@ -299,7 +230,7 @@ def _change(
         before = frame_of(table, vb, segments, U(row))
         live = opcode(before) == MUTATION
         rev = U(load64(before + U(32))) + _ONE
-        if (U(load8(before + U(5))) & _XATTR) != _ZERO or (live and _is_expired(before, state[NOW])):
+        if (U(load8(before + U(5))) & _XATTR) != _ZERO or (live and is_expired(before, state[NOW])):
             return STOP_PLAIN
     refused = _refusal(loud, live, U(load64(at + U(16))), before)
     if refused != _ZERO:
@@ -307,7 +238,7 @@ def _change(
             _note_row(table, vb, row, state)
         _error(out, state, code, refused, at)
         return _DONE
-    size = _DELETION_BYTES + key_length if deletes else _MUTATION_BYTES + key_length + value_length
+    size = DELETION_BYTES + key_length if deletes else MUTATION_BYTES + key_length + value_length
     arena = state[ARENA]
     limit = min(state[LIMIT], segments[arena, 1])
     if state[STAGED] > limit or size > limit - state[STAGED]:
@@ -318,7 +249,7 @@ def _change(
         write_deletion(to, key, vb, key_length, cas, seqno, rev, state[NOW])
         state[DELETES] += _ONE
     else:
-        _write_mutation(to, at, vb, key_length, value_length, cas, seqno, rev, state[NOW], scratch)
+        write_mutation(to, at, vb, key_length, value_length, cas, seqno, rev, state[NOW], scratch)
         state[SETS] += _ONE
     append_row(table, vb, segments, to, location(arena, state[STAGED]), hashed, slot, row)
     state[STAGED] += size

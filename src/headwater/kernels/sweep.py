@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from headwater.kernels.execute import next_cas, write_deletion
+from headwater.kernels.changes import DELETION_BYTES, next_cas, write_deletion
 from headwater.kernels.index import (
     FIELDS,
     HIGH,
@@ -34,7 +34,6 @@ STAGE_FULL = 2  # the staging arena has no room
 
 U = np.uintp
 _ZERO, _ONE, _TWO, _FOUR, _EIGHT = U(0), U(1), U(2), U(4), U(8)
-_DELETION_BYTES = U(45)
 _NANOSECONDS = U(1_000_000_000)
 
 
@@ -86,7 +85,7 @@ def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, stage
             if not has_room(table, vb):
                 return GROW, row, used
             length = U(load16(frame + _TWO))
-            if used > most or _DELETION_BYTES + length > most - used:
+            if used > most or DELETION_BYTES + length > most - used:
                 return STAGE_FULL, row, used
             key = key_address(frame)
             hashed = key_hash(table, vb, key, length)
@@ -95,7 +94,7 @@ def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, stage
             cas, seqno, rev = next_cas(table, vb, U(now_ns)), table[vb, HIGH] + _ONE, U(load64(frame + U(32))) + _ONE
             write_deletion(to, key, vb, length, cas, seqno, rev, U(now_ns) // _NANOSECONDS)
             append_row(table, vb, segments, to, location(U(arena), used), hashed, slot, old)
-            used = used + _DELETION_BYTES + length
+            used = used + DELETION_BYTES + length
         row = row + _ONE
     return DONE, row, used
 

@@ -71,7 +71,23 @@ class FastPath:
         now = bucket.clock.time_ns()
         features = self._features if store.full else self._features | int(kernel.FEATURE_WRITE)
         slot, limit = store.stage_slot, len(arena)
-        state[:] = (offset, slot, used, now, now // 1_000_000_000, features, 0, 0, 0, 0, 0, 0, 0, 0, limit)
+        state[:] = (
+            offset,
+            slot,
+            used,
+            now,
+            now // 1_000_000_000,
+            features,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            limit,
+        )
         stop = int(kernel.execute(requests, work.out, store.table, store.segments, bucket.uuids, work.scratch, state))
         flags = int(state[kernel.FLAGS])
         if flags & int(kernel.FLAG_WROTE):

@@ -1,0 +1,207 @@
+"""The key-value front end: durable quiet sets by the pipeline, and fifty clients that wait for each answer.
+
+Every set is on the disk before the no-op behind it is answered. Beside it take turns: the disk alone (the bytes that
+the log must hold, written and synced in pieces as large as its batches), and memcached 1.6 with one thread, which
+keeps nothing,
+fed by the same generator. Without memcached on this machine its comparisons are left out, and that is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import socket
+import statistics
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from benchmarks.harness import Figure, measure, publish
+from headwater import testing
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.vbucket import vbucket_of
+
+ITEMS = 1_000_000
+KEYS = 250_000
+VBUCKETS = 64
+KEY_BYTES = 16
+FRAME_OVERHEAD_BYTES = 55  # of a stored mutation: header and extras
+BATCH_BYTES = 16 << 20
+PIECE_ITEMS = 4000
+CONNECTIONS = 50
+LATENCY_SECONDS = 3.0
+LATENCY_MS_MAX = 3.0
+ITEMS_TARGET = 1.0  # M items/s
+READY_SECONDS = 10.0
+REPETITIONS = 5
+
+_SET = struct.Struct(">BBHBBHIIQQ")
+_NOOP = Frame(0x80, Opcode.NOOP, opaque=0xFFFF_FFFF).encode()
+
+
+def requests(value_bytes: int) -> list[bytes]:
+    """ITEMS quiet sets over KEYS keys, in pieces of PIECE_ITEMS; random bytes, so no value is JSON by chance."""
+    value = b"\xff" + os.urandom(value_bytes - 1)
+    body, pieces, piece = 8 + KEY_BYTES + value_bytes, [], bytearray()
+    for number in range(ITEMS):
+        key = b"key-%012d" % (number % KEYS)
+        piece += _SET.pack(0x80, Opcode.SETQ, KEY_BYTES, 8, 0, vbucket_of(key, VBUCKETS), body, 0, 0, 0) + key + value
+        if number % PIECE_ITEMS == PIECE_ITEMS - 1:
+            pieces.append(bytes(piece))
+            piece.clear()
+    return pieces
+
+
+def feeding(port: int, pieces: list[bytes]) -> Callable[[], None]:
+    """Send all sets and wait for the no-op behind them."""
+
+    def run() -> None:
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            for piece in pieces:
+                sock.sendall(piece)
+            sock.sendall(_NOOP)
+            answer = sock.recv(24, socket.MSG_WAITALL)
+        if answer[1] != Opcode.NOOP:
+            raise AssertionError(f"a set was refused: {Frame.decode(answer)}")
+
+    return run
+
+
+def writing(folder: str, count: int) -> Callable[[], None]:
+    """Write and sync as many bytes, over a file that is there already, a batch at a time."""
+    piece = os.urandom(BATCH_BYTES)
+
+    def run() -> None:
+        descriptor = os.open(f"{folder}/disk", os.O_WRONLY | os.O_CREAT)
+        try:
+            for offset in range(0, count, BATCH_BYTES):
+                os.pwrite(descriptor, piece[: min(BATCH_BYTES, count - offset)], offset)
+                os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    return run
+
+
+@contextlib.contextmanager
+def memcached() -> Iterator[int | None]:
+    """The port of a memcached with one thread and 2 GiB; None where it is not installed."""
+    program = shutil.which("memcached")
+    if program is None:
+        print("  memcached is not installed: its comparisons are left out", flush=True)
+        yield None
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = [program, "-u", "nobody", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-t", "1", "-m", "2048"]
+    process = subprocess.Popen(arguments)
+    try:
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+                break
+            if time.monotonic() > deadline:
+                raise AssertionError("memcached did not come up")
+            time.sleep(0.02)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def quiet_sets(node: testing.Node, other: int | None, folder: str, value_bytes: int) -> None:
+    """Pipelined quiet sets, beside the disk and beside memcached."""
+    pieces = requests(value_bytes)
+    stored = ITEMS * (FRAME_OVERHEAD_BYTES + KEY_BYTES + value_bytes)
+    name = f"durable quiet sets, {value_bytes} B values"
+    ours = feeding(node.port, pieces)
+    disk = ("write + fdatasync of the bytes", writing(folder, stored))
+    measure(
+        name,
+        unit="M items/s",
+        amount=ITEMS / 1e6,
+        ours=ours,
+        reference=disk,
+        target=ITEMS_TARGET,
+        repetitions=REPETITIONS,
+    )
+    if other is not None:
+        theirs = ("memcached, nothing kept", feeding(other, pieces))
+        measure(name, unit="M items/s", amount=ITEMS / 1e6, ours=ours, reference=theirs, repetitions=REPETITIONS)
+
+
+def round_trips(port: int, opcode: int, seconds: float) -> list[float]:
+    """CONNECTIONS clients, one request in flight on each; the milliseconds that each answer took."""
+    poll, started, socks = select.epoll(), {}, {}
+    for number in range(CONNECTIONS):
+        sock = socket.create_connection(("127.0.0.1", port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        key = b"latency-%08d" % number
+        extras, value = (bytes(8), b"\xff" * 256) if opcode == Opcode.SET else (b"", b"")
+        request = Frame(0x80, opcode, key, extras, value, vbucket=vbucket_of(key, VBUCKETS)).encode()
+        socks[sock.fileno()] = (sock, request)
+        poll.register(sock, select.EPOLLIN)
+    taken, end = [], time.perf_counter() + seconds
+    for number, (sock, request) in socks.items():
+        started[number] = time.perf_counter()
+        sock.send(request)
+    while time.perf_counter() < end:
+        for number, _ in poll.poll(1.0):
+            sock, request = socks[number]
+            sock.recv(4096)
+            now = time.perf_counter()
+            taken.append((now - started[number]) * 1000)
+            started[number] = now
+            sock.send(request)
+    for sock, _ in socks.values():
+        sock.close()
+    poll.close()
+    return taken
+
+
+def latency(node: testing.Node, other: int | None, opcode: Opcode) -> None:
+    """The median time of an answer, the node and memcached in turn."""
+    what = "a durable set" if opcode == Opcode.SET else "a get"
+    turns: list[tuple[list[float], list[float]]] = []
+    for _ in range(3):
+        ours = round_trips(node.port, opcode, LATENCY_SECONDS / 3)
+        turns.append((ours, round_trips(other, opcode, LATENCY_SECONDS / 3) if other is not None else []))
+    ours = [each for mine, _ in turns for each in mine]
+    theirs = [each for _, their in turns for each in their]
+    median = statistics.median(ours)
+    beside = statistics.median(theirs) if theirs else None
+    publish(
+        Figure(
+            f"{what}, {CONNECTIONS} connections one at a time, median (best to 99 %)",
+            "ms",
+            median,
+            min(ours),
+            float(np.percentile(ours, 99)),
+            "memcached" if beside else None,
+            beside,
+            median / beside if beside else None,
+        )
+    )
+    met = "met" if median < LATENCY_MS_MAX else "MISSED"
+    print(f"  {len(ours) / LATENCY_SECONDS:,.0f} answers/s; target below {LATENCY_MS_MAX:g} ms: {met}", flush=True)
+
+
+def main() -> None:
+    """Pipelines of two value sizes, then round trips."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        memcached() as other,
+        testing.node(vbuckets=VBUCKETS) as node,
+    ):
+        for value_bytes in (64, 256):
+            quiet_sets(node, other, folder, value_bytes)
+        for opcode in (Opcode.SET, Opcode.GET):
+            latency(node, other, opcode)
