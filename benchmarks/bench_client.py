@@ -153,7 +153,6 @@ def main() -> None:
                 amount=ITEMS / 1e6,
                 ours=draining(address, ITEMS, batch_bytes=1 << 20),
                 reference=("only receiving the same bytes", receiving(address, len(canned))),
-                target=10.0 if value_bytes == 256 else None,
                 repetitions=7,
             )
     canned = frames(SINGLE_ITEMS, 256)

@@ -29,6 +29,11 @@ class Inbox:
         """The bytes not consumed yet; valid until the next call of `fill`."""
         return self._buffer[self._start : self._end]
 
+    @property
+    def room_bytes(self) -> int:
+        """How much `fill` could receive now, without growing."""
+        return len(self._buffer) - (self._end - self._start)
+
     def consume(self, count: int) -> None:
         """Drop the oldest `count` bytes."""
         if not 0 <= count <= self._end - self._start:
