@@ -3,7 +3,7 @@ import pytest
 from headwater.errors import ConnectionLost, KeyNotFound, TemporaryFailure
 from headwater.spark.history import History
 from headwater.spark.nodes import Nodes, patiently
-from headwater.spark.options import Settings, parse
+from headwater.spark.settings import Settings, parse
 from tests.spark.fakes import FakeClient, FakeVbucket
 
 URL = "couchbase://h/b"

@@ -2,98 +2,18 @@ from pathlib import Path
 
 import pytest
 
-from headwater.errors import OptionError
-from headwater.protocol.position import Position
-from headwater.spark.offsets import Offset
-from headwater.spark.options import OPTIONS, parse, reference_page
-
-URL = "couchbase://127.0.0.1:11210/default"
+from headwater.spark.options import OPTIONS, Option, reference_page
 
 
-def test_only_the_address_is_required() -> None:
-    settings = parse({"url": URL}, streaming=True)
-    assert settings.url == URL
-    assert (settings.vbuckets, settings.max_changes, settings.partitions) == (None, None, None)
-    assert settings.starting_offsets == Offset()
-    with pytest.raises(OptionError, match=r'option "url": .*load\(url\)'):
-        parse({}, streaming=True)
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_an_option_takes_its_own_example_and_has_its_say(option: Option) -> None:
+    assert option.read(option.example) is not None
+    assert option.meaning.endswith(".")
+    assert option.batch or option.streaming
 
 
-def test_load_with_an_address_says_the_same_as_the_option() -> None:
-    assert parse({"path": URL}, streaming=False).url == URL
-
-
-def test_case_does_not_matter_and_sparks_own_options_pass() -> None:
-    given = {"URL": URL, "MAXCHANGESPERTRIGGER": "5", "checkpointLocation": "/x"}
-    assert parse(given, streaming=True).max_changes == 5
-
-
-def test_every_option_takes_its_own_example() -> None:
-    for option in OPTIONS:
-        for streaming in (True, False):
-            if option.streaming if streaming else option.batch:
-                parse({"url": URL, option.name: option.example}, streaming=streaming)
-
-
-def test_an_unknown_option_is_an_error_that_names_the_likely_one() -> None:
-    with pytest.raises(OptionError) as refused:
-        parse({"url": URL, "maxChangePerTriger": "5"}, streaming=True)
-    assert 'option "maxchangepertriger"' in str(refused.value)
-    assert "did you mean maxChangesPerTrigger?" in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "allowed"),
-    [
-        ("vbuckets", "0-1024", "1024 is out of range, there are 0 to 1023"),
-        ("vbuckets", "7-3", "a vbucket list such as 0-511,700"),
-        ("vbuckets", "a", "a vbucket list such as 0-511,700"),
-        ("startingOffsets", "sometimes", "earliest, latest"),
-        ("startingOffsets", '{"0": "x"}', "2^64-1"),
-        ("startingOffsets", "[1]", "a JSON object"),
-        ("minPartitions", "0", "a whole number from 1 on"),
-        ("maxChangesPerTrigger", "many", "a whole number from 1 on"),
-        ("keyFormat", "utf8", "binary or string"),
-        ("valueFormat", "json", "binary or string"),
-        ("rollbackPolicy", "ignore", "emit or fail"),
-        ("retrySeconds", "-1", "a number of seconds"),
-        ("pollIntervalSeconds", "nan", "a number of seconds"),
-        ("xattrs", "yes", "true or false"),
-        ("url", "two words", "couchbase://"),
-    ],
-)
-def test_a_bad_value_names_option_value_and_what_is_allowed(name: str, value: str, allowed: str) -> None:
-    with pytest.raises(OptionError) as refused:
-        parse({"url": URL} | {name: value}, streaming=True)
-    assert f'option "{name}"' in str(refused.value)
-    assert allowed in str(refused.value)
-
-
-def test_an_option_of_the_other_kind_of_read_is_refused() -> None:
-    with pytest.raises(OptionError, match="only a batch read"):
-        parse({"url": URL, "endingOffsets": "latest"}, streaming=True)
-    with pytest.raises(OptionError, match="only a streaming read"):
-        parse({"url": URL, "maxChangesPerTrigger": "1"}, streaming=False)
-    with pytest.raises(OptionError, match="would be empty"):
-        parse({"url": URL, "startingOffsets": "latest"}, streaming=False)
-
-
-def test_vbuckets_are_sorted_and_each_comes_once() -> None:
-    assert parse({"url": URL, "vbuckets": "7, 1-3,2"}, streaming=True).vbuckets == (1, 2, 3, 7)
-
-
-def test_an_offset_from_a_checkpoint_is_a_starting_offset() -> None:
-    given = {"url": URL, "startingOffsets": '{"v": 1, "vb": {"7": ["000000000000beef", 9, 3, 11]}}'}
-    assert parse(given, streaming=True).starting_offsets.position(7) == Position(7, 0xBEEF, 9, 3, 11)
-
-
-def test_ending_offsets_are_seqnos_by_vbucket() -> None:
-    assert parse({"url": URL, "endingOffsets": '{"3": 8}'}, streaming=False).ending_seqnos == {3: 8}
-    assert parse({"url": URL, "endingOffsets": "latest"}, streaming=False).ending_seqnos is None
-
-
-def test_a_wrong_password_text_is_not_repeated() -> None:
-    assert "secret" not in repr(parse({"url": URL, "password": "secret"}, streaming=True))
+def test_no_option_is_there_twice_in_any_case() -> None:
+    assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
 
 
 def test_the_reference_page_is_the_table() -> None:

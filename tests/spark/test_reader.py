@@ -2,10 +2,10 @@ import pytest
 
 from headwater.errors import RollbackRequired
 from headwater.protocol.position import Position
-from headwater.spark.options import parse
 from headwater.spark.planner import Range
 from headwater.spark.reader import claim, read
 from headwater.spark.schema import COLUMNS
+from headwater.spark.settings import parse
 from tests.spark.fakes import FakeClient, FakeVbucket
 
 SETTINGS = parse({"url": "couchbase://h/b", "retrySeconds": "0"}, streaming=True)

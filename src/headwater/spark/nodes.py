@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headwater.errors import StatusError, TransportError
 from headwater.spark.history import History
-from headwater.spark.options import Settings
+from headwater.spark.settings import Settings
 
 if TYPE_CHECKING:
     from headwater.client import Client

@@ -16,8 +16,8 @@ from headwater.spark.columns import RowMaker
 from headwater.spark.history import History
 from headwater.spark.nodes import STATS, connect, patiently, purge_seqnos
 from headwater.spark.offsets import U64_MAX
-from headwater.spark.options import Settings
 from headwater.spark.planner import Range
+from headwater.spark.settings import Settings
 
 if TYPE_CHECKING:
     from headwater.client import ChangeBatch, Client

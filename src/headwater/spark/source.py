@@ -21,9 +21,9 @@ from headwater.errors import RollbackRequired
 from headwater.spark.history import HeldPoints, History
 from headwater.spark.nodes import Nodes
 from headwater.spark.offsets import Offset
-from headwater.spark.options import Settings, parse
 from headwater.spark.planner import Range, newest, pack, plan, ranges
 from headwater.spark.schema import choose, ddl
+from headwater.spark.settings import Settings, parse
 
 
 class DcpDataSource(DataSource):
