@@ -73,7 +73,7 @@ HITS = 11
 SETS = 12
 DELETES = 13
 LIMIT = 14  # in: how far the arena may be filled
-STATE_FIELDS = 15
+STATE_FIELDS = 15  # ANSWERED to DELETES are set to 0 first
 
 FEATURE_JSON = np.uint64(1)
 FEATURE_SEQNO = np.uint64(2)
@@ -322,6 +322,8 @@ def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch:
     start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
     at = start + state[OFFSET]
     stop = STOP_MORE
+    for each in range(ANSWERED, LIMIT):
+        state[each] = _ZERO
     if table.shape[1] != FIELDS or len(state) != STATE_FIELDS or len(uuids) < len(table):
         return STOP_PLAIN
     while at <= end and end - at >= _HEADER:

@@ -10,11 +10,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from headwater.kernels import execute, index, sweep
+from headwater.kernels import index, sweep
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.storage.store import Store
@@ -122,6 +122,11 @@ class Bucket:
         """Whether the vbucket is here and serves."""
         return self.state(vb) == State.ACTIVE
 
+    def is_backed_up(self, vb: int) -> bool:
+        """Whether a vbucket refuses writes because it is about to change hands (failover 4)."""
+        found = self.vbuckets.get(vb)
+        return found is not None and found.is_backed_up
+
     def when_state_changes(self, vb: int, callback: Callable[[], None]) -> None:
         """Call back, once, after the vbucket got another state."""
         self._state_waiters.setdefault(vb, []).append(callback)
@@ -186,9 +191,8 @@ class Bucket:
         """Unix seconds."""
         return self.clock.time_ns() // 1_000_000_000
 
-    def count(self, state: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
+    def count(self, gets: int, hits: int, sets: int, deletes: int) -> None:
         """Add what one kernel call did to the totals."""
-        gets, hits, sets, deletes = state[execute.GETS : execute.DELETES + 1].tolist()
         counters = self.counters
         counters["cmd_get"] += gets
         counters["get_hits"] += hits

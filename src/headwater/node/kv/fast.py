@@ -28,6 +28,7 @@ class Workspace:
         self.out = np.zeros(OUT_BYTES, np.uint8)
         self.out_view = self.out.data
         self.state = np.zeros(kernel.STATE_FIELDS, np.uint64)
+        self.fields = self.state.data  # the same memory; items of a memoryview are plain integers, and quick
         self.scratch = np.zeros(SCRATCH_BYTES, np.uint8)
 
 
@@ -52,11 +53,11 @@ class FastPath:
         connection, store = self._session.connection, self._bucket.store
         while not connection.is_paused:
             stop = self._call(requests, offset)
-            offset = int(self._workspace.state[kernel.OFFSET])
+            offset = self._workspace.fields[kernel.OFFSET]
             if stop in (kernel.STOP_MORE, kernel.STOP_PLAIN):
                 break
             if stop == kernel.STOP_GROW:
-                store.grow(int(self._workspace.state[kernel.GROW]))
+                store.grow(self._workspace.fields[kernel.GROW])
             elif stop == kernel.STOP_STAGE_FULL:
                 self._session.wait_for_room()
         return offset
@@ -64,38 +65,26 @@ class FastPath:
     def _call(self, requests: np.ndarray[Any, np.dtype[np.uint8]], offset: int) -> int:
         """One kernel call, and what follows from it: the arena's fill, the batch, the answers."""
         work, bucket = self._workspace, self._bucket
-        store, state = bucket.store, self._workspace.state
+        store = bucket.store
         if bucket.needs_refresh:
             bucket.refresh()
         arena, used = store.stage_arena()
         now = bucket.clock.time_ns()
-        features = self._features if store.full else self._features | int(kernel.FEATURE_WRITE)
-        slot, limit = store.stage_slot, len(arena)
-        state[:] = (
-            offset,
-            slot,
-            used,
-            now,
-            now // 1_000_000_000,
-            features,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            limit,
+        fields = work.fields
+        fields[kernel.OFFSET], fields[kernel.ARENA] = offset, store.stage_slot
+        fields[kernel.STAGED], fields[kernel.LIMIT] = used, len(arena)
+        fields[kernel.NOW_NS], fields[kernel.NOW] = now, now // 1_000_000_000
+        fields[kernel.FEATURES] = self._features if store.full else self._features | int(kernel.FEATURE_WRITE)
+        stop: int = kernel.execute(
+            requests, work.out, store.table, store.segments, bucket.uuids, work.scratch, work.state
         )
-        stop = int(kernel.execute(requests, work.out, store.table, store.segments, bucket.uuids, work.scratch, state))
-        flags = int(state[kernel.FLAGS])
+        flags = fields[kernel.FLAGS]
         if flags & int(kernel.FLAG_WROTE):
-            store.stage_used(int(state[kernel.STAGED]))
+            store.stage_used(fields[kernel.STAGED])
             self._session.wrote()
         elif flags:
             self._session.saw_unstable()
-        bucket.count(state)
-        if answered := int(state[kernel.ANSWERED]):
+        bucket.count(*fields[kernel.GETS : kernel.DELETES + 1])
+        if answered := fields[kernel.ANSWERED]:
             self._session.send(work.out_view[:answered])
         return stop
