@@ -344,6 +344,26 @@ def test_garbage_is_a_protocol_error_and_what_was_delivered_stays(driver):
         with pytest.raises(RemoteProtocolError, match="magic"):
             list(changes)
         assert changes.positions[0].seqno in (0, 5)
+        with pytest.raises(RemoteProtocolError, match="magic"):  # whoever asks again hears the same
+            next(changes)
+
+
+def test_a_drain_that_was_closed_is_at_its_end(driver):
+    with serve(Peer(histories={0: history(9)})) as address:
+        changes = driver.connect(address).changes()
+        next(changes)
+        changes.close()
+        assert len(list(changes)) <= 10 and list(changes) == []
+
+
+def test_a_map_that_makes_no_sense_ends_the_drain(driver):
+    peer = Peer(histories={0: history(3)}, refuse={0: Status.NOT_MY_VBUCKET})
+    with serve(peer) as address:
+        changes = driver.connect(address).changes()
+        peer.config = lambda _: {"vBucketServerMap": 5}
+        for _ in range(2):
+            with pytest.raises(RemoteProtocolError, match="cluster map"):
+                next(changes)
 
 
 def test_options_that_make_no_sense_are_refused_before_anything_is_asked(driver):

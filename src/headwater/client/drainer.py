@@ -77,6 +77,7 @@ class Drainer:
         self._events: list[tuple[int, Event]] = []
         self._logs: Mapping[int, FailoverLog] = {}
         self._failure: HeadwaterError | None = None
+        self._over = False
         self._bounded = all(goal.end_seqno != ENDLESS for goal in self.goals.values())
         self._moved_at = self._waited_since = self._left_at = now
         self._linger_until: float | None = None
@@ -88,6 +89,7 @@ class Drainer:
 
     def close(self) -> None:
         """Close all connections, those of the cluster included; positions stay readable."""
+        self._over = True
         self._steward.close()
         for worker in self._workers.values():
             worker.close()
@@ -106,24 +108,21 @@ class Drainer:
         self._forget_callers_time(now - self._left_at)
         for worker in self._workers.values():
             worker.processed(now)
-        while True:
+        while not self._over:
             yield from self._run_workers()
             if self.arena.rows or self._events:
                 if not self._worth_waiting():
                     return self._hand_out()
-                yield self._next_wait()
-                continue
-            if self._failure is not None:
-                failure = self._failure
+            elif self._failure is not None or all(goal.done for goal in self.goals.values()):
                 self.close()
-                raise failure
-            if all(goal.done for goal in self.goals.values()):
-                self.close()
-                return None
-            now = self.clock()
-            if self._gave_up(now):
+                break
+            elif self._gave_up(self.clock()):
                 return self._hand_out()
-            yield self._next_wait()
+            if self._failure is None:
+                yield self._next_wait()
+        if self._failure is not None:
+            raise self._failure
+        return None
 
     def _worth_waiting(self) -> bool:
         """Whether more is about to come: in a bulk transfer, full batches cost less than many small ones.
@@ -150,25 +149,31 @@ class Drainer:
         """Run every worker until it waits or the arena is full, and find homes for the homeless."""
         busy = True
         while busy and self._failure is None:
-            busy = (yield from self._steward.step()) if self._homeless else False
+            busy = (yield from self._run_steward()) if self._homeless else False
             for address, worker in list(self._workers.items()):
                 busy |= yield from self._run(address, worker)
 
+    def _run_steward(self) -> Steps[bool]:
+        try:
+            return (yield from self._steward.step())
+        except HeadwaterError as error:
+            self._failure = error
+            return False
+
     def _run(self, address: Address, worker: Worker) -> Steps[bool]:
-        busy = False
         try:
             busy = yield from worker.step()
-        except RemoteProtocolError:
+            self._take_events(worker)
+        except RemoteProtocolError as error:
             self.arena.batch()
             self._events.clear()
-            self.close()
-            raise
+            self._failure = error
+            return False
         except (TransportError, StatusError) as error:
             if isinstance(error, StatusError) and not error.retriable:
                 self._failure = error
             self._lose(address, error)
             return True
-        self._take_events(worker)
         if worker.idle:
             del self._workers[address]
             worker.close()
@@ -177,14 +182,11 @@ class Drainer:
     def _gave_up(self, now: float) -> bool:
         """Whether the caller wants to hear that nothing came.
 
-        Raises:
-            HeadwaterError: a drain with an end stands still although its nodes are alive; the last reason there was,
-                PeerSilent if there was none.
+        A drain with an end that stands still although its nodes are alive has failed, for the last reason there was.
         """
         patience, wait = self.options.patience_seconds, self.options.max_wait_seconds
         if self._bounded and patience is not None and now >= self._moved_at + patience and self._workers:
-            self.close()
-            raise self._last_error or PeerSilent("a drain with an end", now - self._moved_at)
+            self._failure = self._last_error or PeerSilent("a drain with an end", now - self._moved_at)
         return wait is not None and now >= self._waited_since + wait
 
     def _next_wait(self) -> Ready:
