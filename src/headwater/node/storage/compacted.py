@@ -53,12 +53,13 @@ class CompactedWriter:
         """Copy the frames of `rows`; places[i] becomes number of the new segment << 40 | offset."""
         done = 0
         while done < len(rows):
-            self._room_for(BATCH_BYTES - self._used)
-            done += self._copy(locs, rows, done, places, table, BATCH_BYTES)
+            count = self._copy(locs, rows, done, places, table, BATCH_BYTES)
+            done += count
             if done < len(rows):
+                if not count and not self._used:  # a frame that is larger than what is left, or than a batch should be
+                    self._room_for(len(self._buffer))
+                    done += self._copy(locs, rows[: done + 1], done, places, table, len(self._buffer))
                 self._flush()
-                self._room_for(len(self._buffer))
-                done += self._copy(locs, rows[: done + 1], done, places, table, len(self._buffer))
 
     def finish(self) -> int:
         """Sync and seal all files; returns their bytes."""
@@ -84,7 +85,10 @@ class CompactedWriter:
         table: NDArray[Any],
         limit: int,
     ) -> int:
-        place = (len(self.segments) - 1) << 40 | (self.segments[-1].end + batches.HEADER_BYTES + self._used)
+        self._room_for(1)
+        segment = self.segments[-1]
+        limit = min(limit, segment.size - segment.end - batches.HEADER_BYTES)
+        place = (len(self.segments) - 1) << 40 | (segment.end + batches.HEADER_BYTES + self._used)
         out = self._buffer[self._used : limit]
         count, size = copy_rows(locs, rows, first, table, out, np.uint64(place), places)
         self._used += int(size)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -131,7 +132,10 @@ class Log:
         segment.writable().sync()
         failpoint("log.after_sync")
         batch.segment, batch.body = segment, segment.end + len(header)
-        segment.end += len(header) + len(body)
+        begun, segment.end = segment.end, segment.end + len(header) + len(body)
+        # Streams read this soon: map its pages here, not fault by fault on the event loop's thread.
+        page = begun - begun % mmap.PAGESIZE
+        segment.writable().populate(segment.memory[page:], segment.end - page)
         segment.reserved = max(segment.reserved, segment.end)
         segment.batches += 1
 
