@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from headwater.errors import PeerSilent, RemoteProtocolError
 from headwater.kernels.columns import Arena
 from headwater.protocol.drain import Drain
-from headwater.protocol.events import Advanced, Diverged, Ended, Marked, Opened, Phase, Refused
+from headwater.protocol.events import Advanced, Diverged, Ended, Marked, Opened, Refused
 from headwater.protocol.position import ENDLESS, Position
+from headwater.protocol.stream import Phase
 from headwater.wire import dcp
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode

@@ -21,9 +21,10 @@ from headwater.errors import ConnectionLost
 from headwater.kernels.columns import Arena
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
 from headwater.protocol.drain import Drain
-from headwater.protocol.events import Event, Phase
+from headwater.protocol.events import Event
 from headwater.protocol.handshake import DCP_FEATURES, Opening, open_producer
 from headwater.protocol.position import FailoverLog, Position
+from headwater.protocol.stream import Phase
 from headwater.transport.waiting import Ready, Resolve, Steps
 from headwater.wire.dcp import OpenFlag
 from headwater.wire.features import Feature

@@ -17,41 +17,18 @@ Source: dcp.md 2, 6, 7 and 9.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from headwater.errors import PeerSilent, RemoteProtocolError
 from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
-from headwater.protocol.events import Advanced, Diverged, Ended, Event, Marked, Opened, Phase, Refused
-from headwater.protocol.position import ENDLESS, FailoverLog, Position, place
+from headwater.protocol.events import Advanced, Diverged, Ended, Event, Marked, Opened, Refused
+from headwater.protocol.position import ENDLESS, Position, place
+from headwater.protocol.stream import Phase, Stream, complaint, named, read_failover_log, read_rollback
 from headwater.protocol.window import ConsumerWindow
 from headwater.wire import dcp
-from headwater.wire.header import HEADER, HEADER_BYTES, Frame, Magic, lengths
-from headwater.wire.opcodes import Opcode, name_of
+from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths
+from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-
-LOG_ENTRIES_MAX = 1024
-"""Real failover logs hold 25 entries at most; a longer one would be kept with every position."""
-
-
-@dataclass(slots=True)
-class Stream:
-    """One vbucket's stream on this connection.
-
-    Attributes:
-        asked: the position the request was made from.
-        histories: uuids still to be tried if the producer does not know the first (dcp.md 9).
-        failover_log: as of the last answer, or of the position.
-    """
-
-    vbucket: int
-    opaque: int
-    asked: Position
-    end_seqno: int
-    histories: list[int]
-    failover_log: FailoverLog
-    asked_at: float
-    phase: Phase = Phase.ASKED
 
 
 class Drain:
@@ -167,7 +144,7 @@ class Drain:
             elif decoded.stop is not Stop.CONTROLS_FULL:
                 break
         if decoded.stop.refused:
-            raise RemoteProtocolError(self._complaint(view[at:], decoded.stop))
+            raise RemoteProtocolError(complaint(view[at:], decoded.stop, self.table))
         self.full, self.needed = decoded.stop is Stop.FULL, decoded.needed
         self._check_order()
         self._answer_markers()
@@ -208,7 +185,7 @@ class Drain:
             handler = _HANDLERS.get((frame.is_response, frame.opcode))
             if handler is None or frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE):
                 raise RemoteProtocolError(
-                    f"{_name(frame.opcode)}: a frame with magic 0x{frame.magic:02x} that we did not ask for"
+                    f"{named(frame.opcode)}: a frame with magic 0x{frame.magic:02x} that we did not ask for"
                 )
             handler(self, frame, row, now)
 
@@ -216,10 +193,10 @@ class Drain:
         stream = self._asked.pop(frame.opaque, None)
         if stream is None:  # dcp.md 9: a response with an unknown opaque: disconnect
             raise RemoteProtocolError(
-                f"{_name(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
+                f"{named(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
             )
         if frame.status == Status.SUCCESS:
-            stream.failover_log = _failover_log(frame)
+            stream.failover_log = read_failover_log(frame)
             stream.phase = Phase.OPEN
             self.events.append((row, Opened(stream.vbucket)))
             return
@@ -235,10 +212,10 @@ class Drain:
     def _rolled_back(self, stream: Stream, frame: Frame, row: int, now: float) -> None:
         """dcp.md 9: "if seqno is 0 and the consumer's newest entry's seqno equals the start it asked with: drop that
         entry, retry with the previous uuid". Otherwise the caller has to go back."""
-        common, asked = _common(frame), stream.asked
+        common, asked = read_rollback(frame), stream.asked
         if common > asked.seqno:
             raise RemoteProtocolError(
-                f"{_name(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {asked.seqno}, "
+                f"{named(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {asked.seqno}, "
                 f"is rolled back forward, to {common}"
             )
         begins = next((seqno for _, seqno in asked.failover_log if seqno <= asked.seqno), None)
@@ -305,17 +282,6 @@ class Drain:
         if due := self.window.due(now):
             self._outgoing.append(dcp.BufferAck(acked_bytes=due).encode())
 
-    def _complaint(self, view: memoryview, stop: Stop) -> str:
-        """Say what is wrong with the frame at the start of `view`, with the numbers that matter."""
-        magic, opcode, _, extras, _, vbucket, body, opaque, _ = HEADER.unpack_from(view)
-        if stop in (Stop.BAD_MAGIC, Stop.LENGTHS_EXCEED_BODY, Stop.BODY_TOO_LARGE):
-            return f"opcode 0x{opcode:02x}: {_meaning(stop)} (magic 0x{magic:02x}, {extras} extras, body {body} bytes)"
-        row = self.table.stream(vbucket)
-        told = f"{_name(opcode)}: vbucket {vbucket}, opaque {opaque}: {_meaning(stop)}; extras {extras} bytes"
-        if extras >= 8 and len(view) >= HEADER_BYTES + 8:
-            told += f", seqno {int.from_bytes(view[HEADER_BYTES : HEADER_BYTES + 8])}"
-        return told + f"; last {row.seqno}, snapshot {row.snapshot_start} to {row.snapshot_end}, stream {row.opaque}"
-
 
 Handler = Callable[[Drain, Frame, int, float], None]
 
@@ -330,32 +296,3 @@ _HANDLERS: dict[tuple[bool, int], Handler] = {
     (False, Opcode.DCP_SEQNO_ADVANCED): Drain._advance,
     (False, Opcode.DCP_SYSTEM_EVENT): Drain._advance,
 }
-
-
-def _failover_log(frame: Frame) -> FailoverLog:
-    """Read the log of an accepted request; dcp.md 9: empty, or not a multiple of 16 bytes, is an error."""
-    count, rest = divmod(len(frame.value), 16)
-    if rest or not 0 < count <= LOG_ENTRIES_MAX:
-        raise RemoteProtocolError(
-            f"{_name(frame.opcode)}: a failover log of {len(frame.value)} bytes; "
-            f"expected 16 each for 1 to {LOG_ENTRIES_MAX} entries"
-        )
-    return tuple(dcp.StreamResponse.decode(frame).failover_log)
-
-
-def _common(frame: Frame) -> int:
-    """Read the seqno of a rollback: eight bytes of value, or of extras in the UPR sample (erratum U3)."""
-    if frame.status == Status.KEY_ENOENT:
-        return 0
-    body = frame.extras + frame.value
-    if len(body) != 8:
-        raise RemoteProtocolError(f"{_name(frame.opcode)}: a rollback of {len(body)} bytes, expected 8")
-    return int.from_bytes(body)
-
-
-def _name(opcode: int) -> str:
-    return f"{name_of(opcode)} (opcode 0x{opcode:02x})"
-
-
-def _meaning(stop: Stop) -> str:
-    return stop.name.lower().replace("_", " ")

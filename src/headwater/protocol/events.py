@@ -6,15 +6,6 @@ An event comes with the number of the row it came before, so the two can be merg
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-
-
-class Phase(Enum):
-    """Where a stream is in its life."""
-
-    ASKED = "asked"
-    OPEN = "open"
-    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,87 @@
+"""One stream as its consumer sees it: what was asked, what the answer means, and what is wrong with a frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from headwater.errors import RemoteProtocolError
+from headwater.kernels.columns import Stop, StreamTable
+from headwater.protocol.position import FailoverLog, Position
+from headwater.wire import dcp
+from headwater.wire.header import HEADER, HEADER_BYTES, Frame
+from headwater.wire.opcodes import name_of
+from headwater.wire.status import Status
+
+LOG_ENTRIES_MAX = 1024
+"""Real failover logs hold 25 entries at most; a longer one would be kept with every position."""
+
+
+class Phase(Enum):
+    """Where a stream is in its life."""
+
+    ASKED = "asked"
+    OPEN = "open"
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class Stream:
+    """One vbucket's stream on this connection.
+
+    Attributes:
+        asked: the position the request was made from.
+        histories: uuids still to be tried if the producer does not know the first (dcp.md 9).
+        failover_log: as of the last answer, or of the position.
+    """
+
+    vbucket: int
+    opaque: int
+    asked: Position
+    end_seqno: int
+    histories: list[int]
+    failover_log: FailoverLog
+    asked_at: float
+    phase: Phase = Phase.ASKED
+
+
+def read_failover_log(frame: Frame) -> FailoverLog:
+    """Read the log of an accepted request; dcp.md 9: empty, or not a multiple of 16 bytes, is an error."""
+    count, rest = divmod(len(frame.value), 16)
+    if rest or not 0 < count <= LOG_ENTRIES_MAX:
+        raise RemoteProtocolError(
+            f"{named(frame.opcode)}: a failover log of {len(frame.value)} bytes; "
+            f"expected 16 each for 1 to {LOG_ENTRIES_MAX} entries"
+        )
+    return tuple(dcp.StreamResponse.decode(frame).failover_log)
+
+
+def read_rollback(frame: Frame) -> int:
+    """Read the seqno of a rollback: eight bytes of value, or of extras in the UPR sample (erratum U3)."""
+    if frame.status == Status.KEY_ENOENT:
+        return 0
+    body = frame.extras + frame.value
+    if len(body) != 8:
+        raise RemoteProtocolError(f"{named(frame.opcode)}: a rollback of {len(body)} bytes, expected 8")
+    return int.from_bytes(body)
+
+
+def named(opcode: int) -> str:
+    """Return an opcode's name and number, as every complaint begins."""
+    return f"{name_of(opcode)} (opcode 0x{opcode:02x})"
+
+
+def _meaning(stop: Stop) -> str:
+    return stop.name.lower().replace("_", " ")
+
+
+def complaint(view: memoryview, stop: Stop, table: StreamTable) -> str:
+    """Say what is wrong with the frame at the start of `view`, with the numbers that matter."""
+    magic, opcode, _, extras, _, vbucket, body, opaque, _ = HEADER.unpack_from(view)
+    if stop in (Stop.BAD_MAGIC, Stop.LENGTHS_EXCEED_BODY, Stop.BODY_TOO_LARGE):
+        return f"opcode 0x{opcode:02x}: {_meaning(stop)} (magic 0x{magic:02x}, {extras} extras, body {body} bytes)"
+    row = table.stream(vbucket)
+    told = f"{named(opcode)}: vbucket {vbucket}, opaque {opaque}: {_meaning(stop)}; extras {extras} bytes"
+    if extras >= 8 and len(view) >= HEADER_BYTES + 8:
+        told += f", seqno {int.from_bytes(view[HEADER_BYTES : HEADER_BYTES + 8])}"
+    return told + f"; last {row.seqno}, snapshot {row.snapshot_start} to {row.snapshot_end}, stream {row.opaque}"
