@@ -281,11 +281,15 @@ def test_seqnos_rise_and_stay_inside_the_snapshot(seqno: int) -> None:
         end.sent_changes(made, 60, seqno)
 
 
-def test_a_marker_in_the_middle_of_a_snapshot_is_refused() -> None:
+def test_a_marker_in_the_middle_of_a_snapshot_replaces_it() -> None:
     end = producer()
     made = stream(end)
     end.marker(made, 0, 9, MARKER)
-    with pytest.raises(LocalProtocolError, match="a snapshot marker on a stream that is inside a snapshot"):
+    end.sent_changes(made, 60, 5)
+    end.marker(made, 6, 12, MARKER)
+    end.sent_changes(made, 60, 9)
+    assert made.snapshot_end_seqno == 12
+    with pytest.raises(LocalProtocolError, match="a marker"):
         end.marker(made, 10, 12, MARKER)
 
 

@@ -1,6 +1,7 @@
 """STREAM_REQ: each check of dcp 2.4, and that the first that fails is the one that answers."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -230,5 +231,18 @@ def test_start_and_end_may_be_the_same() -> None:
     assert status(request(start=0, end=0)) is Status.SUCCESS
 
 
-def test_a_takeover_is_not_offered() -> None:
-    assert status(request(flags=StreamFlag.TAKEOVER)) is Status.NOT_SUPPORTED
+def test_a_takeover_never_ends_by_itself() -> None:
+    accepted = verdict(request(start=10, end=0, flags=StreamFlag.TAKEOVER | StreamFlag.TO_LATEST))
+    assert isinstance(accepted, Accepted)
+    assert accepted.end_seqno == END_OF_TIME
+
+
+@pytest.mark.parametrize("state", [State.REPLICA, State.PENDING, State.DEAD])
+def test_only_the_owner_hands_a_vbucket_over(state: State) -> None:
+    assert status(request(flags=StreamFlag.TAKEOVER), replace(ACTIVE, state=state)) is Status.NOT_MY_VBUCKET
+
+
+def test_a_vbucket_is_handed_over_to_one_node_at_a_time() -> None:
+    busy = replace(ACTIVE, is_being_handed_over=True)
+    assert status(request(flags=StreamFlag.TAKEOVER), busy) is Status.ETMPFAIL
+    assert status(request(), busy) is Status.SUCCESS

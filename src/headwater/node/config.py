@@ -44,6 +44,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("segment-mib", 256, "size of one file of the log, MiB", int),
     Option("purge-age-seconds", 3 * 86400, "compaction drops tombstones older than this", int),
     Option("expiry-pager-seconds", 60, "how often expired documents are looked for (0: only when touched)", int),
+    Option("takeover-seconds", 60, "a vbucket whose hand-over takes longer refuses writes until it is done", int),
     Option("log-level", "warning", "debug, info, warning or error"),
 )
 
@@ -64,6 +65,7 @@ class NodeConfig:
     segment_mib: int = 256
     purge_age_seconds: int = 3 * 86400
     expiry_pager_seconds: int = 60
+    takeover_seconds: int = 60
     log_level: str = "warning"
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from headwater.errors import BadMessage
 from headwater.node.kv.command import Part, Refused, Reply, command
 from headwater.node.replication.session import ConsumerSession
+from headwater.node.streams.handover import TAKEOVER_SECONDS_MAX
 from headwater.node.streams.outlet import Outlet
 from headwater.node.streams.session import DcpSession
 from headwater.protocol.consumer import Consumer, ConsumerSettings
@@ -42,8 +43,9 @@ class NamedSession(Protocol):
 class DcpHub:
     """What the DCP connections of a bucket share: their names, and the arena they fill in turn."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, takeover_seconds_max: float = TAKEOVER_SECONDS_MAX) -> None:
         self.bucket = bucket
+        self.takeover_seconds_max = takeover_seconds_max
         self.outlet = Outlet()
         self.sessions: dict[bytes, NamedSession] = {}
         bucket.stat_groups["dcp"] = self.stats

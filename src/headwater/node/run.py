@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from headwater.kernels import execute, gather, history, index, json, sweep
+from headwater.kernels import apply, execute, gather, history, index, json, sweep
 from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
@@ -69,7 +69,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
 
 def warm_up() -> None:
     """Compile, or load from the cache, the kernels that requests need, so that the first client does not wait."""
-    for module in (json, execute, sweep, index, history, gather):
+    for module in (json, execute, sweep, index, history, gather, apply):
         module.warm_up()
 
 

@@ -81,7 +81,7 @@ class Server:
         self.accepted = self.rejected = 0
         self.started_at = loop.time()
         self.compactor = Compactor(bucket, loop, purge_age_seconds=config.purge_age_seconds)
-        self.dcp = DcpHub(bucket)
+        self.dcp = DcpHub(bucket, config.takeover_seconds)
         self.pager = Pager(bucket, loop, interval_seconds=config.expiry_pager_seconds)
         self.cluster: Cluster
         self._arena = np.zeros(RECEIVE_BYTES, np.uint8)

@@ -21,8 +21,10 @@ from headwater.protocol.noop import NoopTimer
 from headwater.protocol.producer_events import (
     Event,
     FailoverLogRequested,
+    MarkerAnswered,
     NotDcp,
     PeerGone,
+    StateAnswered,
     StreamClosed,
     StreamRequested,
     WindowOpened,
@@ -35,6 +37,7 @@ from headwater.wire.framing import stream_id_framing, stream_id_of
 from headwater.wire.header import HEADER, Frame, Magic, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status, name_of, without_xerror
+from headwater.wire.vbucket import State
 
 
 class Producer:
@@ -152,7 +155,14 @@ class Producer:
         data = encode_marker(stream, start_seqno, end_seqno, flags)
         self._send(stream, Sent.MARKER, len(data))
         stream.snapshot_end_seqno = end_seqno
+        stream.unanswered_markers += bool(flags & SnapshotFlag.ACK)
         return data
+
+    def set_state(self, stream: ProducerStream, state: State) -> None:
+        """Tell the consumer which state the vbucket has there: a step of a takeover, which it must answer."""
+        data = dcp.SetVbucketState(vbucket=stream.vbucket, opaque=stream.opaque, state=int(state)).encode()
+        self._send(stream, Sent.STATE, len(data))
+        self._out += data
 
     def sent_changes(self, stream: ProducerStream, size_bytes: int, last_seqno: int) -> None:
         """Enter a run of changes that goes out now: its wire size, and the seqno of its last."""
@@ -266,11 +276,23 @@ class Producer:
                     f"a no-op was answered with {name_of(frame.status)} and opaque {frame.opaque:#x}"
                 )
             return []
+        if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE:
+            return [StateAnswered(stream, frame.status) for stream in self._streams_of(frame)]
+        if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER and frame.status == Status.SUCCESS:
+            return [self._marker_answered(stream) for stream in self._streams_of(frame)]
         if frame.status == Status.SUCCESS or frame.status in self._tolerated:
             return self._drop_unknown(frame) if frame.status in _NO_SUCH_STREAM else []
         raise RemoteProtocolError(
             f"the consumer answered opcode 0x{frame.opcode:02x} with {name_of(frame.status)}; it can not follow"
         )
+
+    def _streams_of(self, frame: Frame) -> list[ProducerStream]:
+        """The live stream with the opaque of a response; none if it is over."""
+        return [each for each in self.streams.values() if each.opaque == frame.opaque]
+
+    def _marker_answered(self, stream: ProducerStream) -> MarkerAnswered:
+        stream.unanswered_markers = max(0, stream.unanswered_markers - 1)
+        return MarkerAnswered(stream)
 
     @property
     def _tolerated(self) -> frozenset[Status]:

@@ -32,6 +32,21 @@ class FailoverLogRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkerAnswered:
+    """The consumer has received the whole snapshot of a marker with flag ACK."""
+
+    stream: ProducerStream
+
+
+@dataclass(frozen=True, slots=True)
+class StateAnswered:
+    """The consumer answered SET_VBUCKET_STATE; anything but SUCCESS fails the takeover."""
+
+    stream: ProducerStream
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
 class WindowOpened:
     """The consumer acknowledged bytes, or changed its window: more may be sent."""
 
@@ -50,4 +65,13 @@ class PeerGone:
     silent_seconds: float
 
 
-Event = StreamRequested | StreamClosed | FailoverLogRequested | WindowOpened | NotDcp | PeerGone
+Event = (
+    StreamRequested
+    | StreamClosed
+    | FailoverLogRequested
+    | MarkerAnswered
+    | StateAnswered
+    | WindowOpened
+    | NotDcp
+    | PeerGone
+)

@@ -3,7 +3,10 @@
     BETWEEN --marker--> INSIDE --changes--> INSIDE --the last change--> BETWEEN
     BETWEEN, INSIDE --end or close--> ENDED; only between snapshots does a stream end well
 
-A takeover adds states for what waits between the last change and the end. Source: dcp 8.1, 8.2, 8.5.
+    INSIDE --marker--> INSIDE       a replica's own snapshot was replaced before it was whole (dcp 9)
+    BETWEEN --state--> BETWEEN      a takeover sets the consumer's state, twice (failover 4)
+
+Source: dcp 8.1, 8.2, 8.5.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ class Sent(Enum):
 
     MARKER = "a snapshot marker"
     CHANGES = "changes"
+    STATE = "a vbucket state"
     LAST_CHANGE = "the last change of a snapshot"
     END_OK = "the end that was asked for"
     CUT = "an early end"
@@ -37,10 +41,12 @@ class Sent(Enum):
 TRANSITIONS: dict[StreamState, dict[Sent, StreamState]] = {  # what may be sent where, and where it leads
     StreamState.BETWEEN: {
         Sent.MARKER: StreamState.INSIDE,
+        Sent.STATE: StreamState.BETWEEN,
         Sent.END_OK: StreamState.ENDED,
         Sent.CUT: StreamState.ENDED,
     },
     StreamState.INSIDE: {
+        Sent.MARKER: StreamState.INSIDE,
         Sent.CHANGES: StreamState.INSIDE,
         Sent.LAST_CHANGE: StreamState.BETWEEN,
         Sent.CUT: StreamState.ENDED,
@@ -60,6 +66,7 @@ class ProducerStream:
         state: see the table.
         last_seqno: the newest seqno sent, at first the one asked from.
         snapshot_end_seqno: of the snapshot announced last.
+        unanswered_markers: markers with flag ACK that were not answered yet.
     """
 
     key: StreamKey
@@ -69,6 +76,7 @@ class ProducerStream:
     last_seqno: int = 0
     snapshot_end_seqno: int = 0
     framing: bytes | None = None
+    unanswered_markers: int = 0
 
     @property
     def vbucket(self) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 from headwater.errors import BadMessage
 from headwater.protocol.controls import Negotiated, Settings
-from headwater.protocol.failover import Claim, Erange, Rollback, check_ranges, decide
+from headwater.protocol.failover import END_OF_TIME, Claim, Erange, Rollback, check_ranges, decide
 from headwater.wire.datatype import Datatype
 from headwater.wire.dcp import StreamFlag, StreamRequest
 from headwater.wire.header import Frame
@@ -44,6 +44,7 @@ class Facts:
         purge_seqno: the highest tombstone seqno that was purged.
         failover_log: (vb uuid, seqno), newest first.
         receives_first_snapshot: a replica of which no state is consistent yet.
+        is_being_handed_over: another stream is taking it over.
     """
 
     state: State
@@ -51,6 +52,7 @@ class Facts:
     purge_seqno: int
     failover_log: Collection[tuple[int, int]]
     receives_first_snapshot: bool = False
+    is_being_handed_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,9 @@ def judge(
         negotiated, settings: those of the connection.
         live: the streams that are open on the connection.
     """
-    wanted = (State.ACTIVE,) if request.flags & StreamFlag.ACTIVE_VB_ONLY else (State.ACTIVE, State.REPLICA)
+    # Only its owner can hand a vbucket over: were a replica to do so, there would be two (failover 4, step 1).
+    owner = request.flags & (StreamFlag.ACTIVE_VB_ONLY | StreamFlag.TAKEOVER)
+    wanted = (State.ACTIVE,) if owner else (State.ACTIVE, State.REPLICA)
     if facts is None or facts.state not in wanted:
         return Refused(Status.NOT_MY_VBUCKET, f"vbucket {request.vbucket} is not here, or its state is not fit")
     claim = _claim(request, facts)
@@ -132,9 +136,9 @@ def judge(
 
 def _claim(request: StreamRequest, facts: Facts) -> Claim:
     """The numbers of the request; check 5: with FROM_LATEST, those of a consumer that has everything."""
-    claim = Claim(
-        request.start_seqno, request.end_seqno, request.vb_uuid, request.snap_start_seqno, request.snap_end_seqno
-    )
+    # "Takeover forces end = endless" (dcp 2.4).
+    end = END_OF_TIME if request.flags & StreamFlag.TAKEOVER else request.end_seqno
+    claim = Claim(request.start_seqno, end, request.vb_uuid, request.snap_start_seqno, request.snap_end_seqno)
     if not request.flags & StreamFlag.FROM_LATEST:
         return claim
     high = facts.high_seqno
@@ -161,13 +165,14 @@ def _place(
         case Erange(reason=reason):
             return Refused(Status.ERANGE, reason)
     # 13. TO_LATEST, then DISK_ONLY, replace the end that was asked for; both mean what is on disk now.
-    end = facts.high_seqno if flags & (StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY) else claim.end_seqno
+    is_finite = flags & (StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY) and not flags & StreamFlag.TAKEOVER
+    end = facts.high_seqno if is_finite else claim.end_seqno
     if claim.start_seqno > end:
         return Refused(Status.ERANGE, f"start seqno {claim.start_seqno} lies above end seqno {end}")
     if facts.receives_first_snapshot:
         return Refused(Status.ETMPFAIL, f"vbucket {request.vbucket} still receives its first snapshot")
-    if flags & StreamFlag.TAKEOVER:
-        return Refused(Status.NOT_SUPPORTED, "this node does not hand vbuckets over")
+    if flags & StreamFlag.TAKEOVER and facts.is_being_handed_over:
+        return Refused(Status.ETMPFAIL, f"vbucket {request.vbucket} is being handed over to somebody else")
     return Accepted(key, claim.start_seqno, end, claim.snap_start_seqno, flags)
 
 

@@ -179,6 +179,8 @@ class KvSession:
             found.check(frame)
             if found.document:
                 self._check_vbucket(bucket, frame)
+            if found.writes and found.document and bucket.is_backed_up(frame.vbucket):
+                raise Refused(Status.ETMPFAIL, "the vbucket is about to move to another node")
             if found.writes and bucket.store.full:
                 raise Refused(Status.ETMPFAIL, "the disk is full")
         else:

@@ -9,24 +9,27 @@ one arena of bytes, and nothing grows behind it. Source: dcp 1, 8.6, 13.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headwater.node.kv.command import NoRoom
 from headwater.node.streams.form import form_of
+from headwater.node.streams.handover import Handover
 from headwater.node.streams.outlet import ARENA_BYTES
 from headwater.node.streams.stream import Stream
 from headwater.protocol.producer import Producer
 from headwater.protocol.producer_events import (
     Event,
     FailoverLogRequested,
+    MarkerAnswered,
     NotDcp,
     PeerGone,
+    StateAnswered,
     StreamClosed,
     StreamRequested,
 )
 from headwater.protocol.stream_request import Facts
-from headwater.wire.dcp import OpenFlag
+from headwater.wire.dcp import OpenFlag, StreamFlag
 from headwater.wire.header import HEADER_BYTES, Frame, lengths
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -34,10 +37,14 @@ from headwater.wire.status import Status
 if TYPE_CHECKING:
     from headwater.node.dcp import DcpHub
     from headwater.node.kv.session import KvSession
+    from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.producer_stream import ProducerStream
 
 QUANTUM_BYTES = 128 << 10
 """What a stream may send in one turn while others wait. Less would be mostly overhead: a turn costs some 20 us."""
+
+RECORD_BYTES = 4 << 10
+"""Room for the record of one vbucket, with a full failover log."""
 
 REFUSED_ON_DCP = frozenset({Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET, Opcode.TAP_CONNECT})
 """What a connection can not do any more once it is a DCP connection: NOT_SUPPORTED (dcp 1)."""
@@ -63,6 +70,7 @@ class DcpSession:
         self._open_flags = open_flags
         self._name = producer.negotiated.connection_name.encode("latin-1")
         self._waiting: OrderedDict[Stream, None] = OrderedDict()  # streams with something to send, next turn first
+        self._handovers: set[Handover] = set()
         self._gate = 0
         hub.enter(self._name, self)
 
@@ -100,6 +108,8 @@ class DcpSession:
         """A no-op is due, or the consumer was silent for too long."""
         for event in self.producer.tick(now):
             self._handle(event)
+        for handover in self._handovers:
+            handover.tick(now)
         self._answer()
 
     def closed(self) -> None:
@@ -112,6 +122,8 @@ class DcpSession:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def _take(self, frame: Frame) -> None:
+        if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE and not self._has_room():
+            raise NoRoom
         for event in self.producer.receive_frame(frame, self._kv.server.loop.time()):
             self._handle(event)
         self._answer()
@@ -123,6 +135,10 @@ class DcpSession:
             case StreamClosed(stream=entry):
                 if (stream := self.streams.get(entry)) is not None:
                     stream.close()
+            case MarkerAnswered(stream=entry):
+                self._answered(entry, lambda stream: stream.marker_answered())
+            case StateAnswered(stream=entry, status=status):
+                self._answered(entry, lambda stream: stream.state_answered(status))
             case FailoverLogRequested(frame=frame):
                 self.producer.answer_log(event, self._log(frame.vbucket))
             case NotDcp(frame=frame):
@@ -141,6 +157,7 @@ class DcpSession:
             purge_seqno=vbucket.purge_seqno,
             failover_log=vbucket.failover.entries,
             receives_first_snapshot=vbucket.complete_seqno == 0 < vbucket.snapshot_end,
+            is_being_handed_over=vbucket.handover is not None,
         )
         entry = self.producer.answer_stream(asked, facts, self._log(vbucket.id) or b"")
         if entry is None:
@@ -154,9 +171,23 @@ class DcpSession:
             skip_deletes=bool(self._open_flags & OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL),
             ready=self._ready,
             ended=self._ended,
+            handover=self._handover(vbucket) if entry.flags & StreamFlag.TAKEOVER else None,
         )
         self.streams[entry] = stream
         self._ready(stream)
+
+    def _handover(self, vbucket: VBucket) -> Handover:
+        made = Handover(vbucket, self._kv.server.loop.time, self._hold_until, self._hub.takeover_seconds_max)
+        self._handovers.add(made)
+        return made
+
+    def _hold_until(self, gate: int) -> None:
+        """What the protocol object says next leaves once this batch is durable."""
+        self._gate = max(self._gate, gate)
+
+    def _answered(self, entry: ProducerStream, what: Callable[[Stream], None]) -> None:
+        if (stream := self.streams.get(entry)) is not None:
+            what(stream)
 
     def _log(self, vb: int) -> bytes | None:
         """A vbucket's failover log; it is told once the record that holds it is durable."""
@@ -180,9 +211,18 @@ class DcpSession:
         if data:
             self.connection.send(data, self._gate)
             self._gate = 0
-        self.deadline = self.producer.deadline
+        self.deadline = self._next_deadline()
         if self._waiting and not self.producer.flow.is_full:
             self.connection.wake()
+
+    def _has_room(self) -> bool:
+        """Whether the record of a hand-over can be staged."""
+        arena, used = self._bucket.store.stage_arena()
+        return len(arena) - used > RECORD_BYTES
+
+    def _next_deadline(self) -> float | None:
+        waits = [handover.deadline for handover in self._handovers]
+        return min((moment for moment in (self.producer.deadline, *waits) if moment is not None), default=None)
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
@@ -196,6 +236,8 @@ class DcpSession:
         """A stream is dead. What it left to say goes out at the next occasion, which is now."""
         del self.streams[stream.entry]
         self._waiting.pop(stream, None)
+        if stream.handover is not None:
+            self._handovers.discard(stream.handover)
         self.connection.wake()
 
     def stats(self) -> Iterable[tuple[str, str]]:

@@ -8,8 +8,11 @@ The first goes up to what is durable when it begins and is announced as coming f
 was written meanwhile: the slower the reader, the more of it at once, each key at its newest. Nothing waits in queues,
 bytes are copied when the connection can take them.
 
-A takeover goes on from IN_MEMORY: it sends until nothing is left, then asks the other side to become pending, and so
-on. Its phases belong into the table below, what it waits for into `has_work`. Source: dcp 8.1, 8.2, 8.5.
+A takeover (handover.py) sends until nothing is left, then asks the other side to become pending, and so on:
+
+    BACKFILLING --the first snapshot is sent--> TAKEOVER_SEND <--a state is sent, is answered--> TAKEOVER_WAIT
+
+Source: dcp 8.1, 8.2, 8.5; failover 4.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from headwater.node.storage.store import Store
     from headwater.node.streams.form import Form
+    from headwater.node.streams.handover import Handover
     from headwater.node.streams.outlet import Outlet
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.producer import Producer
@@ -37,12 +41,16 @@ class Phase(Enum):
 
     BACKFILLING = "backfilling"
     IN_MEMORY = "in-memory"
+    TAKEOVER_SEND = "takeover-send"
+    TAKEOVER_WAIT = "takeover-wait"
     DEAD = "dead"
 
 
 PHASES: dict[Phase, frozenset[Phase]] = {  # what may follow what
-    Phase.BACKFILLING: frozenset({Phase.IN_MEMORY, Phase.DEAD}),
+    Phase.BACKFILLING: frozenset({Phase.IN_MEMORY, Phase.TAKEOVER_SEND, Phase.DEAD}),
     Phase.IN_MEMORY: frozenset({Phase.DEAD}),
+    Phase.TAKEOVER_SEND: frozenset({Phase.TAKEOVER_WAIT, Phase.DEAD}),
+    Phase.TAKEOVER_WAIT: frozenset({Phase.TAKEOVER_SEND, Phase.DEAD}),
     Phase.DEAD: frozenset(),
 }
 
@@ -61,6 +69,7 @@ class Stream:
         skip_deletes: leave deletions out of a backfill that starts from 0.
         ready: called when there may be something to send.
         ended: called once, when the stream is dead.
+        handover: what turns this stream into a takeover; None for any other.
     """
 
     def __init__(
@@ -74,10 +83,13 @@ class Stream:
         skip_deletes: bool,
         ready: Callable[[Stream], None],
         ended: Callable[[Stream], None],
+        handover: Handover | None = None,
     ) -> None:
         self.vbucket = vbucket
         self.entry = entry
-        self.phase = Phase.BACKFILLING if entry.last_seqno < vbucket.durable_seqno else Phase.IN_MEMORY
+        self.handover = handover
+        self._caught_up = Phase.IN_MEMORY if handover is None else Phase.TAKEOVER_SEND
+        self.phase = Phase.BACKFILLING if entry.last_seqno < vbucket.durable_seqno else self._caught_up
         self.position = entry.last_seqno  # everything up to here is sent, or need not be
         self.sent_bytes = 0
         self.sent_changes = 0
@@ -91,6 +103,8 @@ class Stream:
         self._next_start = entry.accepted.snap_start_seqno
         self._next_flags = DISK if self.phase is Phase.BACKFILLING else FIRST_IN_MEMORY
         vbucket.readers.add(self)
+        if handover is not None and self.phase is self._caught_up:
+            handover.begin()
 
     # --- what the vbucket tells -------------------------------------------------------------------------------------
 
@@ -111,8 +125,10 @@ class Stream:
     @property
     def has_work(self) -> bool:
         """Whether a turn would send something, or end the stream."""
-        if self.phase is Phase.DEAD:
+        if self.phase in (Phase.DEAD, Phase.TAKEOVER_WAIT):
             return False
+        if self._state_is_due:
+            return True
         return self._snapshot is not None or self._is_complete or self.vbucket.durable_seqno > self.position
 
     @property
@@ -124,6 +140,8 @@ class Stream:
         """Send up to `quantum_bytes`, as far as outlet and flow-control window allow (one message may overshoot)."""
         until, flow = self.sent_bytes + quantum_bytes, self._producer.flow
         while self.sent_bytes < until and not flow.is_full and not outlet.is_full:
+            if self.phase is Phase.TAKEOVER_WAIT:
+                return
             if self._snapshot is not None:
                 self._send_changes(self._snapshot, outlet, until - self.sent_bytes)
             elif self._is_complete:
@@ -131,6 +149,8 @@ class Stream:
                 return
             elif self.vbucket.durable_seqno > self.position:
                 self._begin_snapshot(outlet)
+            elif self._state_is_due:
+                self._send_state()
             else:
                 return
 
@@ -146,10 +166,43 @@ class Stream:
             return
         self._enter(Phase.DEAD)
         self.vbucket.readers.discard(self)
+        if self.handover is not None:
+            self.handover.close()
         if self._snapshot is not None:
             self._snapshot.close()
             self._snapshot = None
         self._ended(self)
+
+    # --- takeover ---------------------------------------------------------------------------------------------------
+
+    def marker_answered(self) -> None:
+        """The consumer has a whole snapshot: the hand-over may be able to go on."""
+        if self.phase is Phase.TAKEOVER_SEND:
+            self._ready(self)
+
+    def state_answered(self, status: int) -> None:
+        """The consumer answered a state; "responses that do not belong to the expected state are ignored"."""
+        if self.handover is None or self.phase is not Phase.TAKEOVER_WAIT:
+            return
+        reason = self.handover.answered(status)
+        if reason is not None:
+            self.end(reason)  # nothing, if every stream of the vbucket has ended by now
+        else:
+            self._enter(Phase.TAKEOVER_SEND)
+            self._ready(self)
+
+    @property
+    def _state_is_due(self) -> bool:
+        """failover 4, step 6: "ready queue empty, no more items in the log, outstanding acks 0"."""
+        if self.handover is None or self.phase is not Phase.TAKEOVER_SEND or self._snapshot is not None:
+            return False
+        return self.entry.unanswered_markers == 0 and self.handover.may_go_on(self.position)
+
+    def _send_state(self) -> None:
+        if self.handover is not None:
+            self._producer.set_state(self.entry, self.handover.next_state())
+            self._enter(Phase.TAKEOVER_WAIT)
+            self.handover.sent()
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -166,16 +219,20 @@ class Stream:
             self._passed(snapshot.covers_seqno)
             return
         self._snapshot = snapshot
-        if self.entry.state is StreamState.INSIDE:
+        if self._goes_on_inside:
             return  # more of a snapshot that this node is itself still receiving: announced already (dcp 8.2)
+        if self.entry.state is StreamState.INSIDE:
+            self._next_start = self.position + 1  # the snapshot that was announced will never be whole here
         end_seqno, flags = snapshot.last_seqno, self._next_flags
         if end_seqno == self.vbucket.durable_seqno < self.vbucket.snapshot_end:
             end_seqno = self.vbucket.snapshot_end
             flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES if self.position < self.vbucket.complete_seqno else 0
+        if self.phase is Phase.TAKEOVER_SEND:
+            flags |= SnapshotFlag.ACK
         marker = self._producer.marker(self.entry, min(self._next_start, end_seqno), end_seqno, flags)
         outlet.write(marker)
         self.sent_bytes += len(marker)
-        self._next_flags = SnapshotFlag.MEMORY if self.phase is Phase.IN_MEMORY else FIRST_IN_MEMORY
+        self._next_flags = FIRST_IN_MEMORY if self.phase is Phase.BACKFILLING else SnapshotFlag.MEMORY
 
     def _take_snapshot(self, outlet: Outlet) -> Snapshot:
         upto, vb = self._snapshot_end(), self.vbucket.id
@@ -197,10 +254,23 @@ class Stream:
         what is whole first, and that one under the end that was announced to itself.
         """
         durable, end_seqno = self.vbucket.durable_seqno, self.entry.accepted.end_seqno
+        if self._goes_on_inside:
+            return min(durable, self.entry.snapshot_end_seqno)
         if durable < self.vbucket.snapshot_end:
             complete = self.vbucket.complete_seqno
             return complete if self.position < complete and self._store.exact(self.vbucket.id, complete) else durable
         return end_seqno if end_seqno < durable and self.vbucket.is_exact(end_seqno) else durable
+
+    @property
+    def _goes_on_inside(self) -> bool:
+        """Whether what comes next belongs to the snapshot that was announced.
+
+        Not so if this node's own producer has meanwhile replaced that snapshot by a longer one: then its end is no
+        consistent state here, and must not look like one there.
+        """
+        announced = self.entry.snapshot_end_seqno
+        inside = self.entry.state is StreamState.INSIDE and self.position < announced
+        return inside and self.vbucket.ends_snapshot(announced)
 
     def _send_changes(self, snapshot: Snapshot, outlet: Outlet, quantum_bytes: int) -> None:
         window = self._producer.flow.budget_bytes
@@ -218,8 +288,10 @@ class Stream:
     def _passed(self, seqno: int) -> None:
         """The consumer lacks nothing up to `seqno`."""
         if self.phase is Phase.BACKFILLING:
-            self._enter(Phase.IN_MEMORY)
+            self._enter(self._caught_up)
             self._next_flags = FIRST_IN_MEMORY
+            if self.handover is not None:
+                self.handover.begin()
         if self.entry.snapshot_end_seqno > self.entry.accepted.start_seqno:
             self._next_start = max(self.entry.snapshot_end_seqno, seqno) + 1
         self.position = seqno

@@ -171,6 +171,12 @@ class VBucket:
         """Whether the snapshot in hand lacks its end: what is there is no consistent state yet."""
         return self.high_seqno < self.snapshot_end
 
+    def ends_snapshot(self, seqno: int) -> bool:
+        """Whether what is held is (or will be, at the end of the snapshot in hand) a consistent state at `seqno`."""
+        if self.state is State.ACTIVE and seqno >= self.snapshot_end:
+            return True
+        return seqno in (self.snapshot_end, self.complete_seqno) or self.consistent.at_or_below(seqno) == seqno
+
     def is_exact(self, seqno: int) -> bool:
         """Whether the store can show the vbucket as it was at `seqno`.
 

@@ -1,0 +1,125 @@
+"""The owner's side of a takeover: when a vbucket changes hands, step by step, and what happens if it does not.
+
+    CATCHING_UP --pending is sent--> ASKED_PENDING --answered: dead here--> DRAINING --active is sent--> ASKED_ACTIVE
+                                                                                     --answered--> DONE
+
+Never two owners: the vbucket is dead here, and that is on disk, before the other side is told to be active. Nothing
+acknowledged is lost: what was written up to then is sent, whole, before that too. A refusal at either step puts
+everything back; a connection that breaks leaves the states as they are, for the mover to decide (failover 4, failures).
+
+Catching up can go on for ever under load: after `seconds_max` the vbucket refuses writes until the hand-over is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from headwater.failpoints import failpoint
+from headwater.wire.dcp import EndReason
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.vbucket.vbucket import VBucket
+
+TAKEOVER_SECONDS_MAX = 60.0
+"""The reference server's dcp_takeover_max_time."""
+
+
+class Stage(Enum):
+    """How far a hand-over is."""
+
+    CATCHING_UP = "catching up"
+    ASKED_PENDING = "asked to be pending"
+    DRAINING = "draining"
+    ASKED_ACTIVE = "asked to be active"
+    DONE = "done"
+
+
+class Handover:
+    """One vbucket on its way to another node.
+
+    Args:
+        vbucket: it is marked as being handed over as long as this lives.
+        clock: seconds of a monotonic clock.
+        hold_until: called with a batch number: what is sent from now on leaves once that batch is durable.
+        seconds_max: after so long, writes are refused.
+
+    Attributes:
+        deadline: when to call `tick`; None for never.
+    """
+
+    def __init__(
+        self,
+        vbucket: VBucket,
+        clock: Callable[[], float],
+        hold_until: Callable[[int], None],
+        seconds_max: float = TAKEOVER_SECONDS_MAX,
+    ) -> None:
+        self.stage = Stage.CATCHING_UP
+        self.deadline: float | None = None
+        self._vbucket = vbucket
+        self._clock = clock
+        self._hold_until = hold_until
+        self._seconds_max = seconds_max
+        vbucket.handover = self
+
+    def begin(self) -> None:
+        """The backfill is sent: from here on the time counts."""
+        self.deadline = self._clock() + self._seconds_max
+
+    def tick(self, now: float) -> None:
+        """It takes too long: "client writes on that vb get ETMPFAIL until done, so the tail becomes finite"."""
+        if self.deadline is not None and now >= self.deadline:
+            self.deadline = None
+            if self.stage in (Stage.CATCHING_UP, Stage.ASKED_PENDING):
+                self._vbucket.back_up(True)
+
+    def may_go_on(self, position: int) -> bool:
+        """Whether nothing stands before the next state: all durable changes, and in the end all there are, are sent."""
+        if self.stage is Stage.DRAINING:
+            return position >= self._vbucket.high_seqno
+        return self.stage is Stage.CATCHING_UP and position >= self._vbucket.durable_seqno
+
+    def next_state(self) -> State:
+        """The state to be sent now: steps 6 and 10."""
+        if self.stage is Stage.CATCHING_UP:
+            self.stage = Stage.ASKED_PENDING
+            return State.PENDING
+        # Were this node to crash and forget that it is dead, there would be two owners.
+        self._hold_until(self._vbucket.gate)
+        self.stage = Stage.ASKED_ACTIVE
+        return State.ACTIVE
+
+    def sent(self) -> None:
+        """The state is on its way."""
+        failpoint("takeover.pending_sent" if self.stage is Stage.ASKED_PENDING else "takeover.active_sent")
+
+    def answered(self, status: int) -> EndReason | None:
+        """The answer to the last state; why the stream ends now, None if it goes on.
+
+        "A careful implementation treats a non-success status as failed takeover: end the stream, restore."
+        """
+        if self.stage is Stage.ASKED_PENDING:
+            if status != Status.SUCCESS:
+                return EndReason.STATE_CHANGED
+            failpoint("takeover.pending_acked")
+            self._vbucket.hand_over()
+            failpoint("takeover.dead")
+            self.stage = Stage.DRAINING
+            return None
+        if status != Status.SUCCESS:
+            self._vbucket.take_back()
+            return EndReason.STATE_CHANGED
+        failpoint("takeover.active_acked")
+        self.stage = Stage.DONE
+        return EndReason.OK
+
+    def close(self) -> None:
+        """The stream is over, whatever it came to."""
+        self.deadline = None
+        if self._vbucket.handover is self:
+            self._vbucket.handover = None
+            self._vbucket.back_up(False)
