@@ -57,8 +57,9 @@ class CompactedWriter:
             done += count
             if done < len(rows):
                 if not count and not self._used:  # a frame that is larger than what is left, or than a batch should be
-                    self._room_for(len(self._buffer))
-                    done += self._copy(locs, rows[: done + 1], done, places, table, len(self._buffer))
+                    _, size = copy_rows(locs, rows[: done + 1], done, table, self._buffer, np.uint64(0), places)
+                    self._room_for(int(size))
+                    done += self._copy(locs, rows[: done + 1], done, places, table, int(size))
                 self._flush()
 
     def finish(self) -> int:

@@ -1,0 +1,62 @@
+"""Which rows stay, against the rule in plain words."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.kernels import compact
+from headwater.kernels.guard import register
+from headwater.kernels.jit import debug_copy
+from headwater.node.storage.records import deletion_frame, mutation_frame
+
+CHECKED = debug_copy("headwater.kernels.compact")
+changes = st.lists(st.tuples(st.integers(0, 4), st.one_of(st.none(), st.integers(1, 9))), min_size=1, max_size=30)
+
+
+@given(changes, st.data())
+def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone(
+    changes: list[tuple[int, int | None]], data: st.DataObject
+) -> None:
+    """A change is (key, delete time or None for a document); its seqno is twice its row, plus 2."""
+    prefix = data.draw(st.integers(0, len(changes)))
+    history = data.draw(st.integers(0, prefix))
+    before, limit = data.draw(st.integers(0, 10)), data.draw(st.integers(0, 70))
+    frames = []
+    for row, (key, deleted) in enumerate(changes):
+        numbers = {"seqno": 2 * row + 2, "cas": 1, "rev_seqno": 1}
+        name = b"%d" % key
+        frames.append(
+            mutation_frame(0, name, b"v", **numbers)
+            if deleted is None
+            else deletion_frame(0, name, delete_time=deleted, expired=deleted % 2 == 0, **numbers)
+        )
+    later = [
+        next((r for r in range(row + 1, len(changes)) if changes[r][0] == changes[row][0]), None)
+        for row in range(len(changes))
+    ]
+    memory = np.frombuffer(b"".join(frames), np.uint8).copy()
+    register(memory)
+    segments = np.array([[memory.ctypes.data, len(memory)]], np.uint64)
+    locs = np.cumsum([0, *map(len, frames[:-1])]).astype(np.uint64)
+    seqs = np.arange(2, 2 * len(changes) + 2, 2).astype(np.uint64)
+    nexts = np.array([0xFFFFFFFF if after is None else after for after in later], np.uint32)
+
+    stay, floor, purge = [], 0, 0
+    for row in range(prefix):
+        after, deleted = later[row], changes[row][1]
+        if after is not None and after < history:
+            floor = max(floor, 2 * after + 2)
+        elif after is None and row < history and deleted is not None and deleted < before and 2 * row + 2 <= limit:
+            purge = 2 * row + 2
+        else:
+            stay.append(row)
+
+    for build in (compact, CHECKED):
+        keep = np.zeros(prefix, np.uint32)
+        told = build.survivors(seqs, locs, nexts, prefix, history, segments, before, np.uint64(limit), keep)
+        count, total, *numbers = (int(number) for number in told)
+        assert keep[:count].tolist() == stay
+        assert total == sum(len(frames[row]) for row in stay)
+        assert numbers == [max(floor, purge), purge]

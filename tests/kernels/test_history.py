@@ -1,0 +1,77 @@
+"""Replay, fed with anything; slots; counting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.kernels import history
+from headwater.kernels.guard import registered
+from headwater.kernels.jit import debug_copy
+from headwater.node.storage.columns import Index
+from headwater.node.storage.records import drop_frame, mutation_frame
+
+CHECKED = debug_copy("headwater.kernels.history")
+FRAMES = [mutation_frame(n % 2, b"key %d" % (n % 3), b"v" * n, seqno=n + 1, cas=n + 1, rev_seqno=1) for n in range(6)]
+DATA = b"".join([*FRAMES, drop_frame(1)])
+
+
+def replayed(build: Any, data: bytes, end: int) -> tuple[tuple[int, ...], list[list[int]]]:
+    made, segments = Index(2, (1, 2)), np.zeros((4, 2), np.uint64)
+    memory = np.frombuffer(data, np.uint8).copy()
+    for vb in (0, 1):
+        made.grow(vb, 16, 16)
+    segments[2] = (memory.ctypes.data, len(memory))
+    arrays = [array for one in made.columns for array in (one.block, one.slots)]
+    with registered(memory, *arrays):
+        told = build.replay(made.table, segments, 2, np.array([[0, end]], np.int64), 0, 0)
+    return tuple(int(number) for number in told), made.table[:, [0, 11, 13, 16, 18, 19, 20]].tolist()
+
+
+@given(at=st.integers(0, len(DATA) - 1), flip=st.integers(0, 255), end=st.integers(0, len(DATA)))
+def test_replay_reads_nothing_outside_its_batch_whatever_the_frames_say(at: int, flip: int, end: int) -> None:
+    data = bytearray(DATA)
+    data[at] ^= flip
+    checked = replayed(CHECKED, bytes(data), end)
+    assert checked == replayed(history, bytes(data), end)
+    assert checked[0][2] <= end
+
+
+def test_replay_stops_at_a_control_frame_and_says_how_long_it_is() -> None:
+    (code, batch, offset, length), _ = replayed(history, DATA, len(DATA))
+    assert (code, batch, offset, length) == (history.CONTROL, 0, len(DATA) - 24, 24)
+
+
+def test_replay_says_which_vbucket_must_grow() -> None:
+    made, segments = Index(2, (1, 2)), np.zeros((4, 2), np.uint64)
+    memory = np.frombuffer(DATA, np.uint8).copy()
+    segments[2] = (memory.ctypes.data, len(memory))
+    told = history.replay(made.table, segments, 2, np.array([[0, len(DATA)]], np.int64), 0, 0)
+    assert [int(number) for number in told] == [history.GROW, 0, 0, 0]
+
+
+@given(st.lists(st.integers(0, (1 << 32) - 1), max_size=40), st.data())
+def test_slots_hold_the_newest_row_of_every_key_and_nothing_else(hashes: list[int], data: st.DataObject) -> None:
+    superseded = [data.draw(st.booleans()) for _ in hashes]
+    nexts = np.array([0 if gone else 0xFFFFFFFF for gone in superseded], np.uint32)
+    slots = np.full(64, 0xFFFFFFFF, np.uint32)
+    history.fill_slots(slots, np.array(hashes, np.uint32), nexts, len(hashes))
+    held = sorted(int(row) for row in slots if row != 0xFFFFFFFF)
+    assert held == [row for row, gone in enumerate(superseded) if not gone]
+    for row in held:
+        at = hashes[row] & 63
+        while slots[at] != row:
+            assert slots[at] != 0xFFFFFFFF
+            at = (at + 1) & 63
+
+
+def test_frames_are_counted_only_when_they_fill_the_bytes_exactly() -> None:
+    data = np.frombuffer(DATA, np.uint8).copy()
+    assert history.count_frames(data, len(data)) == 7
+    assert history.count_frames(data, len(data) - 24) == 6
+    for used in (len(data) - 1, len(data) - 23, 23, len(data) + 1):
+        assert history.count_frames(data, used) == -1
+    assert history.count_frames(data, 0) == 0

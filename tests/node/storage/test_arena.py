@@ -1,0 +1,23 @@
+"""The staging arena."""
+
+from __future__ import annotations
+
+from headwater.node.storage.arena import Arena, Batch
+from headwater.node.storage.records import VBucketRecord
+
+
+def test_frames_lie_one_behind_the_other_and_are_the_batch() -> None:
+    arena = Arena(1, 100)
+    assert [arena.append(b"abc"), arena.append(b"de")] == [0, 3]
+    batch = Batch(arena)
+    assert bytes(batch.frames) == b"abcde"
+    assert batch.bytes_on_disk == 48 + 5
+
+
+def test_a_cleared_arena_remembers_nothing() -> None:
+    arena = Arena(0, 100)
+    arena.append(b"abc")
+    arena.records[3] = VBucketRecord(1)
+    arena.destroyed.add(3)
+    arena.clear()
+    assert (arena.used, arena.records, arena.destroyed) == (0, {}, set())

@@ -1,0 +1,221 @@
+"""What compaction may drop, what it must keep, and what it may not disturb."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from headwater.errors import DiskFull, StorageError
+from headwater.failpoints import InjectedFault, armed
+from headwater.kernels import index
+from headwater.node.storage.records import VBucketRecord
+from headwater.node.storage.store import Store
+from headwater.testing.faults import FaultyDisk
+from tests.node.storage.model import FOLDER, History, check_documents, check_view, commit, compact, frames, open_store
+
+
+def overwritten(store: Store, rounds: int = 6) -> History:
+    """Vbucket 0 with ten keys, each stored `rounds` times, two of them deleted at last (at second 50)."""
+    history = History()
+    store.stage_record(0, VBucketRecord(1, ((7, 0),)))
+    for number in range(rounds):
+        for key in range(10):
+            name, value = b"key %d" % key, b"%d" % number * 20
+            history.add(store.stage_mutation(0, name, value, cas=1, rev_seqno=1), name, value)
+        commit(store)
+    for name in (b"key 3", b"key 8"):
+        history.add(store.stage_deletion(0, name, cas=1, rev_seqno=1, delete_time=50), name, None)
+    commit(store)
+    return history
+
+
+def seqnos(store: Store, after: int = 0) -> list[int]:
+    with store.view(0, after) as view:
+        return [one.seqno for one in frames(view)]
+
+
+def test_old_versions_go_and_the_newest_stay() -> None:
+    disk = FaultyDisk()
+    store = open_store(disk)
+    history = overwritten(store)
+    compact(store)
+    assert store.log_bytes - store.live_bytes < 1000
+    check_documents(store, 0, history)
+    check_view(store, 0, history)
+    assert int(store.table[0, index.ROWS]) == 10
+    store.close()
+    store = open_store(disk)
+    check_documents(store, 0, history)
+    assert store.recovered[0] == VBucketRecord(1, ((7, 0),), high_seqno=62, rollback_floor=62)
+
+
+def test_old_tombstones_go_but_for_the_newest_change_and_the_purge_seqno_says_so() -> None:
+    store = open_store(FaultyDisk())
+    history = overwritten(store)
+    compact(store, purge_before=50)
+    assert store.purge_seqno(0) == 0
+    compact(store, purge_before=51)
+    assert store.purge_seqno(0) == 61
+    assert store.document(0, b"key 3") is None
+    found = store.document(0, b"key 8")
+    assert found is not None
+    assert found.deleted
+    assert seqnos(store)[-1] == store.high_seqno(0) == 62
+    check_view(store, 0, history)
+
+
+def test_no_tombstone_goes_that_a_stream_has_yet_to_send() -> None:
+    store = open_store(FaultyDisk())
+    overwritten(store)
+    store.stage_mutation(0, b"last", b"", cas=1, rev_seqno=1)
+    commit(store)
+    store.seal()
+    job = store.compact(purge_before=100, purge_limit=lambda vb: 61, history_rows=lambda vb: 0)
+    assert job is not None
+    job.survey()
+    job.announce()
+    commit(store)
+    job.copy()
+    list(job.swap())
+    assert store.purge_seqno(0) == 61
+    assert 62 in seqnos(store)
+
+
+def test_versions_that_the_newest_changes_superseded_stay_for_a_rollback() -> None:
+    store = open_store(FaultyDisk())
+    history = overwritten(store)
+    compact(store, history_rows=12)
+    assert store.rollback_floor(0) == 50
+    assert not store.exact(0, 49)
+    assert store.exact(0, 50)
+    check_view(store, 0, history, end=50)
+    assert store.rollback(0, 50) == 50
+    history.keep(50, 50)
+    check_documents(store, 0, history)
+
+
+def test_a_rollback_below_the_floor_empties_the_vbucket() -> None:
+    disk = FaultyDisk()
+    store = open_store(disk)
+    overwritten(store)
+    compact(store)
+    assert store.rollback(0, 61) == 0
+    assert (store.items(0), store.high_seqno(0), store.rollback_floor(0), store.purge_seqno(0)) == (0, 0, 0, 0)
+    commit(store)
+    store.close()
+    store = open_store(disk)
+    assert (store.items(0), store.high_seqno(0), seqnos(store)) == (0, 0, [])
+
+
+def test_a_view_keeps_what_it_sees_and_its_files_until_it_is_closed() -> None:
+    store = open_store(FaultyDisk())
+    overwritten(store)
+    old = store.view(0, 0, 45)
+    with store.view(0, 0, 45) as same:
+        expected = [one.value for one in frames(same)]
+    compact(store, purge_before=100)
+    store.rollback(0, 0)
+    commit(store)
+    assert store._slots.retired > 0
+    assert [one.value for one in frames(old)] == expected
+    old.close()
+    assert store._slots.retired == 0
+
+
+def test_one_compaction_at_a_time_and_none_without_a_sealed_segment() -> None:
+    store = open_store(FaultyDisk())
+    store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1)
+    commit(store)
+    assert store.compact() is None
+    store.seal()
+    job = store.compact()
+    assert job is not None
+    assert store.compact() is None
+    job.cancel()
+    assert store.compact() is not None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_compaction_that_fails_leaves_everything_as_it_was(number: int) -> None:
+    for nth in range(1, 12):
+        disk = FaultyDisk()
+        store = open_store(disk)
+        history = overwritten(store)
+        store.seal()
+        before = set(disk.files())
+        job = store.compact()
+        assert job is not None
+        job.survey()
+        job.announce()
+        commit(store)
+        disk.fail(nth, number)
+        try:
+            job.copy()
+        except StorageError as error:
+            assert isinstance(error, DiskFull) == (number == errno.ENOSPC)
+            job.cancel()
+            assert set(disk.files()) - {FOLDER / "MANIFEST.new"} == before
+        else:
+            list(job.swap())
+        disk.heal()
+        check_documents(store, 0, history)
+        compact(store)
+        check_view(store, 0, history)
+        store.close()
+        check_documents(open_store(disk), 0, history)
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["compact.planned", "compact.copied", "compact.before_rename", "compact.after_rename", "compact.before_unlink"],
+)
+def test_a_crash_at_any_place_leaves_one_whole_store(point: str) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk)
+    history = overwritten(store)
+    with armed(f"{point}=raise"), pytest.raises(InjectedFault):
+        compact(store, purge_before=100)
+    disk.locks.clear()
+    store = open_store(disk)
+    check_documents(store, 0, history)
+    check_view(store, 0, history)
+    names = {path.name for path in disk.files()}
+    assert len([name for name in names if name.endswith(".log")]) == len(store._log.segments)
+
+
+def test_a_rollback_before_the_floors_are_announced_stops_the_run() -> None:
+    store = open_store(FaultyDisk())
+    history = overwritten(store)
+    store.seal()
+    job = store.compact(history_rows=lambda vb: 0)
+    assert job is not None
+    job.survey()
+    store.rollback(0, 30)
+    history.keep(30, 30)
+    job.announce()
+    commit(store)
+    with pytest.raises(StorageError, match="start it again"):
+        job.copy()
+    job.cancel()
+    check_documents(store, 0, history)
+
+
+def test_the_index_gives_memory_back() -> None:
+    store = open_store(FaultyDisk(), arena_bytes=1 << 20, segment_bytes=1 << 22)
+    overwritten(store, rounds=300)
+    before = store.index_bytes()
+    compact(store)
+    assert store.index_bytes() < before / 10
+
+
+def test_many_segments_come_out_as_many_as_are_needed() -> None:
+    store = open_store(FaultyDisk())
+    history = History()
+    for number in range(60):
+        key, value = b"%d" % number, b"x" * 1500
+        history.add(store.stage_mutation(0, key, value, cas=1, rev_seqno=1), key, value)
+        commit(store)
+    compact(store)
+    assert 60 * 1500 / 16544 < len(store._log.segments) < 12
+    check_view(store, 0, history)

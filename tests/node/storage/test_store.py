@@ -1,0 +1,98 @@
+"""Rollback, drop, closing."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from headwater.errors import StorageError
+from headwater.kernels import index
+from headwater.node.storage.records import VBucketRecord
+from headwater.testing.faults import FaultyDisk
+from tests.node.storage.model import History, check_documents, check_view, commit, frames, open_store
+
+
+def test_a_rollback_restores_the_versions_before_and_survives_the_process() -> None:
+    disk = FaultyDisk()
+    store, history = open_store(disk), History()
+    for number in range(30):
+        key = b"%d" % (number % 7)
+        history.add(store.stage_mutation(0, key, b"%d" % number, cas=number, rev_seqno=1), key, b"%d" % number)
+    commit(store)
+    cas = int(store.table[0, index.CAS])
+    assert store.rollback(0, 12) == 12
+    history.keep(12, 12)
+    check_documents(store, 0, history)
+    assert int(store.table[0, index.CAS]) == cas
+    assert store.stage_mutation(0, b"new", b"", cas=99, rev_seqno=1) == 13
+    history.add(13, b"new", b"")
+    commit(store)
+    disk.locks.clear()
+    store = open_store(disk)
+    check_documents(store, 0, history)
+    check_view(store, 0, history)
+
+
+def test_a_rollback_to_the_high_seqno_or_above_changes_nothing() -> None:
+    store = open_store(FaultyDisk())
+    store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1)
+    assert (store.rollback(0, 1), store.rollback(0, 9)) == (1, 9)
+    assert store.high_seqno(0) == 1
+
+
+def test_a_rollback_while_a_batch_with_the_rows_is_in_flight() -> None:
+    disk = FaultyDisk()
+    store = open_store(disk)
+    for number in range(4):
+        store.stage_mutation(0, b"k", b"%d" % number, cas=1, rev_seqno=1)
+    batch = store.freeze()
+    assert batch is not None
+    store.rollback(0, 2)
+    store.stage_mutation(0, b"k", b"other", cas=1, rev_seqno=1)
+    store.write(batch)
+    store.settle(batch)
+    assert store.durable_seqno(0) == 2
+    with store.view(0) as view:
+        assert [one.value for one in frames(view)] == [b"1"]
+    commit(store)
+    disk.locks.clear()
+    found = open_store(disk).document(0, b"k")
+    assert found is not None
+    assert (found.value, found.seqno) == (b"other", 3)
+
+
+def test_a_dropped_vbucket_is_gone_and_can_begin_again() -> None:
+    disk = FaultyDisk()
+    store = open_store(disk)
+    store.stage_record(0, VBucketRecord(1, ((3, 0),)))
+    store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1)
+    commit(store)
+    store.drop(0)
+    assert (store.items(0), store.high_seqno(0), int(store.table[0, index.STATE])) == (0, 0, 0)
+    commit(store)
+    disk.locks.clear()
+    store = open_store(disk)
+    assert store.recovered == {}
+    assert store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1) == 1
+
+
+def test_closing_commits_what_is_staged() -> None:
+    disk = FaultyDisk()
+    store = open_store(disk)
+    store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1)
+    store.close()
+    store.close()
+    store = open_store(disk)
+    assert (store.clean, store.durable_seqno(0)) == (True, 1)
+
+
+def test_closing_that_fails_says_so_and_lets_the_folder_go() -> None:
+    disk = FaultyDisk()
+    store = open_store(disk)
+    store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1)
+    disk.fail(1, errno.EIO, forever=True)
+    with pytest.raises(StorageError):
+        store.close()
+    disk.heal()
+    assert not open_store(disk).recovered
