@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from headwater.errors import StorageError
 from headwater.node.kv import documents
-from headwater.node.storage.store import ArenaFull
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
@@ -52,7 +52,7 @@ class Pager:
                     continue
                 try:
                     documents.expire(bucket, vb, key, found)
-                except ArenaFull:
+                except StorageError:  # no room in this batch, or on the disk: at the next look
                     bucket.committer.wrote()
                     return done
                 done += 1

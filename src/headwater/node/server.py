@@ -38,6 +38,7 @@ ACCEPT_RETRY_SECONDS = 0.25
 DESCRIPTORS_RESERVED = 64
 WARNINGS_PER_SECOND = 20
 IDLE_SWEEP_SECONDS = 1.0
+FULL_RETRY_SECONDS = 1.0
 
 log = logging.getLogger("headwater.node")
 log.debug("commands from %d files", len(handlers.ALL))
@@ -166,8 +167,9 @@ class Server:
         self._flush = self.loop.call_later(delay, self._flush_now)
 
     def _flush_now(self) -> None:
-        whole = self.bucket.flush()
-        if whole:
+        if self.bucket.store.full:
+            self._flush = self.loop.call_later(FULL_RETRY_SECONDS, self._flush_now)
+        elif self.bucket.flush():
             self.committer.wrote()
         else:
             self.committer.when_room(self._flush_now)

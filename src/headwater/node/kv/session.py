@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
-from headwater.errors import BadMessage
+from headwater.errors import BadMessage, StorageError
 from headwater.node.kv.command import COMMANDS, Answer, Command, Needs, NoRoom, Refused, Reply
 from headwater.node.kv.framing import check_framing
 from headwater.node.storage.store import ArenaFull
@@ -134,6 +134,9 @@ class KvSession:
             return
         except ArenaFull:
             raise NoRoom from None
+        except StorageError as error:
+            self._refuse(frame, Refused(Status.ETMPFAIL, str(error)))
+            return
         if inspect.isawaitable(answer):
             self._park(frame, answer)
         else:

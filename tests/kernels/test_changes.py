@@ -1,0 +1,32 @@
+"""The numbers in stored changes: absolute expiry and the hybrid clock of CAS values."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.kernels.index import CAS, FIELDS
+from headwater.kernels.jit import debug_copy
+from headwater.node.kv.documents import absolute_expiry
+
+changes = debug_copy("headwater.kernels.changes")
+NOON = 1_700_000_000
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_expiry_is_made_absolute_as_on_the_plain_path(expiry: int, now: int) -> None:
+    assert int(changes.absolute(np.uintp(expiry), np.uintp(now))) == absolute_expiry(expiry, now)
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        (0, (NOON * 10**9) & ~0xFFFF),
+        ((NOON * 10**9) & ~0xFFFF, ((NOON * 10**9) & ~0xFFFF) + 1),
+        (2**63, 2**63 + 1),
+    ],
+)
+def test_a_cas_is_the_time_or_one_more_than_the_last(last: int, expected: int) -> None:
+    table = np.zeros((1, FIELDS), np.uint64)
+    table[0, CAS] = last
+    assert int(changes.next_cas(table, 0, np.uintp(NOON * 10**9))) == expected

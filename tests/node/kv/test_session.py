@@ -1,0 +1,175 @@
+"""The session: any request gets an answer or a hang-up, never a surprise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater.errors import DiskFull, RemoteProtocolError, StorageError
+from headwater.node.kv.command import COMMANDS
+from headwater.node.storage.staging import ArenaFull
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import QUIET, Opcode
+from tests.node.support import Desk, Talk, desk
+
+# What changes the connection itself, waits in the loop, or belongs to DCP is tried elsewhere.
+ELSEWHERE = {Opcode.QUIT, Opcode.QUITQ, Opcode.STAT, Opcode.COMPACT_DB, Opcode.SEQNO_PERSISTENCE, Opcode.DCP_OPEN}
+ELSEWHERE |= {Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET, Opcode.HELLO, Opcode.TAP_CONNECT}
+ELSEWHERE |= {Opcode.FLUSH, Opcode.FLUSHQ}
+KNOWN = sorted(set(map(int, COMMANDS)) - set(map(int, ELSEWHERE)))
+
+numbers = st.sampled_from([0, 1, 2, 24, 0xFF, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)
+extras = st.sampled_from([0, 1, 4, 8, 12, 16, 20, 24, 28, 30, 31]).flatmap(
+    lambda size: st.binary(min_size=size, max_size=size)
+)
+frames = st.builds(
+    Frame,
+    magic=st.just(0x80),
+    opcode=st.sampled_from(KNOWN) | st.integers(0, 255).filter(lambda code: code not in ELSEWHERE),
+    key=st.sampled_from([b"", b"k", b"number", b"c" * 250, b"\xff\0"]) | st.binary(max_size=252),
+    extras=extras,
+    value=st.sampled_from([b"", b"1", b"{}", b"\0\0\0\1k"]) | st.binary(max_size=40),
+    datatype=st.sampled_from([0, 0, 0, 1, 2, 4, 7, 8, 255]),
+    vbucket=st.sampled_from([0, 0, 0, 1, 3, 4, 65535]),
+    opaque=numbers,
+    cas=st.sampled_from([0, 0, 0, 1, 2**64 - 1]),
+)
+
+
+@given(st.lists(frames, max_size=15), st.booleans(), st.booleans())
+@settings(max_examples=150)
+def test_every_request_is_answered_once_or_hung_up_on(asked: list[Frame], modern: bool, fast: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder, desk(Path(folder) / "s", fast=fast) as counter:
+        for number, frame in enumerate(asked):
+            talk = counter.session()
+            if modern:
+                talk.hello(4, 6, 7, 0x0A, 0x0B, 0x14)
+            answers = talk.ask(frame.opcode, **_sections(frame))
+            if talk.connection.is_paused:  # a pending vbucket: nothing was consumed
+                continue
+            if talk.connection.is_closed:
+                assert not modern and answers == []
+            elif frame.opcode in QUIET:
+                assert len(answers) <= 1
+            else:
+                (answer,) = answers
+                assert (answer.opcode, answer.opaque) == (frame.opcode, frame.opaque)
+                _check_error(answer, modern)
+            if number % 3 == 0:
+                counter.committer.commit()
+
+
+def _sections(frame: Frame) -> dict[str, object]:
+    names = ("key", "extras", "value", "datatype", "vbucket", "opaque", "cas")
+    return {name: getattr(frame, name) for name in names}
+
+
+def _check_error(answer: Frame, modern: bool) -> None:
+    """wire.md 1.3: a refusal has no extras and no key; its value is empty or a JSON object."""
+    if answer.status == 0:
+        return
+    assert answer.extras == answer.key == b"" and answer.cas == 0
+    if answer.value:
+        assert modern and answer.datatype == 1 and "context" in json.loads(answer.value)["error"]
+
+
+def test_a_response_is_listened_to_and_not_answered(talk: Talk) -> None:
+    frame = Frame(0x83, 0x01, opaque=1).encode()
+    assert talk.give(frame) == len(frame) and talk.bytes_sent() == b""
+
+
+def test_garbage_is_told_to_the_connection(talk: Talk) -> None:
+    with pytest.raises(RemoteProtocolError, match="magic"):
+        talk.give(b"\x17" * 24)
+
+
+def test_a_request_for_which_the_arena_has_no_room_runs_again_after_the_commit(talk: Talk, counter: Desk) -> None:
+    counter.fast = False
+    talk = counter.session()
+    value = b"\xff" * (20 << 20)
+    requests = [Frame(0x80, 1, b"%d" % number, bytes(8), value).encode() for number in range(3)]
+    assert [talk.give(request) == len(request) for request in requests] == [True, True, False]
+    assert talk.connection.paused == {"commit"}
+    counter.committer.commit()
+    assert not talk.connection.paused and talk.give(requests[2]) == len(requests[2])
+    assert [frame.status for frame in FrameBuffer().receive_data(talk.bytes_sent())] == [0, 0, 0]
+
+
+def test_the_kernel_waits_for_room_as_well(talk: Talk, counter: Desk) -> None:
+    request = Frame(0x80, 0x11, b"k", bytes(8), b"\xff" * (5 << 20)).encode()
+    taken = 0
+    while talk.give(request):
+        taken += 1
+    assert taken >= 8 and talk.connection.paused == {"commit"} and counter.store.high_seqno(0) == taken
+    counter.committer.commit()
+    assert talk.give(request) == len(request)
+
+
+@pytest.mark.parametrize("error", [ArenaFull(1), DiskFull("/store", 1)])
+def test_a_store_without_room_is_waited_for_and_a_full_disk_is_told(
+    plain: Talk, monkeypatch: pytest.MonkeyPatch, error: StorageError
+) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise error
+
+    monkeypatch.setattr(type(plain.desk.store), "stage_mutation", full)
+    request = Frame(0x80, 1, b"k", bytes(8)).encode()
+    if isinstance(error, ArenaFull):
+        assert plain.give(request) == 0 and plain.connection.paused == {"commit"}
+    else:
+        assert plain.one(1, key=b"k", extras=bytes(8)).status == 0x86
+
+
+def test_a_handler_that_breaks_answers_einternal_and_the_connection_lives(tmp_path: Path) -> None:
+    async def main(counter: Desk) -> None:
+        counter.loop = asyncio.get_running_loop()
+
+        class Compactor:
+            async def purge(self, vb: int, **_: object) -> None:
+                raise RuntimeError("broken")
+
+        counter.compactor = Compactor()  # type: ignore[attr-defined]
+        talk = counter.session()
+        request = Frame(0x80, Opcode.COMPACT_DB, extras=bytes(24)).encode()
+        assert talk.give(request) == len(request) and talk.connection.paused == {"parked"}
+        while talk.connection.is_paused:
+            await asyncio.sleep(0)
+        (answer,) = FrameBuffer().receive_data(talk.bytes_sent())
+        assert answer.status == 0x84
+        assert talk.one(Opcode.NOOP).status == 0
+
+    with desk(tmp_path / "s") as counter:
+        asyncio.run(main(counter))
+
+
+def test_seqno_persistence_waits_for_the_commit(tmp_path: Path) -> None:
+    async def main(counter: Desk) -> None:
+        counter.loop = asyncio.get_running_loop()
+        waiting = asyncio.Event()
+
+        async def wait(gate: int) -> bool:
+            waiting.set()
+            await asyncio.sleep(0)
+            counter.committer.commit()
+            return True
+
+        counter.committer.wait = wait  # type: ignore[attr-defined]
+        talk, writer = counter.session(), counter.session()
+        writer.one(1, key=b"k", extras=bytes(8))
+        talk.give(Frame(0x80, Opcode.SEQNO_PERSISTENCE, extras=(1).to_bytes(8, "big")).encode())
+        await waiting.wait()
+        assert talk.bytes_sent() == b""
+        while talk.connection.is_paused:
+            await asyncio.sleep(0)
+        (answer,) = FrameBuffer().receive_data(talk.bytes_sent())
+        assert answer.status == 0
+
+    with desk(tmp_path / "s") as counter:
+        asyncio.run(main(counter))

@@ -1,0 +1,55 @@
+"""Values as they are stored and as a connection may see them."""
+
+import pytest
+
+from headwater.node.kv import values
+from headwater.node.kv.command import Refused
+from headwater.node.storage.records import Document
+from headwater.wire import snappy, xattr
+from headwater.wire.features import Feature
+
+BODY = b'{"body":"' + b"b" * 100 + b'"}'
+WITH_XATTRS = xattr.join({"_system": b"1", "user": b"2"}, BODY)
+
+
+def document(value: bytes, datatype: int) -> Document:
+    return Document(b"k", value, 0, 0, 1, 1, 1, datatype, False, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("features", "value", "datatype"),
+    [
+        ((), BODY, 0),
+        ((Feature.JSON,), BODY, 1),
+        ((Feature.XATTR,), WITH_XATTRS, 4),
+        ((Feature.SNAPPY,), BODY, 0),
+        ((Feature.XATTR, Feature.JSON), WITH_XATTRS, 5),
+        ((Feature.XATTR, Feature.JSON, Feature.SNAPPY), snappy.compress(WITH_XATTRS), 7),
+    ],
+)
+def test_what_was_not_negotiated_is_taken_away(features: tuple[int, ...], value: bytes, datatype: int) -> None:
+    stored = document(snappy.compress(WITH_XATTRS), 7)
+    assert values.shown(stored, frozenset(features)) == (value, datatype)
+
+
+def test_the_json_bit_is_about_the_body() -> None:
+    assert values.accepted(WITH_XATTRS, 4) == 5
+    assert values.accepted(xattr.join({"u": b"{}"}, b"{"), 5) == 4
+    assert values.accepted(snappy.compress(BODY), 2) == 3
+    assert values.accepted(b"", 1) == 0
+
+
+def test_a_deletion_keeps_system_attributes_only() -> None:
+    assert values.system_attributes(document(WITH_XATTRS, 4)) == xattr.join({"_system": b"1"})
+    assert values.system_attributes(document(snappy.compress(WITH_XATTRS), 6)) == xattr.join({"_system": b"1"})
+    assert values.system_attributes(document(BODY, 1)) == b""
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype", "status"),
+    [(b"\xff\xff\xff\xff\x0f", 2, 4), (b"", 2, 4), (b"\0\0\0\x09abc", 4, 0x87), (b"", 4, 0x87)],
+)
+def test_values_that_lie_about_themselves_are_refused(value: bytes, datatype: int, status: int) -> None:
+    with pytest.raises(Refused) as caught:
+        values.accepted(value, datatype)
+    assert caught.value.status == status
