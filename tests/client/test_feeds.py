@@ -3,7 +3,8 @@
 import pytest
 
 from headwater import testing
-from headwater.client import Deletion, Mutation, StreamEnd
+from headwater.client import Deletion, Mutation, Position, StreamEnd
+from headwater.errors import RollbackRequired
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +84,29 @@ def test_saved_positions_go_on_where_they_were_after_a_restart(driver):
         with client.changes(saved, until="now") as resumed:
             events = list(resumed)
         assert folded(events) == {b"later": b"2"} and sum(isinstance(event, StreamEnd) for event in events) == 4
+
+
+def test_a_drain_outlives_a_vbucket_that_changes_its_state_and_quotes_the_new_history(driver, node):
+    client = driver.connect(f"{node.address}/default")
+    key = next(f"moved-{i}" for i in range(1000) if client.vbucket_of(f"moved-{i}") == 5)
+    client.set(key, "1")
+    with client.changes("now", vbuckets=[5]) as changes:
+        client.set(key, "2")
+        assert next(e for e in changes if isinstance(e, Mutation)).value == b"2"
+        before = changes.positions[5]
+        client.set_vbucket_state(5, "dead")
+        client.set_vbucket_state(5, "active")
+        client.set(key, "3")
+        assert next(e for e in changes if isinstance(e, Mutation)).value == b"3"
+        after = changes.positions[5]
+    log = client.failover_log(5)
+    assert after.seqno == before.seqno + 1 and after.vb_uuid == log[0][0] != before.vb_uuid == log[1][0]
+
+
+def test_a_reader_that_is_ahead_of_the_node_is_sent_back(driver, node):
+    client = driver.connect(f"{node.address}/default")
+    uuid, high = client.failover_log(6)[0][0], client.seqnos()[6]
+    ahead = {6: Position(6, uuid, high + 10, high + 10, high + 10)}
+    with client.changes(ahead, vbuckets=[6], until="now") as changes, pytest.raises(RollbackRequired) as caught:
+        list(changes)
+    assert (caught.value.requested, caught.value.common) == (high + 10, high)
