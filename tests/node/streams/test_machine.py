@@ -142,15 +142,19 @@ class Streaming(RuleBasedStateMachine):
         self.reader.ack(size)
         self.unacked -= size
 
+    def acknowledge_all(self) -> None:
+        self.reader.ack(self.unacked)
+        self.unacked = 0
+
     @rule()
     def drain(self) -> None:
         """Everything that is durable arrives, however small the window."""
         self.desk.commit()
+        self.acknowledge_all()
         while frames := self.reader.read():
             for frame in frames:
                 self.receive(frame)
-            self.reader.ack(self.unacked)
-            self.unacked = 0
+            self.acknowledge_all()
         for vb, held in enumerate(self.held):
             if held.opaque is not None:
                 assert held.last == held.end == len(self.truth[vb]) <= held.until
@@ -205,8 +209,7 @@ class Streaming(RuleBasedStateMachine):
                     self.receive(frame)
             if held.opaque is None:
                 return
-            self.reader.ack(self.unacked)
-            self.unacked = 0
+            self.acknowledge_all()
         raise AssertionError("no STREAM_END")
 
     @invariant()
