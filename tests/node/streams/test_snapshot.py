@@ -1,0 +1,78 @@
+"""One view on its way out: budgets, turns, and what of it is sent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headwater.node.streams.form import Form
+from headwater.node.streams.outlet import Outlet
+from headwater.node.streams.snapshot import Moved, Snapshot, last_mutation_seqno
+from tests.node.streams.support import StreamDesk
+
+CHANGE_BYTES = 55 + 1 + 5
+
+
+def outlet(size: int = 4096) -> Outlet:
+    return Outlet(np.zeros(size, np.uint8))
+
+
+def snapshot(desk: StreamDesk, form: Form | None = None) -> Snapshot:
+    view = desk.store.view(0)
+    return Snapshot(view, form or Form(), covers_seqno=view.end_seqno, last_seqno=view.end_seqno)
+
+
+@pytest.fixture
+def four(desk: StreamDesk) -> StreamDesk:
+    for key in "abcd":
+        desk.set(0, key)
+    desk.commit()
+    return desk
+
+
+def test_a_budget_is_overshot_by_one_change_at_most(four: StreamDesk) -> None:
+    sent = snapshot(four)
+    assert sent.move(outlet(), 7, CHANGE_BYTES + 1) == Moved(2 * CHANGE_BYTES, 2, 2)
+    assert not sent.is_done
+    assert sent.left == 2
+    assert sent.move(outlet(), 7, 1 << 20) == Moved(2 * CHANGE_BYTES, 2, 4)
+    assert sent.is_done
+    sent.close()
+
+
+def test_frames_that_are_dressed_one_by_one_count_with_what_is_on_the_wire(four: StreamDesk) -> None:
+    sent = snapshot(four, Form(framing=bytes.fromhex("220047")))
+    assert sent.move(outlet(), 7, 1 << 20) == Moved(CHANGE_BYTES + 3, 1, 1)
+    sent.close()
+
+
+def test_a_change_that_does_not_fit_waits_for_an_empty_arena(four: StreamDesk) -> None:
+    nearly_full = outlet()
+    nearly_full.fill(4096 - CHANGE_BYTES + 1)
+    sent = snapshot(four)
+    assert sent.move(nearly_full, 7, 1 << 20).bytes == 0
+    assert nearly_full.is_full
+    assert sent.move(outlet(), 7, 1 << 20).changes == 4
+    sent.close()
+
+
+def test_the_last_mutation_of_a_view_is_found_behind_deletions(four: StreamDesk) -> None:
+    four.delete(0, "a")
+    four.delete(0, "d")
+    four.commit()
+    with four.store.view(0) as view:
+        assert last_mutation_seqno(view, outlet(200)) == 3
+    for key in "bc":
+        four.delete(0, key)
+    four.commit()
+    with four.store.view(0) as view:
+        assert last_mutation_seqno(view, outlet(200)) == 0
+
+
+def test_deletions_behind_the_last_mutation_are_covered_but_not_sent(four: StreamDesk) -> None:
+    four.delete(0, "a")
+    four.commit()
+    sent = Snapshot(four.store.view(0), Form(), covers_seqno=5, last_seqno=4, without_deletions=True)
+    assert sent.move(outlet(), 7, 1 << 20) == Moved(3 * CHANGE_BYTES, 3, 4)
+    assert (sent.is_done, sent.covers_seqno) == (True, 5)
+    sent.close()
