@@ -46,7 +46,9 @@ bench: $(READY) warm ## what every claim of speed rests on
 	@$(RUN) $(BIN)/python -m benchmarks $(BENCH)
 
 docs: $(READY) ## write the generated pages of docs/ anew
-	@for tool in tools/write_*.py; do echo $$tool; $(BIN)/python $$tool; done
+	@for tool in tools/write_*.py; do $(BIN)/python $$tool; done
+	@$(BIN)/python -m headwater.wire.reference docs/protocol
+	@$(BIN)/python -m headwater.spark.options > docs/reference/spark-options.md
 
 clean: ## drop the environment, caches and artifacts
 	rm -rf .venv artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.options import Password, User, examples
+from headwater.cli.options import Password, User, connect, examples
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -48,6 +48,9 @@ def mirror(
     Ended at any moment, it goes on where the table stands when started again with the same DIR. Ctrl-C and SIGTERM end
     it with exit status 0. The first run on a machine fetches Delta Lake for Spark.
     """
+    with connect(url, user, password) as client:
+        client.seqnos()  # a wrong address or password is told now, not after Spark's start and its patience
+
     from headwater.pipelines import mirror as pipeline
 
     show = {Told.TEXT: _text, Told.JSON: _json, Told.NONE: lambda progress: None}[told]

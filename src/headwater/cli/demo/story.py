@@ -75,8 +75,11 @@ class Story:
 
     def run(self, stack: ExitStack) -> None:
         """Each step is a line on the screen, and a number in the report."""
-        from headwater import testing
+        from headwater import kernels, testing
 
+        with self._step("compile the kernels") as told:
+            kernels.warm()  # Spark's workers, each for itself, would otherwise do it while the clock runs
+            told("done, or found in the cache")
         with self._step("read the flights") as told:
             traffic = Traffic(read_flights(self.plan.rows), Random(self.plan.seed))  # noqa: S311 (no secret)
             told(f"{count(len(traffic.expected))} documents")

@@ -1,0 +1,49 @@
+"""The mirror command: a Delta table beside a real node. The pipeline itself is tested in tests/pipelines."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headwater import testing
+from headwater.cli.app import app
+from headwater.cli.demo.contents import of_table
+
+
+def command(url: str, table: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "headwater", "mirror", url, "--to", str(table), *options]
+
+
+@pytest.mark.spark
+def test_a_mirror_that_was_stopped_goes_on_where_its_table_stands(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    with testing.node(vbuckets=8) as node, node.client() as client:
+        client.set_many({"kept": "1", "changed": "1", "dropped": "1"})
+        following = command(node.url, table, "--progress", "json")
+        process = subprocess.Popen(following, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        while json.loads(process.stdout.readline())["changes"] < 3:
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=120)
+        assert process.returncode == 0, log
+
+        client.set("changed", "2")
+        client.delete("dropped")
+        done = subprocess.run(
+            command(node.url, table, "--once"), capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "the table holds 5 changes, 1 stored and 1 deleted" in done.stdout
+    assert of_table(table) == {b"kept": b"1", b"changed": b"2"}
+
+
+def test_a_wrong_address_is_told_before_spark_starts(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["mirror", "couchbase://127.0.0.1:1/default", "--to", str(tmp_path / "table")])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("headwater: 127.0.0.1:1") and result.stderr.count("\n") == 1
+    assert not (tmp_path / "table").exists()
