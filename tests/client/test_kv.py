@@ -5,9 +5,11 @@ import pytest
 from headwater import testing
 from headwater.client.kv import Document
 from headwater.errors import (
+    AuthError,
     ConnectionLost,
     KeyExists,
     KeyNotFound,
+    NoAccess,
     NotANumber,
     NotMyVbucket,
     NotStored,
@@ -216,3 +218,30 @@ def test_an_answer_to_another_question_ends_the_connection(driver):
         peer.mutate = lambda frame: Frame(0x81, frame.opcode, opaque=frame.opaque + 1).encode()
         with pytest.raises(RemoteProtocolError, match="was not asked"):
             client.get("k")
+
+
+# --------------------------------------------------------------------------- logging in
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    secret = tmp_path_factory.mktemp("secret") / "password"
+    secret.write_text("pencil\n")
+    secret.chmod(0o600)
+    with testing.node(vbuckets=4, user="user", password_file=secret) as running:
+        yield running
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA512", "SCRAM-SHA256", "SCRAM-SHA1", "PLAIN"])
+def test_every_mechanism_lets_the_right_password_in_and_no_other(driver, guarded, mechanism):
+    client = driver.connect(guarded.address, "user", "pencil", mechanisms=(mechanism,))
+    client.set("k", "v")
+    with client.changes(until="now") as changes:
+        assert any(getattr(event, "key", b"") == b"k" for event in changes)
+    with pytest.raises(AuthError, match=f'log in as "user" by {mechanism}'):
+        driver.connect(guarded.address, "user", "pen", mechanisms=(mechanism,))
+
+
+def test_nobody_gets_in_without_a_name(driver, guarded):
+    with pytest.raises(NoAccess):
+        driver.connect(guarded.address).get("k")
