@@ -74,7 +74,6 @@ class DcpHub:
             for name, value in session.stats():
                 yield f"{prefix}:{name}", value
 
-
     def _cut_consumers(self, error: BaseException, _: list[int]) -> None:
         """A batch was lost: what consumers believe to hold may not be on disk; they begin anew."""
         for session in tuple(self.sessions.values()):

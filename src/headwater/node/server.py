@@ -30,6 +30,7 @@ from headwater.node.kv.fast import FastPath, Workspace
 from headwater.node.kv.sasl import Failures, Users
 from headwater.node.kv.session import KvSession
 from headwater.node.pager import Pager
+from headwater.node.replication.command import Replication
 
 RECEIVE_BYTES = 256 << 10
 SOCKET_BUFFER_BYTES = 1 << 20
@@ -83,6 +84,7 @@ class Server:
         self.started_at = loop.time()
         self.compactor = Compactor(bucket, loop, purge_age_seconds=config.purge_age_seconds)
         self.dcp = DcpHub(bucket, config.takeover_seconds)
+        self.replication = Replication(self)
         self.pager = Pager(bucket, loop, interval_seconds=config.expiry_pager_seconds)
         self.cluster: Cluster
         self._arena = np.zeros(RECEIVE_BYTES, np.uint8)
@@ -130,6 +132,7 @@ class Server:
         if self._listener is not None:
             self.loop.remove_reader(self._listener.fileno())
             self._listener.close()
+        self.replication.stop()
         for timer in (self._sweep, self._flush):
             if timer is not None:
                 timer.cancel()
@@ -202,14 +205,19 @@ class Server:
             self.warn(peer, f"refused: {len(self.connections)} connections are open, the limit")
             sock.close()
             return
+        connection = self.adopt(sock, peer)
+        connection.session = KvSession(connection, self)
+        self.accepted += 1
+        connection.start()
+
+    def adopt(self, sock: socket.socket, peer: str) -> Connection:
+        """Make a connection of a connected socket, whoever called whom. Give it a session, then start it."""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection = Connection(self, sock, peer, Inbox(self._arena.data))
-        connection.session = KvSession(connection, self)
         self.connections.add(connection)
-        self.accepted += 1
-        connection.start()
+        return connection
 
     def _connections_max(self) -> int:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

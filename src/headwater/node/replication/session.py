@@ -10,7 +10,7 @@ so the producer. Source: dcp 1, 2.2, 7, 9.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -48,6 +48,19 @@ RECORDS_BYTES = 8 << 10
 FULL_DISK_SECONDS = 0.25
 
 
+class StreamListener(Protocol):
+    """Who wanted the streams, where that is no mover."""
+
+    def stream_opened(self, vb: int) -> None:
+        """The producer accepted."""
+
+    def stream_over(self, vb: int, event: Refused | Ended) -> None:
+        """The stream did not come about, or ended."""
+
+    def connection_lost(self) -> None:
+        """The socket is gone, and all streams with it."""
+
+
 class ConsumerSession:
     """One connection on which this node consumes.
 
@@ -58,7 +71,9 @@ class ConsumerSession:
         applied_changes, applied_bytes: what the kernel took since the connection was opened.
     """
 
-    def __init__(self, kv: KvSession, hub: DcpHub, consumer: Consumer) -> None:
+    def __init__(
+        self, kv: KvSession, hub: DcpHub, consumer: Consumer, *, listener: StreamListener | None = None
+    ) -> None:
         self.connection = kv.connection
         self.consumer = consumer
         self.streams: dict[int, InboundStream] = {}
@@ -71,6 +86,7 @@ class ConsumerSession:
         self._loop = kv.server.loop
         self._name = consumer.negotiated.connection_name.encode("latin-1")
         self._gate = 0
+        self._listener = listener
         hub.enter(self._name, self)
 
     # --- Session ----------------------------------------------------------------------------------------------------
@@ -113,6 +129,8 @@ class ConsumerSession:
         self.streams.clear()
         self._hub.leave(self._name, self)
         self._kv.closed()
+        if self._listener is not None:
+            self._listener.connection_lost()
 
     def cut(self, reason: str) -> None:
         """What was staged is lost: the streams are further than the disk. The producer is asked anew."""
@@ -192,8 +210,8 @@ class ConsumerSession:
                 self.consumer.applied(event)
             case StateWanted():
                 self._set_state(event)
-            case Refused(stream=stream) | Ended(stream=stream):
-                self._ended(stream)
+            case Refused() | Ended():
+                self._ended(event)
             case NotDcp(frame=frame):
                 self._pass_on(frame)
             case PeerGone(silent_seconds=seconds):
@@ -231,6 +249,8 @@ class ConsumerSession:
     def _follow(self, inbound: InboundStream, log: FailoverLog) -> None:
         inbound.follow(log)
         self._gate = max(self._gate, inbound.vbucket.gate)
+        if self._listener is not None:
+            self._listener.stream_opened(inbound.vbucket.id)
 
     def _roll_back(self, stream: ConsumerStream, seqno: int) -> None:
         inbound = self.streams[stream.vbucket]
@@ -251,10 +271,20 @@ class ConsumerSession:
         self.consumer.answer_state(event, status)
         self._gate = max(self._gate, inbound.vbucket.gate)
 
-    def _ended(self, stream: ConsumerStream) -> None:
-        inbound = self.streams.pop(stream.vbucket, None)
+    def close_stream(self, vb: int) -> None:
+        """End a stream at both ends; nothing if there is none."""
+        if (inbound := self.streams.get(vb)) is not None:
+            for event in self.consumer.ask_producer_to_close(inbound.entry):
+                self._handle(event)
+            self.answer()
+
+    def _ended(self, event: Refused | Ended) -> None:
+        vb = event.stream.vbucket
+        inbound = self.streams.pop(vb, None)
         if inbound is not None:
             inbound.close()
+        if self._listener is not None:
+            self._listener.stream_over(vb, event)
 
     def _vbucket_left(self, inbound: InboundStream, reason: str) -> None:
         """The vbucket wants no more of the stream."""
@@ -266,7 +296,9 @@ class ConsumerSession:
     def _pass_on(self, frame: Frame) -> None:
         """What is no DCP: the key-value session answers, but for what would change whose connection this is."""
         self._answer()
-        if frame.opcode in REFUSED_ON_DCP and not frame.is_response:
+        if not self.consumer.settings.takes_movers:
+            self.connection.drop(f"opcode 0x{frame.opcode:02x} came from a producer that this node called")
+        elif frame.opcode in REFUSED_ON_DCP and not frame.is_response:
             self.connection.send(response(frame, Status.NOT_SUPPORTED).encode())
         else:
             self._kv.handle(frame)

@@ -1,0 +1,151 @@
+"""A loopback proxy that breaks connections on purpose: cut, stalled, half open, corrupted, at a frame one chooses.
+
+    with FaultProxy(node.address) as proxy:
+        connect to proxy.address
+        proxy.before = lambda way, frame: Fault.CUT if frame.opcode == 0x5B else Fault.NONE
+
+Bytes are passed on frame by frame; `before` is asked about each, in the threads that move bytes. What it answers is
+done instead of passing the frame on. Besides, `cut` ends every connection at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from enum import Enum
+from types import TracebackType
+
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
+
+READ_BYTES = 256 << 10
+
+
+class Way(Enum):
+    """Where a frame goes."""
+
+    UP = "to the server"
+    DOWN = "to the client"
+
+
+class Fault(Enum):
+    """What happens to a frame."""
+
+    NONE = "it is passed on"
+    CUT = "both connections are reset"
+    CUT_AFTER = "it is passed on, then both connections are reset"
+    STALL = "nothing moves this way any more, the sockets stay open"
+    DROP = "it is left out"
+    CORRUPT = "it is passed on with another magic"
+
+
+Judge = Callable[[Way, Frame], Fault]
+
+
+class FaultProxy:
+    """A proxy in front of one server.
+
+    Args:
+        upstream: "host:port".
+        before: what to do with each frame; None passes everything on. May be set at any time.
+
+    Attributes:
+        port, address: where clients connect. refuses: new connections are reset. connections: how many there were.
+    """
+
+    def __init__(self, upstream: str, before: Judge | None = None) -> None:
+        host, _, port = upstream.rpartition(":")
+        self.before = before
+        self.refuses = False
+        self.connections = 0
+        self._upstream = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._lock = threading.Lock()
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> FaultProxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def cut(self) -> int:
+        """Reset every connection; how many there were."""
+        with self._lock:
+            pairs = tuple(self._pairs)
+        for pair in pairs:
+            self._reset(pair)
+        return len(pairs)
+
+    def close(self) -> None:
+        """Accept no more, and cut."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            self.connections += 1
+            try:
+                server = None if self.refuses else socket.create_connection(self._upstream, 5)
+            except OSError:
+                server = None
+            if server is None:
+                client.close()
+                continue
+            server.settimeout(None)
+            pair = (client, server)
+            with self._lock:
+                self._pairs.add(pair)
+            for way in Way:
+                threading.Thread(target=self._move, args=(way, pair), daemon=True).start()
+
+    def _move(self, way: Way, pair: tuple[socket.socket, socket.socket]) -> None:
+        source, target = pair if way is Way.UP else reversed(pair)
+        frames = FrameBuffer()
+        with contextlib.suppress(OSError):
+            while data := source.recv(READ_BYTES):
+                for frame in frames.receive_data(data):
+                    if not self._pass(way, frame, target, pair):
+                        return
+        self._reset(pair)
+
+    def _pass(self, way: Way, frame: Frame, target: socket.socket, pair: tuple[socket.socket, socket.socket]) -> bool:
+        """Do with a frame what must be done; False when this way is over."""
+        fault = self.before(way, frame) if self.before is not None else Fault.NONE
+        if fault is Fault.STALL:
+            return False
+        if fault is Fault.CUT:
+            self._reset(pair)
+            return False
+        if fault is not Fault.DROP:
+            data = frame.encode()
+            target.sendall(b"\x42" + data[1:] if fault is Fault.CORRUPT else data)
+        if fault is Fault.CUT_AFTER:
+            self._reset(pair)
+        return fault is not Fault.CUT_AFTER
+
+    def _reset(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        with self._lock:
+            self._pairs.discard(pair)
+        for sock in pair:
+            # shutdown first: it wakes a thread that waits in recv, which close alone does not.
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
