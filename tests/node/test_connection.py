@@ -6,6 +6,8 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from headwater.errors import RemoteProtocolError
 from headwater.node import connection as module
 from headwater.node.connection import Connection
@@ -55,6 +57,8 @@ class Lines:
             offset += len(word)
             if word == b"bad.":
                 raise RemoteProtocolError("a bad word")
+            if word == b"broken.":
+                raise KeyError(word)
             if word == b"pause.":
                 self.connection.pause("test")
             if word == b"successor.":
@@ -161,6 +165,17 @@ def test_a_protocol_error_closes_with_one_line_that_names_peer_and_cause() -> No
         assert host.warnings == ["peer:1: a bad word"] and session.is_closed and host.gone == [connection]
 
     run(story)
+
+
+def test_a_fault_of_ours_ends_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        await send(peer, b"fine.broken.")
+        assert await read(peer, 100) == b"FINE."
+        await asyncio.sleep(0)
+        assert session.is_closed and connection.is_closed
+
+    run(story)
+    assert "peer:1: the session failed" in caplog.text
 
 
 def test_the_rest_of_a_receive_goes_to_the_session_that_replaced_the_first() -> None:

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from headwater.errors import ProtocolError
 from headwater.node.committer import Committer
@@ -28,6 +28,8 @@ QUEUED_BYTES_MAX = 4 << 20
 QUEUED_BYTES_RESUME = 1 << 20
 SEND_BYTES = 256 << 10
 FINISH_SECONDS = 10.0
+
+T = TypeVar("T")
 
 log = logging.getLogger("headwater.node")
 
@@ -189,21 +191,31 @@ class Connection:
         if self._feeding or not data:
             return
         self._feeding = True
-        consumed = 0
-        try:
-            while True:
-                session = self.session
-                consumed += session.receive(data[consumed:])
-                if self.session is session:
-                    break  # else DCP_OPEN replaced it, and the rest is for its successor
-        except ProtocolError as error:
-            self.drop(str(error))
-            return
-        finally:
-            self._feeding = False
-        if not self.is_closed:
+        consumed = self._safely(self._consume, data)
+        self._feeding = False
+        if consumed is not None and not self.is_closed:
             self._inbox.keep(data, consumed)
             self._arm()
+
+    def _consume(self, data: memoryview) -> int:
+        """Hand bytes to the session; when DCP_OPEN replaced it, the rest is for its successor."""
+        consumed = 0
+        while True:
+            session = self.session
+            consumed += session.receive(data[consumed:])
+            if self.session is session:
+                return consumed
+
+    def _safely(self, work: Callable[..., T], *arguments: object) -> T | None:
+        """Call into the session; an error ends this connection only. None when there was one."""
+        try:
+            return work(*arguments)
+        except ProtocolError as error:
+            self.drop(str(error))
+        except Exception:  # a fault of ours: told in full, and the other connections go on
+            log.exception("%s: the session failed", self.peer)
+            self.drop("internal error", fault=False)
+        return None
 
     # --- output -------------------------------------------------------------------------------------------------------
 
@@ -283,11 +295,7 @@ class Connection:
         if self.is_closed or self._finishing or not self._outbox.empty:
             return  # flush wakes again when the queue has drained
         before = self._sends
-        try:
-            self.session.pump()
-        except ProtocolError as error:
-            self.drop(str(error))
-            return
+        self._safely(self.session.pump)
         if self._sends != before:
             self.wake()
         self._arm()
@@ -316,11 +324,7 @@ class Connection:
             return
         now = self.loop.time()
         if now >= deadline:
-            try:
-                self.session.tick(now)
-            except ProtocolError as error:
-                self.drop(str(error))
-                return
+            self._safely(self.session.tick, now)
         self._arm()
 
 

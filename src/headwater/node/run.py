@@ -8,6 +8,7 @@ record, exit 0. Anything less is an unclean stop: the next start begins a new br
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import signal
 import sys
@@ -27,7 +28,7 @@ log = logging.getLogger("headwater.node")
 
 
 def serve(config: NodeConfig, out: TextIO | None = None) -> int:
-    """Run a node until SIGTERM or SIGINT; prints `ready HOST:PORT bucket=... vbuckets=... pid=...` once it listens.
+    """Run a node until SIGTERM or SIGINT; prints `ready HOST:PORT bucket=... vbuckets=...` once it listens.
 
     Returns the exit status, 0. Raises StorageError or OptionError when it can't start.
     """
@@ -59,12 +60,22 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
     warm_up()
     server = Server(config, bucket, committer, loop)
     host, port = server.listen()
+    _warn_of_the_open_network(host, bool(config.users))
     shown = f"[{host}]" if ":" in host else host
     print(f"ready {shown}:{port} bucket={config.bucket} vbuckets={bucket.vbucket_count}", file=out, flush=True)
     try:
         await stop.wait()
     finally:
         await server.close()
+
+
+def _warn_of_the_open_network(host: str, has_users: bool) -> None:
+    if ipaddress.ip_address(host).is_loopback:
+        return
+    if has_users:
+        log.warning("listening on %s without TLS: passwords and documents can be read on the way", host)
+    else:
+        log.warning("listening on %s without users: whoever can reach it may read and write everything", host)
 
 
 def warm_up() -> None:
