@@ -1,0 +1,36 @@
+"""The README's Python is run as it stands, against a node; only the address is that of the node."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headwater import testing
+
+README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+LIGHT = [block for block in BLOCKS if "pyspark" not in block]
+HEAVY = [block for block in BLOCKS if "pyspark" in block]
+
+
+def run(block: str) -> str:
+    with testing.node(vbuckets=16) as node:
+        code = block.replace("couchbase://127.0.0.1:11210/default", node.url)
+        begin = "import os, sys; os.environ['PYSPARK_PYTHON'] = sys.executable\n"
+        done = subprocess.run(
+            [sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=240, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("block", LIGHT, ids=lambda block: block.splitlines()[0])
+def test_a_block_of_the_readme_runs(block: str) -> None:
+    run(block)
+
+
+@pytest.mark.spark
+def test_the_spark_block_of_the_readme_shows_a_table() -> None:
+    assert [("|" in run(block)) for block in HEAVY] == [True]
