@@ -51,6 +51,11 @@ class Reading:
         """Live documents."""
         return int(self.table[vb, index.ITEMS])
 
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the newest version of every key, tombstones included: what of the log is not waste."""
+        return int(self.table[:, index.LIVE_BYTES].sum())
+
     def index_bytes(self) -> int:
         """Bytes of memory the index takes."""
         return self._index.nbytes()

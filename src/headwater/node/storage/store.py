@@ -8,8 +8,8 @@
 All methods but `write` belong to one thread (the node's event loop). What is staged can be read back at once and says
 that it is not durable; views show durable changes only. One batch is in flight at a time, the next gathers meanwhile.
 
-The parts: reading.py (documents, numbers, views), staging.py (changes and commits), here opening, closing and what
-takes changes back; compaction.py.
+The parts: reading.py (documents, numbers, views), staging.py and committing.py (changes), compaction.py; here opening,
+closing and what takes changes back.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from headwater.failpoints import failpoint
 from headwater.kernels import history, index
 from headwater.node.storage import recovery
 from headwater.node.storage.arena import ARENA_BYTES
+from headwater.node.storage.committing import Committing
 from headwater.node.storage.compaction import HISTORY_ROWS, Compaction
 from headwater.node.storage.disk import Disk, Lock, RealDisk
 from headwater.node.storage.log import SEGMENT_BYTES, Log
 from headwater.node.storage.manifest import ManifestFile
 from headwater.node.storage.records import VBucketRecord, clean_frame, drop_frame, rollback_frame
-from headwater.node.storage.staging import ArenaFull, Staging
+from headwater.node.storage.replay import Opened, Replay, current
+from headwater.node.storage.staging import ArenaFull
 
 __all__ = ["ArenaFull", "Store"]
 
 
-class Store(Staging):
+class Store(Committing):
     """A folder with a log, and its index in memory.
 
     Attributes:
@@ -128,8 +130,8 @@ class Store(Staging):
             raise
         self._room = self._log.room
 
-    def _replay(self, opened: list[recovery.Opened], manifest: ManifestFile) -> None:
-        replay = recovery.Replay(self._index, self._slots)
+    def _replay(self, opened: list[Opened], manifest: ManifestFile) -> None:
+        replay = Replay(self._index, self._slots)
         for one in opened:
             replay.segment(one)
         replay.finish()
@@ -165,7 +167,7 @@ class Store(Staging):
             history.undo_rows(self.table, vb, self.segments, keep)
             self._lower(vb, keep, high)
         if vb in self._records:
-            self._records[vb] = self._arena.records[vb] = recovery.current(self._index, vb, self._records[vb])
+            self._records[vb] = self._arena.records[vb] = current(self._index, vb, self._records[vb])
         failpoint("rollback.staged")
         return seqno
 
@@ -232,11 +234,6 @@ class Store(Staging):
     def log_bytes(self) -> int:
         """Bytes of all segments."""
         return sum(segment.end for segment in self._log.segments)
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of the newest version of every key, tombstones included: what of `log_bytes` is not waste."""
-        return int(self.table[:, index.LIVE_BYTES].sum())
 
     def close(self, clean: bool = True) -> None:
         """Close the store; twice is once.
