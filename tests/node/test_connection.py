@@ -75,6 +75,10 @@ class Lines:
         self.ticks.append(now)
         self.deadline = None
 
+    @property
+    def written_gate(self) -> int:
+        return 0
+
     def closed(self) -> None:
         self.is_closed = True
 

@@ -53,6 +53,10 @@ class Session(Protocol):
     def closed(self) -> None:
         """The socket is gone; nothing more can be sent."""
 
+    @property
+    def written_gate(self) -> int:
+        """The newest batch with a write of this session's in it; 0 for none. When it is lost, the connection goes."""
+
 
 class Host(Protocol):
     """What a connection needs from the server that accepted it."""

@@ -237,6 +237,5 @@ class Server:
     def _drop_writers(self, error: BaseException, _: list[int]) -> None:
         """Quiet writes wait for no answer: their connections must go as well, or their clients believe in them."""
         for connection in tuple(self.connections):
-            session = connection.session
-            if isinstance(session, KvSession) and session.written_gate > self.committer.durable:
+            if connection.session.written_gate > self.committer.durable:
                 connection.drop(f"its batch could not be written: {error}", fault=False)

@@ -122,6 +122,11 @@ class ConsumerSession:
             self._handle(event)
         self._answer()
 
+    @property
+    def written_gate(self) -> int:
+        """The newest batch with a key-value write that came over this connection."""
+        return self._kv.written_gate
+
     def closed(self) -> None:
         """The socket is gone, and its streams; the replicas keep what they have."""
         for stream in tuple(self.streams.values()):

@@ -112,6 +112,11 @@ class DcpSession:
             handover.tick(now)
         self._answer()
 
+    @property
+    def written_gate(self) -> int:
+        """The newest batch with a key-value write that came over this connection."""
+        return self._kv.written_gate
+
     def closed(self) -> None:
         """The socket is gone, and all that belongs to it."""
         for stream in tuple(self.streams.values()):
