@@ -16,7 +16,8 @@ from headwater.node.replication.session import ConsumerSession
 from headwater.node.streams.handover import TAKEOVER_SECONDS_MAX
 from headwater.node.streams.outlet import Outlet
 from headwater.node.streams.session import DcpSession
-from headwater.protocol.consumer import Consumer, ConsumerSettings
+from headwater.protocol.consumer import Consumer
+from headwater.protocol.negotiation import ConsumerSettings
 from headwater.protocol.opening import negotiated_by, read_open
 from headwater.protocol.producer import CONSUMER_COMMANDS, Producer
 from headwater.wire.dcp import OpenFlag

@@ -16,12 +16,11 @@ durable. Source: dcp 1, 2, 3, 6, 7, 9.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from headwater.errors import BadMessage, RemoteProtocolError
 from headwater.kernels.follow import COUNTED_OPCODES
-from headwater.kernels.tracker import LAST, StreamTable
-from headwater.protocol.consumer_changes import CHANGES, check_change, read_marker
+from headwater.kernels.tracker import LAST
+from headwater.protocol.consumer_changes import check_change, read_marker
 from headwater.protocol.consumer_events import (
     Advanced,
     Changed,
@@ -35,13 +34,13 @@ from headwater.protocol.consumer_events import (
     StateWanted,
     StreamWanted,
 )
-from headwater.protocol.consumer_stream import ConsumerStream, PassiveState, Step
+from headwater.protocol.consumer_stream import ConsumerStream, PassiveState, Step, older_histories
+from headwater.protocol.consumer_streams import LiveStreams, refusal
 from headwater.protocol.controls import Negotiated
-from headwater.protocol.negotiation import NOOP, V7_CODES, WINDOW, Negotiation, wanted_controls
-from headwater.protocol.noop import IDLE_TIMEOUT_SECONDS, INTERVAL_SECONDS_DEFAULT
+from headwater.protocol.negotiation import NOOP, V7_CODES, WINDOW, ConsumerSettings, Negotiation, wanted_controls
 from headwater.protocol.position import ENDLESS, Position
 from headwater.protocol.producer_events import NotDcp, PeerGone
-from headwater.protocol.stream_answer import read_failover_log, read_rollback, told
+from headwater.protocol.stream import named, read_failover_log, read_rollback
 from headwater.protocol.window import SMALL_ACK_BYTES, ConsumerWindow
 from headwater.wire import dcp
 from headwater.wire.dcp import SnapshotFlag, StreamFlag
@@ -50,28 +49,9 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status, name_of, without_xerror
 from headwater.wire.vbucket import State
 
-WINDOW_BYTES_DEFAULT = 10 << 20
 ROLLBACKS_MAX = 64
 """A producer that sends us back more often than that for one stream is not going to accept."""
 _FLAGS_KNOWN = sum(StreamFlag)
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings:
-    """What a connection asks of its producer.
-
-    Attributes:
-        window_bytes: of flow control. noop_interval_seconds: how often the producer is to show that it lives.
-        idle_seconds: without any message for so long, it is taken for dead (dcp 6).
-        deleted_user_xattrs: users' xattrs in tombstones are kept.
-        takes_movers: ADD_STREAM is served; not on a connection that this node opened.
-    """
-
-    window_bytes: int = WINDOW_BYTES_DEFAULT
-    noop_interval_seconds: float = INTERVAL_SECONDS_DEFAULT
-    idle_seconds: float = IDLE_TIMEOUT_SECONDS
-    deleted_user_xattrs: bool = False
-    takes_movers: bool = True
 
 
 class Consumer:
@@ -92,20 +72,14 @@ class Consumer:
     def __init__(self, negotiated: Negotiated, settings: ConsumerSettings, now: float) -> None:
         self.negotiated = negotiated
         self.settings = settings
-        self.table = StreamTable()
-        self.streams: dict[int, ConsumerStream] = {}
+        self._live = LiveStreams()
+        self.streams, self.table = self._live.by_vbucket, self._live.table
         self.window = ConsumerWindow(0, owed_bytes_max=SMALL_ACK_BYTES)
         self.heard_at = now
         self._opaque = 0
         self._asked: dict[int, ConsumerStream | None] = {}  # by opaque; None: nobody waits for the answer any more
-        self._acks: dict[int, ConsumerStream] = {}  # by vbucket: markers to be answered
         self._out = bytearray()
-        wanted = wanted_controls(
-            window_bytes=settings.window_bytes,
-            noop_interval_seconds=settings.noop_interval_seconds,
-            deleted_user_xattrs=settings.deleted_user_xattrs,
-        )
-        self._negotiation = Negotiation(wanted, self._next_opaque)
+        self._negotiation = Negotiation(wanted_controls(settings), self._next_opaque)
 
     # --- input ------------------------------------------------------------------------------------------------------
 
@@ -124,7 +98,7 @@ class Consumer:
             return handler(self, frame) if handler else []
         # A consumer's commands, sent to a consumer, are answered by hanging up (dcp 1).
         if frame.opcode in PRODUCER_COMMANDS:
-            raise RemoteProtocolError(f"{told(frame.opcode)} was sent to a consumer; only a producer takes it")
+            raise RemoteProtocolError(f"{named(frame.opcode)} was sent to a consumer; only a producer takes it")
         self._count(frame, now)
         request = _REQUESTS.get(frame.opcode)
         if request is None:
@@ -169,7 +143,7 @@ class Consumer:
         stream.step(Step.ASKED)
         stream.asked = position
         if not stream.rollbacks:
-            stream.histories = _older_histories(position)
+            stream.histories = older_histories(position)
         self._request(stream, position, position.vb_uuid)
 
     def close(self, stream: ConsumerStream, status: Status = Status.NOT_MY_VBUCKET) -> list[Event]:
@@ -181,7 +155,7 @@ class Consumer:
         if stream.mover is not None and stream.state is not PassiveState.OPEN:
             self._out += response(stream.mover, self._told(status), extras=bytes(4)).encode()
         stream.step(Step.CLOSED)
-        self._forget(stream)
+        self._live.forget(stream)
         return [Ended(stream, None)]
 
     def ask_producer_to_close(self, stream: ConsumerStream) -> list[Event]:
@@ -205,11 +179,8 @@ class Consumer:
 
     def answer_markers(self) -> bool:
         """Answer the markers with flag ACK whose last seqno was processed (dcp 2.7); whether there were any."""
-        if not self._acks:
-            return False
-        reached = [each for each in self._acks.values() if self._last(each) >= (each.ack_end_seqno or 0)]
+        reached = self._live.take_reached()
         for stream in reached:
-            del self._acks[stream.vbucket]
             self._out += dcp.SnapshotMarkerResponse(opaque=stream.opaque).encode()
         return bool(reached)
 
@@ -227,13 +198,14 @@ class Consumer:
             return []
         if WINDOW in self._negotiation.accepted:
             self.window.window_bytes = self.settings.window_bytes
+        self._live.speaks_v7 = V7_CODES in self._negotiation.accepted
         waiting = [stream for stream in self.streams.values() if stream.state is PassiveState.QUEUED]
         return [PositionNeeded(stream) for stream in waiting]
 
     def _stream_answered(self, frame: Frame) -> list[Event]:
         if frame.opaque not in self._asked:  # "response with unknown opaque: disconnect" (dcp 9)
             raise RemoteProtocolError(
-                f"{told(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
+                f"{named(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
             )
         stream = self._asked.pop(frame.opaque)
         if stream is None:
@@ -257,7 +229,7 @@ class Consumer:
         if asked is None or seqno > asked.seqno:
             begun = 0 if asked is None else asked.seqno
             raise RemoteProtocolError(
-                f"{told(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {begun}, is sent forward to {seqno}"
+                f"{named(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {begun}, is sent forward to {seqno}"
             )
         stream.rollbacks += 1
         if stream.rollbacks > ROLLBACKS_MAX:
@@ -273,14 +245,14 @@ class Consumer:
     def _refused(self, stream: ConsumerStream, status: int) -> list[Event]:
         stream.step(Step.REFUSED)
         self._answer_mover(stream, status)
-        self._forget(stream)
+        self._live.forget(stream)
         return [Refused(stream, status)]
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def _add_stream(self, frame: Frame) -> list[Event]:
         if not self.settings.takes_movers:
-            raise RemoteProtocolError(f"{told(frame.opcode)} came from a producer that this node called")
+            raise RemoteProtocolError(f"{named(frame.opcode)} came from a producer that this node called")
         wanted = dcp.AddStream.decode(frame)
         if wanted.flags & ~_FLAGS_KNOWN:
             self._out += response(frame, Status.EINVAL, extras=bytes(4)).encode()
@@ -291,7 +263,7 @@ class Consumer:
         """Success or stream not found; what comes later for that vbucket has no stream (dcp 2.3)."""
         stream = self.streams.get(dcp.CloseStream.decode(frame).vbucket)
         if stream is None:
-            self._refuse(frame, self._no_stream)
+            self._refuse(frame, self._live.no_stream)
             return []
         events = self.close(stream, Status.KEY_ENOENT)
         self._out += response(frame).encode()
@@ -299,53 +271,31 @@ class Consumer:
 
     def _marker(self, frame: Frame) -> list[Event]:
         start, end, flags = read_marker(frame)
-        stream = self._stream_of(frame)
-        last = self._last(stream)
-        if start > end:
-            raise _refusal(frame, Status.EINVAL, f"a snapshot from {start} to {end}")
-        if start < last and end <= last:
-            raise _refusal(frame, Status.ERANGE, f"a snapshot from {start} to {end} after seqno {last}")
-        self.table.enter(stream.vbucket, start, end)
-        stream.ack_end_seqno = end if flags & SnapshotFlag.ACK else None
-        if flags & SnapshotFlag.ACK:
-            self._acks[stream.vbucket] = stream
-        else:
-            self._acks.pop(stream.vbucket, None)
+        stream = self._live.enter_snapshot(frame, start, end, ack=bool(flags & SnapshotFlag.ACK))
         return [Marked(stream, start, end, flags)]
 
     def _change(self, frame: Frame) -> list[Event]:
         check_change(frame)
-        return [Changed(self._stream_of(frame), frame, self._judged(frame, int.from_bytes(frame.extras[:8])))]
+        return [Changed(self._live.open_for(frame), frame, self._live.judged(frame, int.from_bytes(frame.extras[:8])))]
 
     def _advance(self, frame: Frame) -> list[Event]:
         seqno = dcp.SeqnoAdvanced.decode(frame).seqno
-        return [Advanced(self._stream_of(frame), self._judged(frame, seqno))]
-
-    def _judged(self, frame: Frame, seqno: int) -> int:
-        """dcp 9: "by_seqno 0: EINVAL. by_seqno <= last seqno: ERANGE. Outside the current snapshot, or no snapshot
-        yet: ERANGE"."""
-        row = self.table.stream(frame.vbucket)
-        if seqno == 0:
-            raise _refusal(frame, Status.EINVAL, "seqno 0")
-        if seqno <= row.seqno or not self.table.takes(frame.vbucket, seqno):
-            problem = f"seqno {seqno} after {row.seqno} in [{row.snapshot_start}, {row.snapshot_end}]"
-            raise _refusal(frame, Status.ERANGE, problem)
-        return seqno
+        return [Advanced(self._live.open_for(frame), self._live.judged(frame, seqno))]
 
     def _set_state(self, frame: Frame) -> list[Event]:
         wanted = dcp.SetVbucketState.decode(frame)
-        return [StateWanted(self._stream_of(frame), State(wanted.state), frame)]
+        return [StateWanted(self._live.open_for(frame), State(wanted.state), frame)]
 
     def _end(self, frame: Frame) -> list[Event]:
         """Never answered, but where there is no stream at all; another stream's opaque is ignored (dcp 9)."""
         reason = dcp.StreamEnd.decode(frame).status
         stream = self.streams.get(frame.vbucket)
         if stream is None or stream.state is not PassiveState.OPEN:
-            raise _refusal(frame, self._no_stream, "no stream")
+            raise refusal(frame, self._live.no_stream, "no stream")
         if stream.opaque != frame.opaque:
             return []
         stream.step(Step.ENDED)
-        self._forget(stream)
+        self._live.forget(stream)
         return [Ended(stream, reason)]
 
     def _noop(self, frame: Frame) -> list[Event]:
@@ -355,40 +305,16 @@ class Consumer:
 
     def _not_negotiated(self, frame: Frame) -> list[Event]:
         """What it tells is not for us to skip: with an error the producer hangs up."""
-        self._stream_of(frame)
-        raise _refusal(frame, Status.NOT_SUPPORTED, "not negotiated")
+        self._live.open_for(frame)
+        raise refusal(frame, Status.NOT_SUPPORTED, "not negotiated")
 
     def _retired(self, frame: Frame) -> list[Event]:
-        raise _refusal(frame, Status.NOT_SUPPORTED, "retired")
+        raise refusal(frame, Status.NOT_SUPPORTED, "retired")
 
     def _second_open(self, frame: Frame) -> list[Event]:
-        raise _refusal(frame, Status.EINVAL, "the same socket may not be opened twice")
+        raise refusal(frame, Status.EINVAL, "the same socket may not be opened twice")
 
     # --- inside -----------------------------------------------------------------------------------------------------
-
-    def _stream_of(self, frame: Frame) -> ConsumerStream:
-        """dcp 9: "unknown vb on the connection or no stream: KEY_ENOENT. Opaque differs: KEY_EEXISTS"; other codes
-        once v7 was agreed. A stream that ended or was closed is none any more."""
-        stream = self.streams.get(frame.vbucket)
-        if stream is None or stream.state is not PassiveState.OPEN:
-            raise _refusal(frame, self._no_stream, "no stream")
-        if stream.opaque != frame.opaque:
-            status = Status.OPAQUE_NO_MATCH if self._speaks_v7 else Status.KEY_EEXISTS
-            raise _refusal(frame, status, f"opaque {frame.opaque}, the stream's is {stream.opaque}")
-        if frame.opcode in CHANGES and not self.table.is_open(frame.vbucket):
-            raise _refusal(frame, self._no_stream, "the vbucket was taken over")
-        return stream
-
-    @property
-    def _speaks_v7(self) -> bool:
-        return V7_CODES in self._negotiation.accepted
-
-    @property
-    def _no_stream(self) -> Status:
-        return Status.DCP_STREAM_NOT_FOUND if self._speaks_v7 else Status.KEY_ENOENT
-
-    def _last(self, stream: ConsumerStream) -> int:
-        return int(self.table.rows[stream.vbucket, LAST])
 
     def _next_opaque(self) -> int:
         self._opaque += 1
@@ -410,12 +336,6 @@ class Consumer:
     def _answer_mover(self, stream: ConsumerStream, status: int) -> None:
         if stream.mover is not None:
             self._out += response(stream.mover, self._told(status), extras=stream.opaque.to_bytes(4)).encode()
-
-    def _forget(self, stream: ConsumerStream) -> None:
-        self._acks.pop(stream.vbucket, None)
-        self.table.close(stream.vbucket)
-        if self.streams.get(stream.vbucket) is stream:
-            del self.streams[stream.vbucket]
 
     def _refuse(self, frame: Frame, status: int) -> None:
         self._out += response(frame, self._told(status)).encode()
@@ -439,16 +359,6 @@ class Consumer:
     def _acknowledge(self, now: float) -> None:
         if due := self.window.due(now):
             self._out += dcp.BufferAck(acked_bytes=due).encode()
-
-
-def _refusal(frame: Frame, status: Status, problem: str) -> BadMessage:
-    return BadMessage(f"vbucket {frame.vbucket}", frame.opcode, problem, status)
-
-
-def _older_histories(position: Position) -> list[int]:
-    """The uuids to quote should the producer not know the newest, newest first."""
-    uuids = [uuid for uuid, begins in position.failover_log if begins <= position.seqno]
-    return uuids[uuids.index(position.vb_uuid) + 1 :] if position.vb_uuid in uuids else []
 
 
 PRODUCER_COMMANDS = frozenset(

@@ -84,3 +84,9 @@ class ConsumerStream:
         if following is None:
             raise LocalProtocolError(f"vbucket {self.vbucket}: {what.value} on a stream that is {self.state.value}")
         self.state = following
+
+
+def older_histories(position: Position) -> list[int]:
+    """The uuids to quote should the producer not know the newest, newest first."""
+    uuids = [uuid for uuid, begins in position.failover_log if begins <= position.seqno]
+    return uuids[uuids.index(position.vb_uuid) + 1 :] if position.vb_uuid in uuids else []

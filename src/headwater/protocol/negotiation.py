@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from headwater.errors import RemoteProtocolError
+from headwater.protocol.noop import IDLE_TIMEOUT_SECONDS, INTERVAL_SECONDS_DEFAULT
 from headwater.wire import dcp
 from headwater.wire.header import Frame
 
@@ -18,26 +20,43 @@ WINDOW = "connection_buffer_size"
 NOOP = "enable_noop"
 NOOP_INTERVAL = "set_noop_interval"
 V7_CODES = "v7_dcp_status_codes"
+WINDOW_BYTES_DEFAULT = 10 << 20
 
 
-def wanted_controls(
-    *, window_bytes: int, noop_interval_seconds: float, deleted_user_xattrs: bool
-) -> tuple[tuple[str, str], ...]:
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """What a connection asks of its producer.
+
+    Attributes:
+        window_bytes: of flow control. noop_interval_seconds: how often the producer is to show that it lives.
+        idle_seconds: without any message for so long, it is taken for dead (dcp 6).
+        deleted_user_xattrs: users' xattrs in tombstones are kept.
+        takes_movers: ADD_STREAM is served; not on a connection that this node opened.
+    """
+
+    window_bytes: int = WINDOW_BYTES_DEFAULT
+    noop_interval_seconds: float = INTERVAL_SECONDS_DEFAULT
+    idle_seconds: float = IDLE_TIMEOUT_SECONDS
+    deleted_user_xattrs: bool = False
+    takes_movers: bool = True
+
+
+def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
     """The keys and values in the order of dcp 4.
 
     Left out are those whose messages this node could not take: synchronous writes, collections' system events and
     markers, change streams, cache transfer.
     """
     return (
-        (WINDOW, str(window_bytes)),
+        (WINDOW, str(settings.window_bytes)),
         (NOOP, "true"),
-        (NOOP_INTERVAL, f"{noop_interval_seconds:.6f}"),
+        (NOOP_INTERVAL, f"{settings.noop_interval_seconds:.6f}"),
         ("set_priority", "high"),
         ("supports_cursor_dropping_vulcan", "true"),
         ("supports_hifi_MFU", "true"),
         ("send_stream_end_on_client_close_stream", "true"),
         ("enable_expiry_opcode", "true"),
-        *((("include_deleted_user_xattrs", "true"),) if deleted_user_xattrs else ()),
+        *((("include_deleted_user_xattrs", "true"),) if settings.deleted_user_xattrs else ()),
         (V7_CODES, "true"),
     )
 

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, TypeVar
 from headwater.errors import ConnectionLost, HeadwaterError
 from headwater.node.kv.session import KvSession
 from headwater.node.replication.session import ConsumerSession
-from headwater.protocol.consumer import Consumer, ConsumerSettings
+from headwater.protocol.consumer import Consumer
 from headwater.protocol.controls import Negotiated
 from headwater.protocol.handshake import DCP_FEATURES, Conversation, Login, Opening, expect, greet, open_producer
+from headwater.protocol.negotiation import ConsumerSettings
 from headwater.wire.dcp import EndReason, OpenFlag, StreamFlag
 from headwater.wire.features import Feature
 from headwater.wire.framing import FrameBuffer
