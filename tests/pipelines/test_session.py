@@ -28,13 +28,26 @@ def test_a_spark_that_delta_does_not_support_is_named(monkeypatch: pytest.Monkey
         session._check()
 
 
-def test_it_is_known_whether_the_jars_were_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    assert not session._fetched()
-    jars = tmp_path / ".ivy2.5.2" / "jars"
-    jars.mkdir(parents=True)
-    (jars / session.DELTA_JAR).touch()
-    assert session._fetched()
+def test_jars_that_were_fetched_are_found_again_until_one_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADWATER_CACHE", str(tmp_path))
+    jars = [tmp_path / "delta-spark_4.2.jar", tmp_path / "other.jar"]
+    assert session._fetched() == []
+    for jar in jars:
+        jar.touch()
+    session._remember(",".join(f"file://{jar}" for jar in jars))
+    assert session._fetched() == [str(jar) for jar in jars]
+    jars[1].unlink()
+    assert session._fetched() == []
+
+
+def test_the_jars_of_somebody_elses_session_are_not_taken_for_deltas(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADWATER_CACHE", str(tmp_path))
+    session._remember("file:///lib/kafka.jar")
+    assert session._fetched() == []
 
 
 @pytest.mark.spark

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from headwater.spark import register
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Maven coordinates of Delta Lake for Spark 4.2, the newest Spark that Delta supports."""
 
-DELTA_JAR = "io.delta_delta-spark_4.2_2.13-4.4.0.jar"
 DELTA_JARS, DELTA_MEGABYTES = 33, 87
 
 CONFIGURATION = {
@@ -78,14 +78,16 @@ def local_session(
         SparkUnavailable: no Java, no PySpark, or one we do not support.
     """
     _check()
-    if not _fetched():
+    jars = _fetched()
+    if not jars:
         say(
             f"first run: Spark now fetches Delta Lake ({DELTA}) from Maven Central, "
             f"{DELTA_JARS} jars, {DELTA_MEGABYTES} MB; this happens once"
         )
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    chosen = CONFIGURATION | LOCAL | {"spark.jars.packages": DELTA, "spark.driver.memory": memory} | (settings or {})
+    delta = {"spark.jars": ",".join(jars)} if jars else {"spark.jars.packages": DELTA}
+    chosen = CONFIGURATION | LOCAL | delta | {"spark.driver.memory": memory} | (settings or {})
     if quiet:
         chosen |= {"spark.log.level": "ERROR"}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what this interpreter has installed
@@ -93,6 +95,8 @@ def local_session(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
+    if not jars:
+        _remember(session.sparkContext.getConf().get("spark.jars", ""))
     register(session)
     return session
 
@@ -112,6 +116,26 @@ def _check() -> None:
         raise SparkUnavailable(f"Delta Lake 4.4.0 needs PySpark 4.2 and this is {found}: pip install 'pyspark==4.2.0'")
 
 
-def _fetched() -> bool:
-    """Whether the jar lies where Ivy keeps what it fetched."""
-    return any((Path.home() / place / "jars" / DELTA_JAR).exists() for place in (".ivy2.5.2", ".ivy2"))
+def _list() -> Path:
+    """The file that names the jars Spark fetched for `DELTA`: with it a session needs no network, and starts sooner."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("HEADWATER_CACHE") or base / "headwater") / f"{DELTA.replace(':', '_')}.jars"
+
+
+def _fetched() -> list[str]:
+    """Return the paths of Delta's jars; none if they were not fetched yet, or one of them is gone."""
+    try:
+        jars = _list().read_text(encoding="utf-8").split()
+    except OSError:
+        return []
+    return jars if all(Path(jar).exists() for jar in jars) else []
+
+
+def _remember(jars: str) -> None:
+    """Note where Spark put the jars, from its setting `spark.jars`."""
+    paths = [jar.removeprefix("file:").replace("///", "/") for jar in jars.split(",") if jar]
+    if not any("delta-spark" in path for path in paths):
+        return  # a session that was there before us, with jars of its own
+    with suppress(OSError):  # without the note the next session asks Maven again
+        _list().parent.mkdir(parents=True, exist_ok=True)
+        _list().write_text("\n".join(paths), encoding="utf-8")

@@ -56,6 +56,7 @@ class RowMaker:
         self._bounds = np.zeros(VBUCKETS, np.uint64)
         self._codes = np.full(VBUCKETS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches
         self._branches: dict[int, _Branches] = {}
+        self._mutations: Any = pa.array([], pa.string())
 
     def expect(self, part: Range, log: FailoverLog, shared: int) -> None:
         """Learn how far a vbucket's rows are wanted, and which branch wrote which of them.
@@ -110,8 +111,7 @@ class RowMaker:
 
     def _column(self, name: str, records: pa.RecordBatch) -> Any:
         if name == "event":
-            codes = records.column("opcode").to_numpy() - np.uint8(MUTATION)
-            return _EVENT_NAMES.take(pa.array(codes, pa.uint8()))
+            return self._events(records.column("opcode").to_numpy())
         if name == "vb_uuid":
             return pa.array(self.uuids, pa.string()).take(pa.array(self._branch_codes(records), pa.int32()))
         column = records.column(name)
@@ -121,6 +121,13 @@ class RowMaker:
         if kind == pa.int64() and column.type == pa.uint64():
             return column.view(kind)  # the same 64 bits
         return column.cast(kind)
+
+    def _events(self, opcodes: NDArray[np.uint8]) -> Any:
+        if (opcodes == MUTATION).all():  # the usual batch: a slice of the same word over and over
+            if len(self._mutations) < len(opcodes):
+                self._mutations = pa.array(["mutation"] * 2 * len(opcodes), pa.string())
+            return self._mutations.slice(0, len(opcodes))
+        return _EVENT_NAMES.take(pa.array(opcodes - np.uint8(MUTATION), pa.uint8()))
 
     def _branch_codes(self, records: pa.RecordBatch) -> NDArray[np.int32]:
         vbuckets = records.column("vbucket").to_numpy()

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0
 """How often a task that hears nothing looks whether what it waits for can still come."""
 
-BATCH_BYTES = 2 << 20
+BATCH_BYTES = 4 << 20
+"""Smaller ones cost more a row than the cache gains (bench_spark: 0.27 us a row with 1 MiB, 0.22 with 4)."""
 
 
 def read(
