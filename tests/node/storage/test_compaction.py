@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -219,3 +220,48 @@ def test_many_segments_come_out_as_many_as_are_needed() -> None:
     compact(store)
     assert 60 * 1500 / 16544 < len(store._log.segments) < 12
     check_view(store, 0, history)
+
+
+def test_cancelling_or_closing_waits_for_the_thread_that_copies_and_leaves_one_whole_store() -> None:
+    for turn in range(6):
+        disk = FaultyDisk()
+        store = open_store(disk)
+        history = overwritten(store)
+        store.seal()
+        job = store.compact()
+        assert job is not None
+        job.survey()
+        job.announce()
+        commit(store)
+        with ThreadPoolExecutor(1) as pool:
+            copying = pool.submit(job.copy)
+            if turn % 2:
+                job.cancel()
+                check_documents(store, 0, history)
+            store.close()
+            assert copying.exception() is None or isinstance(copying.exception(), StorageError)
+        store = open_store(disk)
+        check_documents(store, 0, history)
+        compact(store)
+        store.close()
+        check_documents(open_store(disk), 0, history)
+
+
+def test_a_swap_that_was_left_half_done_is_finished_by_cancelling() -> None:
+    store = open_store(FaultyDisk())
+    history = overwritten(store)
+    store.stage_mutation(1, b"k", b"", cas=1, rev_seqno=1)
+    commit(store)
+    store.seal()
+    job = store.compact()
+    assert job is not None
+    job.survey()
+    job.announce()
+    commit(store)
+    job.copy()
+    next(job.swap())
+    job.cancel()
+    check_documents(store, 0, history)
+    assert (store._slots.retired, store._slots.readers) == (0, 0)
+    compact(store)
+    check_documents(store, 0, history)

@@ -21,6 +21,7 @@ A crash leaves either manifest with all of its segments; files of the other are 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -81,6 +82,7 @@ class Compaction:
         self._records: dict[int, VBucketRecord] = {}
         self._writer: CompactedWriter | None = None
         self._published = False
+        self._busy = threading.Lock()  # held while another thread works on this
         self._announced = False
         self._left: dict[int, int] = {}
         self.stale = False
@@ -107,22 +109,27 @@ class Compaction:
         return shares
 
     def survey(self) -> None:
-        """Find the rows that stay. Any thread."""
-        for share in self._shares.values():
-            keep = np.empty(share.prefix, np.uint32)
-            columns = share.columns
-            count, _, floor, purge = kernels.survivors(
-                columns.seq,
-                columns.loc,
-                columns.next,
-                share.prefix,
-                share.history,
-                self._slots.table,
-                self._purge_before,
-                np.uint64(share.limit),
-                keep,
-            )
-            share.keep, share.floor, share.purge = keep[: int(count)].copy(), int(floor), int(purge)
+        """Find the rows that stay. Any thread. StorageError when it was cancelled meanwhile."""
+        with self._busy:
+            for share in self._shares.values():
+                self._check_wanted()
+                self._survey(share)
+
+    def _survey(self, share: _Share) -> None:
+        keep = np.empty(share.prefix, np.uint32)
+        columns = share.columns
+        count, _, floor, purge = kernels.survivors(
+            columns.seq,
+            columns.loc,
+            columns.next,
+            share.prefix,
+            share.history,
+            self._slots.table,
+            self._purge_before,
+            np.uint64(share.limit),
+            keep,
+        )
+        share.keep, share.floor, share.purge = keep[: int(count)].copy(), int(floor), int(purge)
 
     def announce(self) -> None:
         """Raise purge seqnos and rollback floors, and stage the records that say so: commit them before `copy`.
@@ -146,21 +153,28 @@ class Compaction:
             DiskFull, StorageError: nothing has changed; `cancel`.
         """
         failpoint("compact.planned")
-        records = dict(self._store._durable_records)
-        self._writer = CompactedWriter(self._store._disk, self._log, self._store._random)
-        try:
-            self._writer.records(records)
-            for share in self._shares.values():
-                share.places = np.empty(len(share.keep), np.uint64)
-                self._writer.rows(share.columns.loc, share.keep, share.places, self._slots.table)
-            failpoint("compact.copied")
-            self.bytes_after = self._writer.finish()
-            if self.stale:
-                raise StorageError(f"{self._store.path}: the index was read anew while compaction ran; start it again")
-            self._log.replace(self._old, self._writer.segments)
-            self._published = True
-        except OSError as error:
-            raise full_error(self._store.path, 0, error) from error
+        with self._busy:
+            try:
+                self._copy(CompactedWriter(self._store._disk, self._log, self._store._random))
+            except OSError as error:
+                raise full_error(self._store.path, 0, error) from error
+
+    def _copy(self, writer: CompactedWriter) -> None:
+        self._writer = writer
+        writer.records(dict(self._store._durable_records))
+        for share in self._shares.values():
+            self._check_wanted()
+            share.places = np.empty(len(share.keep), np.uint64)
+            writer.rows(share.columns.loc, share.keep, share.places, self._slots.table)
+        failpoint("compact.copied")
+        self.bytes_after = writer.finish()
+        self._check_wanted()
+        self._log.replace(self._old, writer.segments)
+        self._published = True
+
+    def _check_wanted(self) -> None:
+        if self.stale:
+            raise StorageError(f"{self._store.path}: compaction was overtaken or cancelled; start it again")
 
     def cut(self, vb: int, rows: int) -> None:
         """A rollback left the vbucket `rows` of its rows."""
@@ -219,10 +233,22 @@ class Compaction:
                 self._store._disk.remove(segment.path)
 
     def cancel(self) -> None:
-        """Give up before the swap; the files written so far go. Loop thread; not when `copy` succeeded."""
-        self._slots.leave(self._ticket)
-        self._store._compaction = None
-        if self._writer is not None and not self._published:
+        """Give up, and remove what was written; when `copy` had succeeded already, do the swap instead. Loop thread.
+
+        Waits for a `survey` or `copy` that is under way in another thread to notice.
+        """
+        self.stale = self.stale or not self._published
+        with self._busy:
+            if self._published:
+                for _ in self.swap():
+                    pass
+                return
+            self._slots.leave(self._ticket)
+            self._store._compaction = None
+            self._discard()
+
+    def _discard(self) -> None:
+        if self._writer is not None:
             try:
                 self._log.manifest.settle()
             except OSError:

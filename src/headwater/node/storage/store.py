@@ -248,6 +248,8 @@ class Store(Committing):
             return
         self._closed = True
         try:
+            if self._compaction is not None:
+                self._compaction.cancel()
             if clean:
                 self._stage_control(clean_frame())
                 batch = self.freeze()
