@@ -45,6 +45,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("purge-age-seconds", 3 * 86400, "compaction drops tombstones older than this", int),
     Option("expiry-pager-seconds", 60, "how often expired documents are looked for (0: only when touched)", int),
     Option("takeover-seconds", 60, "a vbucket whose hand-over takes longer refuses writes until it is done", int),
+    Option("tap-keep-alive-seconds", 0, "how long a named TAP session waits for its client (0: not at all)", int),
     Option("log-level", "warning", "debug, info, warning or error"),
 )
 
@@ -66,6 +67,7 @@ class NodeConfig:
     purge_age_seconds: int = 3 * 86400
     expiry_pager_seconds: int = 60
     takeover_seconds: int = 60
+    tap_keep_alive_seconds: int = 0
     log_level: str = "warning"
 
     def __post_init__(self) -> None:

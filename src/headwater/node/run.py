@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from headwater.kernels import apply, execute, gather, history, index, json, sweep
+from headwater.kernels import apply, execute, gather, history, index, json, sweep, tap
 from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
@@ -80,7 +80,7 @@ def _warn_of_the_open_network(host: str, has_users: bool) -> None:
 
 def warm_up() -> None:
     """Compile, or load from the cache, the kernels that requests need, so that the first client does not wait."""
-    for module in (json, execute, sweep, index, history, gather, apply):
+    for module in (json, execute, sweep, index, history, gather, apply, tap):
         module.warm_up()
 
 

@@ -30,6 +30,7 @@ from headwater.node.kv.fast import FastPath, Workspace
 from headwater.node.kv.sasl import Failures, Users
 from headwater.node.kv.session import KvSession
 from headwater.node.pager import Pager
+from headwater.node.tap.hub import TapHub
 from headwater.node.replication.command import Replication
 
 RECEIVE_BYTES = 256 << 10
@@ -85,6 +86,7 @@ class Server:
         self.compactor = Compactor(bucket, loop, purge_age_seconds=config.purge_age_seconds)
         self.dcp = DcpHub(bucket, config.takeover_seconds)
         self.replication = Replication(self)
+        self.tap = TapHub(bucket, loop, config.tap_keep_alive_seconds)
         self.pager = Pager(bucket, loop, interval_seconds=config.expiry_pager_seconds)
         self.cluster: Cluster
         self._arena = np.zeros(RECEIVE_BYTES, np.uint8)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headwater.node.connection import Connection
     from headwater.node.kv.fast import FastPath
     from headwater.node.server import Server
+    from headwater.node.tap.consumer import TapFed
 
 log = logging.getLogger("headwater.node")
 
@@ -57,6 +58,7 @@ class KvSession:
         self.bucket: Bucket | None = None if server.config.users else server.bucket
         self.written_gate = 0
         self.config_seen = (-1, -1)
+        self.tap: TapFed | None = None  # what a mover has piped in here
         self._task: asyncio.Task[None] | None = None
         self._fast: FastPath | None = None
         self.changed()

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 
 
 class Reader(Protocol):
-    """Somebody who reads a vbucket's changes and must hear when that comes to an end.
+    """Somebody who reads a vbucket's changes and must hear when that comes to an end."""
 
-    `position`: the seqno up to which it lacks nothing; tombstones above it are not purged.
-    """
-
-    position: int
+    @property
+    def position(self) -> int:
+        """The seqno up to which it lacks nothing; tombstones above it are not purged."""
 
     def advanced(self) -> None:
         """More of the vbucket is durable."""

@@ -1,0 +1,139 @@
+"""This node fed by TAP: a mover pipes a producer's messages into an ordinary connection.
+
+The vbuckets are replicas or pending; seqnos are given here, in the order of arrival, so the vbucket has a history of
+its own: "from scratch" is a new vbucket, and becoming active begins a new branch. Answers leave when what they answer
+is durable. Source: tap.md 4 (consumer behaviour), 5 (steps 2, 6), 5.3 (applying).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.errors import BadMessage
+from headwater.node.kv import values
+from headwater.node.kv.command import NoRoom, Part, Refused, command
+from headwater.node.storage.store import ArenaFull
+from headwater.protocol.tap_consumer import MESSAGES, TapConsumer, TapMessage
+from headwater.wire import tap
+from headwater.wire.header import Frame
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.bucket import Bucket
+    from headwater.node.kv.session import KvSession
+
+CAS_IMPOSSIBLE = (0, 0xFFFF_FFFF_FFFF_FFFF)
+
+
+@command(*MESSAGES, extras=None, key=Part.ANY, value=Part.ANY, cas=True)  # type: ignore[arg-type]
+def take(session: KvSession, frame: Frame) -> None:
+    """Obey one message, then answer it if it asks."""
+    consumer = session.tap = session.tap or TapFed()
+    status = Status.SUCCESS
+    try:
+        message = consumer.read(frame)
+        if message is not None:
+            consumer.obey(session.store_bucket, message)
+            session.wrote()
+    except BadMessage as bad:
+        status = Status(bad.status)
+    except Refused as refused:
+        status = Status(refused.status)
+    answer = consumer.answer(frame, status)
+    if answer is not None:
+        session.send(answer.encode(), session.server.committer.gate())
+
+
+class TapFed(TapConsumer):
+    """What one connection has been told: the vbuckets it feeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fed: set[int] = set()
+
+    def obey(self, bucket: Bucket, message: TapMessage) -> None:
+        """Do what a message says.
+
+        Raises:
+            Refused: with what to answer. NoRoom, ArenaFull: again after the next commit.
+        """
+        if bucket.store.full:
+            raise Refused(Status.ETMPFAIL, "the disk is full")
+        match message:
+            case tap.Mutation():
+                self._store(bucket, message)
+            case tap.Delete():
+                self._delete(bucket, message)
+            case tap.Flush():
+                for vb in self.fed:
+                    self._reset(bucket, vb)
+            case tap.VbucketSet():
+                self._set_state(bucket, message)
+            case tap.Opaque() if message.code == tap.OpaqueCode.INITIAL_VBUCKET_STREAM:
+                self._check(bucket, message.vbucket)
+                self._reset(bucket, message.vbucket)
+
+    def _check(self, bucket: Bucket, vb: int) -> None:
+        """ "Unknown vb or wrong state (data arriving for an active vb): 07, which ends the stream"."""
+        if bucket.state(vb) not in (State.REPLICA, State.PENDING):
+            raise Refused(Status.NOT_MY_VBUCKET, f"vbucket {vb} is not a replica here")
+        self.fed.add(vb)
+
+    def _store(self, bucket: Bucket, message: tap.Mutation) -> None:
+        """ "Store unconditionally with given CAS, flags, expiry, rev seqno"."""
+        vb = message.vbucket
+        self._check(bucket, vb)
+        if message.flags & tap.MessageFlag.NO_VALUE:
+            raise Refused(Status.EINVAL, "a message without its value is no document")  # tap.md 5.2
+        bucket.store.stage_mutation(
+            vb,
+            message.key,
+            message.value,
+            cas=bucket.next_cas(vb) if message.cas in CAS_IMPOSSIBLE else message.cas,
+            rev_seqno=message.rev_seqno,
+            flags=message.client_flags,
+            expiry=message.item_expiration,
+            datatype=values.accepted(message.value, message.datatype),
+        )
+
+    def _delete(self, bucket: Bucket, message: tap.Delete) -> None:
+        """ "Delete with rev seqno, ignore not-found"."""
+        vb = message.vbucket
+        self._check(bucket, vb)
+        found = bucket.store.document(vb, message.key)
+        if found is None or found.deleted:
+            return
+        bucket.store.stage_deletion(
+            vb,
+            message.key,
+            cas=bucket.next_cas(vb) if message.cas in CAS_IMPOSSIBLE else message.cas,
+            rev_seqno=message.rev_seqno if message.engine_specific else found.rev_seqno + 1,
+            delete_time=bucket.now(),
+        )
+
+    def _set_state(self, bucket: Bucket, message: tap.VbucketSet) -> None:
+        """ "Set the state (creating the vb if needed)"; active "creates a new failover entry"."""
+        vb = message.vbucket
+        try:
+            state = State(message.state or 0)
+        except ValueError:
+            raise Refused(Status.EINVAL, f"{message.state} is no state") from None
+        if vb >= bucket.vbucket_count:
+            raise Refused(Status.EINVAL, f"vbuckets are 0 to {bucket.vbucket_count - 1}")
+        found = bucket.vbuckets.get(vb)
+        if found is None:
+            bucket.create_vbucket(vb, state)
+        else:
+            found.set_state(state)
+
+    def _reset(self, bucket: Bucket, vb: int) -> None:
+        """Drop what is here of a vbucket; what comes has seqnos from 1 again, so its history is a new one."""
+        found = bucket.vbuckets.get(vb)
+        if found is not None and found.high_seqno:
+            state = found.state
+            bucket.drop_vbucket(vb)
+            bucket.create_vbucket(vb, state)
+
+
+__all__ = ["ArenaFull", "NoRoom", "TapFed", "take"]

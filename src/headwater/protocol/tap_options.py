@@ -1,0 +1,115 @@
+"""What a TAP_CONNECT asks for, read and checked; and the same written, for clients.
+
+Source: tap.md 1 and 1.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headwater.errors import BadMessage, RemoteProtocolError
+from headwater.wire.header import Frame
+from headwater.wire.status import Status
+from headwater.wire.tap import Connect, ConnectFlag, ConnectWide
+
+WIDE_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapOptions:
+    """What a client wants of a TAP stream.
+
+    Attributes:
+        name: of the session; empty for one that can not be resumed.
+        backfill_since: Unix seconds; a future time means "changes only", None and 0 everything.
+        dump: what there is, then the end.
+        vbuckets: only these; empty for all.
+        takeover: they are handed over.
+        acknowledges: the client acknowledges messages that ask for it.
+        keys_only: no values.
+        checkpoints: for each vbucket the last checkpoint the client has whole; None: no checkpoint messages.
+        registered, closed_checkpoints_only: accepted, without effect.
+        network_byte_order: item flags as the four bytes they are; without it reversed (tap.md 3.1).
+    """
+
+    name: bytes = b""
+    backfill_since: int | None = None
+    dump: bool = False
+    vbuckets: tuple[int, ...] = ()
+    takeover: bool = False
+    acknowledges: bool = False
+    keys_only: bool = False
+    checkpoints: dict[int, int] | None = None
+    registered: bool = False
+    closed_checkpoints_only: bool = False
+    network_byte_order: bool = False
+
+    @property
+    def flags(self) -> ConnectFlag:
+        """The flags that say so."""
+        wanted = {
+            ConnectFlag.BACKFILL: self.backfill_since is not None,
+            ConnectFlag.DUMP: self.dump,
+            ConnectFlag.LIST_VBUCKETS: bool(self.vbuckets),
+            ConnectFlag.TAKEOVER_VBUCKETS: self.takeover,
+            ConnectFlag.SUPPORT_ACK: self.acknowledges,
+            ConnectFlag.REQUEST_KEYS_ONLY: self.keys_only,
+            ConnectFlag.CHECKPOINT: self.checkpoints is not None,
+            ConnectFlag.REGISTERED_CLIENT: self.registered,
+            ConnectFlag.FIX_FLAG_BYTEORDER: self.network_byte_order,
+        }
+        return ConnectFlag(sum(flag for flag, is_set in wanted.items() if is_set))
+
+    def wants_backfill(self, now: int) -> bool:
+        """ "The age defaults to 0 when BACKFILL is absent. Backfilled in full iff age < now" (Unix seconds)."""
+        return (self.backfill_since or 0) < now
+
+    def encode(self) -> bytes:
+        """The TAP_CONNECT."""
+        return Connect(
+            key=self.name,
+            flags=int(self.flags),
+            backfill_age=self.backfill_since,
+            vbuckets=list(self.vbuckets) or None,
+            checkpoints=None if self.checkpoints is None else sorted(self.checkpoints.items()),
+            closed_checkpoints_only=int(self.closed_checkpoints_only) if self.registered else None,
+        ).encode()
+
+
+def read_connect(frame: Frame) -> TapOptions:
+    """Read a TAP_CONNECT.
+
+    Raises:
+        BadMessage: answer its status, then close: EINVAL, or NOT_SUPPORTED for a malformed list of vbuckets.
+        RemoteProtocolError: "body too short for the announced option values: disconnect".
+    """
+    if len(frame.extras) not in (0, 4, WIDE_BYTES):
+        raise BadMessage("TAP_CONNECT", frame.opcode, f"extras are {len(frame.extras)} bytes, expected 0, 4 or 8")
+    try:
+        read = ConnectWide.decode(frame) if len(frame.extras) == WIDE_BYTES else Connect.decode(frame)
+    except BadMessage as bad:
+        raise _refusal(frame, bad) from None
+    flags = ConnectFlag((read.flags or 0) & sum(ConnectFlag))  # "unknown flag bits: ignore"
+    return TapOptions(
+        name=read.key,
+        backfill_since=read.backfill_age,
+        dump=ConnectFlag.DUMP in flags,
+        vbuckets=tuple(dict.fromkeys(read.vbuckets or ())),
+        takeover=ConnectFlag.TAKEOVER_VBUCKETS in flags and bool(read.vbuckets),
+        acknowledges=ConnectFlag.SUPPORT_ACK in flags,
+        keys_only=ConnectFlag.REQUEST_KEYS_ONLY in flags,
+        checkpoints=dict(read.checkpoints or ()) if ConnectFlag.CHECKPOINT in flags else None,
+        registered=ConnectFlag.REGISTERED_CLIENT in flags,
+        closed_checkpoints_only=bool(read.closed_checkpoints_only),
+        network_byte_order=ConnectFlag.FIX_FLAG_BYTEORDER in flags,
+    )
+
+
+def _refusal(frame: Frame, bad: BadMessage) -> RemoteProtocolError:
+    flags = int.from_bytes(frame.extras)
+    if not frame.extras:
+        return bad  # a value without flags
+    before = 8 if flags & ConnectFlag.BACKFILL else 0
+    if flags & ConnectFlag.LIST_VBUCKETS and len(frame.value) >= before:
+        return BadMessage("TAP_CONNECT", frame.opcode, bad.problem, Status.NOT_SUPPORTED)
+    return RemoteProtocolError(f"TAP_CONNECT: {bad.problem}")
