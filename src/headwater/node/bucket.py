@@ -75,7 +75,6 @@ class Bucket:
         self._state_waiters: dict[int, list[Callable[[], None]]] = {}
         self._durable_high = store.table[:, index.DURABLE_HIGH].copy()
         committer.on_durable.append(self._tell_readers)
-        committer.on_failure.append(self._go_back)
         committer.on_failure.append(self._restore)
 
     @property
@@ -229,18 +228,6 @@ class Bucket:
                 self.vbuckets.pop(vb, None)
             self._changed.add(vb)
             self.map_changes += 1
-
-    def _go_back(self, error: BaseException, lost: list[int]) -> None:
-        """A batch was lost, and with it the newest records of some vbuckets: they are what they were on disk."""
-        for vb in lost:
-            gone, record = self.vbuckets.pop(vb, None), self.store.record(vb)
-            if record is not None:
-                self.vbuckets[vb] = VBucket.recover(
-                    record, vb, self.store, self._wrote(vb), clean=True, new_uuid=self._new_uuid
-                )
-            self._changed.add(vb)
-            for reader in tuple(gone.readers) if gone else ():
-                reader.state_changed()
 
     def _tell_readers(self) -> None:
         """After a commit: the streams of every vbucket that has more on disk now."""

@@ -41,7 +41,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("users-file", "", "file of users, one name:password a line; readable by its owner only"),
     Option("connections-max", 10_000, "connections at a time; one more is closed at once", int),
     Option("idle-seconds", 0, "close a connection that said nothing for so long (0: never)", int),
-    Option("segment-mib", 256, "size of one file of the log, MiB", int),
+    Option("segment-mib", 256, "size of one file of the log, MiB; at least 48, two commits of the largest size", int),
     Option("purge-age-seconds", 3 * 86400, "compaction drops tombstones older than this", int),
     Option("expiry-pager-seconds", 60, "how often expired documents are looked for (0: only when touched)", int),
     Option("takeover-seconds", 60, "a vbucket whose hand-over takes longer refuses writes until it is done", int),

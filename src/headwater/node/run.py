@@ -20,9 +20,12 @@ from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.server import Server
+from headwater.node.storage.arena import ARENA_BYTES
 from headwater.node.storage.store import Store
 
 SWITCH_INTERVAL_SECONDS = 0.0005  # the commit thread gets the interpreter back sooner than the default 5 ms
+
+BATCH_BYTES_MIN = 24 << 20  # more than the largest document, 20 MiB, with all that is stored beside it
 
 log = logging.getLogger("headwater.node")
 
@@ -36,7 +39,10 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
         level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    store = Store.open(config.data, vbuckets=config.vbuckets, segment_bytes=config.segment_mib << 20)
+    segment_bytes = config.segment_mib << 20
+    # A batch is at most half a segment, which holds two at least; and whatever document is allowed must fit into one.
+    arena_bytes = min(ARENA_BYTES, max(BATCH_BYTES_MIN, segment_bytes // 2))
+    store = Store.open(config.data, vbuckets=config.vbuckets, segment_bytes=segment_bytes, arena_bytes=arena_bytes)
     clean = False
     try:
         runner = asyncio.Runner(loop_factory=_loop_factory())
