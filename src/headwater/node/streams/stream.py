@@ -258,7 +258,8 @@ class Stream:
             return min(durable, self.entry.snapshot_end_seqno)
         if durable < self.vbucket.snapshot_end:
             complete = self.vbucket.complete_seqno
-            return complete if self.position < complete and self._store.exact(self.vbucket.id, complete) else durable
+            is_durable = self.position < complete <= durable
+            return complete if is_durable and self._store.exact(self.vbucket.id, complete) else durable
         return end_seqno if end_seqno < durable and self.vbucket.is_exact(end_seqno) else durable
 
     @property

@@ -323,7 +323,6 @@ class VBucket:
         self.is_backed_up = False
         if self.state is State.ACTIVE:
             self.consistent.note(self.snapshot_end, self.high_seqno)
-            self.snapshot_start = self.snapshot_end = self.high_seqno
 
     def _stage(self) -> None:
         self._store.stage_record(self.id, self.record())
