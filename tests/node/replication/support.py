@@ -112,6 +112,13 @@ def content(node: Node, vb: int) -> Content:
     return found
 
 
+def lost(acknowledged: dict[bytes, bytes], held: Content) -> dict[bytes, bytes]:
+    """The acknowledged writes that are not there. A later one may be in their place: its answer was lost, not it."""
+    return {
+        key: value for key, value in acknowledged.items() if key not in held or int(held[key][3] or b"-1") < int(value)
+    }
+
+
 def until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_SECONDS) -> None:
     """Poll until the condition holds; fails after a deadline."""
     give_up, pause = time.monotonic() + seconds, threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.node.replication.support import (
     failover_log,
     high_seqno,
     leave,
+    lost,
     put,
     replicate,
     set_state,
@@ -106,9 +108,9 @@ def test_kill_nine_of_either_end_loses_nothing(victim: str) -> None:
             replicate(replica, source.address, "0")
         written = writer.finish()
         until(lambda: caught_up(source, replica, 0), "the replica is there")
+        until(lambda: failover_log(replica, 0) == failover_log(source, 0), "it follows the newest branch")
         assert content(replica, 0) == content(source, 0)
-        assert {key: value for key, (*_, value) in content(replica, 0).items()} == written
-        assert failover_log(replica, 0) == failover_log(source, 0)
+        assert not lost(written, content(replica, 0))
 
 
 def test_an_old_owner_that_comes_back_gives_up_what_the_new_one_never_had(owner: Node, other: Node) -> None:
@@ -177,8 +179,7 @@ def test_a_takeover_cut_at_any_step_has_one_owner_at_most_and_loses_no_write(
         written = writer.finish()
         assert settle(owner, other, vb) == 1
         holder = owner if state(owner, vb) is State.ACTIVE else other
-        held = {key: value for key, (*_, value) in content(holder, vb).items()}
-        assert held.items() >= written.items()
+        assert not lost(written, content(holder, vb))
         assert writer.statuses <= {0, 7}
         put(holder, vb, "after", b"after")
 
@@ -229,7 +230,8 @@ def test_a_crash_at_any_step_of_a_takeover_has_one_owner_at_most_and_loses_no_wr
         put(source, 0, "k", b"v")
         writer = Writer(source, 0)
         writer.start()
-        replicate(target, source.address, "0", takeover=True)
+        with suppress(ConnectionError):  # the crash may come before the answer
+            replicate(target, source.address, "0", takeover=True)
         victim = source if who == "owner" else target
         victim.wait()
         victim.environment = {}
@@ -238,8 +240,7 @@ def test_a_crash_at_any_step_of_a_takeover_has_one_owner_at_most_and_loses_no_wr
         written = writer.finish()
         assert settle(source, target, 0) == 1
         holder = source if state(source, 0) is State.ACTIVE else target
-        held = {key: value for key, (*_, value) in content(holder, 0).items()}
-        assert held.items() >= written.items()
+        assert not lost(written, content(holder, 0))
 
 
 @pytest.mark.slow
@@ -249,13 +250,13 @@ def test_a_takeover_that_takes_too_long_refuses_writes_until_it_is_over() -> Non
         writer = Writer(source, 0)
         writer.start()
         with FaultProxy(source.address) as proxy:
-            # Markers are never acknowledged, so the takeover can not go on (reliability: tko.marker_ack_missing).
+            # The answer to "pending" never comes, so the takeover can not go on.
             proxy.before = lambda way, frame: (
-                Fault.DROP if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER and frame.is_response else Fault.NONE
+                Fault.DROP if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE and frame.is_response else Fault.NONE
             )
             replicate(target, proxy.address, "0", takeover=True)
             until(lambda: 0x86 in writer.statuses, "writes are refused")
-            assert (state(source, 0), state(target, 0)) == (State.ACTIVE, State.REPLICA)
+            assert (state(source, 0), state(target, 0)) == (State.ACTIVE, State.PENDING)
             leave(target, proxy.address)
         writer.statuses.clear()
         until(lambda: 0 in writer.statuses, "writes are taken again")
