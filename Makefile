@@ -4,8 +4,8 @@ BIN   := .venv/bin
 READY := .venv/ready
 # tools/setup.sh writes JAVA_HOME here when the machine's default Java is not the one to use.
 RUN   := . ./.venv/env.sh &&
-# Two workers, a file to a worker; everything that needs Spark shares one of them (tests/conftest.py).
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup -q
+# Two workers, a file to a worker; all files that need Spark go to the same one (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -n 2 -q
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-one check lint format types imports warm bench docs clean

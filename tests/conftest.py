@@ -1,10 +1,13 @@
 """What all tests share: how many examples hypothesis draws, and which tests must not run beside each other.
 
-`pytest -n 2 --dist loadgroup` gives each test file to one worker, so that a module's node or fixture is made once. All
-tests marked `spark` form one group: they share a JVM, hence a process. Nothing here is needed to run a file alone.
+`pytest -n 2` gives each test file to one worker, so that a module's node or fixture is made once. All files with tests
+marked `spark` go to one worker: they share a JVM, hence a process. Nothing here is needed to run a file alone.
 """
 
 import os
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,10 +19,26 @@ settings.register_profile("dev", max_examples=50, **_NO_CLOCK)
 settings.register_profile("ci", max_examples=100, derandomize=True, database=None, print_blob=True, **_NO_CLOCK)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
+ROOT = Path(__file__).parent.parent
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Name each test's group: `spark`, or its file."""
-    for item in items:
-        group = "spark" if item.get_closest_marker("spark") else item.path.as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
+
+@cache
+def group_of(file: str) -> str:
+    """Return what is given to one worker as a whole: a test file (path from the root), or all that need Spark."""
+    path = ROOT / file
+    return "spark" if path.exists() and "mark.spark" in path.read_text("utf-8") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Used by pytest-xdist where it is installed and asked for.
+
+    Its own `--dist loadgroup` marks node ids in a way that pytest 9.2 no longer sees.
+    """
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - not everybody has it
+
+    class ByGroup(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(super()._split_scope(nodeid))
+
+    return ByGroup(config, log)
