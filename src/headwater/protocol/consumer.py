@@ -304,12 +304,9 @@ class Consumer:
         return []
 
     def _not_negotiated(self, frame: Frame) -> list[Event]:
-        """What it tells is not for us to skip: with an error the producer hangs up."""
+        """Retired (FLUSH), or never agreed. It is not for us to skip: with an error the producer hangs up."""
         self._live.open_for(frame)
         raise refusal(frame, Status.NOT_SUPPORTED, "not negotiated")
-
-    def _retired(self, frame: Frame) -> list[Event]:
-        raise refusal(frame, Status.NOT_SUPPORTED, "retired")
 
     def _second_open(self, frame: Frame) -> list[Event]:
         raise refusal(frame, Status.EINVAL, "the same socket may not be opened twice")
@@ -387,7 +384,7 @@ _REQUESTS: dict[int, Callable[[Consumer, Frame], list[Event]]] = {
     Opcode.DCP_MUTATION: Consumer._change,
     Opcode.DCP_DELETION: Consumer._change,
     Opcode.DCP_EXPIRATION: Consumer._change,
-    Opcode.DCP_FLUSH: Consumer._retired,
+    Opcode.DCP_FLUSH: Consumer._not_negotiated,
     Opcode.DCP_SET_VBUCKET_STATE: Consumer._set_state,
     Opcode.DCP_NOOP: Consumer._noop,
     Opcode.DCP_SEQNO_ADVANCED: Consumer._advance,
