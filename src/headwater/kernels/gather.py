@@ -32,6 +32,7 @@ EXPIRY_OPCODE = 2  # CONTROL enable_expiry_opcode: expirations as such
 NO_VALUE = 4  # OPEN with NoValue: values stay here, the datatype becomes RAW
 KEEP_DATATYPE = 8  # OPEN with NoValueWithUnderlyingDatatype: values stay here, the JSON bit goes
 NO_DELETES = 16  # OPEN with SkipDeletesInInitialBackfill, for a view that starts from 0
+UPR = 32  # the layouts of UPR: mutations without the last byte, deletions and expirations of 18 bytes
 
 # What stopped gather()
 END = 0  # no row is left
@@ -91,6 +92,8 @@ def count_visible(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -
 @inline_kernel
 def _extras_out(kind: Any, form: Any) -> Any:
     """Length of the extras that a frame has on its way out."""
+    if form & UPR:
+        return U(30) if kind == MUTATION else U(18)
     if kind == MUTATION:
         return U(31)
     if kind == EXPIRATION and form & EXPIRY_OPCODE:
@@ -112,7 +115,7 @@ def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, form: Any
         datatype = U(load8(frame + U(5))) & _JSON if form & KEEP_DATATYPE else _ZERO
         store8(out + U(5), np.uint8(datatype))
     if kind == MUTATION:
-        copy(out + U(40), frame + U(40), U(15))
+        copy(out + U(40), frame + U(40), extras - U(16))
     elif extras == U(18):
         store16(out + U(40), np.uint16(0))
     else:

@@ -18,7 +18,11 @@ TRUE = "true"
 
 @dataclass(slots=True)
 class Negotiated:
-    """What was settled before the first CONTROL: HELLO features, and the name and flags of OPEN."""
+    """What was settled before the first CONTROL: HELLO features, and the name and flags of OPEN.
+
+    `speaks_dcp`: one of them is unknown in UPR. `upr_states_as_printed`: towards UPR, states have the numbers of its
+    text (erratum U9).
+    """
 
     snappy: bool = False
     collections: bool = False
@@ -27,6 +31,8 @@ class Negotiated:
     delete_times: bool = False
     deleted_user_xattrs: bool = False
     connection_name: str = ""
+    speaks_dcp: bool = False
+    upr_states_as_printed: bool = False
 
 
 @dataclass(slots=True)

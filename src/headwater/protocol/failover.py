@@ -140,13 +140,17 @@ def decode_log(value: bytes) -> list[FailoverEntry]:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a consumer says it holds: the numbers of its stream request (dcp 2.4)."""
+    """What a consumer says it holds: the numbers of its stream request (dcp 2.4).
+
+    `branch_seqno` is None in DCP; in UPR, where the branch `vb_uuid` began, as the consumer's failover log has it.
+    """
 
     start_seqno: int = 0
     end_seqno: int = END_OF_TIME
     vb_uuid: int = 0
     snap_start_seqno: int = 0
     snap_end_seqno: int = 0
+    branch_seqno: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +213,9 @@ def decide(
     unchanged = collection_high_seqno is not None and collection_high_seqno <= min(claim.start_seqno, purge_seqno)
     if 0 < claim.start_seqno < purge_seqno and remote_purge_seqno != purge_seqno and not unchanged:
         return Rollback(0, f"deletions up to seqno {purge_seqno} were purged")
-    decision = _rollback(claim, list(table), high_seqno)
+    decision = (
+        _rollback(claim, list(table), high_seqno) if claim.branch_seqno is None else _upr(claim, table, high_seqno)
+    )
     # Hardly to be met, for whoever is ahead of us was sent back by now (failover 2, "after").
     if decision is None and claim.start_seqno > high_seqno:
         return Erange(f"start seqno {claim.start_seqno} lies above the high seqno {high_seqno}")
@@ -260,6 +266,16 @@ def decide_upr(
     if upper is None:
         return KeyEnoent()
     return Ok() if start_seqno <= upper else Rollback(upper, f"branch {vb_uuid:#x} ended at seqno {upper} here")
+
+
+def _upr(claim: Claim, table: Iterable[tuple[int, int]], high_seqno: int) -> Rollback | None:
+    """The answer in UPR; of an unknown branch it is the ROLLBACK 0 of the sample, not KEY_ENOENT (erratum U4)."""
+    match decide_upr(claim.start_seqno, claim.vb_uuid, claim.branch_seqno or 0, table, high_seqno):
+        case Rollback() as decision:
+            return decision
+        case KeyEnoent():
+            return Rollback(0, f"no branch of the history is {claim.vb_uuid:#x} from seqno {claim.branch_seqno}")
+    return None
 
 
 def _upper(table: list[tuple[int, int]], is_branch: Callable[[tuple[int, int]], bool], high_seqno: int) -> int | None:

@@ -48,6 +48,8 @@ def negotiated_by(request: Open, features: frozenset[int]) -> Negotiated:
         delete_times=bool(request.flags & OpenFlag.INCLUDE_DELETE_TIMES),
         deleted_user_xattrs=bool(request.flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS),
         connection_name=request.key.decode("latin-1"),
+        # "HELLO or CONTROL seen = DCP" (dcp 14); of OPEN's flags, "UPR: only bit 0x01 is defined" (dcp 2.1).
+        speaks_dcp=bool(features or request.flags & ~OpenFlag.PRODUCER),
     )
 
 

@@ -29,10 +29,12 @@ from headwater.protocol.producer_events import (
     StreamRequested,
     WindowOpened,
 )
-from headwater.protocol.producer_stream import ProducerStream, Sent
+from headwater.protocol.producer_stream import ProducerStream, Sent, StreamState
 from headwater.protocol.stream_request import Accepted, Facts, StreamKey, judge, read_stream_request
-from headwater.wire import dcp
+from headwater.protocol.upr import end_status, settled_by, state_number
+from headwater.wire import dcp, upr
 from headwater.wire.dcp import EndReason, SnapshotFlag
+from headwater.wire.dialect import Dialect
 from headwater.wire.framing import stream_id_framing, stream_id_of
 from headwater.wire.header import HEADER, Frame, Magic, response
 from headwater.wire.opcodes import Opcode
@@ -54,6 +56,7 @@ class Producer:
     def __init__(self, negotiated: Negotiated, now: float) -> None:
         self.negotiated = negotiated
         self.settings: Settings = settings_for(negotiated)
+        self.dialect = Dialect.DCP if negotiated.speaks_dcp else Dialect.AUTO
         self.flow = FlowLedger()
         self.noop = NoopTimer()
         self.noop.heard(now)
@@ -128,7 +131,9 @@ class Producer:
             self.refuse(asked.frame, verdict.status, verdict.value)
             return None
         self._out += response(asked.frame, value=log).encode()
-        stream = ProducerStream(verdict.key, request.opaque, verdict, last_seqno=verdict.start_seqno)
+        stream = ProducerStream(
+            verdict.key, request.opaque, verdict, last_seqno=verdict.start_seqno, dialect=self.dialect
+        )
         stream.snapshot_end_seqno = verdict.start_seqno
         if verdict.key[1] is not None:
             stream.framing = stream_id_framing(verdict.key[1])
@@ -155,12 +160,14 @@ class Producer:
         data = encode_marker(stream, start_seqno, end_seqno, flags)
         self._send(stream, Sent.MARKER, len(data))
         stream.snapshot_end_seqno = end_seqno
-        stream.unanswered_markers += bool(flags & SnapshotFlag.ACK)
+        stream.unanswered_markers += bool(flags & SnapshotFlag.ACK) and stream.dialect is not Dialect.UPR
         return data
 
     def set_state(self, stream: ProducerStream, state: State) -> None:
         """Tell the consumer which state the vbucket has there: a step of a takeover, which it must answer."""
-        data = dcp.SetVbucketState(vbucket=stream.vbucket, opaque=stream.opaque, state=int(state)).encode()
+        as_printed = self.negotiated.upr_states_as_printed and stream.dialect is Dialect.UPR
+        number = state_number(state, as_printed=as_printed)
+        data = dcp.SetVbucketState(vbucket=stream.vbucket, opaque=stream.opaque, state=number).encode()
         self._send(stream, Sent.STATE, len(data))
         self._out += data
 
@@ -179,7 +186,8 @@ class Producer:
         """End a stream: it is forgotten now; its STREAM_END goes out as soon as the window has room."""
         stream.step(Sent.END_OK if reason is EndReason.OK else Sent.CUT)
         del self.streams[stream.key]
-        end = dcp.StreamEnd(vbucket=stream.vbucket, opaque=stream.opaque, framing=stream.framing, status=int(reason))
+        status = end_status(reason, stream.dialect)
+        end = dcp.StreamEnd(vbucket=stream.vbucket, opaque=stream.opaque, framing=stream.framing, status=status)
         self._ends.append(end.encode())
         self._flush_ends()
 
@@ -197,7 +205,9 @@ class Producer:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def _stream_request(self, frame: Frame, _: float) -> list[Event]:
-        request = read_stream_request(frame, collections=self.negotiated.collections)
+        dialect = settled_by(frame, self.dialect)
+        request = read_stream_request(frame, collections=self.negotiated.collections, dialect=dialect)
+        self.dialect = dialect
         return [StreamRequested(request, frame)]
 
     def _close_stream(self, frame: Frame, _: float) -> list[Event]:
@@ -236,6 +246,8 @@ class Producer:
 
     def _control(self, frame: Frame, now: float) -> list[Event]:
         control = dcp.Control.decode(frame)
+        if self.dialect is Dialect.AUTO:
+            self.dialect = Dialect.DCP
         status = apply(self.settings, self.negotiated, control.key, control.value)
         if status is not Status.SUCCESS:
             self.refuse(frame, status)
@@ -311,7 +323,14 @@ class Producer:
 
 def encode_marker(stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int) -> bytes:
     """A snapshot marker's bytes. A live change has one of its own, so this is the only message with a short way beside
-    its declaration, which a test holds it to."""
+    its declaration, which a test holds it to.
+
+    In UPR a marker is a boundary, which declares whole what came before it. So a snapshot that was replaced before its
+    end just goes on: nothing is sent (dcp 14).
+    """
+    if stream.dialect is Dialect.UPR:
+        marker = upr.SnapshotMarker(vbucket=stream.vbucket, opaque=stream.opaque)
+        return b"" if stream.state is StreamState.INSIDE else marker.encode()
     if stream.framing is None:
         header = (Magic.CLIENT_REQUEST, Opcode.DCP_SNAPSHOT_MARKER, 0, 20, 0, stream.vbucket, 20, stream.opaque, 0)
         return _MARKER.pack(*header, start_seqno, end_seqno, flags)

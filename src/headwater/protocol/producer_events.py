@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.protocol.producer_stream import ProducerStream
-from headwater.wire import dcp
+from headwater.protocol.upr import StreamRequest
 from headwater.wire.header import Frame
 
 
@@ -13,7 +13,7 @@ from headwater.wire.header import Frame
 class StreamRequested:
     """A stream is asked for; `Producer.answer_stream` takes what is known of its vbucket."""
 
-    request: dcp.StreamRequest
+    request: StreamRequest
     frame: Frame
 
 

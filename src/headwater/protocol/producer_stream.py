@@ -17,6 +17,7 @@ from enum import Enum
 from headwater.errors import LocalProtocolError
 from headwater.protocol.stream_request import Accepted, StreamKey
 from headwater.wire.dcp import StreamFlag
+from headwater.wire.dialect import Dialect
 
 
 class StreamState(Enum):
@@ -67,6 +68,7 @@ class ProducerStream:
         last_seqno: the newest seqno sent, at first the one asked from.
         snapshot_end_seqno: of the snapshot announced last.
         unanswered_markers: markers with flag ACK that were not answered yet.
+        dialect: DCP or UPR, which the request was in.
     """
 
     key: StreamKey
@@ -77,6 +79,7 @@ class ProducerStream:
     snapshot_end_seqno: int = 0
     framing: bytes | None = None
     unanswered_markers: int = 0
+    dialect: Dialect = Dialect.DCP
 
     @property
     def vbucket(self) -> int:

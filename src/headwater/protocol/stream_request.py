@@ -19,8 +19,11 @@ from typing import Any
 from headwater.errors import BadMessage
 from headwater.protocol.controls import Negotiated, Settings
 from headwater.protocol.failover import END_OF_TIME, Claim, Erange, Rollback, check_ranges, decide
+from headwater.protocol.upr import StreamRequest, claim_of, known_flags
+from headwater.wire import dcp, upr
 from headwater.wire.datatype import Datatype
-from headwater.wire.dcp import StreamFlag, StreamRequest
+from headwater.wire.dcp import StreamFlag
+from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -83,9 +86,16 @@ class Refused:
     value: bytes = b""
 
 
-def read_stream_request(frame: Frame, *, collections: bool) -> StreamRequest:
+def read_stream_request(frame: Frame, *, collections: bool, dialect: Dialect = Dialect.DCP) -> StreamRequest:
     """Check 1: the form of the request. Raises BadMessage."""
-    request = StreamRequest.decode(frame)
+    if dialect is Dialect.UPR:
+        request = upr.StreamRequest.decode(frame)
+        return replace(request, flags=known_flags(request.flags))
+    return _read_dcp(frame, collections=collections)
+
+
+def _read_dcp(frame: Frame, *, collections: bool) -> dcp.StreamRequest:
+    request = dcp.StreamRequest.decode(frame)
     flags, problem = request.flags, ""
     if flags & ~_KNOWN:
         problem = f"flags 0x{flags & ~_KNOWN:x} are unknown or retired"
@@ -137,8 +147,9 @@ def judge(
 def _claim(request: StreamRequest, facts: Facts) -> Claim:
     """The numbers of the request; check 5: with FROM_LATEST, those of a consumer that has everything."""
     # "Takeover forces end = endless" (dcp 2.4).
-    end = END_OF_TIME if request.flags & StreamFlag.TAKEOVER else request.end_seqno
-    claim = Claim(request.start_seqno, end, request.vb_uuid, request.snap_start_seqno, request.snap_end_seqno)
+    claim = claim_of(request)
+    if request.flags & StreamFlag.TAKEOVER:
+        claim = replace(claim, end_seqno=END_OF_TIME)
     if not request.flags & StreamFlag.FROM_LATEST:
         return claim
     high = facts.high_seqno

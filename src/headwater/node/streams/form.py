@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headwater.kernels.gather import DELETE_TIMES, EXPIRY_OPCODE, KEEP_DATATYPE, NO_VALUE
+from headwater.kernels.gather import DELETE_TIMES, EXPIRY_OPCODE, KEEP_DATATYPE, NO_VALUE, UPR
 from headwater.wire import snappy, xattr
 from headwater.wire.datatype import Datatype
 from headwater.wire.dcp import OpenFlag
+from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame, Magic
 from headwater.wire.opcodes import Opcode
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _NUMBERS_BYTES = 16  # by_seqno and rev_seqno, where the extras of every change begin
 _DELETE_TIME_END = 20
+_UPR_MUTATION_END = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Form:
         delete_times: deletions in the V2 layout; expiry_opcode: expirations under their own opcode.
         snappy: compressed values are understood; compress: those that are not are compressed for the way.
         framing: the stream id, ready to send; None on most connections.
+        upr: the layouts of UPR, which has nothing of the above, but expirations.
     """
 
     xattrs: bool = False
@@ -47,11 +50,12 @@ class Form:
     snappy: bool = False
     compress: bool = False
     framing: bytes | None = None
+    upr: bool = False
 
     @property
     def bits(self) -> int:
         """The form in the words of the kernel that copies frames in bulk."""
-        bits = DELETE_TIMES * self.delete_times | EXPIRY_OPCODE * self.expiry_opcode
+        bits = DELETE_TIMES * self.delete_times | EXPIRY_OPCODE * self.expiry_opcode | UPR * self.upr
         if self.no_value:
             bits |= KEEP_DATATYPE if self.keep_datatype else NO_VALUE
         return bits
@@ -89,11 +93,14 @@ class Form:
 
     def _layout(self, frame: Frame) -> tuple[int, bytes]:
         """Opcode and extras: V2 deletions only if OPEN asked for delete times, expirations only with the control."""
+        if self.upr:
+            is_mutation = frame.opcode == Opcode.DCP_MUTATION
+            return frame.opcode, frame.extras[:_UPR_MUTATION_END] if is_mutation else _numbers(frame)
         if frame.opcode == Opcode.DCP_MUTATION or (frame.opcode == Opcode.DCP_EXPIRATION and self.expiry_opcode):
             return frame.opcode, frame.extras
         if self.delete_times:
             return Opcode.DCP_DELETION, frame.extras[:_DELETE_TIME_END] + b"\0"
-        return Opcode.DCP_DELETION, frame.extras[:_NUMBERS_BYTES] + b"\0\0"
+        return Opcode.DCP_DELETION, _numbers(frame)
 
     def _value(self, frame: Frame) -> tuple[bytes, int]:
         """Value and datatype, by the decision table of dcp 11."""
@@ -135,14 +142,24 @@ class Form:
         return (kept, int(Datatype.XATTR)) if kept else (b"", 0)
 
 
-def form_of(negotiated: Negotiated, settings: Settings, flags: int, framing: bytes | None = None) -> Form:
+def _numbers(frame: Frame) -> bytes:
+    """Extras of by_seqno, rev_seqno and nmeta: those of V1 deletions."""
+    return frame.extras[:_NUMBERS_BYTES] + b"\0\0"
+
+
+def form_of(
+    negotiated: Negotiated, settings: Settings, flags: int, framing: bytes | None = None, dialect: Dialect = Dialect.DCP
+) -> Form:
     """The form of a stream that begins now.
 
     Args:
         negotiated, settings: those of its connection.
         flags: OpenFlag bits of its connection.
         framing: the stream's id, ready to send, or None.
+        dialect: DCP or UPR.
     """
+    if dialect is Dialect.UPR:
+        return Form(upr=True, expiry_opcode=True)
     keep_datatype = bool(flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
     return Form(
         xattrs=negotiated.xattrs,

@@ -172,7 +172,7 @@ class DcpSession:
             self._bucket.store,
             self.producer,
             entry,
-            form_of(self.producer.negotiated, self.producer.settings, self._open_flags, entry.framing),
+            form_of(self.producer.negotiated, self.producer.settings, self._open_flags, entry.framing, entry.dialect),
             skip_deletes=bool(self._open_flags & OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL),
             ready=self._ready,
             ended=self._ended,
