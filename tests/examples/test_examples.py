@@ -44,6 +44,26 @@ def test_a_spark_batch_counts_the_changes_by_kind() -> None:
     assert run("spark_count.py") == ["deletion 100", "mutation 900"]
 
 
+def test_tap_replicates_a_node() -> None:
+    assert run("tap_replication.py")[1:] == ["first v0", "deleted True", "documents 499"]
+
+
+def test_tap_observes_what_is_written_and_not_what_was_before() -> None:
+    assert run("tap_observation.py") == ["deleted order 1", "stored order 3", "stored user 3"]
+
+
+def test_tap_empties_a_cache_of_what_changed() -> None:
+    assert run("tap_cache_invalidation.py") == ["read 10", "after the change 12"]
+
+
+def test_tap_feeds_an_index() -> None:
+    assert run("tap_external_index.py") == ["red: a b", "red:", "wine: b"]
+
+
+def test_tap_moves_a_vbucket() -> None:
+    assert run("tap_vbucket_transition.py") == ["source: dead", "target: active", "missing: 0"]
+
+
 def test_every_example_is_run_here_and_named_in_the_list() -> None:
     scripts = {path.name for path in FOLDER.glob("*.py")}
     here, listed = Path(__file__).read_text(), (FOLDER / "README.md").read_text()

@@ -32,6 +32,8 @@ from headwater.cli.set import EXAMPLES as SET_EXAMPLES
 from headwater.cli.set import set_
 from headwater.cli.tail import EXAMPLES as TAIL_EXAMPLES
 from headwater.cli.tail import tail
+from headwater.cli.tap import EXAMPLES as TAP_EXAMPLES
+from headwater.cli.tap import tap
 
 app = typer.Typer(
     name="headwater",
@@ -48,6 +50,7 @@ for _name, _command, _examples in (
     ("set", set_, SET_EXAMPLES),
     ("delete", delete, DELETE_EXAMPLES),
     ("tail", tail, TAIL_EXAMPLES),
+    ("tap", tap, TAP_EXAMPLES),
     ("seqnos", seqnos, SEQNOS_EXAMPLES),
     ("failover-log", failover_log, FAILOVER_LOG_EXAMPLES),
     ("mirror", mirror, MIRROR_EXAMPLES),

@@ -13,6 +13,7 @@ import typer
 
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets, connect, examples, vbucket_set
 from headwater.cli.stopping import until_stopped
+from headwater.cli.tap import tap
 
 if TYPE_CHECKING:
     from headwater.client import Deletion, Expiration, Mutation
@@ -36,6 +37,13 @@ class Start(StrEnum):
     NOW = "now"
 
 
+class Dialect(StrEnum):
+    """Which protocol to ask the node in."""
+
+    DCP = "dcp"
+    TAP = "tap"
+
+
 def tail(
     start: Annotated[
         Start, typer.Option("--from", help="Begin with the oldest change kept, or with the next one.")
@@ -47,6 +55,9 @@ def tail(
         bool, typer.Option("--keys-only", help="Leave the values out; they are not even sent.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, complete.")] = False,
+    protocol: Annotated[
+        Dialect, typer.Option(help="TAP tells no seqnos, and is for nodes that have nothing newer.")
+    ] = Dialect.DCP,
     vbuckets: Vbuckets = None,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
@@ -57,6 +68,19 @@ def tail(
     Ctrl-C and SIGTERM end it with exit status 0. When the node's history turns out to have left the one printed so far
     (a failover that lost changes), tail says so and ends with status 1.
     """
+    if protocol is Dialect.TAP:
+        future = start is Start.NOW
+        tap(
+            dump=not follow,
+            future=future,
+            keys_only=keys_only,
+            as_json=as_json,
+            vbuckets=vbuckets,
+            node=node,
+            user=user,
+            password=password,
+        )
+        return
     from headwater.client import Deletion, Expiration, Mutation
 
     about_documents = Mutation | Deletion | Expiration

@@ -15,6 +15,7 @@ from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status, name_of
 from headwater.wire.tap import MessageFlag, OpaqueCode
+from headwater.wire.vbucket import State
 
 TapMessage: TypeAlias = (
     "tap.Mutation | tap.Delete | tap.Flush | tap.Opaque | tap.VbucketSet | tap.CheckpointStart | tap.CheckpointEnd"
@@ -40,10 +41,19 @@ class TapConsumer:
 
     Attributes:
         answers_errors: the producer said OPAQUE 0.
+        open_vbuckets: those that come from scratch and are not complete.
+        handed_over: those that a takeover is not done with.
     """
 
     def __init__(self) -> None:
         self.answers_errors = False
+        self.open_vbuckets: set[int] = set()
+        self.handed_over: set[int] = set()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was begun was completed: at the end of a dump or takeover, whether it is one."""
+        return not self.open_vbuckets and not self.handed_over
 
     def read(self, frame: Frame) -> TapMessage | None:
         """Read one request of the producer; None for a no-op.
@@ -66,9 +76,22 @@ class TapConsumer:
         # tap.md 3.2: "a message received with ttl 0 is not applied and is answered with EINVAL".
         if message.ttl == 0:
             raise BadMessage(kind.__name__, frame.opcode, "its time to live is over: it goes in a circle")
-        if isinstance(message, tap.Opaque) and message.code == OpaqueCode.ENABLE_AUTO_NACK:
-            self.answers_errors = True
+        self._note(message)
         return message
+
+    def _note(self, message: TapMessage) -> None:
+        match message:
+            case tap.Opaque() if message.code == OpaqueCode.ENABLE_AUTO_NACK:
+                self.answers_errors = True
+            case tap.Opaque() if message.code == OpaqueCode.INITIAL_VBUCKET_STREAM:
+                self.open_vbuckets.add(message.vbucket)
+            case tap.Opaque() if message.code == OpaqueCode.CLOSE_BACKFILL:
+                self.open_vbuckets.discard(message.vbucket)
+            case tap.VbucketSet():
+                if message.state == State.PENDING:
+                    self.handed_over.add(message.vbucket)
+                else:
+                    self.handed_over.discard(message.vbucket)
 
     def answer(self, frame: Frame, status: int = Status.SUCCESS) -> Frame | None:
         """The answer a message is owed; None if it is owed none.

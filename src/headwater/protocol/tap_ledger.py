@@ -123,7 +123,7 @@ class Ledger:
 
     def number_of(self, opaque: int) -> int | None:
         """The number of the unacknowledged message that bears this opaque; None if there is none."""
-        number = self.acked + (opaque - 1 - self.acked) % OPAQUES
+        number = self.acked + 1 + (opaque - 1 - self.acked) % OPAQUES
         return number if self.acked < number <= self.sent and opaque else None
 
     def acknowledge(self, number: int) -> list[Run]:

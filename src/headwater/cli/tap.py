@@ -1,0 +1,96 @@
+"""`headwater tap`: watch a node over TAP, the oldest of the three protocols.
+
+TAP tells no seqnos: what it can resume by is a name. `tail --protocol tap` is this command with its defaults.
+"""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets, examples, vbucket_set
+from headwater.cli.stopping import until_stopped
+
+if TYPE_CHECKING:
+    from headwater.protocol.tap_consumer import TapMessage
+
+EXAMPLES = examples(
+    "headwater tap --dump",
+    "headwater tap --name audit --future --keys-only",
+    "headwater tap --vbuckets 0-511 --dump --json | jq -r .key",
+)
+SHOWN_BYTES_MAX = 160
+
+
+def tap(
+    name: Annotated[str, typer.Option(help="Name of the session; with one, a node that keeps sessions resumes.")] = "",
+    dump: Annotated[bool, typer.Option("--dump", help="What there is, then the end.")] = False,
+    future: Annotated[bool, typer.Option("--future", help="Changes only, nothing of what is there.")] = False,
+    since: Annotated[int | None, typer.Option(metavar="SECONDS", help="Changes since this Unix time.")] = None,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Leave the values out.")] = False,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="With the marks of checkpoints.")] = False,
+    acknowledge: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what was printed.")] = True,
+    everything: Annotated[bool, typer.Option("--all", help="Messages about the stream as well.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    vbuckets: Vbuckets = None,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Print what a node sends over TAP: stored and deleted documents.
+
+    Ctrl-C and SIGTERM end it with exit status 0.
+    """
+    from headwater.client import tap as client
+
+    if future and since is not None:
+        raise typer.BadParameter("--future and --since exclude each other.")
+    stream = client.connect(
+        node,
+        name=name,
+        since=client.NOW if future else since,
+        dump=dump,
+        vbuckets=vbucket_set(vbuckets),
+        acknowledge=acknowledge,
+        keys_only=keys_only,
+        checkpoints={} if checkpoints else None,
+        user=user,
+        password=password,
+    )
+    with until_stopped(), stream:
+        for message in stream:
+            row = describe(message, keys_only=keys_only)
+            if everything or "key" in row:
+                typer.echo(json.dumps(row, ensure_ascii=False) if as_json else _line(row))
+
+
+def describe(message: "TapMessage", *, keys_only: bool = False) -> dict[str, Any]:
+    """A message as a row: event, vbucket, and what else it tells."""
+    from headwater.wire import tap as wire
+
+    row: dict[str, Any] = {"event": type(message).__name__.lower(), "vbucket": message.vbucket}
+    match message:
+        case wire.Mutation() | wire.Delete():
+            row |= {"key": message.key.decode(errors="backslashreplace"), "cas": message.cas}
+            row |= {"rev_seqno": message.rev_seqno}
+            if isinstance(message, wire.Mutation):
+                row |= {"flags": message.client_flags, "expiry": message.item_expiration}
+                row |= {} if keys_only else {"text": message.value.decode(errors="backslashreplace")}
+        case wire.Opaque():
+            row |= {"code": message.code}
+        case wire.VbucketSet():
+            row |= {"state": message.state}
+        case wire.CheckpointStart():
+            row |= {"checkpoint": message.checkpoint_id}
+    return row
+
+
+def _line(row: dict[str, Any]) -> str:
+    """One message for people: `512 mutation greeting hello world`; long values are cut."""
+    parts = [str(row["vbucket"]), row["event"]]
+    if "key" not in row:
+        return " ".join(parts + [f"{name} {row[name]}" for name in ("code", "state", "checkpoint") if name in row])
+    text = str(row.get("text", "")).replace("\n", "\\n")
+    more = len(text) - SHOWN_BYTES_MAX
+    shown = text[:SHOWN_BYTES_MAX] + (f"... ({more} characters more)" if more > 0 else "")
+    return " ".join([*parts, row["key"], *([shown] if shown else [])])

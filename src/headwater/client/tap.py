@@ -1,0 +1,287 @@
+"""A TAP client: what a node sends over TAP, message by message, acknowledged as it is processed.
+
+    with tap.connect("couchbase://127.0.0.1/default", name="cache") as stream:
+        for message in stream:
+            ...
+
+The message handed out last is acknowledged when the next one is asked for, and never before: what was not processed
+comes again. A named stream reconnects under its name; a node that keeps sessions (`--tap-keep-alive-seconds`) goes on
+with what was not acknowledged, another begins anew with its backfill. One stream reads one node, the first of the
+address. Source: tap.md 1, 3, 4.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Final, Self
+
+from headwater.client.backoff import Backoff
+from headwater.client.cluster import Settings
+from headwater.client.link import Link
+from headwater.client.settings import settings_for
+from headwater.errors import BadMessage, ConnectionLost, OptionError, TransportError, error_for
+from headwater.protocol.tap_consumer import MESSAGES, SILENCE_SECONDS_MAX, TapConsumer, TapMessage
+from headwater.protocol.tap_options import TapOptions
+from headwater.transport import blocking
+from headwater.transport.waiting import Ready, Steps
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.tap import MessageFlag
+
+__all__ = ["NOW", "TapStream", "connect", "relay"]
+
+NOW: Final = 0xFFFF_FFFF_FFFF_FFFF
+"""As `since`: changes only, nothing of what is there."""
+NAME_BYTES_MAX: Final = 250
+VBUCKET_MAX: Final = 0xFFFF
+
+
+class TapStream:
+    """A TAP connection to one node: an iterator of messages (headwater.wire.tap), and a context manager.
+
+    Args:
+        settings: where to, as who; options: what to ask for.
+        patience_seconds: how long to try to reconnect; 0 for not at all.
+
+    Attributes:
+        frame: the message handed out last, as it came.
+        reconnects: how often the connection was made anew.
+    """
+
+    def __init__(self, settings: Settings, options: TapOptions, *, patience_seconds: float) -> None:
+        self.options = options
+        self.reconnects = 0
+        self.frame: Frame | None = None
+        self._settings = settings
+        self._patience_seconds = patience_seconds
+        self._link: Link | None = None
+        self._consumer = TapConsumer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; what was handed out last stays unacknowledged."""
+        self.frame = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def open(self) -> None:
+        """Connect and ask for the stream now; iterating does it as well."""
+        blocking.run(self._open(), self._settings.clock)
+
+    def __iter__(self) -> Iterator[TapMessage]:
+        """Iterate; ends when the node has closed a dump or takeover.
+
+        Raises:
+            TransportError: the connection is lost, and did not come back; a dump or takeover is not begun again.
+            StatusError: the node does not speak TAP, or not as asked.
+        """
+        while (message := self.next()) is not None:
+            yield message
+
+    def next(self, timeout_seconds: float | None = None) -> TapMessage | None:
+        """The next message; None at the end of a dump or takeover, or when nothing came within the timeout."""
+        clock = self._settings.clock
+        until = None if timeout_seconds is None else clock() + timeout_seconds
+        while True:
+            try:
+                return blocking.run(self._next(until), clock)
+            except TransportError as lost:
+                ends = self.options.dump or self.options.takeover
+                if ends and isinstance(lost, ConnectionLost) and self._consumer.is_whole:
+                    self.close()
+                    return None
+                self.close()
+                if ends or not self._patience_seconds:
+                    raise
+                blocking.run(self._reconnect(), clock)
+
+    def answer(self, status: int = Status.SUCCESS) -> None:
+        """Answer the message handed out last now.
+
+        ETMPFAIL makes the node send it again later; any other error ends the session for good.
+        """
+        frame, self.frame = self.frame, None
+        if frame is not None and self._link is not None:
+            answer = self._consumer.answer(frame, status)
+            if answer is not None:
+                self._link.channel.send(answer.encode())
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> Steps[Link]:
+        if self._link is None:
+            link = Link(self._settings.target.seeds[0], self._settings.clock)
+            yield from link.open(self._settings.login, self._settings.connect_timeout_seconds)
+            link.channel.send(self.options.encode())
+            self._link, self._consumer, self.frame = link, TapConsumer(), None
+        return self._link
+
+    def _reconnect(self) -> Steps[None]:
+        clock, backoff = self._settings.clock, Backoff()
+        give_up = clock() + self._patience_seconds
+        while True:
+            try:
+                yield from self._open()
+            except TransportError:
+                if clock() >= give_up:
+                    raise
+                yield from _sleep(clock() + backoff.next_seconds())
+            else:
+                self.reconnects += 1
+                return
+
+    def _next(self, until: float | None) -> Steps[TapMessage | None]:
+        link = yield from self._open()
+        self.answer()
+        while True:
+            frame = link.next_frame()
+            if frame is not None:
+                if (message := self._take(frame)) is not None:
+                    return message
+                continue
+            if until is not None and link.clock() >= until:
+                return None
+            count = link.fill()
+            if count == 0:
+                raise ConnectionLost(str(link.address), "the node closed the connection")
+            if count is None:
+                silent = link.heard_at + SILENCE_SECONDS_MAX
+                link.channel.flush()
+                link.check(silent)
+                yield Ready((link.channel,), silent if until is None else min(silent, until))
+
+    def _take(self, frame: Frame) -> TapMessage | None:
+        if frame.is_response:
+            if frame.opcode == Opcode.TAP_CONNECT:
+                self.close()
+                raise error_for(frame.status, "the node refused TAP_CONNECT")
+            return None
+        try:
+            message = self._consumer.read(frame)
+        except BadMessage as bad:
+            self.frame = frame
+            self.answer(bad.status)
+            return None
+        self.frame = frame if frame.opcode in MESSAGES else None
+        return message
+
+
+def connect(
+    connection: str,
+    *,
+    name: str = "",
+    since: int | None = None,
+    dump: bool = False,
+    vbuckets: Iterable[int] | None = None,
+    takeover: bool = False,
+    acknowledge: bool = True,
+    keys_only: bool = False,
+    checkpoints: dict[int, int] | None = None,
+    network_byte_order: bool = True,
+    patience_seconds: float = 60.0,
+    user: str | None = None,
+    password: str | None = None,
+) -> TapStream:
+    """Return a TAP stream of a node; it connects when it is first read, or by `open`.
+
+    Args:
+        connection: "couchbase://host[:port]/bucket".
+        name: of the session, to be resumed by; empty for one that is not.
+        since: Unix seconds, the oldest change of interest; NOW for changes only; None for everything.
+        dump: what there is, then the end.
+        vbuckets: only these; None for all.
+        takeover: the vbuckets are handed over: at the end they are active where the messages go to, and dead there.
+        acknowledge: answer messages that ask for it.
+        keys_only: no values.
+        checkpoints: for each vbucket the last checkpoint received whole; an empty dict begins with them.
+        network_byte_order: item flags as they are; without it the node reverses them, and `client_flags` tells.
+        patience_seconds: how long to try to reconnect.
+
+    Raises:
+        OptionError: a value that can't be.
+    """
+    wanted = () if vbuckets is None else tuple(dict.fromkeys(vbuckets))
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise OptionError("name", name, f"at most {NAME_BYTES_MAX} bytes")
+    if bad := [vb for vb in wanted if not 0 <= vb <= VBUCKET_MAX]:
+        raise OptionError("vbuckets", bad[0], f"vbuckets, 0 to {VBUCKET_MAX}")
+    if takeover and not wanted:
+        raise OptionError("takeover", takeover, "given together with the vbuckets to take over")
+    if since is not None and not 0 <= since <= NOW:
+        raise OptionError("since", since, "Unix seconds, or NOW")
+    options = TapOptions(
+        name=name.encode(),
+        backfill_since=since,
+        dump=dump,
+        vbuckets=wanted,
+        takeover=takeover,
+        acknowledges=acknowledge,
+        keys_only=keys_only,
+        checkpoints=checkpoints,
+        network_byte_order=network_byte_order,
+    )
+    settings = settings_for(connection, user, password, clock=time.monotonic)
+    return TapStream(settings, options, patience_seconds=patience_seconds)
+
+
+def _sleep(until: float) -> Steps[None]:
+    yield Ready((), until)
+
+
+def relay(stream: TapStream, target: str, *, user: str | None = None, password: str | None = None) -> int:
+    """Pipe a TAP stream into another node, and its answers back; returns how many messages went through.
+
+    The stream must acknowledge; it ends as the stream does (a dump, a takeover). A message is acknowledged to the
+    source when the target has it on disk, so a relay that breaks loses nothing.
+
+    Args:
+        stream: what to send on, as its frames came.
+        target: "couchbase://host[:port]/bucket" of the node that is fed.
+
+    Raises:
+        StatusError: the target refused a message; the source is told, which ends the session.
+        TransportError: either connection is lost.
+    """
+    settings = settings_for(target, user, password)
+    link, count = Link(settings.target.seeds[0], settings.clock), 0
+    try:
+        blocking.run(link.open(settings.login, settings.connect_timeout_seconds), settings.clock)
+        while stream.next() is not None:
+            if stream.frame is not None:
+                _pass_on(stream, link, stream.frame, settings)
+                count += 1
+    finally:
+        link.close()
+    return count
+
+
+def _pass_on(stream: TapStream, link: Link, frame: Frame, settings: Settings) -> None:
+    """Send one message on; if it asks for an answer, wait for the target's."""
+    link.channel.send(frame.encode())
+    if not int.from_bytes(frame.extras[2:4]) & MessageFlag.ACK:
+        return
+    deadline = settings.clock() + settings.timeout_seconds
+    answer = blocking.run(_answer(link, frame, deadline), settings.clock)
+    stream.answer(answer.status)
+    if answer.status not in (Status.SUCCESS, Status.EBUSY, Status.ETMPFAIL):
+        raise error_for(answer.status, f"the target refused opcode 0x{frame.opcode:02x}")
+
+
+def _answer(link: Link, asked: Frame, deadline: float) -> Steps[Frame]:
+    """The answer to `asked`; one that tells of another message is an error that nobody asked for."""
+    while True:
+        while (frame := link.next_frame()) is None:
+            yield from link.receive(deadline)
+        if frame.is_response and (frame.opaque == asked.opaque or frame.status):
+            return frame

@@ -1,0 +1,72 @@
+import numpy as np
+
+from headwater.kernels import tap as kernel
+from headwater.wire import dcp, tap
+from headwater.wire.dialect import Dialect, decode
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.layout import Message
+
+OPAQUES = 0xFFFF_FFFF
+
+
+def reshaped(
+    *changes: Message, number: int = 1, ack_interval: int = 0, flags: int = 0, swap: int = 0, datatypes: int = 0
+) -> tuple[list[Message], list[int]]:
+    frames = np.frombuffer(b"".join(change.encode() for change in changes), np.uint8)
+    out, seqnos = np.zeros(len(frames), np.uint8), np.zeros(len(changes), np.uint64)
+    size, count, last = kernel.reshape(frames, len(frames), out, number, ack_interval, flags, swap, datatypes, seqnos)
+    found = FrameBuffer().receive_data(out[: int(size)].tobytes())
+    assert count == len(changes) == len(found)
+    assert int(last) == int(size) - len(found[-1])
+    return [decode(frame, Dialect.TAP) for frame in found], seqnos.tolist()
+
+
+def stored(seqno: int, key: bytes = b"k", **fields: int) -> dcp.Mutation:
+    return dcp.Mutation(vbucket=3, by_seqno=seqno, rev_seqno=9, key=key, value=b"value", cas=7, **fields)  # type: ignore[arg-type]
+
+
+def test_a_mutation_keeps_everything_that_tap_has_a_place_for() -> None:
+    (message,), seqnos = reshaped(stored(5, flags=0x01020304, expiration=77, nru=2))
+    expected = tap.Mutation(
+        vbucket=3,
+        opaque=1,
+        cas=7,
+        key=b"k",
+        value=b"value",
+        item_flags=0x01020304,
+        item_expiration=77,
+        engine_specific=tap.revision(9, 2),
+    )
+    assert (message, seqnos) == (expected, [5])
+
+
+def test_deletions_of_both_forms_and_expirations_become_deletes() -> None:
+    forms = (
+        dcp.Deletion(by_seqno=1, rev_seqno=4, key=b"a", cas=8),
+        dcp.DeletionV2(by_seqno=2, rev_seqno=4, key=b"b", cas=8, delete_time=1_700_000_000),
+        dcp.Expiration(by_seqno=3, rev_seqno=4, key=b"c", cas=8, delete_time=1_700_000_000),
+    )
+    messages, seqnos = reshaped(*forms, flags=int(tap.MessageFlag.NETWORK_BYTE_ORDER))
+    assert messages == [
+        tap.Delete(opaque=at, cas=8, key=key, engine_specific=tap.revision(4))
+        for at, key in ((1, b"a"), (2, b"b"), (3, b"c"))
+    ]
+    assert seqnos == [1, 2, 3]
+
+
+def test_item_flags_are_reversed_for_clients_that_expect_it() -> None:
+    (message,), _ = reshaped(stored(1, flags=0x01020304), swap=1)
+    assert isinstance(message, tap.Mutation)
+    assert (message.item_flags, message.client_flags) == (0x04030201, 0x01020304)
+
+
+def test_opaques_wrap_to_1_and_multiples_of_the_interval_ask() -> None:
+    messages, _ = reshaped(stored(1), stored(2), stored(3), number=OPAQUES - 1, ack_interval=OPAQUES)
+    assert [message.opaque for message in messages] == [OPAQUES - 1, OPAQUES, 1]
+    assert [message.flags for message in messages] == [0, 1, 0]  # type: ignore[attr-defined]
+
+
+def test_datatypes_are_those_the_client_understands() -> None:
+    for mask, expected in ((0, 0), (1, 1)):
+        (message,), _ = reshaped(stored(1, datatype=1), datatypes=mask)
+        assert message.datatype == expected

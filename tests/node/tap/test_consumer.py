@@ -1,0 +1,117 @@
+import pytest
+
+from headwater.errors import RemoteProtocolError
+from headwater.wire import tap
+from headwater.wire.header import Frame
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+from tests.node.tap.support import TapClient, TapDesk, captured
+
+ACK = tap.MessageFlag.ACK | tap.MessageFlag.NETWORK_BYTE_ORDER
+
+
+@pytest.fixture
+def client(desk: TapDesk) -> TapClient:
+    desk.bucket.vbuckets[32].set_state(State.REPLICA)
+    desk.commit()
+    return TapClient(desk)
+
+
+def give(client: TapClient, message: tap.Mutation | tap.Delete | tap.Opaque | tap.VbucketSet | tap.Flush) -> list[int]:
+    """The statuses of what is answered."""
+    client.give(message.encode())
+    return [frame.status for frame in client.buffer.receive_data(client.bytes_sent())]
+
+
+def test_a_recorded_feed_is_answered_as_a_real_server_did(desk: TapDesk, client: TapClient) -> None:
+    requests = captured("16", "C>S")[1:8]  # the first lacks a revision: the recorded server hung up, tap.md takes it
+    answers = captured("16", "S>C")[:6]
+    for request in requests:
+        client.give(request)
+    assert client.bytes_sent() == b"".join(answers)
+    desk.commit()
+    assert desk.bucket.state(32) is State.ACTIVE
+    tc2, tc3, tc1 = (desk.store.document(32, key) for key in (b"tc2", b"tc3", b"tc1"))
+    assert tc2 is not None and (tc2.value, tc2.flags) == (b"tapval2", 0xCDAB0000)
+    assert tc3 is not None and (tc3.value, tc3.flags) == (b"tapval3", 0x0000ABCD)
+    assert tc1 is not None and tc1.deleted
+
+
+def test_a_document_keeps_its_cas_revision_flags_and_expiry(desk: TapDesk, client: TapClient) -> None:
+    message = tap.Mutation(
+        vbucket=32,
+        key=b"k",
+        value=b"v",
+        cas=77,
+        flags=ACK,
+        item_flags=5,
+        item_expiration=2_000_000_000,
+        engine_specific=tap.revision(9, 0),
+    )
+    assert give(client, message) == [Status.SUCCESS]
+    found = desk.store.document(32, b"k")
+    assert found is not None
+    assert (found.cas, found.rev_seqno, found.flags, found.expiry) == (77, 9, 5, 2_000_000_000)
+
+
+def test_data_for_an_active_vbucket_is_refused(client: TapClient) -> None:
+    assert give(client, tap.Mutation(vbucket=1, key=b"k", flags=ACK)) == [Status.NOT_MY_VBUCKET]
+
+
+def test_a_message_that_went_round_is_not_applied(desk: TapDesk, client: TapClient) -> None:
+    assert give(client, tap.Mutation(vbucket=32, key=b"k", flags=ACK, ttl=0)) == [Status.EINVAL]
+    assert desk.store.document(32, b"k") is None
+
+
+def test_a_key_without_its_value_is_no_document(client: TapClient) -> None:
+    flags = ACK | tap.MessageFlag.NO_VALUE
+    assert give(client, tap.Mutation(vbucket=32, key=b"k", flags=flags)) == [Status.EINVAL]
+
+
+def test_an_error_nobody_asked_for_is_told_only_after_opaque_0(client: TapClient) -> None:
+    wrong = tap.Mutation(vbucket=1, key=b"k")
+    with pytest.raises(RemoteProtocolError, match="asked for no answer"):
+        give(client, wrong)
+    assert give(client, tap.Opaque(engine_specific=bytes(4))) == []
+    assert give(client, wrong) == [Status.NOT_MY_VBUCKET]
+
+
+def test_from_scratch_means_a_new_vbucket_with_a_history_of_its_own(desk: TapDesk, client: TapClient) -> None:
+    give(client, tap.Mutation(vbucket=32, key=b"old", value=b"v"))
+    desk.commit()
+    before = desk.bucket.vbuckets[32].failover.newest.vb_uuid
+    assert give(client, tap.Opaque(vbucket=32, flags=ACK, engine_specific=(1).to_bytes(4))) == [0]
+    made = desk.bucket.vbuckets[32]
+    assert (made.state, made.high_seqno) == (State.REPLICA, 0)
+    assert made.failover.newest.vb_uuid != before
+    assert desk.store.document(32, b"old") is None
+
+
+def test_a_flush_drops_the_vbuckets_of_the_stream_and_no_others(desk: TapDesk, client: TapClient) -> None:
+    desk.set(3, "mine")
+    give(client, tap.Mutation(vbucket=32, key=b"k", value=b"v"))
+    assert give(client, tap.Flush(flags=ACK)) == [0]
+    assert desk.store.document(32, b"k") is None
+    assert desk.store.document(3, b"mine") is not None
+
+
+def test_becoming_active_by_tap_begins_a_new_branch(desk: TapDesk, client: TapClient) -> None:
+    entries = len(desk.bucket.vbuckets[32].failover.entries)
+    give(client, tap.Mutation(vbucket=32, key=b"k", value=b"v"))
+    assert give(client, tap.VbucketSet(vbucket=32, flags=ACK, engine_specific=(1).to_bytes(4))) == [0]
+    assert len(desk.bucket.vbuckets[32].failover.entries) == entries + 1
+
+
+def test_a_state_that_is_none_is_refused(client: TapClient) -> None:
+    assert give(client, tap.VbucketSet(vbucket=32, flags=ACK, engine_specific=(9).to_bytes(4))) == [Status.EINVAL]
+
+
+def test_deleting_what_is_not_there_is_no_error(desk: TapDesk, client: TapClient) -> None:
+    assert give(client, tap.Delete(vbucket=32, key=b"k", flags=ACK)) == [0]
+    assert desk.store.document(32, b"k") is None
+
+
+def test_a_malformed_message_is_refused(client: TapClient) -> None:
+    client.give(Frame(0x80, 0x42, b"k", bytes.fromhex("00ff0001ff000000"), vbucket=32).encode())
+    (answer,) = client.buffer.receive_data(client.bytes_sent())
+    assert answer.status == Status.EINVAL
