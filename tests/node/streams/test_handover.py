@@ -1,0 +1,142 @@
+"""The owner's side of a takeover, step by step (failover 4), without sockets."""
+
+from __future__ import annotations
+
+from headwater.wire import dcp
+from headwater.wire.header import Frame, Magic
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+from tests.node.streams.support import Producer, StreamDesk, told
+
+
+def answer(reader: Producer, opcode: int, status: int = 0) -> None:
+    reader.give(Frame(Magic.CLIENT_RESPONSE, opcode, vbucket=status, opaque=7).encode())
+
+
+def begin(desk: StreamDesk, name: str = "c") -> Producer:
+    reader = Producer(desk, name)
+    reader.stream(flags=1)
+    return reader
+
+
+def states(frames: list[Frame]) -> list[int]:
+    return [frame.extras[0] for frame in frames if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE]
+
+
+def state(desk: StreamDesk) -> State:
+    return desk.bucket.vbuckets[0].state
+
+
+def test_the_twelve_steps(desk: StreamDesk) -> None:
+    desk.set(0, "a")
+    desk.commit()
+    reader = begin(desk)
+    frames = reader.read()
+    assert told(frames[:2]) == [("marker", 0, 1, 0x06), ("mutation", 1, "a")]
+    assert states(frames) == [State.PENDING]
+    desk.set(0, "b")  # written between steps 5 and 8
+    desk.commit()
+    assert reader.read() == []
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    assert state(desk) is State.DEAD
+    assert told(reader.read()) == [("marker", 2, 2, 0x0D), ("mutation", 2, "b")]
+    answer(reader, Opcode.DCP_SNAPSHOT_MARKER)
+    desk.commit()
+    assert states(reader.read()) == [State.ACTIVE]
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    assert told(reader.read()) == [("end", 0)]
+    assert len(desk.bucket.vbuckets[0].failover) == 1
+
+
+def test_active_is_not_told_before_dead_is_on_disk(desk: StreamDesk) -> None:
+    reader = begin(desk)
+    reader.read()
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    reader.connection.sent.clear()
+    reader.session.pump()
+    ((data, gate),) = reader.connection.sent
+    assert Frame.decode(data).extras == bytes([State.ACTIVE])
+    assert gate == desk.committer.open > desk.committer.durable
+
+
+def test_pending_waits_for_the_answers_to_markers(desk: StreamDesk) -> None:
+    reader = begin(desk)
+    desk.set(0, "a")
+    desk.commit()
+    assert told(reader.read()) == [("marker", 0, 1, 0x0D), ("mutation", 1, "a")]
+    assert reader.read() == []
+    answer(reader, Opcode.DCP_SNAPSHOT_MARKER)
+    assert states(reader.read()) == [State.PENDING]
+
+
+def test_a_refusal_to_become_pending_ends_the_stream(desk: StreamDesk) -> None:
+    reader = begin(desk)
+    assert states(reader.read()) == [State.PENDING]
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE, Status.EINVAL)
+    assert told(reader.read()) == [("end", 2)]
+    assert state(desk) is State.ACTIVE
+
+
+def test_a_refusal_to_become_active_puts_everything_back(desk: StreamDesk) -> None:
+    reader = begin(desk)
+    reader.read()
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    reader.read()
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE, Status.EINVAL)
+    assert told(reader.read()) == [("end", 2)]
+    assert state(desk) is State.ACTIVE
+    assert len(desk.bucket.vbuckets[0].failover) == 1
+
+
+def test_a_lost_connection_leaves_the_owner_as_it_is(desk: StreamDesk) -> None:
+    reader = begin(desk)
+    reader.read()
+    reader.connection.drop("cut")
+    assert state(desk) is State.ACTIVE
+    reader = begin(desk)
+    reader.read()
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    reader.connection.drop("cut")
+    assert state(desk) is State.DEAD
+
+
+def test_one_takeover_at_a_time(desk: StreamDesk) -> None:
+    first = begin(desk)
+    second = Producer(desk, "d")
+    assert second.request(flags=1).status == Status.ETMPFAIL
+    first.connection.drop("cut")
+    assert second.request(flags=1).status == Status.SUCCESS
+
+
+def test_other_streams_of_the_vbucket_drain_while_it_is_handed_over(desk: StreamDesk) -> None:
+    other = Producer(desk, "d")
+    other.stream()
+    reader = begin(desk)
+    reader.read()
+    desk.set(0, "late")
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    desk.commit()
+    assert told(other.read()) == [("marker", 0, 1, 0x05), ("mutation", 1, "late")]
+
+
+def test_an_answer_nobody_waits_for_is_ignored(desk: StreamDesk) -> None:
+    reader = Producer(desk)
+    reader.stream()
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    assert state(desk) is State.ACTIVE
+    assert reader.read() == []
+
+
+def test_after_the_time_limit_writes_are_refused_until_it_is_over(desk: StreamDesk) -> None:
+    reader = begin(desk)
+    reader.read()
+    assert reader.session.deadline == desk.time.now + 60
+    desk.time.now += 60
+    reader.session.tick(desk.time.now)
+    writer = desk.session()
+    writer.hello(0x07)
+    assert writer.one(Opcode.SET, key=b"k", extras=bytes(8)).status == Status.ETMPFAIL
+    assert writer.one(Opcode.GET, key=b"k").status == Status.KEY_ENOENT
+    reader.give(dcp.CloseStream(vbucket=0, opaque=9).encode())
+    assert writer.one(Opcode.SET, key=b"k", extras=bytes(8)).status == Status.SUCCESS
