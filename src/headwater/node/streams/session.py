@@ -2,7 +2,7 @@
 
 What arrives goes into the protocol object; its events are answered from the vbuckets; what is no DCP goes on to the
 key-value session, which keeps serving. What is sent is pulled: when the connection's queue is empty it asks (`pump`),
-and the streams that have something take turns, each a share of the arena. So a slow client holds views of the store and
+and the streams that have something take turns, an arena's worth each. So a slow client holds views of the store and
 one arena of bytes, and nothing grows behind it. Source: dcp 1, 8.6, 13.
 """
 
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from headwater.node.kv.session import KvSession
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.producer_stream import ProducerStream
-
-QUANTUM_BYTES = 128 << 10
-"""What a stream may send in one turn while others wait. Less would be mostly overhead: a turn costs some 20 us."""
 
 RECORD_BYTES = 4 << 10
 """Room for the record of one vbucket, with a full failover log."""
@@ -92,13 +89,12 @@ class DcpSession:
         return offset
 
     def pump(self) -> None:
-        """Send at most an arena's worth of stream data: the streams take turns, each a share of it."""
+        """Send at most an arena's worth: the streams take turns; one that has enough to say has it all."""
         outlet, flow = self._hub.outlet, self.producer.flow
         outlet.begin(self.connection)
-        quantum = QUANTUM_BYTES if len(self._waiting) > 1 else ARENA_BYTES
         while self._waiting and not outlet.is_full and not flow.is_full:
             stream, _ = self._waiting.popitem(last=False)
-            stream.take_turn(outlet, quantum)
+            stream.take_turn(outlet, ARENA_BYTES)
             if stream.has_work:
                 self._waiting[stream] = None
         outlet.flush()
@@ -226,6 +222,8 @@ class DcpSession:
         return len(arena) - used > RECORD_BYTES
 
     def _next_deadline(self) -> float | None:
+        if not self._handovers:
+            return self.producer.deadline
         waits = [handover.deadline for handover in self._handovers]
         return min((moment for moment in (self.producer.deadline, *waits) if moment is not None), default=None)
 

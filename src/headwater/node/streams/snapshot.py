@@ -66,6 +66,8 @@ class Snapshot:
             filled = self._view.fill(outlet.free, opaque, self._bits, budget_bytes, self._form.slow)
             if filled.bytes or not filled.plain:
                 outlet.fill(filled.bytes)
+                # Stopped for want of room: what is left of it would only be tried in vain.
+                outlet.is_over = not filled.done and not filled.plain and filled.bytes < budget_bytes and outlet.is_low
                 return self._moved(filled.bytes, filled.frames)
             if outlet.is_low:
                 outlet.is_over = True
