@@ -310,7 +310,8 @@ class Sessions(RuleBasedStateMachine):
         self.peer.answer(self.outstanding[at][0], Status.ETMPFAIL)
         self.arrive(at)
         self.outstanding.clear()
-        assert self.peer.pump() == [] or self.peer.producer.suspended_until > self.peer.now
+        self.outstanding = self.peer.pump()  # the set-up, if that was refused; data waits
+        assert self.changes(self.outstanding) == []
         self.peer.now += BACKOFF_SECONDS
         self.peer.producer.tick(self.peer.now)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headwater.protocol.tap_options import TapOptions
     from headwater.protocol.tap_producer import TapProducer
 
-QUANTUM_BYTES = 64 << 10
+QUANTUM_BYTES = 128 << 10
 
 
 class Feed:

@@ -1,0 +1,105 @@
+"""A TAP dump of a million items out of a node's log: how many a second leave.
+
+16-byte keys, 256-byte values, 64 vbuckets, as in bench_streams. The receiver only counts bytes; the reference is the
+same items over DCP to the same receiver.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.bench_streams import ITEMS, VALUE_BYTES, VBUCKETS, load
+from benchmarks.harness import measure
+from headwater import testing
+from headwater.kernels import tap as kernel
+from headwater.protocol.tap_options import TapOptions
+from headwater.wire import dcp
+from headwater.wire.header import HEADER_BYTES
+
+TARGET = 2.0
+ROUNDS = 400
+
+
+def dumping(node: testing.Node) -> Callable[[], None]:
+    """Receive a whole dump; at least every item's bytes must come."""
+    memory = memoryview(bytearray(1 << 20))
+
+    def run() -> None:
+        total = 0
+        with socket.create_connection((node.host, node.port)) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+            sock.sendall(TapOptions(dump=True, network_byte_order=True).encode())
+            while count := sock.recv_into(memory):
+                total += count
+        if total < ITEMS * (HEADER_BYTES + 25 + 16 + VALUE_BYTES):
+            raise AssertionError(f"only {total} bytes came")
+
+    return run
+
+
+def streaming(node: testing.Node) -> Callable[[], None]:
+    """Receive the same items over DCP, without flow control."""
+    memory = memoryview(bytearray(1 << 20))
+    wanted = ITEMS * (HEADER_BYTES + 31 + 16 + VALUE_BYTES)
+
+    def run() -> None:
+        with node.client() as bucket:
+            ends = bucket.seqnos()
+        requests = b"".join(
+            dcp.StreamRequest(
+                vbucket=vb,
+                opaque=vb,
+                start_seqno=0,
+                end_seqno=ends[vb],
+                vb_uuid=0,
+                snap_start_seqno=0,
+                snap_end_seqno=0,
+            ).encode()
+            for vb in range(VBUCKETS)
+        )
+        with socket.create_connection((node.host, node.port)) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+            sock.sendall(dcp.Open(key=b"bench", flags=dcp.OpenFlag.PRODUCER).encode() + requests)
+            left = wanted
+            while left > 0:
+                left -= sock.recv_into(memory)
+
+    return run
+
+
+def reshaping() -> None:
+    """The kernel alone, on frames that are in the cache."""
+    change = dcp.Mutation(by_seqno=1, rev_seqno=1, key=b"key-000000000000", value=b"a" * VALUE_BYTES, cas=1).encode()
+    count = (256 << 10) // len(change)
+    frames = np.frombuffer(change * count, np.uint8)
+    out, seqnos = np.zeros(len(frames), np.uint8), np.zeros(count, np.uint64)
+
+    def run() -> None:
+        for _ in range(ROUNDS):
+            kernel.reshape(frames, len(frames), out, 1, 1000, 4, 0, 1, seqnos)
+
+    def copying() -> None:
+        for _ in range(ROUNDS):
+            np.copyto(out, frames)
+
+    amount = ROUNDS * count / 1e6
+    measure("tap: frames of the log as TAP", unit="M/s", amount=amount, ours=run, reference=("copying them", copying))
+
+
+def main() -> None:
+    """Run what this file measures."""
+    reshaping()
+    with testing.node(vbuckets=VBUCKETS) as node:
+        load(node, ITEMS)
+        measure(
+            "tap: dump",
+            unit="M items/s",
+            amount=ITEMS / 1e6,
+            ours=dumping(node),
+            reference=("DCP to the same receiver", streaming(node)),
+            target=TARGET,
+            repetitions=3,
+        )
