@@ -1,11 +1,15 @@
+from pathlib import Path
+
 import pytest
 
 from headwater.errors import RemoteProtocolError
 from headwater.wire import tap
 from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
-from tests.node.tap.support import TapClient, TapDesk, captured
+from tests.node.tap.support import TapClient, TapDesk, asks, captured
+from tests.wire.test_vectors import VECTORS
 
 ACK = tap.MessageFlag.ACK | tap.MessageFlag.NETWORK_BYTE_ORDER
 
@@ -115,3 +119,26 @@ def test_a_malformed_message_is_refused(client: TapClient) -> None:
     client.give(Frame(0x80, 0x42, b"k", bytes.fromhex("00ff0001ff000000"), vbucket=32).encode())
     (answer,) = client.buffer.receive_data(client.bytes_sent())
     assert answer.status == Status.EINVAL
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        vector
+        for vector in VECTORS
+        if vector["dialect"] == "tap" and vector["direction"] == "server->client" and "printed" not in vector["name"]
+    ],
+    ids=lambda vector: str(vector["name"]),
+)
+def test_every_published_message_is_taken_and_answered_if_it_asks(tmp_path: Path, vector: dict[str, str]) -> None:
+    desk = TapDesk(tmp_path / "store", vbuckets=1024)
+    try:
+        frame = Frame.decode(bytes.fromhex(vector["hex"]))
+        desk.bucket.vbuckets[frame.vbucket].set_state(State.REPLICA)
+        client = TapClient(desk)
+        client.give(frame.encode())
+        answers = client.buffer.receive_data(client.bytes_sent())
+    finally:
+        desk.close()
+    expected = [(0, frame.opaque)] if asks(frame) or frame.opcode == Opcode.NOOP else []
+    assert [(answer.status, answer.opaque) for answer in answers] == expected
