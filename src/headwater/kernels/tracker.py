@@ -11,6 +11,7 @@ as the answer. If the request is refused, close it.
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -90,7 +91,10 @@ class StreamTable:
 
     def __init__(self, *, checked: bool = True) -> None:
         self.checked = checked
-        self.rows: NDArray[np.uint64] = np.zeros((VBUCKETS, FIELDS), np.uint64)
+        # Pages of its own, zero until they are touched and given back with the table: 4 MiB that come from a heap which
+        # had them before are written full of zeros, and a node may have thousands of connections.
+        pages = mmap.mmap(-1, VBUCKETS * FIELDS * 8)
+        self.rows: NDArray[np.uint64] = np.frombuffer(pages, np.uint64).reshape(VBUCKETS, FIELDS)
 
     def open(self, vbucket: int, opaque: int, seqno: int = 0, snapshot_start: int = 0, snapshot_end: int = 0) -> None:
         """Expect a stream: the request that goes out now carries this opaque and these numbers."""

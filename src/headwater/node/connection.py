@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -118,9 +119,16 @@ class Connection:
             self._timer.cancel()
         self.host.committer.waiting.discard(self)
         self._outbox.clear()
+        self._inbox.clear()  # now: half a frame may be 30 MiB, and who refers to whom here is only found out in time
         self._sock.close()
         self.host.forget(self)
         self.loop.call_soon(self.session.closed)  # never inside a call of the session's own
+
+    def notice_reset(self) -> None:
+        """Close if the peer has reset the connection. To be called now and then: a reset that comes together with the
+        last data is told once, with the data, and then libuv watches the socket no more."""
+        if not self.is_closed and (error := self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
+            self.drop(f"connection lost: {os.strerror(error)}", fault=False)
 
     def finish(self) -> None:
         """Read no more; close when everything queued has left (or after FINISH_SECONDS)."""

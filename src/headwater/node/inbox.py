@@ -63,12 +63,16 @@ class Inbox:
         if self._growing and consumed == 0:
             return
         if rest == 0:
-            self._held, self._used = bytearray(), 0
+            self.clear()
             return
         self._held = bytearray(data[consumed:])
         self._used = rest
         if rest > self._small_max:
             self._wanted()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._held, self._used = bytearray(), 0
 
     def _wanted(self) -> int:
         """Size of the frame in front, as far as it is known."""

@@ -39,7 +39,7 @@ BACKLOG = 1024
 ACCEPT_RETRY_SECONDS = 0.25
 DESCRIPTORS_RESERVED = 64
 WARNINGS_PER_SECOND = 20
-IDLE_SWEEP_SECONDS = 1.0
+SWEEP_SECONDS = 1.0
 FULL_RETRY_SECONDS = 1.0
 
 log = logging.getLogger("headwater.node")
@@ -125,8 +125,7 @@ class Server:
         self.loop.add_reader(listener.fileno(), self._accept)
         self.pager.start()
         self.compactor.start()
-        if config.idle_seconds:
-            self._sweep = self.loop.call_later(IDLE_SWEEP_SECONDS, self._close_idle)
+        self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
         return host, port
 
     async def close(self) -> None:
@@ -228,13 +227,15 @@ class Server:
 
     # --- tending ------------------------------------------------------------------------------------------------------
 
-    def _close_idle(self) -> None:
-        now = self.loop.time()
+    def _sweep_connections(self) -> None:
+        now, idle = self.loop.time(), self.config.idle_seconds
         for connection in tuple(self.connections):
             quiet = now - connection.heard_at
-            if quiet >= self.config.idle_seconds and isinstance(connection.session, KvSession):
+            if idle and quiet >= idle and isinstance(connection.session, KvSession):
                 connection.drop(f"said nothing for {quiet:.0f} s")
-        self._sweep = self.loop.call_later(IDLE_SWEEP_SECONDS, self._close_idle)
+            else:
+                connection.notice_reset()
+        self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
 
     def _drop_writers(self, error: BaseException, _: list[int]) -> None:
         """Quiet writes wait for no answer: their connections must go as well, or their clients believe in them."""
