@@ -30,8 +30,8 @@ from headwater.node.kv.fast import FastPath, Workspace
 from headwater.node.kv.sasl import Failures, Users
 from headwater.node.kv.session import KvSession
 from headwater.node.pager import Pager
-from headwater.node.tap.hub import TapHub
 from headwater.node.replication.command import Replication
+from headwater.node.tap.hub import TapHub
 
 RECEIVE_BYTES = 256 << 10
 SOCKET_BUFFER_BYTES = 1 << 20
