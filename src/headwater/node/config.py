@@ -46,6 +46,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("expiry-pager-seconds", 60, "how often expired documents are looked for (0: only when touched)", int),
     Option("takeover-seconds", 60, "a vbucket whose hand-over takes longer refuses writes until it is done", int),
     Option("tap-keep-alive-seconds", 0, "how long a named TAP session waits for its client (0: not at all)", int),
+    Option("upr-states", "dcp", "numbers of pending and replica to UPR peers: dcp (3, 2) or text (2, 3, as printed)"),
     Option("log-level", "warning", "debug, info, warning or error"),
 )
 
@@ -68,6 +69,7 @@ class NodeConfig:
     expiry_pager_seconds: int = 60
     takeover_seconds: int = 60
     tap_keep_alive_seconds: int = 0
+    upr_states: str = "dcp"
     log_level: str = "warning"
 
     def __post_init__(self) -> None:
@@ -76,6 +78,8 @@ class NodeConfig:
             raise OptionError("vbuckets", count, f"a power of two from 1 to {VBUCKETS_MAX}")
         if self.vbucket_state not in ("active", "none"):
             raise OptionError("vbucket-state", self.vbucket_state, "active or none")
+        if self.upr_states not in ("dcp", "text"):
+            raise OptionError("upr-states", self.upr_states, "dcp or text")
         if not 0 <= self.port <= 65535:
             raise OptionError("port", self.port, "a port number, 0 to 65535")
         if not self.bucket or len(self.bucket) > 100 or not all(c.isalnum() or c in "_-.%" for c in self.bucket):

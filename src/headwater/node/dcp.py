@@ -92,6 +92,7 @@ def open_session(session: KvSession, frame: Frame) -> Reply | None:
     except BadMessage as bad:
         raise Refused(bad.status, str(bad)) from None
     negotiated, now = negotiated_by(request, session.features), session.server.loop.time()
+    negotiated.upr_states_as_printed = session.server.config.upr_states == "text"
     session.send(response(frame).encode())
     if request.flags & OpenFlag.PRODUCER:
         producer = Producer(negotiated, now)

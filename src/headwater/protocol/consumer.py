@@ -8,6 +8,9 @@ through here, a kernel takes them (kernels/apply.py) and shares the table of str
     ADD_STREAM -> StreamWanted, add() -> controls, one at a time -> PositionNeeded, ask() -> STREAM_REQ
     its answer -> Opened | Refused | RollbackNeeded, ask() again; ADD_STREAM is answered only then (dcp 2.2)
 
+A producer that answers the first stream request with EINVAL is asked again in UPR, and then spoken to in UPR (dcp 14).
+There a marker is a Boundary, without numbers: what lies between two of them is whole, and may be resumed from.
+
 A message that does not fit its stream is answered with the error of dcp 9 and changes nothing; one that no consumer may
 get ends the connection. Answers are collected for `data_to_send`; the owner holds them back until what they tell of is
 durable. Source: dcp 1, 2, 3, 6, 7, 9.
@@ -20,13 +23,12 @@ from collections.abc import Callable
 from headwater.errors import BadMessage, RemoteProtocolError
 from headwater.kernels.follow import COUNTED_OPCODES
 from headwater.kernels.tracker import LAST
-from headwater.protocol.consumer_changes import check_change, read_marker
 from headwater.protocol.consumer_events import (
     Advanced,
+    Boundary,
     Changed,
     Ended,
     Event,
-    Marked,
     Opened,
     PositionNeeded,
     Refused,
@@ -34,20 +36,21 @@ from headwater.protocol.consumer_events import (
     StateWanted,
     StreamWanted,
 )
-from headwater.protocol.consumer_stream import ConsumerStream, PassiveState, Step, older_histories
+from headwater.protocol.consumer_messages import STREAM_MESSAGES
+from headwater.protocol.consumer_stream import ConsumerStream, PassiveState, Step, older_histories, stream_request
 from headwater.protocol.consumer_streams import LiveStreams, refusal
 from headwater.protocol.controls import Negotiated
 from headwater.protocol.negotiation import NOOP, V7_CODES, WINDOW, ConsumerSettings, Negotiation, wanted_controls
-from headwater.protocol.position import ENDLESS, Position
+from headwater.protocol.position import Position
 from headwater.protocol.producer_events import NotDcp, PeerGone
 from headwater.protocol.stream import named, read_failover_log, read_rollback
 from headwater.protocol.window import SMALL_ACK_BYTES, ConsumerWindow
 from headwater.wire import dcp
-from headwater.wire.dcp import SnapshotFlag, StreamFlag
+from headwater.wire.dcp import StreamFlag
+from headwater.wire.dialect import Dialect
 from headwater.wire.header import FLEXIBLE, Frame, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status, name_of, without_xerror
-from headwater.wire.vbucket import State
 
 ROLLBACKS_MAX = 64
 """A producer that sends us back more often than that for one stream is not going to accept."""
@@ -72,7 +75,9 @@ class Consumer:
     def __init__(self, negotiated: Negotiated, settings: ConsumerSettings, now: float) -> None:
         self.negotiated = negotiated
         self.settings = settings
-        self._live = LiveStreams()
+        self._live = LiveStreams(
+            Dialect.DCP if negotiated.speaks_dcp else settings.dialect, negotiated.upr_states_as_printed
+        )
         self.streams, self.table = self._live.by_vbucket, self._live.table
         self.window = ConsumerWindow(0, owed_bytes_max=SMALL_ACK_BYTES)
         self.heard_at = now
@@ -100,13 +105,14 @@ class Consumer:
         if frame.opcode in PRODUCER_COMMANDS:
             raise RemoteProtocolError(f"{named(frame.opcode)} was sent to a consumer; only a producer takes it")
         self._count(frame, now)
-        request = _REQUESTS.get(frame.opcode)
-        if request is None:
+        if frame.opcode not in _REQUESTS and frame.opcode not in STREAM_MESSAGES:
             return [NotDcp(frame)]
         try:
             if frame.magic in FLEXIBLE:  # "a consumer node rejects frames with a stream id (EINVAL)" (dcp 2.21)
                 raise BadMessage("stream message", frame.opcode, "framing extras were not negotiated")
-            return request(self, frame)
+            if frame.opcode in STREAM_MESSAGES:
+                return STREAM_MESSAGES[frame.opcode](self._live, frame)
+            return _REQUESTS[frame.opcode](self, frame)
         except BadMessage as bad:
             self._refuse(frame, bad.status)
             return []
@@ -138,13 +144,19 @@ class Consumer:
         """ADD_STREAM fails for a reason of ours: "the opaque in extras is 0 when the failure was local" (dcp 2.2)."""
         self._out += response(wanted.frame, self._told(status), extras=bytes(4)).encode()
 
-    def ask(self, stream: ConsumerStream, position: Position) -> None:
-        """Send the stream request: "a consumer node always asks for end = 2^64-1" (dcp 9)."""
+    def ask(self, stream: ConsumerStream, position: Position) -> list[Event]:
+        """Send the stream request.
+
+        "A UPR consumer may resume only from the last completed boundary" (dcp 14): go back there first, if need be.
+        """
+        if self._live.dialect is Dialect.UPR and not position.complete:
+            return [RollbackNeeded(stream, position.seqno)]
         stream.step(Step.ASKED)
         stream.asked = position
         if not stream.rollbacks:
             stream.histories = older_histories(position)
         self._request(stream, position, position.vb_uuid)
+        return []
 
     def close(self, stream: ConsumerStream, status: Status = Status.NOT_MY_VBUCKET) -> list[Event]:
         """The stream is over for us; if its ADD_STREAM waits, that is answered with `status`."""
@@ -212,14 +224,23 @@ class Consumer:
             return []
         if frame.status == Status.SUCCESS:
             return self._accepted(stream, read_failover_log(frame))
-        if frame.status == Status.ROLLBACK:
+        is_upr = stream.dialect is Dialect.UPR
+        if frame.status == Status.ROLLBACK or (is_upr and frame.status == Status.KEY_ENOENT):
             return self._rolled_back(stream, frame)
+        if frame.status == Status.EINVAL and not is_upr and self._live.dialect is not Dialect.DCP:
+            self._live.dialect = Dialect.UPR
+            stream.step(Step.ROLLED_BACK)
+            return [PositionNeeded(stream)]
         return self._refused(stream, frame.status)
 
     def _accepted(self, stream: ConsumerStream, log: tuple[tuple[int, int], ...]) -> list[Event]:
         stream.step(Step.ACCEPTED)
         self.table.open(stream.vbucket, stream.opaque, stream.asked.seqno if stream.asked else 0)
         self._answer_mover(stream, Status.SUCCESS)
+        self._live.dialect = stream.dialect
+        if stream.dialect is Dialect.UPR:
+            self._live.open_snapshot(stream)
+            return [Opened(stream, log), Boundary(stream, goes_on=True)]
         return [Opened(stream, log)]
 
     def _rolled_back(self, stream: ConsumerStream, frame: Frame) -> list[Event]:
@@ -254,7 +275,7 @@ class Consumer:
         if not self.settings.takes_movers:
             raise RemoteProtocolError(f"{named(frame.opcode)} came from a producer that this node called")
         wanted = dcp.AddStream.decode(frame)
-        if wanted.flags & ~_FLAGS_KNOWN:
+        if wanted.flags & ~_FLAGS_KNOWN and self._live.dialect is not Dialect.UPR:  # UPR ignores them (erratum A3)
             self._out += response(frame, Status.EINVAL, extras=bytes(4)).encode()
             return []
         return [StreamWanted(wanted.vbucket, wanted.flags, frame)]
@@ -269,44 +290,10 @@ class Consumer:
         self._out += response(frame).encode()
         return events
 
-    def _marker(self, frame: Frame) -> list[Event]:
-        start, end, flags = read_marker(frame)
-        stream = self._live.enter_snapshot(frame, start, end, ack=bool(flags & SnapshotFlag.ACK))
-        return [Marked(stream, start, end, flags)]
-
-    def _change(self, frame: Frame) -> list[Event]:
-        check_change(frame)
-        return [Changed(self._live.open_for(frame), frame, self._live.judged(frame, int.from_bytes(frame.extras[:8])))]
-
-    def _advance(self, frame: Frame) -> list[Event]:
-        seqno = dcp.SeqnoAdvanced.decode(frame).seqno
-        return [Advanced(self._live.open_for(frame), self._live.judged(frame, seqno))]
-
-    def _set_state(self, frame: Frame) -> list[Event]:
-        wanted = dcp.SetVbucketState.decode(frame)
-        return [StateWanted(self._live.open_for(frame), State(wanted.state), frame)]
-
-    def _end(self, frame: Frame) -> list[Event]:
-        """Never answered, but where there is no stream at all; another stream's opaque is ignored (dcp 9)."""
-        reason = dcp.StreamEnd.decode(frame).status
-        stream = self.streams.get(frame.vbucket)
-        if stream is None or stream.state is not PassiveState.OPEN:
-            raise refusal(frame, self._live.no_stream, "no stream")
-        if stream.opaque != frame.opaque:
-            return []
-        stream.step(Step.ENDED)
-        self._live.forget(stream)
-        return [Ended(stream, reason)]
-
     def _noop(self, frame: Frame) -> list[Event]:
         dcp.Noop.decode(frame)
         self._out += response(frame).encode()
         return []
-
-    def _not_negotiated(self, frame: Frame) -> list[Event]:
-        """Retired (FLUSH), or never agreed. It is not for us to skip: with an error the producer hangs up."""
-        self._live.open_for(frame)
-        raise refusal(frame, Status.NOT_SUPPORTED, "not negotiated")
 
     def _second_open(self, frame: Frame) -> list[Event]:
         raise refusal(frame, Status.EINVAL, "the same socket may not be opened twice")
@@ -319,16 +306,8 @@ class Consumer:
 
     def _request(self, stream: ConsumerStream, position: Position, vb_uuid: int) -> None:
         self._asked[stream.opaque] = stream
-        self._out += dcp.StreamRequest(
-            vbucket=stream.vbucket,
-            opaque=stream.opaque,
-            flags=stream.flags,
-            start_seqno=position.seqno,
-            end_seqno=ENDLESS,
-            vb_uuid=vb_uuid,
-            snap_start_seqno=position.snapshot_start,
-            snap_end_seqno=position.snapshot_end,
-        ).encode()
+        stream.dialect = Dialect.UPR if self._live.dialect is Dialect.UPR else Dialect.DCP
+        self._out += stream_request(stream, position, vb_uuid)
 
     def _answer_mover(self, stream: ConsumerStream, status: int) -> None:
         if stream.mover is not None:
@@ -379,20 +358,5 @@ _REQUESTS: dict[int, Callable[[Consumer, Frame], list[Event]]] = {
     Opcode.DCP_OPEN: Consumer._second_open,
     Opcode.DCP_ADD_STREAM: Consumer._add_stream,
     Opcode.DCP_CLOSE_STREAM: Consumer._close_stream,
-    Opcode.DCP_STREAM_END: Consumer._end,
-    Opcode.DCP_SNAPSHOT_MARKER: Consumer._marker,
-    Opcode.DCP_MUTATION: Consumer._change,
-    Opcode.DCP_DELETION: Consumer._change,
-    Opcode.DCP_EXPIRATION: Consumer._change,
-    Opcode.DCP_FLUSH: Consumer._not_negotiated,
-    Opcode.DCP_SET_VBUCKET_STATE: Consumer._set_state,
     Opcode.DCP_NOOP: Consumer._noop,
-    Opcode.DCP_SEQNO_ADVANCED: Consumer._advance,
-    Opcode.DCP_SYSTEM_EVENT: Consumer._not_negotiated,
-    Opcode.DCP_PREPARE: Consumer._not_negotiated,
-    Opcode.DCP_COMMIT: Consumer._not_negotiated,
-    Opcode.DCP_ABORT: Consumer._not_negotiated,
-    Opcode.DCP_OSO_SNAPSHOT: Consumer._not_negotiated,
-    Opcode.DCP_CACHE_TRANSFER: Consumer._not_negotiated,
-    Opcode.DCP_CACHE_TRANSFER_END: Consumer._not_negotiated,
 }

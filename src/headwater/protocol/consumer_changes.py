@@ -17,8 +17,9 @@ from headwater.wire.opcodes import Opcode
 CHANGES = frozenset({Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION})
 CAS_ALL_ONES = 0xFFFF_FFFF_FFFF_FFFF
 
-_EXTRAS_BYTES = {Opcode.DCP_MUTATION: (31,), Opcode.DCP_DELETION: (18, 21), Opcode.DCP_EXPIRATION: (20,)}
-_MUTATION = Struct(">QQIIIHB")
+# "By extras length" (dcp 14): mutations of 30 bytes and expirations of 18 are UPR's.
+_EXTRAS_BYTES = {Opcode.DCP_MUTATION: (31, 30), Opcode.DCP_DELETION: (18, 21), Opcode.DCP_EXPIRATION: (20, 18)}
+_MUTATION = Struct(">QQII")
 _NUMBERS = Struct(">QQ")
 _DELETION_DATATYPES = frozenset(
     {
@@ -100,7 +101,7 @@ def read_change(frame: Frame, *, deleted_user_xattrs: bool) -> Change:
     """
     cas = 0 if frame.cas == CAS_ALL_ONES else frame.cas
     if frame.opcode == Opcode.DCP_MUTATION:
-        seqno, rev_seqno, flags, expiry, *_ = _MUTATION.unpack(frame.extras)
+        seqno, rev_seqno, flags, expiry = _MUTATION.unpack_from(frame.extras)
         return Change(frame.key, frame.value, seqno, rev_seqno, cas, frame.datatype, flags, expiry)
     seqno, rev_seqno = _NUMBERS.unpack_from(frame.extras)
     value = _surviving(frame, deleted_user_xattrs)

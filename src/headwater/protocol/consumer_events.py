@@ -62,6 +62,14 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True)
+class Boundary:
+    """UPR: what came so far is a whole snapshot. If the stream `goes_on`, the next one begins, its end unknown."""
+
+    stream: ConsumerStream
+    goes_on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """A change that the kernel left to Python: it is in order, apply it."""
 
@@ -76,6 +84,13 @@ class Advanced:
 
     stream: ConsumerStream
     seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """UPR: the producer dropped all data of the vbucket."""
+
+    stream: ConsumerStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +117,10 @@ Event = (
     | Opened
     | Refused
     | Marked
+    | Boundary
     | Changed
     | Advanced
+    | Flushed
     | StateWanted
     | Ended
     | NotDcp

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headwater.errors import LocalProtocolError
-from headwater.protocol.position import Position
+from headwater.protocol.position import ENDLESS, Position
+from headwater.protocol.upr import begins_at
+from headwater.wire import dcp, upr
+from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame
 
 
@@ -65,6 +68,8 @@ class ConsumerStream:
         asked: the position of the last request.
         histories: uuids still to be quoted if the producer does not know the first (dcp 9, ROLLBACK 0).
         rollbacks: how often the producer sent us back so far.
+        dialect: that of the last request; UPR if the producer did not understand DCP's.
+        marked: whether a marker came; in UPR the first closes nothing.
         ack_end_seqno: end of a marker that must be answered once it is reached; None without one.
     """
 
@@ -76,6 +81,8 @@ class ConsumerStream:
     asked: Position | None = None
     histories: list[int] = field(default_factory=list)
     rollbacks: int = 0
+    dialect: Dialect = Dialect.DCP
+    marked: bool = False
     ack_end_seqno: int | None = None
 
     def step(self, what: Step) -> None:
@@ -84,6 +91,29 @@ class ConsumerStream:
         if following is None:
             raise LocalProtocolError(f"vbucket {self.vbucket}: {what.value} on a stream that is {self.state.value}")
         self.state = following
+
+
+def stream_request(stream: ConsumerStream, position: Position, vb_uuid: int) -> bytes:
+    """The request for all that comes after `position`: "a consumer node always asks for end = 2^64-1" (dcp 9)."""
+    if stream.dialect is Dialect.UPR:
+        return upr.StreamRequest(
+            vbucket=stream.vbucket,
+            opaque=stream.opaque,
+            flags=stream.flags,
+            start_seqno=position.seqno,
+            vb_uuid=vb_uuid,
+            high_seqno=begins_at(position, vb_uuid),
+        ).encode()
+    return dcp.StreamRequest(
+        vbucket=stream.vbucket,
+        opaque=stream.opaque,
+        flags=stream.flags,
+        start_seqno=position.seqno,
+        end_seqno=ENDLESS,
+        vb_uuid=vb_uuid,
+        snap_start_seqno=position.snapshot_start,
+        snap_end_seqno=position.snapshot_end,
+    ).encode()
 
 
 def older_histories(position: Position) -> list[int]:

@@ -11,6 +11,8 @@ from headwater.errors import BadMessage
 from headwater.kernels.tracker import LAST, StreamTable
 from headwater.protocol.consumer_changes import CHANGES
 from headwater.protocol.consumer_stream import ConsumerStream, PassiveState
+from headwater.protocol.position import SEQNO_MAX
+from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame
 from headwater.wire.status import Status
 
@@ -20,10 +22,13 @@ class LiveStreams:
 
     Attributes:
         by_vbucket: those that live. table: their rows.
+        dialect: AUTO until the first stream is accepted. states_as_printed: UPR's numbers of states are its text's.
         speaks_v7: whether stream errors have codes of their own (control v7_dcp_status_codes).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: Dialect = Dialect.DCP, states_as_printed: bool = False) -> None:
+        self.dialect = dialect
+        self.states_as_printed = states_as_printed
         self.by_vbucket: dict[int, ConsumerStream] = {}
         self.table = StreamTable()
         self.speaks_v7 = False
@@ -86,6 +91,10 @@ class LiveStreams:
         if ack:
             self._acks[stream.vbucket] = stream
         return stream
+
+    def open_snapshot(self, stream: ConsumerStream) -> None:
+        """UPR: a snapshot begins after the last seqno, its end is unknown."""
+        self.table.enter(stream.vbucket, self.last(stream), SEQNO_MAX)
 
     def take_reached(self) -> list[ConsumerStream]:
         """The streams whose marker must be answered now: its last seqno was processed (dcp 2.7)."""

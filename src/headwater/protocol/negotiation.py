@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from headwater.errors import RemoteProtocolError
 from headwater.protocol.noop import IDLE_TIMEOUT_SECONDS, INTERVAL_SECONDS_DEFAULT
 from headwater.wire import dcp
+from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame
 
 WINDOW = "connection_buffer_size"
@@ -32,6 +33,7 @@ class ConsumerSettings:
         idle_seconds: without any message for so long, it is taken for dead (dcp 6).
         deleted_user_xattrs: users' xattrs in tombstones are kept.
         takes_movers: ADD_STREAM is served; not on a connection that this node opened.
+        dialect: DCP, UPR, or AUTO: DCP, and UPR to a producer that does not understand.
     """
 
     window_bytes: int = WINDOW_BYTES_DEFAULT
@@ -39,6 +41,7 @@ class ConsumerSettings:
     idle_seconds: float = IDLE_TIMEOUT_SECONDS
     deleted_user_xattrs: bool = False
     takes_movers: bool = True
+    dialect: Dialect = Dialect.AUTO
 
 
 def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:

@@ -8,6 +8,7 @@ kernels/gather.py; everything not named there or here is DCP's.
 from __future__ import annotations
 
 from headwater.protocol.failover import Claim
+from headwater.protocol.position import Position
 from headwater.wire import dcp, upr
 from headwater.wire.dcp import EndReason, StreamFlag
 from headwater.wire.dialect import Dialect
@@ -36,6 +37,11 @@ def claim_of(request: StreamRequest) -> Claim:
     if isinstance(request, upr.StreamRequest):
         return Claim(start, end, uuid, start, start, branch_seqno=request.high_seqno)
     return Claim(start, end, uuid, request.snap_start_seqno, request.snap_end_seqno)
+
+
+def begins_at(position: Position, vb_uuid: int) -> int:
+    """The seqno beside a uuid in a consumer's failover log."""
+    return next((seqno for uuid, seqno in position.failover_log if uuid == vb_uuid), 0)
 
 
 def known_flags(flags: int) -> int:

@@ -199,6 +199,7 @@ class Dialer:
             xattrs=True,
             delete_times=True,
             connection_name=self._name(),
+            speaks_dcp=True,
         )
         settings = ConsumerSettings(
             noop_interval_seconds=NOOP_INTERVAL_SECONDS, idle_seconds=IDLE_SECONDS, takes_movers=False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from headwater.failpoints import failpoint
 from headwater.protocol.consumer_changes import read_change
+from headwater.protocol.consumer_events import Boundary, Flushed, Marked
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -69,9 +70,18 @@ class InboundStream:
         self.rollbacks += 1
         self.vbucket.roll_back(seqno)
 
-    def begin_snapshot(self, start_seqno: int, end_seqno: int) -> None:
-        """A marker: consistent again at its end."""
-        self.vbucket.begin_snapshot(start_seqno, end_seqno)
+    def obey(self, event: Marked | Boundary | Flushed) -> None:
+        """What is consistent changes: a snapshot begins, or (UPR) one is over, or all data is dropped."""
+        match event:
+            case Marked(start_seqno=start, end_seqno=end):
+                self.vbucket.begin_snapshot(start, end)
+            case Boundary(goes_on=goes_on):
+                self.vbucket.pass_boundary(goes_on=goes_on)
+            case Flushed():  # "drop all data of vb" (dcp 2.11); the history and the stream go on
+                log = self.vbucket.failover.entries
+                self.vbucket.roll_back(0)
+                self.vbucket.follow(list(log))
+                self.vbucket.pass_boundary(goes_on=True)
         failpoint("replica.marker")
 
     def apply(self, frame: Frame, *, deleted_user_xattrs: bool) -> None:

@@ -20,9 +20,11 @@ from headwater.node.replication.inbound import InboundStream
 from headwater.node.streams.session import REFUSED_ON_DCP
 from headwater.protocol.consumer_events import (
     Advanced,
+    Boundary,
     Changed,
     Ended,
     Event,
+    Flushed,
     Marked,
     Opened,
     PositionNeeded,
@@ -201,13 +203,13 @@ class ConsumerSession:
             case StreamWanted():
                 self._add(event)
             case PositionNeeded(stream=stream):
-                self.consumer.ask(stream, self.streams[stream.vbucket].position)
+                self._ask(stream)
             case RollbackNeeded(stream=stream, seqno=seqno):
                 self._roll_back(stream, seqno)
             case Opened(stream=stream, failover_log=log):
                 self._follow(self.streams[stream.vbucket], log)
-            case Marked(stream=stream):
-                self.streams[stream.vbucket].begin_snapshot(event.start_seqno, event.end_seqno)
+            case Marked(stream=stream) | Boundary(stream=stream) | Flushed(stream=stream):
+                self.streams[stream.vbucket].obey(event)
             case Changed():
                 self._change(event)
             case Advanced(stream=stream, seqno=seqno):
@@ -258,9 +260,12 @@ class ConsumerSession:
             self._listener.stream_opened(inbound.vbucket.id)
 
     def _roll_back(self, stream: ConsumerStream, seqno: int) -> None:
-        inbound = self.streams[stream.vbucket]
-        inbound.roll_back(seqno)
-        self.consumer.ask(stream, inbound.position)
+        self.streams[stream.vbucket].roll_back(seqno)
+        self._ask(stream)
+
+    def _ask(self, stream: ConsumerStream) -> None:
+        for event in self.consumer.ask(stream, self.streams[stream.vbucket].position):
+            self._handle(event)
 
     def _change(self, event: Changed) -> None:
         keeps = self.consumer.settings.deleted_user_xattrs

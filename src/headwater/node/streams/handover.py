@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 TAKEOVER_SECONDS_MAX = 60.0
 """The reference server's dcp_takeover_max_time."""
 
+ANSWER_SECONDS_MAX = 10.0
+"""How long a UPR consumer is waited for: "a UPR producer that gets no reply within its time-out proceeds" (dcp 14)."""
+
 
 class Stage(Enum):
     """How far a hand-over is."""
@@ -49,6 +52,7 @@ class Handover:
 
     Attributes:
         deadline: when to call `tick`; None for never.
+        on_silence: called when a state was not answered in time; None to wait for ever.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Handover:
     ) -> None:
         self.stage = Stage.CATCHING_UP
         self.deadline: float | None = None
+        self.on_silence: Callable[[], None] | None = None
         self._vbucket = vbucket
         self._clock = clock
         self._hold_until = hold_until
@@ -74,7 +79,9 @@ class Handover:
         """It takes too long: "client writes on that vb get ETMPFAIL until done, so the tail becomes finite"."""
         if self.deadline is not None and now >= self.deadline:
             self.deadline = None
-            if self.stage in (Stage.CATCHING_UP, Stage.ASKED_PENDING):
+            if self.on_silence is not None and self.stage in (Stage.ASKED_PENDING, Stage.ASKED_ACTIVE):
+                self.on_silence()
+            elif self.stage in (Stage.CATCHING_UP, Stage.ASKED_PENDING):
                 self._vbucket.back_up(True)
 
     def may_go_on(self, position: int) -> bool:
@@ -95,6 +102,8 @@ class Handover:
 
     def sent(self) -> None:
         """The state is on its way."""
+        if self.on_silence is not None:
+            self.deadline = self._clock() + ANSWER_SECONDS_MAX
         failpoint("takeover.pending_sent" if self.stage is Stage.ASKED_PENDING else "takeover.active_sent")
 
     def answered(self, status: int) -> EndReason | None:

@@ -104,7 +104,7 @@ class DcpSession:
         """A no-op is due, or the consumer was silent for too long."""
         for event in self.producer.tick(now):
             self._handle(event)
-        for handover in self._handovers:
+        for handover in tuple(self._handovers):
             handover.tick(now)
         self._answer()
 

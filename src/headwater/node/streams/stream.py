@@ -21,8 +21,11 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from headwater.node.streams.snapshot import UNLIMITED_BYTES, Snapshot, last_mutation_seqno
+from headwater.protocol.position import ENDLESS
 from headwater.protocol.producer_stream import StreamState
 from headwater.wire.dcp import EndReason, SnapshotFlag
+from headwater.wire.dialect import Dialect
+from headwater.wire.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,6 +106,8 @@ class Stream:
         self._next_start = entry.accepted.snap_start_seqno
         self._next_flags = DISK if self.phase is Phase.BACKFILLING else FIRST_IN_MEMORY
         vbucket.readers.add(self)
+        if handover is not None and entry.dialect is Dialect.UPR:
+            handover.on_silence = lambda: self.state_answered(Status.SUCCESS)
         if handover is not None and self.phase is self._caught_up:
             handover.begin()
 
@@ -224,7 +229,7 @@ class Stream:
         if self.entry.state is StreamState.INSIDE:
             self._next_start = self.position + 1  # the snapshot that was announced will never be whole here
         end_seqno, flags = snapshot.last_seqno, self._next_flags
-        if end_seqno == self.vbucket.durable_seqno < self.vbucket.snapshot_end:
+        if end_seqno == self.vbucket.durable_seqno < self.vbucket.snapshot_end < ENDLESS:
             end_seqno = self.vbucket.snapshot_end
             flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES if self.position < self.vbucket.complete_seqno else 0
         if self.phase is Phase.TAKEOVER_SEND:

@@ -22,7 +22,7 @@ from headwater.kernels import index
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.vbucket.history import ConsistentSeqnos
 from headwater.protocol.failover import FailoverTable
-from headwater.protocol.position import Position
+from headwater.protocol.position import ENDLESS, Position
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -152,8 +152,12 @@ class VBucket:
 
     @property
     def durable_seqno(self) -> int:
-        """The newest seqno on disk: as far as anybody may see."""
-        return self._store.durable_seqno(self.id)
+        """The newest seqno on disk: as far as anybody may see.
+
+        A snapshot whose end its producer does not tell (UPR) is seen once it is whole: nobody could be told its end.
+        """
+        durable = self._store.durable_seqno(self.id)
+        return min(durable, self._complete_seqno) if self.snapshot_end == ENDLESS else durable
 
     @property
     def purge_seqno(self) -> int:
@@ -261,6 +265,15 @@ class VBucket:
         self._complete_seqno = self.complete_seqno
         self.snapshot_start, self.snapshot_end = start_seqno, end_seqno
         self._stage()
+
+    def pass_boundary(self, *, goes_on: bool) -> None:
+        """UPR: what was received is consistent now; if the stream goes on, the next snapshot begins, without an end."""
+        self.snapshot_start = self.snapshot_end = self.high_seqno
+        if goes_on:
+            self.begin_snapshot(self.high_seqno, ENDLESS)
+        else:
+            self._stage()
+        self.advanced()
 
     def pass_seqno(self, seqno: int) -> None:
         """The producer has nothing for us up to `seqno`: as good as received (dcp 2.18)."""
