@@ -180,7 +180,7 @@ class FaultyDisk:
         """Give a file room up to `end`, or OSError (ENOSPC)."""
         used = sum(one.reserved for one in self._names.values())
         more = max(0, end - inode.reserved)
-        if self.capacity is not None and used + more > self.capacity:
+        if more and self.capacity is not None and used + more > self.capacity:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         inode.reserved = max(inode.reserved, end)
 

@@ -1,0 +1,123 @@
+"""A whole node in this process, on a thread of its own, with the disk and the clock of one's choice.
+
+    disk, clock = FaultyDisk(capacity=64 << 20), WallClock()
+    with embedded(disk=disk, clock=clock) as node:
+        ... clients connect to node.port ...
+        disk.capacity = 0; clock.shift_seconds = -3600
+
+The same server, committer and store as `headwater serve`; only signals are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+from headwater.node.bucket import Bucket
+from headwater.node.committer import Committer
+from headwater.node.config import NodeConfig
+from headwater.node.run import warm_up
+from headwater.node.server import Server
+from headwater.node.storage.disk import Disk
+from headwater.node.storage.store import Store
+
+START_SECONDS = 60.0
+ARENA_BYTES = 1 << 20
+SEGMENT_BYTES = 4 << 20
+
+
+class WallClock:
+    """The time, moved: `shift_seconds` is added to the time of day, and to nothing else."""
+
+    def __init__(self) -> None:
+        self.shift_seconds = 0.0
+
+    def time_ns(self) -> int:
+        """Unix time in nanoseconds."""
+        return time.time_ns() + int(self.shift_seconds * 1e9)
+
+    def monotonic(self) -> float:
+        """Seconds, never going back."""
+        return time.monotonic()
+
+
+class Embedded(Thread):
+    """A running node; made by `embedded`. Attributes: port, store, server."""
+
+    def __init__(self, config: NodeConfig, disk: Disk | None, clock: WallClock) -> None:
+        super().__init__(daemon=True)
+        self.port = 0
+        self.store: Store
+        self.server: Server
+        self.error: BaseException | None = None
+        self.ready = Event()
+        self._config, self._disk, self._clock = config, disk, clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over: asyncio.Event
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # `stop` raises it again
+            self.error = error
+        finally:
+            self.ready.set()
+
+    def stop(self) -> None:
+        """Stop in order; raises what went wrong in it."""
+        if self._loop is not None and self.is_alive():
+            self._loop.call_soon_threadsafe(self._over.set)
+        self.join(START_SECONDS)
+        if self.error is not None:
+            raise self.error
+
+    async def _serve(self) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        self.store = Store.open(
+            self._config.data,
+            vbuckets=self._config.vbuckets,
+            disk=self._disk,
+            segment_bytes=SEGMENT_BYTES,
+            arena_bytes=ARENA_BYTES,
+        )
+        clean = False
+        try:
+            committer = Committer(self.store, self._loop)
+            bucket = Bucket(self._config.bucket, self.store, committer, clock=self._clock)
+            bucket.recover(self._config)
+            committer.commit_now()
+            warm_up()
+            self.server = Server(self._config, bucket, committer, self._loop)
+            _, self.port = self.server.listen()
+            self.ready.set()
+            await self._over.wait()
+            await self.server.close()
+            clean = True
+        finally:
+            self.store.close(clean=clean)
+
+
+@contextmanager
+def embedded(
+    path: Path = Path("/embedded"), *, disk: Disk | None = None, clock: WallClock | None = None, vbuckets: int = 4
+) -> Iterator[Embedded]:
+    """A node in this process, in a block.
+
+    Args:
+        path: the folder of its store, on `disk`; the real disk if that is None.
+        clock: the time of day; a document's largest size here is what fits into a batch of 1 MiB.
+    """
+    node = Embedded(NodeConfig(port=0, data=path, vbuckets=vbuckets), disk, clock or WallClock())
+    node.start()
+    node.ready.wait(START_SECONDS)
+    if node.error is not None:
+        raise node.error
+    try:
+        yield node
+    finally:
+        node.stop()
