@@ -141,13 +141,12 @@ class Pipeline(Link):
     def _pass_on(self, flight: Flight | Bulk) -> None:
         """Whoever is done lets the next one read, unless somebody does.
 
-        Who was woken to read may find its own answer there already and go: then it is the one to pass on.
+        Who was woken to read may find its own answer there already and go: then it is the one to pass on. A bulk whose
+        owner is busy elsewhere, or gave it up, can't be woken: then it is the next one's turn.
         """
         if self._reader is None or self._reader is flight:
             self._reader = None
-            for waiting in self._waiting():
-                waiting.signal.fire()
-                return
+            any(waiting.signal.fire() for waiting in self._waiting())
 
     def _sort(self, frame: Frame) -> None:
         flight = self._flights.get(frame.opaque)

@@ -28,10 +28,12 @@ class Signal:
     def __init__(self) -> None:
         self.wake: Callable[[], None] | None = None
 
-    def fire(self) -> None:
-        """Wake whoever waits; nobody may."""
-        if self.wake is not None:
-            self.wake()
+    def fire(self) -> bool:
+        """Wake whoever waits; False if nobody does."""
+        if self.wake is None:
+            return False
+        self.wake()
+        return True
 
 
 @dataclass(frozen=True, slots=True)
