@@ -75,15 +75,15 @@ class Drainer:
         self._homeless = {vb: Homeless(now, None) for vb in start}
         self._workers: dict[Address, Worker] = {}
         self._events: list[tuple[int, Event]] = []
-        self._logs: Mapping[int, FailoverLog] = {}
+        # Changed only while no batch has them; the first change after a batch makes a copy.
+        self._logs: dict[int, FailoverLog] = {}
         self._failure: HeadwaterError | None = None
         self._over = False
         self._bounded = all(goal.end_seqno != ENDLESS for goal in self.goals.values())
         self._moved_at = self._waited_since = self._left_at = now
         self._linger_until: float | None = None
         self._last_error: HeadwaterError | None = None
-        # Replaced, never changed: batches that were handed out keep theirs.
-        self._resting: Mapping[int, Position] = dict(start)
+        self._resting: dict[int, Position] = dict(start)
         self.standing = Standing(self._resting, [], {})
         self._steward = Task(self._house())
 
@@ -260,7 +260,9 @@ class Drainer:
     def _rest(self, worker: Worker, vbucket: int) -> None:
         """Keep where a stream came to, now that it is over."""
         self.goals[vbucket].position = position = worker.position(vbucket)
-        self._resting = {**self._resting, vbucket: position}
+        if self._resting is self.standing.resting:
+            self._resting = dict(self._resting)
+        self._resting[vbucket] = position
 
     # ------------------------------------------------------------------ what became of the streams
 
@@ -273,7 +275,9 @@ class Drainer:
         match event:
             case Opened(vbucket):
                 goal.opened_at = self.clock()
-                self._logs = {**self._logs, vbucket: worker.log(vbucket)}
+                if self._logs is self.standing.logs:
+                    self._logs = dict(self._logs)
+                self._logs[vbucket] = worker.log(vbucket)
             case Marked() | Advanced():
                 self._events.append((row, event))
             case Ended(vbucket, reason):

@@ -181,7 +181,8 @@ class Drain:
 
     def _take_controls(self, view: memoryview, decoded: Decoded, now: float) -> None:
         for offset, row in decoded.controls.tolist():
-            frame = Frame.decode(view[offset : offset + lengths(view, offset).frame])
+            found = lengths(view, offset)
+            frame = Frame.cut(view[offset : offset + found.frame], found)
             handler = _HANDLERS.get((frame.is_response, frame.opcode))
             if handler is None or frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE):
                 raise RemoteProtocolError(

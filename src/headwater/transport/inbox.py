@@ -11,7 +11,7 @@ from headwater.errors import LocalProtocolError
 from headwater.transport.channel import Channel
 from headwater.wire.header import BODY_BYTES_MAX, HEADER_BYTES
 
-INBOX_BYTES = 256 * 1024
+INBOX_BYTES = 512 * 1024
 FRAME_BYTES_MAX = HEADER_BYTES + BODY_BYTES_MAX
 
 

@@ -10,6 +10,7 @@ of it. Source: specification, wire.md 1.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -134,20 +135,17 @@ class Frame:
         Raises:
             LocalProtocolError: a number or section is larger than its place in the header.
         """
-        self._check()
-        key_field = len(self.framing) << 8 | len(self.key) if self.magic in FLEXIBLE else len(self.key)
         body = len(self) - HEADER_BYTES
-        header = HEADER.pack(
-            self.magic,
-            self.opcode,
-            key_field,
-            len(self.extras),
-            self.datatype,
-            self.vbucket,
-            body,
-            self.opaque,
-            self.cas,
-        )
+        flexible = self.magic in FLEXIBLE
+        if flexible or self.framing or self.magic not in _MAGICS or body > BODY_BYTES_MAX:
+            self._check()
+        key_field = len(self.framing) << 8 | len(self.key) if flexible else len(self.key)
+        numbers = (self.magic, self.opcode, key_field, len(self.extras), self.datatype, self.vbucket, body)
+        try:
+            header = HEADER.pack(*numbers, self.opaque, self.cas)
+        except struct.error:
+            self._check()  # tells which number does not fit
+            raise
         return b"".join((header, self.framing, self.extras, self.key, self.value))
 
     def _check(self) -> None:

@@ -7,7 +7,9 @@ other and those with a `when` bit are there if the message's flags have that bit
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations
@@ -60,10 +62,19 @@ class Shape:
 
     fields: tuple[Field, ...]
     struct: Struct = field(init=False, repr=False, compare=False)
+    packs: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        codes = (_struct_code(each.codec) for each in self.fields)
-        object.__setattr__(self, "struct", Struct(">" + "".join(codes)))
+        codes = "".join(_struct_code(each.codec) for each in self.fields)
+        object.__setattr__(self, "struct", Struct(">" + codes))
+        object.__setattr__(self, "packs", "s" not in codes and not any(each.only for each in self.fields))
+
+    def pack(self, values: Mapping[str, Any]) -> bytes:
+        """Return the fields' bytes: at once where that can be, one by one where a value must be looked at."""
+        if self.packs:
+            with suppress(struct.error):  # then it is told below, with the field's name
+                return self.struct.pack(*[values[each.name] for each in self.fields])
+        return b"".join(_write(each, values[each.name]) for each in self.fields)
 
     def unpack(self, data: bytes) -> dict[str, Any]:
         """Return the fields' values; `data` has this shape's length."""
@@ -95,9 +106,10 @@ class Fixed:
     def write(self, values: Mapping[str, Any]) -> bytes:
         """Return the section's bytes; fields that are None are left out."""
         given = tuple(each for each in self.fields if not each.optional or values[each.name] is not None)
-        if not any(given == shape.fields for shape in self.shapes.values()):
-            raise ValueError(f"no form of this message has exactly {', '.join(f.name for f in given) or 'no fields'}")
-        return b"".join(_write(each, values[each.name]) for each in given)
+        for shape in self.shapes.values():
+            if given == shape.fields:
+                return shape.pack(values)
+        raise ValueError(f"no form of this message has exactly {', '.join(f.name for f in given) or 'no fields'}")
 
 
 @dataclass(frozen=True, slots=True)
