@@ -34,6 +34,7 @@ from headwater.failpoints import failpoint
 from headwater.kernels import compact as kernels
 from headwater.kernels import index
 from headwater.kernels.history import fill_slots
+from headwater.node.storage import recovery
 from headwater.node.storage.columns import Columns
 from headwater.node.storage.compacted import CompactedWriter
 from headwater.node.storage.log import full_error
@@ -109,8 +110,15 @@ class Compaction:
         return shares
 
     def survey(self) -> None:
-        """Find the rows that stay. Any thread. StorageError when it was cancelled meanwhile."""
+        """Find the rows that stay. Any thread.
+
+        Raises:
+            CorruptStore: the old files are damaged. StorageError: it was cancelled meanwhile. Either way, `cancel`.
+        """
         with self._busy:
+            for segment in self._old:  # what is copied gets new checksums: those it has must be right
+                self._check_wanted()
+                recovery.verify(segment)
             for share in self._shares.values():
                 self._check_wanted()
                 self._survey(share)

@@ -33,6 +33,7 @@ __all__ = [
     "open_segments",
     "remove_strangers",
     "reread",
+    "verify",
 ]
 
 
@@ -138,6 +139,14 @@ def reread(segment: Segment) -> Opened:
     data, header = segment.memory.data, segment.header
     found = batches.walk(data, HEADER_BYTES, segment.end, header.salt, header.first_batch)
     return Opened(segment, np.array([(one.start, one.end) for one in found], np.int64).reshape(-1, 2))
+
+
+def verify(segment: Segment) -> None:
+    """Read a sealed segment again, checksums and all. Raises CorruptStore."""
+    try:
+        reread(segment)
+    except batches.Torn as torn:
+        raise CorruptStore(segment.path, torn.offset, torn.why) from None
 
 
 def check_clean(opened: list[Opened], manifest: Manifest, clean: bool) -> None:
