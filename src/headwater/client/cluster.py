@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from headwater.client.backoff import Backoff
 from headwater.client.pipeline import Pipeline, lost_write
 from headwater.client.routing import Address, ClusterMap, Target
-from headwater.errors import ConnectionLost, LocalProtocolError, NotMyVbucket, OptionError, StatusError, TransportError
+from headwater.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    NotMyVbucket,
+    OptionError,
+    RemoteProtocolError,
+    StatusError,
+    TransportError,
+)
 from headwater.protocol.handshake import Login, refused, request
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.header import Frame
@@ -51,7 +60,7 @@ class Cluster:
         self.settings, self.clock = settings, settings.clock
         self._map: ClusterMap | None = None
         self._links: dict[Address, Pipeline] = {}
-        self._opening: set[Address] = set()
+        self._opening: dict[Address, Pipeline] = {}
         self._closed = False
 
     def twin(self) -> Cluster:
@@ -72,9 +81,9 @@ class Cluster:
         return self._map
 
     def close(self) -> None:
-        """Close all connections, for good."""
+        """Close all connections, those being made too, for good."""
         self._closed = True
-        for link in self._links.values():
+        for link in (*self._links.values(), *self._opening.values()):
             link.close()
         self._links.clear()
 
@@ -83,9 +92,13 @@ class Cluster:
         return self.clock() + self.settings.timeout_seconds
 
     def link(self, address: Address) -> Steps[Pipeline]:
-        """Return an open connection to a node, made now if there is none."""
-        if self._closed:
-            raise LocalProtocolError("this client was closed; connect again")
+        """Return an open connection to a node, made now if there is none.
+
+        Raises:
+            LocalProtocolError: the client was closed.
+            TransportError, StatusError, RemoteProtocolError: as `Link.open`.
+        """
+        self._check_open()
         deadline = self.clock() + self.settings.connect_timeout_seconds
         while address in self._opening and self.clock() < deadline:  # another task is at it
             yield Ready((), min(deadline, self.clock() + 0.01))
@@ -94,16 +107,23 @@ class Cluster:
             if link.is_open and not link.is_stale:
                 return link
             link.close()
-        link = Pipeline(address, self.clock)
-        self._opening.add(address)
+        link = self._opening[address] = Pipeline(address, self.clock)
         try:
             yield from link.open(self.settings.login, self.settings.connect_timeout_seconds)
+            self._check_open()
+        except BaseException:
+            link.close()
+            raise
         finally:
-            self._opening.discard(address)
+            self._opening.pop(address, None)
         self._links[address] = link
         if link.greeting.config:
             self.learn(link.greeting.config, address)
         return link
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LocalProtocolError("this client was closed; connect again")
 
     def learn(self, config: bytes, source: Address) -> None:
         """Take a map over if it is newer than ours."""
@@ -140,14 +160,16 @@ class Cluster:
             )
         return 1 << max(seqnos).bit_length()  # numbers of vbuckets are powers of two (kv.md 1.4)
 
-    def refresh(self) -> Steps[None]:
-        """Ask the nodes for their map, until one answers.
+    def refresh(self, without: Address | None = None) -> Steps[None]:
+        """Ask the nodes, but the one `without` which we are to do, for their map, until one answers.
 
         Raises:
             TransportError: none did.
         """
         lost: TransportError | None = None
         for address in dict.fromkeys((*self.map.nodes, *self.settings.target.seeds)):
+            if address == without:
+                continue
             try:
                 link = yield from self.link(address)
                 answer = yield from link.call(request(Opcode.GET_CLUSTER_CONFIG), self.deadline())
@@ -196,6 +218,8 @@ class Cluster:
         try:
             link = yield from self.link(owner)
         except TransportError as error:
+            with suppress(TransportError, StatusError):  # the others may know who has taken its place
+                yield from self.refresh(without=owner)
             return error
         try:
             answer = yield from link.call(asked, deadline)
@@ -228,8 +252,12 @@ class Cluster:
         answer = yield from link.call(asked, self.deadline())
         if answer.status == Status.EINVAL:  # old servers take no state
             answer = yield from link.call(request(Opcode.GET_ALL_VB_SEQNOS), self.deadline())
-        if answer.status or len(answer.value) % SEQNO_ENTRY_BYTES:
+        if answer.status:
             raise refused(f"fetch the seqnos of {link.address}", answer)
+        if len(answer.value) % SEQNO_ENTRY_BYTES:
+            raise RemoteProtocolError(
+                f"seqnos of {link.address}: {len(answer.value)} bytes, no multiple of {SEQNO_ENTRY_BYTES}"
+            )
         value = memoryview(answer.value)
         entries = (value[at : at + SEQNO_ENTRY_BYTES] for at in range(0, len(value), SEQNO_ENTRY_BYTES))
         return {int.from_bytes(entry[:2]): int.from_bytes(entry[2:]) for entry in entries}
