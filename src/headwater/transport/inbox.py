@@ -1,8 +1,9 @@
 """What was received and not yet understood: one buffer, reused for the whole connection.
 
-256 KiB stay in the processor's cache while they are decoded, and are as fast as anything larger (measured). A frame
-that does not fit makes the buffer grow, but only as its bytes really arrive: at most double each time, never beyond
-the largest frame there may be. So a peer can't make us allocate by announcing.
+Half a MiB takes two of the pieces a node sends, and stays in the processor's cache while it is decoded: with less, the
+price of a decoder's call shows (measured). A frame that does not fit makes the buffer grow, but only as its bytes
+really arrive: at most double each time, never beyond the largest frame there may be. So a peer can't make us allocate
+by announcing.
 """
 
 from __future__ import annotations
