@@ -35,9 +35,7 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
 
     Returns the exit status, 0. Raises StorageError or OptionError when it can't start.
     """
-    logging.basicConfig(
-        level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    _log_to_stderr(config.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     segment_bytes = config.segment_mib << 20
     # A batch is at most half a segment, which holds two at least; and whatever document is allowed must fit into one.
@@ -52,6 +50,22 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
     finally:
         store.close(clean=clean)
     return 0
+
+
+class OneLine(logging.Formatter):
+    """One line a message: what peers call themselves may hold newlines and escape sequences of terminals."""
+
+    _escapes = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {0x2028: " ", 0x2029: " "}
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        """The line, without the traceback that may follow it."""
+        return super().formatMessage(record).translate(self._escapes)
+
+
+def _log_to_stderr(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
