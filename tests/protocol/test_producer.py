@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import LocalProtocolError, RemoteProtocolError
 from headwater.protocol.controls import Negotiated
-from headwater.protocol.producer import CONSUMER_COMMANDS, Producer, encode_marker
+from headwater.protocol.producer import CONSUMER_COMMANDS, encode_marker
 from headwater.protocol.producer_events import (
     FailoverLogRequested,
     NotDcp,
@@ -15,55 +15,22 @@ from headwater.protocol.producer_events import (
     StreamRequested,
     WindowOpened,
 )
-from headwater.protocol.producer_stream import TRANSITIONS, ProducerStream, StreamState
-from headwater.protocol.stream_request import Accepted, Facts
+from headwater.protocol.producer_stream import ProducerStream
+from headwater.protocol.stream_request import Accepted
 from headwater.wire import dcp
 from headwater.wire.dcp import EndReason, SnapshotFlag, StreamFlag
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from headwater.wire.vbucket import State
-
-FACTS = Facts(State.ACTIVE, high_seqno=300, purge_seqno=0, failover_log=((0xA, 0),))
-LOG = bytes.fromhex("000000000000000a0000000000000000")
-MARKER = SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT
-XERROR = Negotiated(xerror=True)
-
-
-def producer(negotiated: Negotiated = XERROR) -> Producer:
-    return Producer(negotiated, now=100.0)
-
-
-def say(end: Producer, hexed: str, now: float = 100.0) -> str:
-    """Send the bytes of one frame; the bytes of the answer."""
-    end.receive_frame(Frame.decode(bytes.fromhex(hexed)), now)
-    return end.data_to_send().hex()
-
-
-def control(end: Producer, key: bytes, value: bytes, now: float = 100.0) -> int:
-    end.receive_frame(dcp.Control(key=key, value=value).frame(), now)
-    return Frame.decode(end.data_to_send()).status
-
-
-def stream_request(vbucket: int = 7, opaque: int = 0x77, end: int = 0xFFFF_FFFF_FFFF_FFFF, value: bytes = b"") -> Frame:
-    return dcp.StreamRequest(
-        vbucket=vbucket,
-        opaque=opaque,
-        start_seqno=0,
-        end_seqno=end,
-        snap_start_seqno=0,
-        snap_end_seqno=0,
-        value=value,
-    ).frame()
-
-
-def stream(end: Producer, vbucket: int = 7, opaque: int = 0x77) -> ProducerStream:
-    (event,) = end.receive_frame(stream_request(vbucket, opaque), 100.0)
-    assert isinstance(event, StreamRequested)
-    made = end.answer_stream(event, FACTS, LOG)
-    assert made is not None
-    end.data_to_send()
-    return made
+from tests.protocol.producer_talk import (
+    FACTS,
+    LOG,
+    MARKER,
+    control,
+    producer,
+    say,
+    stream,
+)
 
 
 def test_controls_of_a_real_client_and_their_answers() -> None:
@@ -211,9 +178,6 @@ def test_what_is_no_dcp_is_handed_on(opcode: int) -> None:
     assert producer().receive_frame(frame, 100.0) == [NotDcp(frame)]
 
 
-# --------------------------------------------------------------------------- flow control
-
-
 def test_acknowledged_bytes_open_the_window_and_are_not_answered() -> None:
     end = producer()
     control(end, b"connection_buffer_size", b"100")
@@ -254,81 +218,6 @@ def test_nothing_is_sent_through_a_full_window() -> None:
     end.marker(made, 0, 9, MARKER)
     with pytest.raises(LocalProtocolError, match="window that is full"):
         end.sent_changes(made, 60, 1)
-
-
-# --------------------------------------------------------------------------- the table of a stream
-
-
-def test_nothing_leads_out_of_the_end() -> None:
-    assert TRANSITIONS[StreamState.ENDED] == {}
-    assert set(StreamState) == set(TRANSITIONS)
-
-
-def test_changes_without_a_marker_are_refused() -> None:
-    end = producer()
-    made = stream(end)
-    with pytest.raises(LocalProtocolError, match="seqno 1 after 0, in a snapshot that ends at 0"):
-        end.sent_changes(made, 60, 1)
-
-
-@pytest.mark.parametrize("seqno", [5, 4, 10])
-def test_seqnos_rise_and_stay_inside_the_snapshot(seqno: int) -> None:
-    end = producer()
-    made = stream(end)
-    end.marker(made, 0, 9, MARKER)
-    end.sent_changes(made, 60, 5)
-    with pytest.raises(LocalProtocolError, match=f"seqno {seqno} after 5"):
-        end.sent_changes(made, 60, seqno)
-
-
-def test_a_marker_in_the_middle_of_a_snapshot_replaces_it() -> None:
-    end = producer()
-    made = stream(end)
-    end.marker(made, 0, 9, MARKER)
-    end.sent_changes(made, 60, 5)
-    end.marker(made, 6, 12, MARKER)
-    end.sent_changes(made, 60, 9)
-    assert made.snapshot_end_seqno == 12
-    with pytest.raises(LocalProtocolError, match="a marker"):
-        end.marker(made, 10, 12, MARKER)
-
-
-@pytest.mark.parametrize(("start", "last"), [(5, 4), (0, 0)])
-def test_a_marker_that_brings_nothing_is_refused(start: int, last: int) -> None:
-    end = producer()
-    with pytest.raises(LocalProtocolError, match="a marker"):
-        end.marker(stream(end), start, last, MARKER)
-
-
-def test_a_stream_ends_well_only_after_a_whole_snapshot() -> None:
-    end = producer()
-    made = stream(end)
-    end.marker(made, 0, 9, MARKER)
-    with pytest.raises(LocalProtocolError, match="the end that was asked for"):
-        end.end_stream(made, EndReason.OK)
-    end.sent_changes(made, 60, 9)
-    end.end_stream(made, EndReason.OK)
-    with pytest.raises(LocalProtocolError, match="on a stream that is ended"):
-        end.end_stream(made, EndReason.OK)
-
-
-def test_a_stream_id_frames_every_message_of_its_stream() -> None:
-    end = producer(Negotiated(collections=True, xerror=True))
-    control(end, b"enable_noop", b"true")
-    control(end, b"enable_stream_id", b"true")
-    (event,) = end.receive_frame(stream_request(value=b'{"sid":71}'), 100.0)
-    assert isinstance(event, StreamRequested)
-    made = end.answer_stream(event, FACTS, LOG)
-    assert made is not None
-    end.data_to_send()
-    assert end.marker(made, 0, 9, MARKER).hex().startswith("0856030014000007" + "00000017" + "00000077")
-    assert say(end, "80520000000000070000000000000001" + "00" * 8)[12:16] == "008d"
-    other = "0852030000000007000000030000000100000000000000002200" + "48"
-    assert say(end, other)[12:16] == "008d"
-    assert say(end, other[:-2] + "47")[12:16] == "0000"
-
-
-# --------------------------------------------------------------------------- no-ops and error responses
 
 
 def test_noops_have_their_own_opaques_and_two_quiet_intervals_mean_the_peer_is_gone() -> None:
