@@ -18,7 +18,7 @@ from tests.node.storage.model import commit, frames, open_store
 
 HEADER = Struct(">BBHBBHIIQ")
 OPAQUE = 0xDEADBEEF
-FORMS = st.integers(0, 31)
+FORMS = st.integers(0, 63)
 
 
 def store_of(count: int) -> Store:
@@ -44,8 +44,13 @@ def expected(one: Document, expired: bool, form: int) -> bytes:
     value, datatype = one.value, one.datatype
     if form & (gather.NO_VALUE | gather.KEEP_DATATYPE):
         value, datatype = b"", (one.datatype & 1 if form & gather.KEEP_DATATYPE else 0)
+    numbers = one.seqno, one.rev_seqno
     if not one.deleted:
-        opcode, extras = 0x57, Struct(">QQIIIHB").pack(one.seqno, one.rev_seqno, one.flags, one.expiry, 0, 0, 0)
+        opcode, extras = 0x57, Struct(">QQIIIHB").pack(*numbers, one.flags, one.expiry, 0, 0, 0)
+        extras = extras[:30] if form & gather.UPR else extras
+    elif form & gather.UPR:
+        is_expiration = expired and form & gather.EXPIRY_OPCODE
+        opcode, extras = 0x59 if is_expiration else 0x58, Struct(">QQH").pack(*numbers, 0)
     elif expired and form & gather.EXPIRY_OPCODE:
         opcode, extras = 0x59, Struct(">QQI").pack(one.seqno, one.rev_seqno, one.delete_time)
     elif form & gather.DELETE_TIMES:

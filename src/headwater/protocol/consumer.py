@@ -227,7 +227,9 @@ class Consumer:
         is_upr = stream.dialect is Dialect.UPR
         if frame.status == Status.ROLLBACK or (is_upr and frame.status == Status.KEY_ENOENT):
             return self._rolled_back(stream, frame)
-        if frame.status == Status.EINVAL and not is_upr and self._live.dialect is not Dialect.DCP:
+        # A producer that took a control is none of UPR's; one that takes neither control nor request may be.
+        may_be_upr = self._live.dialect is not Dialect.DCP and not self._negotiation.accepted
+        if frame.status == Status.EINVAL and not is_upr and may_be_upr:
             self._live.dialect = Dialect.UPR
             stream.step(Step.ROLLED_BACK)
             return [PositionNeeded(stream)]
