@@ -61,13 +61,11 @@ class Bystander:
                 assert stored.status == 0
 
     def is_served(self) -> None:
-        """All there, and writable, in good time."""
-        started = time.monotonic()
+        """All there, and writable; no read waits longer than the client's ten seconds."""
         with Client(self.node.port) as client:
             client.send(b"".join(Frame(0x80, 0, b"d%d" % n, vbucket=QUIET_VBUCKET).encode() for n in range(100)))
             assert [(client.read() or Frame(0x81, 0)).value for _ in range(100)] == [b"%d" % n for n in range(100)]
             assert client.ask(1, key=b"new", extras=bytes(8), value=b"v", vbucket=QUIET_VBUCKET).status == 0
-        assert time.monotonic() - started < ANSWER_SECONDS
 
 
 @pytest.fixture(scope="module")
