@@ -111,7 +111,7 @@ def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, form: Any
         store8(out + _ONE, np.uint8(DELETION))
     store8(out + _FOUR, np.uint8(extras))
     store32(out + _EIGHT, np.uint32(extras + key + value))
-    if value == _ZERO:
+    if form & (NO_VALUE | KEEP_DATATYPE):
         datatype = U(load8(frame + U(5))) & _JSON if form & KEEP_DATATYPE else _ZERO
         store8(out + U(5), np.uint8(datatype))
     if kind == MUTATION:
