@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 
 import pytest
 
@@ -195,6 +196,20 @@ def test_output_is_pulled_until_there_is_none() -> None:
         session.to_pump = [b"1" * 100_000, b"2" * 100_000, b"3"]
         connection.wake()
         assert await read(peer, 200_001) == b"1" * 100_000 + b"2" * 100_000 + b"3"
+
+    run(story)
+
+
+def test_whoever_has_much_to_send_lets_the_others_have_their_turn() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        session.to_pump = [b"%d" % (number % 10) for number in range(3 * module.PUMPS_PER_TURN)]
+        connection.wake()
+        left = [len(session.to_pump)]
+        while session.to_pump:
+            await asyncio.sleep(0)
+            left.append(len(session.to_pump))
+        assert max(before - after for before, after in pairwise(left)) == module.PUMPS_PER_TURN
+        assert await read(peer, 3 * module.PUMPS_PER_TURN) == b"012345678901"
 
     run(story)
 

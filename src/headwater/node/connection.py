@@ -29,6 +29,8 @@ QUEUED_BYTES_MAX = 4 << 20
 QUEUED_BYTES_RESUME = 1 << 20
 SEND_BYTES = 256 << 10
 FINISH_SECONDS = 10.0
+PUMPS_PER_TURN = 4
+"""How often in a row a session may send while the socket takes it all: a turn of the event loop has its price."""
 
 T = TypeVar("T")
 
@@ -306,9 +308,12 @@ class Connection:
         self._woken = False
         if self.is_closed or self._finishing or not self._outbox.empty:
             return  # flush wakes again when the queue has drained
-        before = self._sends
-        self._safely(self.session.pump)
-        if self._sends != before:
+        for _ in range(PUMPS_PER_TURN):
+            before = self._sends
+            self._safely(self.session.pump)
+            if self._sends == before or not self.writable:
+                break
+        else:
             self.wake()
         self._arm()
 

@@ -160,7 +160,7 @@ class Producer:
         data = encode_marker(stream, start_seqno, end_seqno, flags)
         self._send(stream, Sent.MARKER, len(data))
         stream.snapshot_end_seqno = end_seqno
-        stream.unanswered_markers += bool(flags & SnapshotFlag.ACK) and stream.dialect is not Dialect.UPR
+        stream.unanswered_markers += bool(int(flags) & _ACK) and stream.dialect is not Dialect.UPR
         return data
 
     def set_state(self, stream: ProducerStream, state: State) -> None:
@@ -344,6 +344,7 @@ def encode_marker(stream: ProducerStream, start_seqno: int, end_seqno: int, flag
     ).encode()
 
 
+_ACK = int(SnapshotFlag.ACK)  # with plain numbers: a live change has a marker of its own
 _MARKER = Struct(HEADER.format + "QQI")
 
 CONSUMER_COMMANDS = frozenset(
