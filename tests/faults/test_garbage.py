@@ -39,13 +39,17 @@ def consumer() -> bytes:
     return dcp.Open(flags=OpenFlag(0), opaque=1, key=b"lying consumer").encode()
 
 
+def tap() -> bytes:
+    return Frame(0x80, Opcode.TAP_CONNECT, b"lying tap", bytes(4)).encode()
+
+
 def asked(vbucket: int, end: int) -> dcp.StreamRequest:
     return dcp.StreamRequest(
         vbucket=vbucket, opaque=3, start_seqno=0, end_seqno=end, snap_start_seqno=0, snap_end_seqno=0
     )
 
 
-KINDS = [plain, producer, consumer]
+KINDS = [plain, producer, consumer, tap]
 
 
 class Bystander:
@@ -203,7 +207,7 @@ def test_two_hundred_claims_of_30_mib_cost_what_really_arrives(node: testing.Nod
             liar = stack.enter_context(Client(node.port))
             opcode = (Opcode.SET, Opcode.DCP_MUTATION, Opcode.HELLO, 0xFF)[number % 4]
             claim = HEADER.pack(0x80, opcode, 3, 31 if opcode == Opcode.DCP_MUTATION else 8, 0, 1, 30 << 20, 0, 0)
-            liar.send(KINDS[number % 3]() + claim + b"x" * 50)
+            liar.send(KINDS[number % 4]() + claim + b"x" * 50)
         bystander.is_served()
         assert resident(node) - before < RSS_SLACK_BYTES
 
@@ -213,7 +217,7 @@ def test_frames_that_break_off_after_megabytes_leave_nothing_behind(node: testin
     claim = HEADER.pack(0x80, Opcode.SET, 3, 8, 0, 0, 30 << 20, 0, 0)
     for number in range(32):
         with socket.create_connection(("127.0.0.1", node.port), ANSWER_SECONDS) as sock:
-            sock.sendall(KINDS[number % 3]() + claim + bytes(16 << 20))
+            sock.sendall(KINDS[number % 4]() + claim + bytes(16 << 20))
     bystander.is_served()
     assert resident(node) - before < RSS_SLACK_BYTES
 
@@ -274,7 +278,7 @@ def test_five_hundred_connections_opened_and_dropped_leave_nothing_behind(
         with socket.create_connection(("127.0.0.1", node.port), ANSWER_SECONDS) as sock:
             if number % 3 == 0:  # closed with a reset
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            talked = KINDS[number % 3]() + asked(1, 1 << 62).encode()
+            talked = KINDS[number % 4]() + asked(1, 1 << 62).encode()
             sock.sendall(talked[: random.randrange(len(talked) + 1)])
     deadline = time.monotonic() + ANSWER_SECONDS
     while descriptors(node) > before + 2 and time.monotonic() < deadline:
