@@ -4,7 +4,7 @@ import pytest
 
 from headwater.errors import BadMessage
 from headwater.protocol.consumer_changes import CAS_ALL_ONES, Change, check_change, read_change, read_marker
-from headwater.wire import dcp, snappy, xattr
+from headwater.wire import snappy, xattr
 from headwater.wire.datatype import Datatype
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -13,18 +13,7 @@ SYSTEM, USER = {"_sync": b'{"rev":1}'}, {"tag": b'"x"'}
 
 
 def deletion(value: bytes = b"", datatype: int = 0) -> Frame:
-    numbers = {"by_seqno": 6, "rev_seqno": 2, "delete_time": 1_700_000_000}
-    message = dcp.DeletionV2(
-        vbucket=0,
-        by_seqno=6,
-        rev_seqno=2,
-        delete_time=1_700_000_000,
-        key=b"k",
-        value=value,
-        datatype=datatype,
-        **fields,
-    )
-    return message.frame()
+    return Frame(0x80, Opcode.DCP_DELETION, b"k", bytes(21), value, datatype)
 
 
 @pytest.mark.parametrize(
