@@ -1,25 +1,120 @@
 """Expired documents that nobody asks for."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from struct import pack
 
-from headwater.node.pager import Pager
+import pytest
+
+from headwater.node.pager import SLICE, Pager
 from tests.node.support import Desk, Talk
+
+
+class Loop:
+    """An event loop's timers, which run when told to."""
+
+    def __init__(self) -> None:
+        self.due: list[tuple[float, Timer]] = []
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(callback)
+        self.due.append((delay, timer))
+        return timer
+
+    def pass_time(self) -> float:
+        """Run the one timer; returns after how many seconds it would have run."""
+        ((delay, timer),) = self.due
+        self.due.clear()
+        timer.callback()
+        return delay
+
+
+class Timer:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback, self.cancelled = callback, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def pager(counter: Desk, loop: Loop | None = None, interval_seconds: int = 0) -> Pager:
+    return Pager(counter.bucket, loop, interval_seconds=interval_seconds)  # type: ignore[arg-type]
+
+
+def store(talk: Talk, count: int, expiry: int) -> None:
+    for number in range(count):
+        assert talk.one(1, key=b"k%d" % number, extras=pack(">II", 0, expiry)).status == 0
 
 
 def test_what_has_expired_becomes_an_expiration_and_nothing_else(talk: Talk, counter: Desk) -> None:
     for number in range(30):
         talk.one(1, key=b"k%d" % number, extras=pack(">II", 0, 10 + number % 3 * 100), vbucket=number % 2)
-    pager = Pager(counter.bucket, None, interval_seconds=0)  # type: ignore[arg-type]
-    assert pager.page() == 0
+    made = pager(counter)
+    assert made.page() == 0
     counter.clock.seconds += 50
-    assert pager.page() == 10 and pager.page() == 0
+    assert made.page() == 10 and made.page() == 0
     assert counter.store.items(0) + counter.store.items(1) == 20
     counter.clock.seconds += 100
-    assert pager.page(limit=4) == 4 and pager.page() == 6
+    assert made.page(limit=4) == 4 and made.page() == 6
+
+
+def test_an_expiration_keeps_the_time_at_which_the_document_ran_out(talk: Talk, counter: Desk) -> None:
+    store(talk, 1, 10)
+    ran_out = counter.clock.seconds + 10
+    counter.clock.seconds += 50
+    assert pager(counter).page() == 1
+    found = counter.store.document(0, b"k0")
+    assert found is not None
+    assert (found.deleted, found.delete_time, found.seqno, found.rev_seqno) == (True, ran_out, 2, 2)
+    assert counter.bucket.counters["expired"] == 1 and counter.committer.dirty
+
+
+@pytest.mark.parametrize(("moment", "expired"), [(9, 0), (10, 1)])
+def test_a_document_expires_in_the_second_it_names(talk: Talk, counter: Desk, moment: int, expired: int) -> None:
+    store(talk, 1, 10)
+    counter.clock.seconds += moment
+    assert pager(counter).page() == expired
 
 
 def test_replicas_expire_nothing_by_themselves(talk: Talk, counter: Desk) -> None:
     talk.one(1, key=b"k", extras=pack(">II", 0, 10))
     talk.one(0x3D, extras=b"\2")
     counter.clock.seconds += 50
-    assert Pager(counter.bucket, None, interval_seconds=0).page() == 0  # type: ignore[arg-type]
+    assert pager(counter).page() == 0
+
+
+def test_it_looks_once_in_every_interval(talk: Talk, counter: Desk) -> None:
+    loop = Loop()
+    store(talk, 2, 10)
+    pager(counter, loop, 60).start()
+    counter.clock.seconds += 60
+    assert loop.pass_time() == 60 and counter.store.items(0) == 0
+    assert loop.pass_time() == 60
+
+
+def test_more_than_a_slice_is_gone_on_with_at_once_but_after_the_others(talk: Talk, counter: Desk) -> None:
+    loop = Loop()
+    store(talk, SLICE + 1, 10)
+    pager(counter, loop, 60).start()
+    counter.clock.seconds += 60
+    assert loop.pass_time() == 60 and counter.store.items(0) == 1
+    assert loop.pass_time() == 0 and counter.store.items(0) == 0
+    assert loop.pass_time() == 60
+
+
+def test_an_interval_of_nothing_means_never(counter: Desk) -> None:
+    loop = Loop()
+    made = pager(counter, loop)
+    made.start()
+    made.stop()
+    assert loop.due == []
+
+
+def test_who_was_stopped_looks_no_more(counter: Desk) -> None:
+    loop = Loop()
+    made = pager(counter, loop, 60)
+    made.start()
+    made.stop()
+    made.stop()
+    assert [timer.cancelled for _, timer in loop.due] == [True]
