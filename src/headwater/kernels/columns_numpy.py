@@ -224,7 +224,7 @@ def _advance(frames: Frames, layout: _Layout, streams: _Streams, cut: int, table
             row = table[frames.vbucket[index]]
             last, start, end = streams.last[index], streams.marker_start[index], streams.marker_end[index]
             held_start, held_end = row[tracker.HELD_START], row[tracker.HELD_END]
-            inside = held_start < last < held_end
+            inside = layout.numbered[index] and held_start < last < held_end
             row[tracker.HELD_START] = min(held_start if inside else last, start)
             row[tracker.HELD_END] = max(held_end if inside else last, end)
             row[[tracker.STATE, tracker.START, tracker.END]] = StreamState.IN_SNAPSHOT, start, end

@@ -177,6 +177,8 @@ def follow_marker(row: Any, opaque: Any, word: Any, body: Any, extras_at: Any, c
     if code == 0 and checked:
         code = judge_marker(row, opaque, start, end)
     if code == TAKEN:
+        if extras == U(0):  # the boundary of UPR: what came before it is whole
+            put(row, HELD_END, get(row, LAST))
         enter_snapshot(row, start, end)
     return code
 

@@ -23,9 +23,10 @@ from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
 from headwater.protocol.events import Advanced, Diverged, Ended, Event, Marked, Opened, Refused
 from headwater.protocol.position import ENDLESS, Position, place
-from headwater.protocol.stream import Phase, Stream, complaint, named, read_failover_log, read_rollback
+from headwater.protocol.stream import Phase, Stream, complaint, named, read_failover_log, read_rollback, stream_request
 from headwater.protocol.window import ConsumerWindow
 from headwater.wire import dcp
+from headwater.wire.dialect import Dialect
 from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -72,6 +73,7 @@ class Drain:
         self._asked: dict[int, Stream] = {}  # by opaque, in the order of asking
         self._acks: dict[int, tuple[int, int]] = {}  # vbucket: (end of snapshot, opaque) of markers to answer
         self._opaque = 0
+        self._dialect = Dialect.AUTO
         self._outgoing: list[bytes] = []
 
     # ------------------------------------------------------------------ what the caller asks for
@@ -88,17 +90,8 @@ class Drain:
         stream.opaque, stream.asked_at, asked = self._opaque, now, stream.asked
         self.streams[stream.vbucket] = self._asked[stream.opaque] = stream
         self.table.open(stream.vbucket, stream.opaque, asked.seqno, asked.snapshot_start, asked.snapshot_end)
-        request = dcp.StreamRequest(
-            vbucket=stream.vbucket,
-            opaque=stream.opaque,
-            start_seqno=asked.seqno,
-            # A start beyond the end is ERANGE before histories are compared (dcp.md 2.4, step 7).
-            end_seqno=max(stream.end_seqno, asked.seqno),
-            vb_uuid=vb_uuid,
-            snap_start_seqno=asked.snapshot_start,
-            snap_end_seqno=asked.snapshot_end,
-        )
-        self._outgoing.append(request.encode())
+        stream.dialect = Dialect.UPR if self._dialect is Dialect.UPR else Dialect.DCP
+        self._outgoing.append(stream_request(stream, vb_uuid))
 
     def position(self, vbucket: int) -> Position:
         """Where a stream stands, rows in the arena included."""
@@ -199,16 +192,31 @@ class Drain:
         if frame.status == Status.SUCCESS:
             stream.failover_log = read_failover_log(frame)
             stream.phase = Phase.OPEN
+            self._dialect = stream.dialect
             self.events.append((row, Opened(stream.vbucket)))
             return
         self._expect_nothing_yet(stream)
         self.table.close(stream.vbucket)
+        if frame.status == Status.EINVAL and self._dialect is not Dialect.DCP and stream.dialect is Dialect.DCP:
+            self._ask_in_upr(stream, row, now)
+            return
         # UPR producers say KEY_ENOENT for an unknown history: the same as a rollback to 0 (dcp.md 14, erratum U4).
         if frame.status in (Status.ROLLBACK, Status.KEY_ENOENT):
             self._rolled_back(stream, frame, row, now)
         else:
             stream.phase = Phase.ENDED
             self.events.append((row, Refused(stream.vbucket, frame.status, frame.value)))
+
+    def _ask_in_upr(self, stream: Stream, row: int, now: float) -> None:
+        """A producer that does not understand may be one of UPR; there one goes on from whole snapshots only (dcp.md
+        14), so what is held of another has to be given up first."""
+        self._dialect, asked = Dialect.UPR, stream.asked
+        if asked.complete:
+            self._ask(stream, asked.vb_uuid, now)
+            return
+        stream.phase = Phase.ENDED
+        told = "UPR goes on from the end of a snapshot only"
+        self.events.append((row, Diverged(stream.vbucket, asked.seqno, asked.snapshot_start, told)))
 
     def _rolled_back(self, stream: Stream, frame: Frame, row: int, now: float) -> None:
         """dcp.md 9: "if seqno is 0 and the consumer's newest entry's seqno equals the start it asked with: drop that
@@ -245,6 +253,8 @@ class Drain:
         if stream is None or stream.opaque != frame.opaque or stream.phase is not Phase.OPEN:
             return
         stream.phase = Phase.ENDED
+        if stream.dialect is Dialect.UPR and reason == dcp.EndReason.OK:  # a boundary like a marker (dcp.md 14)
+            self.table.rows[stream.vbucket, HELD_START : HELD_END + 1] = self.table.rows[stream.vbucket, LAST]
         self.events.append((row, Ended(stream.vbucket, reason)))
 
     def _advance(self, frame: Frame, row: int, now: float) -> None:

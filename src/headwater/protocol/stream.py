@@ -8,7 +8,9 @@ from enum import Enum
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.columns import Stop, StreamTable
 from headwater.protocol.position import FailoverLog, Position
-from headwater.wire import dcp
+from headwater.protocol.upr import begins_at
+from headwater.wire import dcp, upr
+from headwater.wire.dialect import Dialect
 from headwater.wire.header import HEADER, HEADER_BYTES, Frame
 from headwater.wire.opcodes import name_of
 from headwater.wire.status import Status
@@ -33,6 +35,7 @@ class Stream:
         asked: the position the request was made from.
         histories: uuids still to be tried if the producer does not know the first (dcp.md 9).
         failover_log: as of the last answer, or of the position.
+        dialect: that of the last request, DCP or UPR.
     """
 
     vbucket: int
@@ -43,6 +46,32 @@ class Stream:
     failover_log: FailoverLog
     asked_at: float
     phase: Phase = Phase.ASKED
+    dialect: Dialect = Dialect.DCP
+
+
+def stream_request(stream: Stream, vb_uuid: int) -> bytes:
+    """The request for what comes after the position asked from, up to the end wanted."""
+    asked = stream.asked
+    # A start beyond the end is ERANGE before histories are compared (dcp.md 2.4, step 7).
+    end = max(stream.end_seqno, asked.seqno)
+    if stream.dialect is Dialect.UPR:
+        return upr.StreamRequest(
+            vbucket=stream.vbucket,
+            opaque=stream.opaque,
+            start_seqno=asked.seqno,
+            end_seqno=end,
+            vb_uuid=vb_uuid,
+            high_seqno=begins_at(asked, vb_uuid),
+        ).encode()
+    return dcp.StreamRequest(
+        vbucket=stream.vbucket,
+        opaque=stream.opaque,
+        start_seqno=asked.seqno,
+        end_seqno=end,
+        vb_uuid=vb_uuid,
+        snap_start_seqno=asked.snapshot_start,
+        snap_end_seqno=asked.snapshot_end,
+    ).encode()
 
 
 def read_failover_log(frame: Frame) -> FailoverLog:
