@@ -1,10 +1,25 @@
-"""When compaction is worth it."""
+"""When compaction is worth it, which tombstones may go, and that a run is whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headwater.node.compactor import DEAD_BYTES_MIN, is_worthwhile
+from headwater.errors import StorageError
+from headwater.node.bucket import Bucket
+from headwater.node.committer import Committer
+from headwater.node.compactor import DEAD_BYTES_MIN, LOOK_SECONDS, Compactor, is_worthwhile
+from headwater.node.config import NodeConfig
+from headwater.node.storage.compaction import HISTORY_ROWS
+from headwater.node.storage.store import Store
+from headwater.testing.faults import FaultyDisk
+from tests.node.support import NOON, Clock
 
 MIB = 1 << 20
+DAY = 86_400
 
 
 @pytest.mark.parametrize(
@@ -22,3 +37,199 @@ def test_more_than_half_dead_and_enough_more_than_the_last_run_left(
     log: int, live: int, left: int, worth: bool
 ) -> None:
     assert is_worthwhile(log, live, left) is worth
+
+
+class Reader:
+    """A stream that has sent all up to a seqno."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def advanced(self) -> None:
+        """What is durable does not concern it."""
+
+
+class Desk:
+    """A bucket of two vbuckets with a real store and committer on a disk in memory."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyDisk()
+        self.store = Store.open("/data", vbuckets=2, disk=self.disk, segment_bytes=MIB, arena_bytes=MIB)
+        self.loop = asyncio.get_running_loop()
+        self.committer = Committer(self.store, self.loop)
+        self.bucket = Bucket("default", self.store, self.committer, clock=Clock())
+        self.bucket.recover(NodeConfig(vbuckets=2))
+        self.compactor = Compactor(self.bucket, self.loop, purge_age_seconds=3 * DAY)
+
+    def deleted(self, *keys: str, age_days: int, vb: int = 0) -> None:
+        """Documents that were written and then deleted: two seqnos each."""
+        for key in keys:
+            self.store.stage_mutation(vb, key.encode(), b"v" * 100, cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
+            time = NOON - age_days * DAY
+            self.store.stage_deletion(vb, key.encode(), cas=2, rev_seqno=2, delete_time=time, datatype=0)
+        self.committer.wrote()
+
+    def write(self, count: int = 1) -> None:
+        """Documents behind the tombstones."""
+        for number in range(count):
+            self.store.stage_mutation(0, b"d%d" % number, b"d", cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
+        self.committer.wrote()
+
+    def tombstones(self, vb: int = 0) -> str:
+        return "".join(key for key in "abc" if self.store.document(vb, key.encode()) is not None)
+
+    async def purge(self, *, before_seconds: int = 0, before_seqno: int = 0, everything: bool = False) -> None:
+        await self.compactor.purge(0, before_seconds=before_seconds, before_seqno=before_seqno, everything=everything)
+
+
+def run(story: Callable[[Desk], Awaitable[None]]) -> None:
+    async def main() -> None:
+        desk = Desk()
+        try:
+            await story(desk)
+        finally:
+            await desk.compactor.stop()
+            desk.committer.close()
+            desk.store.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_everything_means_tombstones_of_any_age_and_the_purge_seqno_tells() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", "b", age_days=0)
+        desk.write()
+        await desk.purge(everything=True)
+        assert desk.tombstones() == ""
+        assert (desk.store.purge_seqno(0), desk.store.high_seqno(0), desk.compactor.runs) == (4, 5, 1)
+
+    run(story)
+
+
+def test_the_newest_change_of_a_vbucket_stays_because_it_has_the_high_seqno() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", "b", age_days=9)
+        await desk.purge(everything=True)
+        assert desk.tombstones() == "b"
+        assert (desk.store.purge_seqno(0), desk.store.high_seqno(0)) == (2, 4)
+
+    run(story)
+
+
+def test_only_tombstones_from_before_the_time_go() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", age_days=9)
+        desk.deleted("b", age_days=1)
+        await desk.purge(before_seconds=NOON - 5 * DAY)
+        assert desk.tombstones() == "b" and desk.store.purge_seqno(0) == 2
+
+    run(story)
+
+
+def test_only_tombstones_up_to_the_seqno_go() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", "b", "c", age_days=9)
+        await desk.purge(before_seqno=4)
+        assert desk.tombstones() == "c" and desk.store.purge_seqno(0) == 4
+
+    run(story)
+
+
+def test_no_tombstone_goes_that_a_stream_has_yet_to_send() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", "b", "c", age_days=9)
+        desk.write()
+        desk.bucket.vbuckets[0].readers |= {Reader(2), Reader(5)}
+        await desk.purge(everything=True)
+        assert desk.tombstones() == "bc" and desk.store.purge_seqno(0) == 2
+        desk.bucket.vbuckets[0].readers.clear()
+
+    run(story)
+
+
+def test_the_other_vbuckets_keep_their_tombstones() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", age_days=9)
+        desk.deleted("b", "c", age_days=9, vb=1)
+        desk.write()
+        await desk.purge(everything=True)
+        assert (desk.tombstones(0), desk.tombstones(1)) == ("", "bc")
+
+    run(story)
+
+
+def test_a_run_by_itself_purges_by_age() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", age_days=4)
+        desk.deleted("b", age_days=2)
+        desk.write(HISTORY_ROWS)
+        await desk.compactor._automatic()
+        assert desk.tombstones() == "b" and desk.compactor.runs == 1
+
+    run(story)
+
+
+def test_documents_survive_a_run_and_are_found_again_after_a_restart() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", age_days=9)
+        desk.store.stage_mutation(0, b"b", b"kept", cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
+        desk.committer.wrote()
+        await desk.purge(everything=True)
+        desk.store.close()
+        desk.store = Store.open("/data", vbuckets=2, disk=desk.disk, segment_bytes=MIB, arena_bytes=MIB)
+        found = desk.store.document(0, b"b")
+        assert found is not None and bytes(found.value) == b"kept"
+        assert desk.tombstones() == "b" and desk.store.purge_seqno(0) == 2
+
+    run(story)
+
+
+def test_two_runs_at_the_same_time_go_one_after_the_other() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", "b", age_days=9)
+        desk.write()
+        await asyncio.gather(desk.purge(before_seqno=2), desk.purge(before_seqno=4))
+        assert desk.tombstones() == "" and desk.compactor.runs == 2
+
+    run(story)
+
+
+@pytest.mark.parametrize("turn", range(1, 6))
+def test_a_disk_that_fails_leaves_all_as_it_was_and_the_next_run_succeeds(turn: int) -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", age_days=0)
+        desk.store.stage_mutation(0, b"b", b"kept", cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
+        desk.committer.wrote()
+        await desk.committer.drain()
+        desk.disk.fail(turn, errno.EIO)
+        try:
+            await desk.purge(everything=True)
+        except (StorageError, OSError):
+            assert desk.compactor.runs == 0
+        desk.disk.heal()
+        await desk.purge(everything=True)
+        found = desk.store.document(0, b"b")
+        assert found is not None and bytes(found.value) == b"kept" and desk.store.document(0, b"a") is None
+
+    run(story)
+
+
+def test_stopping_waits_for_a_run_that_was_just_begun() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", age_days=9)
+        desk.compactor._task = desk.loop.create_task(desk.compactor._automatic())
+        await desk.compactor.stop()
+        assert desk.compactor.runs == 1 and desk.compactor._task is None
+
+    run(story)
+
+
+def test_who_was_stopped_looks_no_more() -> None:
+    async def story(desk: Desk) -> None:
+        desk.compactor.start()
+        timer = desk.compactor._timer
+        assert timer is not None and timer.when() <= desk.loop.time() + LOOK_SECONDS
+        await desk.compactor.stop()
+        assert timer.cancelled()
+
+    run(story)

@@ -55,6 +55,8 @@ class Compactor:
         """Look no more; wait for a run that is under way."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._task is not None:  # it may not have come to the lock yet
+            await self._task
         async with self._one:
             return
 
