@@ -1,0 +1,68 @@
+"""How a command fails: one line and a status, whatever happened; and a bug keeps its traceback."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from headwater.cli.failures import CommandError, Commands, InputError
+from headwater.cli.stopping import Stopped
+from headwater.errors import ConnectionLost, OptionError
+
+
+def ending(work: Callable[[], object]) -> tuple[int, str]:
+    """Status and stderr of a command that does this."""
+    app = typer.Typer(cls=Commands)
+
+    @app.callback()
+    def main() -> None:
+        """Without it, typer takes the only command for the application."""
+
+    @app.command()
+    def command() -> None:
+        work()
+
+    result = CliRunner().invoke(app, ["command"])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stderr
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    def work() -> None:
+        raise error
+
+    return work
+
+
+def test_what_went_well_says_nothing() -> None:
+    assert ending(lambda: None) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (ConnectionLost("a:1", "gone"), 1, "headwater: a:1: gone\n"),
+        (CommandError("3 rows expected,\n  2 found"), 1, "headwater: 3 rows expected, 2 found\n"),
+        (InputError(Path("x.csv"), "line 3", "no key"), 1, "headwater: x.csv, line 3: no key\n"),
+        (FileNotFoundError(2, "No such file or directory", "x"), 1, "headwater: x: No such file or directory\n"),
+        (OSError("odd"), 1, "headwater: odd\n"),
+        (typer.Abort(), 130, "headwater: stopped\n"),
+        (Stopped(2), 130, "headwater: stopped by SIGINT\n"),
+        (Stopped(15), 143, "headwater: stopped by SIGTERM\n"),
+    ],
+)
+def test_each_kind_of_failure_is_one_line_and_its_status(error: BaseException, status: int, line: str) -> None:
+    assert ending(raising(error)) == (status, line)
+
+
+def test_a_wrong_option_that_is_noticed_late_is_still_a_wrong_option() -> None:
+    status, line = ending(raising(OptionError("vbuckets", 0, "1 to 65536")))
+    assert status == 2 and line.startswith("headwater: ") and "1 to 65536" in line and line.count("\n") == 1
+
+
+def test_a_bug_of_ours_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        ending(lambda: 1 // 0)

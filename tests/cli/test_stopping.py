@@ -1,0 +1,61 @@
+"""Ctrl-C and SIGTERM as one exception."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from headwater.cli.stopping import Stopped, asked, listen, until_stopped
+
+BOTH = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """The handlers are put back, whatever a test did to them."""
+    before = {number: signal.getsignal(number) for number in BOTH}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", BOTH)
+def test_a_signal_is_an_exception_that_names_it(number: signal.Signals) -> None:
+    listen()
+    with pytest.raises(Stopped, match=f"stopped by {number.name}") as caught:
+        os.kill(os.getpid(), number)
+    assert caught.value.signal == number
+
+
+def test_code_that_goes_on_after_errors_does_not_go_on_after_a_stop() -> None:
+    assert not issubclass(Stopped, Exception)
+
+
+@pytest.mark.parametrize("stop", [Stopped(2), KeyboardInterrupt()])
+def test_what_runs_until_it_is_stopped_ends_well(stop: BaseException) -> None:
+    with until_stopped():
+        raise stop
+
+
+def test_other_errors_pass_through() -> None:
+    with pytest.raises(ValueError, match="other"), until_stopped():
+        raise ValueError("other")
+
+
+@pytest.mark.parametrize("number", BOTH)
+def test_work_that_must_not_be_torn_asks_whether_to_end(number: signal.Signals) -> None:
+    with asked() as stop:
+        assert not stop()
+        os.kill(os.getpid(), number)
+        assert stop()
+
+
+def test_asking_takes_the_handlers_back_and_the_end_returns_them() -> None:
+    before = [signal.getsignal(number) for number in BOTH]
+    with asked() as stop:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        assert not stop()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop()
+    assert [signal.getsignal(number) for number in BOTH] == before
