@@ -5,8 +5,8 @@
     after = disk.crash(random)           the disk a restarted process finds
 
 What was not synced is at the mercy of a crash: of every write any 512-byte pieces may have reached the disk, of the
-changes to the folder's names any number, in order. A sync that failed loses what it should have saved, and a later one that
-succeeds does not bring it back (so does Linux).
+changes to the folder's names any number, in order. A sync that failed loses what it should have saved, and a later one
+that succeeds does not bring it back (so does Linux).
 """
 
 from __future__ import annotations

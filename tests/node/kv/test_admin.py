@@ -64,5 +64,10 @@ OF_TAP = (Opcode.DEREGISTER_TAP_CLIENT, Opcode.CHANGE_VB_FILTER)
 def test_unknown_opcodes_and_known_ones_that_are_not_served(talk: Talk) -> None:
     for opcode in (0xEE, 0x6A, 0xFF):
         assert talk.one(opcode).status == 0x81
-    for opcode in [*sorted(RETIRED - {FLUSH, FLUSHQ, *OF_TAP}), Opcode.GET_LOCKED, Opcode.SUBDOC_GET, Opcode.RANGE_SCAN_CREATE]:
+    for opcode in [
+        *sorted(RETIRED - {FLUSH, FLUSHQ, *OF_TAP}),
+        Opcode.GET_LOCKED,
+        Opcode.SUBDOC_GET,
+        Opcode.RANGE_SCAN_CREATE,
+    ]:
         assert talk.one(int(opcode)).status == 0x83
