@@ -1,0 +1,76 @@
+"""What a drain's connection asks for when it opens, and how long its node may be silent."""
+
+import pytest
+
+from headwater.client.options import DrainOptions
+from headwater.client.worker import AGAIN, SERVER_IDLE_SECONDS, Task, opening, silence_seconds
+from headwater.errors import ConnectionLost
+from headwater.transport.waiting import Ready, Resolve
+from headwater.wire.dcp import OpenFlag
+
+
+def test_the_controls_are_asked_in_their_order():
+    made = opening(DrainOptions(name="n", window_bytes=1000, noop_interval_seconds=0.5))
+    assert (made.name, made.optional) == (
+        "n",
+        (
+            ("enable_noop", "true"),
+            ("set_noop_interval", "0.5"),
+            ("connection_buffer_size", "1000"),
+            ("enable_expiry_opcode", "true"),
+        ),
+    )
+
+
+def test_without_a_window_none_is_asked_for():
+    assert "connection_buffer_size" not in dict(opening(DrainOptions(window_bytes=0)).optional)
+
+
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        ({}, OpenFlag.PRODUCER),
+        ({"xattrs": True}, OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS),
+        ({"no_value": True}, OpenFlag.PRODUCER | OpenFlag.NO_VALUE),
+    ],
+)
+def test_options_become_flags(options: dict[str, bool], flags: OpenFlag):
+    assert opening(DrainOptions(**options)).flags == flags
+
+
+@pytest.mark.parametrize(
+    ("accepted", "seconds"),
+    [
+        ({"enable_noop", "set_noop_interval"}, 40.0),
+        ({"enable_noop"}, SERVER_IDLE_SECONDS),
+        ({"set_noop_interval"}, None),
+        (set(), None),
+    ],
+)
+def test_a_node_may_be_silent_for_two_of_the_intervals_it_agreed_to(accepted: set[str], seconds: float | None):
+    assert silence_seconds(frozenset(accepted), 20.0) == seconds
+
+
+def test_a_task_runs_until_it_waits_and_says_whether_it_wants_to_go_on():
+    waits = Ready((), 7.0)
+
+    def work():
+        yield AGAIN
+        found = yield Resolve("host", 1)
+        assert found == ["address"]
+        yield waits
+        raise ConnectionLost("host:1", "gone")
+
+    def stepped():
+        """What a step asks of the driver, and what it returns."""
+        try:
+            asked = next(steps := task.step())
+            steps.send({Resolve("host", 1): ["address"]}[asked])
+        except StopIteration as stop:
+            return stop.value
+
+    task = Task(work())
+    assert stepped() is True and task.wait is AGAIN
+    assert stepped() is False and task.wait is waits
+    with pytest.raises(ConnectionLost, match="host:1: gone"):
+        stepped()
