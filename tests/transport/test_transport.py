@@ -1,17 +1,16 @@
-"""Channels, the inbox, and the two ways to wait: one suite over both."""
+"""The two ways to wait: one suite over both."""
 
 import asyncio
-import itertools
 import socket
 import time
 
 import pytest
 
-from headwater.errors import ConnectionLost, LocalProtocolError
+from headwater.errors import ConnectionLost
 from headwater.transport import blocking
 from headwater.transport.aio import Waiters
 from headwater.transport.channel import Channel
-from headwater.transport.inbox import FRAME_BYTES_MAX, Inbox
+from headwater.transport.inbox import Inbox
 from headwater.transport.waiting import Ready, Resolve, Signal
 
 
@@ -202,42 +201,3 @@ def test_closing_a_channel_wakes_the_task_that_waits_for_it(pair):
         return await asyncio.wait_for(task, 5)
 
     assert asyncio.run(main()) == "woken"
-
-
-# --------------------------------------------------------------------------- inbox
-
-
-def test_a_frame_larger_than_the_inbox_makes_it_grow_as_bytes_arrive(pair):
-    channel, accepted = pair
-    inbox, data = Inbox(64), bytes(range(250)) * 4
-    accepted.sendall(data)
-    sizes = []
-    while len(inbox.unread) < len(data):
-        inbox.fill(channel, len(data))
-        sizes.append(len(inbox._buffer))
-    assert bytes(inbox.unread) == data
-    assert all(later <= 2 * earlier for earlier, later in itertools.pairwise(sizes))
-
-
-def test_what_a_peer_announces_is_not_allocated(pair):
-    channel, accepted = pair
-    inbox = Inbox(64)
-    accepted.sendall(b"x" * 10)
-    inbox.fill(channel, FRAME_BYTES_MAX)
-    assert len(inbox._buffer) == 64
-
-
-def test_what_was_consumed_makes_room(pair):
-    channel, accepted = pair
-    inbox, got = Inbox(16), b""
-    for part in (b"0123456789", b"abcdefghij", b"ABCDEFGHIJ"):
-        accepted.sendall(part)
-        inbox.fill(channel)
-        got += bytes(inbox.unread[:-2])
-        inbox.consume(len(inbox.unread) - 2)
-    assert got + bytes(inbox.unread) == b"0123456789abcdefghijABCDEFGHIJ" and len(inbox._buffer) == 16
-
-
-def test_more_than_was_received_can_not_be_consumed():
-    with pytest.raises(LocalProtocolError):
-        Inbox(16).consume(1)
