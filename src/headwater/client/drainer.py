@@ -41,6 +41,8 @@ from headwater.wire.status import Status
 
 LINGER_BYTES_MIN = 32 * 1024
 LINGER_SECONDS = 0.001
+SPELL_SECONDS = 0.002
+"""A batch fills in less in a bulk transfer; where it does not, its rows have waited long enough."""
 FINAL = frozenset({EndReason.OK, EndReason.FILTER_EMPTY})
 
 
@@ -109,9 +111,9 @@ class Drainer:
         for worker in self._workers.values():
             worker.processed(now)
         while not self._over:
-            yield from self._run_workers()
+            more = yield from self._run_workers()
             if self.arena.rows or self._events:
-                if not self._worth_waiting():
+                if more or not self._worth_waiting():
                     return self._hand_out()
             elif self._failure is not None or all(goal.done for goal in self.goals.values()):
                 self.close()
@@ -145,13 +147,18 @@ class Drainer:
                 if goal.trouble_since is not None:
                     goal.trouble_since += seconds
 
-    def _run_workers(self) -> Steps[None]:
-        """Run every worker until it waits or the arena is full, and find homes for the homeless."""
-        busy = True
-        while busy and self._failure is None:
+    def _run_workers(self) -> Steps[bool]:
+        """Run every worker until it waits or the arena is full, and find homes for the homeless.
+
+        Not for long, once there is something to hand out: changes may keep coming as fast as they are read. True when
+        that is why it returned.
+        """
+        busy, until = True, self.clock() + SPELL_SECONDS
+        while busy and self._failure is None and (not self.arena.rows or self.clock() < until):
             busy = (yield from self._run_steward()) if self._homeless else False
             for address, worker in list(self._workers.items()):
                 busy |= yield from self._run(address, worker)
+        return busy
 
     def _run_steward(self) -> Steps[bool]:
         try:

@@ -1,0 +1,76 @@
+"""How long a drain gathers: changes that keep coming as fast as they are read must not keep those that are there."""
+
+from typing import Any, cast
+
+from headwater.client.drainer import LINGER_SECONDS, SPELL_SECONDS, Drainer
+from headwater.client.options import DrainOptions
+from headwater.client.routing import Address
+from headwater.client.worker import AGAIN, Task
+from headwater.kernels.columns import StreamTable
+from headwater.protocol.position import Position
+from headwater.testing.clock import FakeClock
+from headwater.transport import blocking
+from headwater.wire import dcp
+
+STEP_SECONDS = 0.0003
+CHANGE = dcp.Mutation(key=b"k", by_seqno=1, rev_seqno=1).encode()
+
+
+class NoCluster:
+    """As much of a cluster as a drain needs that is connected already."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+
+    def close(self) -> None:
+        pass
+
+
+class Source(Task):
+    """A worker whose every step brings one change, as often as it is asked."""
+
+    idle, drain, vbuckets, todo = False, None, (), ()
+
+    def __init__(self, drainer: Drainer, clock: FakeClock, changes: int) -> None:
+        self.wait = AGAIN
+        self.left = changes
+        self._drainer, self._clock = drainer, clock
+        self._streams = StreamTable(checked=False)
+
+    def step(self):
+        self._clock.advance(STEP_SECONDS)
+        if self.left:
+            self.left -= 1
+            self._drainer.arena.decode(CHANGE, self._streams)
+        return bool(self.left)
+        yield
+
+    def take_events(self):
+        return ()
+
+    def processed(self, now: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def drain_of(changes: int) -> tuple[Drainer, FakeClock]:
+    clock = FakeClock()
+    drainer = Drainer(cast(Any, NoCluster(clock)), {0: Position(0)}, {}, DrainOptions())
+    drainer._homeless.clear()
+    drainer._workers[Address("127.0.0.1", 1)] = cast(Any, Source(drainer, clock, changes))
+    return drainer, clock
+
+
+def test_changes_that_never_pause_are_handed_out_all_the_same():
+    drainer, clock = drain_of(changes=1_000_000)
+    begun = clock()
+    for _ in range(3):
+        assert blocking.run(drainer.advance(), clock).records.num_rows
+    assert clock() - begun <= 3 * (SPELL_SECONDS + LINGER_SECONDS + STEP_SECONDS)
+
+
+def test_what_comes_within_a_moment_is_one_batch():
+    drainer, clock = drain_of(changes=4)
+    assert blocking.run(drainer.advance(), clock).records.num_rows == 4
