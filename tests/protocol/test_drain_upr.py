@@ -9,6 +9,7 @@ from headwater.wire.status import Status
 from tests.protocol.drain_talk import LOG, UUID, a_drain, accepted, answer, asked, feed, outcome
 
 BOUNDARY = upr.SnapshotMarker(opaque=2).encode()
+OLD = {"window_bytes": 0, "silence_seconds": None}  # took no control
 REFUSED = answer(Status.EINVAL)
 
 
@@ -17,7 +18,7 @@ def change(seqno: int) -> bytes:
 
 
 def test_a_request_that_is_not_understood_is_made_again_in_upr():
-    drain = a_drain()
+    drain = a_drain(**OLD)
     drain.request(Position(0, UUID, 5, 5, 5, LOG), 100, 0.0)
     assert len(drain.data_to_send()) == 24 + 48
     feed(drain, REFUSED)
@@ -28,7 +29,7 @@ def test_a_request_that_is_not_understood_is_made_again_in_upr():
 
 
 def test_a_producer_that_refuses_both_is_believed():
-    drain = asked()
+    drain = asked(**OLD)
     feed(drain, REFUSED)
     drain.data_to_send()
     feed(drain, answer(Status.EINVAL, opaque=2))
@@ -36,20 +37,26 @@ def test_a_producer_that_refuses_both_is_believed():
 
 
 def test_a_connection_that_spoke_dcp_once_speaks_nothing_else():
-    drain = accepted()
+    drain = accepted(**OLD)
     drain.request(Position(1), ENDLESS, 0.0)
     feed(drain, answer(Status.EINVAL, opaque=2))
     assert drain.events[-1] == (0, Refused(1, Status.EINVAL, b""))
 
 
+def test_a_producer_that_took_a_control_is_not_asked_in_upr():
+    drain = asked()
+    feed(drain, REFUSED)
+    assert drain.events == [(0, Refused(0, Status.EINVAL, b""))]
+
+
 def test_half_a_snapshot_can_not_be_gone_on_from():
-    drain = asked(Position(0, UUID, 5, 3, 9, LOG))
+    drain = asked(Position(0, UUID, 5, 3, 9, LOG), **OLD)
     feed(drain, REFUSED)
     assert drain.events == [(0, Diverged(0, 5, 3, "UPR goes on from the end of a snapshot only"))]
 
 
 def test_boundaries_are_the_places_to_come_back_to():
-    drain = asked(markers=False)
+    drain = asked(markers=False, **OLD)
     feed(drain, REFUSED)
     feed(drain, dcp.StreamResponse(opaque=2, failover_log=LOG).encode(), BOUNDARY, change(1), change(2))
     assert drain.position(0) == Position(0, UUID, 2, 0, ENDLESS)
@@ -66,7 +73,7 @@ def test_boundaries_are_the_places_to_come_back_to():
 
 
 def test_a_stream_that_was_broken_off_left_half_a_snapshot():
-    drain = asked()
+    drain = asked(**OLD)
     feed(drain, REFUSED)
     feed(drain, dcp.StreamResponse(opaque=2, failover_log=LOG).encode(), BOUNDARY, change(1))
     feed(drain, dcp.StreamEnd(opaque=2, status=1).encode())

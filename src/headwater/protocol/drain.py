@@ -73,7 +73,9 @@ class Drain:
         self._asked: dict[int, Stream] = {}  # by opaque, in the order of asking
         self._acks: dict[int, tuple[int, int]] = {}  # vbucket: (end of snapshot, opaque) of markers to answer
         self._opaque = 0
-        self._dialect = Dialect.AUTO
+        # A producer that took a control, for flow or for no-ops, is none of UPR's.
+        took_control = window_bytes > 0 or silence_seconds is not None
+        self._dialect = Dialect.DCP if took_control else Dialect.AUTO
         self._outgoing: list[bytes] = []
 
     # ------------------------------------------------------------------ what the caller asks for
