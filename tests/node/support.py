@@ -156,7 +156,6 @@ class Desk:
 
     def close(self) -> None:
         self.store.close()
-        discard(self.store.path)
 
 
 class Talk:
@@ -198,3 +197,4 @@ def desk(path: Path, **options: object) -> Iterator[Desk]:
         yield made
     finally:
         made.close()
+        discard(path)

@@ -22,7 +22,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.streams.support import StreamDesk, Wire
-from tests.node.support import Talk
+from tests.node.support import Talk, discard
 
 VB = 1
 LOG = ((0xABC, 0),)
@@ -78,6 +78,7 @@ class Following(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.desk.close()
+        discard(self.desk.store.path)
         shutil.rmtree(self.folder)
 
     @initialize()

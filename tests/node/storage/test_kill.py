@@ -47,7 +47,8 @@ def write_until_killed(
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
         out, _ = process.communicate()
-    return process.returncode, out.splitlines()
+    # A line cut off by the kill was not printed whole, so what it announces was not begun.
+    return process.returncode, [line.rstrip("\n") for line in out.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def follow(state: State, lines: list[str]) -> tuple[State, State]:

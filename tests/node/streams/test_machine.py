@@ -23,6 +23,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.streams.support import U64, Producer, StreamDesk
+from tests.node.support import discard
 
 VBUCKETS = 2
 KEYS = st.sampled_from("abcde")
@@ -59,6 +60,7 @@ class Streaming(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.desk.close()
+        discard(self.desk.store.path)
         shutil.rmtree(self.folder)
 
     @initialize(window=st.sampled_from([0, 1, 150, 4000]))

@@ -19,6 +19,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.streams.support import Producer, StreamDesk
+from tests.node.support import discard
 
 KEYS = st.sampled_from("abcde")
 WRITES = st.tuples(st.just("set"), KEYS, st.integers(0, 300), st.sampled_from([0, 1, 2, 3, 4]))
@@ -96,6 +97,7 @@ def test_both_dialects_carry_the_same_changes_in_the_same_snapshots(steps):
                 write(desk, what, key, size, datatype)
     finally:
         desk.close()
+        discard(desk.store.path)
         shutil.rmtree(folder)
 
 
