@@ -1,0 +1,130 @@
+"""One node, administered: states, seqnos, failover logs, replication, maps; and what happens when it is not there."""
+
+import asyncio
+import json
+
+import pytest
+
+from headwater.client.routing import Address
+from headwater.cluster.admin import Endpoint, NodeAdmin, vbucket_list
+from headwater.errors import ConnectionLost, InvalidArguments, NotMyVbucket, PeerSilent
+from headwater.testing.embedded import embedded
+from headwater.testing.faults import FaultyDisk
+from headwater.wire.vbucket import State
+
+
+@pytest.fixture(scope="module")
+def node():
+    with embedded(disk=FaultyDisk(), vbuckets=8) as made:
+        yield made
+
+
+def administered(node, work):
+    """What `work` returns, given an administrator of the node."""
+
+    async def run():
+        async with await NodeAdmin.connect(Address("127.0.0.1", node.port)) as admin:
+            return await work(admin)
+
+    return asyncio.run(run())
+
+
+def test_states_are_set_told_and_forgotten(node):
+    async def work(admin):
+        await admin.set_state(1, State.REPLICA)
+        replica = await admin.state(1)
+        assert await admin.delete(1)
+        assert not await admin.delete(1)
+        gone = await admin.state(1)
+        await admin.set_state(1, State.ACTIVE)
+        return replica, gone, await admin.states()
+
+    replica, gone, states = administered(node, work)
+    assert (replica, gone) == (State.REPLICA, None)
+    assert states == dict.fromkeys(range(8), State.ACTIVE)
+
+
+def test_seqnos_and_failover_logs_are_those_of_the_node(node):
+    async def work(admin):
+        await admin.set_state(2, State.REPLICA)
+        by_state = await admin.seqnos(State.REPLICA)
+        await admin.set_state(2, State.ACTIVE)
+        return by_state, await admin.failover_log(2), await admin.seqnos(), await admin.items()
+
+    by_state, log, seqnos, items = administered(node, work)
+    assert by_state == {2: 0}
+    assert log[-1][1] == 0
+    assert log[0][0] != 0
+    assert set(seqnos) == set(items) == set(range(8))
+
+
+def test_a_vbucket_that_is_not_there_has_no_failover_log(node):
+    async def work(admin):
+        await admin.failover_log(77)
+
+    with pytest.raises(NotMyVbucket, match="vbucket 77"):
+        administered(node, work)
+
+
+def test_many_tasks_share_one_administrator(node):
+    async def work(admin):
+        return await asyncio.gather(*(admin.state(vb % 8) for vb in range(100)))
+
+    assert administered(node, work) == [State.ACTIVE] * 100
+
+
+def test_a_seqno_on_disk_is_not_waited_for_and_one_that_never_comes_is_given_up(node):
+    async def work(admin):
+        await admin.wait_persisted(3, 0)
+        await admin.wait_persisted(3, 10, timeout_seconds=0.05)
+
+    with pytest.raises(PeerSilent):
+        administered(node, work)
+
+
+def test_following_a_producer_begins_and_ends(node):
+    nobody = Endpoint(Address("127.0.0.1", 1))
+
+    async def work(admin):
+        with pytest.raises(InvalidArguments, match="active"):
+            await admin.replicate(nobody, [4])
+        await admin.set_state(4, State.REPLICA)
+        await admin.replicate(nobody, [4])
+        told = await admin.replication()
+        assert await admin.stop_replicating(nobody, [4])
+        assert not await admin.stop_replicating(Endpoint(Address("127.0.0.1", 2)))
+        await admin.set_state(4, State.ACTIVE)
+        return told
+
+    assert list(administered(node, work)["127.0.0.1:1/default"].vbuckets) == [4]
+
+
+def test_a_map_is_set_and_handed_out(node):
+    async def work(admin):
+        before = json.loads(await admin.config())
+        after = before | {"rev": before["rev"] + 1}
+        await admin.set_config(after["revEpoch"], after["rev"], "default", json.dumps(after).encode())
+        return json.loads(await admin.config())["rev"] - before["rev"]
+
+    assert administered(node, work) == 1
+
+
+def test_a_node_that_is_not_there_is_named():
+    async def run():
+        await NodeAdmin.connect(Address("127.0.0.1", 1))
+
+    with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1"):
+        asyncio.run(run())
+
+
+def test_a_connection_that_broke_is_opened_again(node):
+    async def work(admin):
+        await admin.state(0)
+        admin.close()
+        return await admin.state(0)
+
+    assert administered(node, work) is State.ACTIVE
+
+
+def test_vbuckets_are_told_as_ranges():
+    assert vbucket_list([7, 0, 1, 2, 2, 9, 10]) == "0-2,7,9-10"
