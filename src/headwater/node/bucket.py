@@ -23,6 +23,8 @@ from headwater.wire.vbucket import State
 
 VB_UUID_BITS = 48
 KEYS_BYTES = 64 << 10
+RECORD_BYTES = 4 << 10
+"""Room for the record of one vbucket, with a full failover log."""
 
 
 class Clock(Protocol):
@@ -181,6 +183,11 @@ class Bucket:
                 store.grow(vb)
             else:
                 return stop == sweep.DONE
+
+    def has_room_for_record(self) -> bool:
+        """Whether the record of one vbucket, with a full failover log, can be staged before the next commit."""
+        arena, used = self.store.stage_arena()
+        return len(arena) - used > RECORD_BYTES
 
     def next_cas(self, vb: int) -> int:
         """wire.md 10: a hybrid clock, max(now with the low 16 bits cleared, last + 1)."""

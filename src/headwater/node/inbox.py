@@ -9,7 +9,7 @@ that claims 30 MiB and sends one byte costs one byte.
 from __future__ import annotations
 
 from headwater.errors import RemoteProtocolError
-from headwater.wire.header import BODY_BYTES_MAX, HEADER_BYTES
+from headwater.wire.header import BODY_BYTES_MAX, HEADER_BYTES, lengths
 
 OWN_BYTES_MIN = 64 << 10
 
@@ -87,3 +87,11 @@ class Inbox:
         larger = bytearray(max(OWN_BYTES_MIN, min(2 * self._used, max(self._wanted(), self._used + OWN_BYTES_MIN))))
         larger[: self._used] = self._held
         self._held = larger
+
+
+def whole_frame(data: memoryview, offset: int) -> int:
+    """Size of the frame at `offset`, or 0 while it is not whole; BadFrame when the stream is beyond repair."""
+    if len(data) - offset < HEADER_BYTES:
+        return 0
+    size = lengths(data, offset).frame
+    return size if size <= len(data) - offset else 0

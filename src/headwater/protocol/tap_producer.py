@@ -221,11 +221,20 @@ class TapProducer:
 
     def sent(self, stream: TapStream, seqnos: Sequence[int], upto: int, *, asks: bool) -> None:
         """Changes go out now; `upto`: what the client has with the last of them, `asks`: if it asks for an answer."""
-        if len(seqnos):
-            self.ledger.sending(stream, stream.place, seqnos, asks=asks)
+        self.ledger.sending(stream, stream.place, seqnos, asks=asks)
+        self.reached(stream, upto)
+
+    def reached(self, stream: TapStream, upto: int) -> None:
+        """The client is sent all there is up to a seqno."""
         stream.place = replace(stream.place, seqno=upto)
         if not self.ledger.acknowledges:
             stream.acked_seqno = upto
+
+    def is_idle(self, stream: TapStream, high_seqno: int) -> bool:
+        """Whether only a new change can give this stream something to do; if not, it waits for an answer."""
+        live = stream.place.step is Step.LIVE and stream.place.seqno >= high_seqno
+        plain = not self.options.takeover and self.options.checkpoints is None
+        return stream.place.step is Step.DONE or (live and plain)
 
     def _holds_back(self, stream: TapStream) -> bool:
         if self.ledger.room <= 0 or self.suspended_until or self.fate is not Fate.LIVE:

@@ -18,12 +18,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headwater.errors import BadMessage, StorageError
+from headwater.node.inbox import whole_frame
 from headwater.node.kv.command import COMMANDS, Answer, Command, Needs, NoRoom, Refused, Reply
 from headwater.node.kv.framing import check_framing
 from headwater.node.storage.store import ArenaFull
 from headwater.wire.datatype import Datatype, legal
 from headwater.wire.features import Feature
-from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths, response
+from headwater.wire.header import Frame, Magic, response
 from headwater.wire.opcodes import QUIET, RETIRED, Opcode
 from headwater.wire.status import BODIED, Status, without_xerror
 from headwater.wire.vbucket import State
@@ -96,7 +97,7 @@ class KvSession:
                 offset = self._fast.run(data, offset)
                 if connection.is_paused:
                     break
-            size = _whole_frame(data, offset)
+            size = whole_frame(data, offset)
             if size == 0:
                 break
             frame = Frame.decode(data[offset : offset + size])
@@ -291,14 +292,6 @@ def encode_reply(frame: Frame, reply: Reply) -> bytes:
 def join_frames(frames: Iterable[Frame]) -> bytes:
     """The bytes of several frames."""
     return b"".join(frame.encode() for frame in frames)
-
-
-def _whole_frame(data: memoryview, offset: int) -> int:
-    """Size of the frame at `offset`, or 0 while it is not whole; BadFrame when the stream is beyond repair."""
-    if len(data) - offset < HEADER_BYTES:
-        return 0
-    size = lengths(data, offset).frame
-    return size if size <= len(data) - offset else 0
 
 
 Factory = Callable[["Connection"], KvSession]

@@ -21,6 +21,10 @@ from headwater.wire.header import Frame, Magic
 from headwater.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from headwater.node.streams.outlet import Outlet
     from headwater.protocol.controls import Negotiated, Settings
 
 _NUMBERS_BYTES = 16  # by_seqno and rev_seqno, where the extras of every change begin
@@ -72,6 +76,24 @@ class Form:
     def plain(self) -> bool:
         """Whether all frames are left to `dress`."""
         return self.framing is not None or (self.compress and not self.no_value)
+
+    def space(self, outlet: Outlet) -> NDArray[np.uint8]:
+        """Where the kernel is to copy frames to: here straight to where they leave from."""
+        return outlet.free
+
+    def emit(self, outlet: Outlet, frames: NDArray[np.uint8], *, is_last: bool) -> int:
+        """Send what the kernel copied to `space`; returns the bytes on the wire.
+
+        A dialect that has another layout for changes writes them again on their way. `is_last`: the snapshot ends
+        with them.
+        """
+        outlet.fill(len(frames))
+        return len(frames)
+
+    def emit_one(self, outlet: Outlet, dressed: bytes, *, is_last: bool) -> int:
+        """Send one frame from `dress`; as `emit`."""
+        outlet.write(dressed)
+        return len(dressed)
 
     def dress(self, stored: bytes, opaque: int) -> bytes:
         """One stored frame as the stream `opaque` sends it."""

@@ -8,15 +8,15 @@ one arena of bytes, and nothing grows behind it. Source: dcp 1, 8.6, 13.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from headwater.node.inbox import whole_frame
 from headwater.node.kv.command import NoRoom
 from headwater.node.streams.form import form_of
 from headwater.node.streams.handover import Handover
-from headwater.node.streams.outlet import ARENA_BYTES
 from headwater.node.streams.stream import Stream
+from headwater.node.streams.turns import Turns
 from headwater.protocol.producer import Producer
 from headwater.protocol.producer_events import (
     Event,
@@ -30,7 +30,7 @@ from headwater.protocol.producer_events import (
 )
 from headwater.protocol.stream_request import Facts
 from headwater.wire.dcp import OpenFlag, StreamFlag
-from headwater.wire.header import HEADER_BYTES, Frame, lengths
+from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from headwater.node.kv.session import KvSession
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.producer_stream import ProducerStream
-
-RECORD_BYTES = 4 << 10
-"""Room for the record of one vbucket, with a full failover log."""
 
 REFUSED_ON_DCP = frozenset({Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET, Opcode.TAP_CONNECT})
 """What a connection can not do any more once it is a DCP connection: NOT_SUPPORTED (dcp 1)."""
@@ -66,7 +63,7 @@ class DcpSession:
         self._bucket = hub.bucket
         self._open_flags = open_flags
         self._name = producer.negotiated.connection_name.encode("latin-1")
-        self._waiting: OrderedDict[Stream, None] = OrderedDict()  # streams with something to send, next turn first
+        self._turns: Turns[Stream] = Turns()
         self._handovers: set[Handover] = set()
         self._gate = 0
         hub.enter(self._name, self)
@@ -76,9 +73,7 @@ class DcpSession:
     def receive(self, data: memoryview) -> int:
         """Take every whole frame; stops early when something pauses the connection."""
         offset, connection = 0, self.connection
-        while not connection.is_paused and not connection.is_closed:
-            if len(data) - offset < HEADER_BYTES or (size := lengths(data, offset).frame) > len(data) - offset:
-                break
+        while not connection.is_paused and not connection.is_closed and (size := whole_frame(data, offset)):
             frame = Frame.decode(data[offset : offset + size])
             try:
                 self._take(frame)
@@ -92,11 +87,7 @@ class DcpSession:
         """Send at most an arena's worth: the streams take turns; one that has enough to say has it all."""
         outlet, flow = self._hub.outlet, self.producer.flow
         outlet.begin(self.connection)
-        while self._waiting and not outlet.is_full and not flow.is_full:
-            stream, _ = self._waiting.popitem(last=False)
-            stream.take_turn(outlet, ARENA_BYTES)
-            if stream.has_work:
-                self._waiting[stream] = None
+        self._turns.fill(outlet, lambda: flow.is_full)
         outlet.flush()
         self._answer()
 
@@ -123,7 +114,7 @@ class DcpSession:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def _take(self, frame: Frame) -> None:
-        if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE and not self._has_room():
+        if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE and not self._bucket.has_room_for_record():
             raise NoRoom
         for event in self.producer.receive_frame(frame, self._kv.server.loop.time()):
             self._handle(event)
@@ -213,13 +204,8 @@ class DcpSession:
             self.connection.send(data, self._gate)
             self._gate = 0
         self.deadline = self._next_deadline()
-        if self._waiting and not self.producer.flow.is_full:
+        if self._turns and not self.producer.flow.is_full:
             self.connection.wake()
-
-    def _has_room(self) -> bool:
-        """Whether the record of a hand-over can be staged."""
-        arena, used = self._bucket.store.stage_arena()
-        return len(arena) - used > RECORD_BYTES
 
     def _next_deadline(self) -> float | None:
         if not self._handovers:
@@ -231,14 +217,14 @@ class DcpSession:
 
     def _ready(self, stream: Stream) -> None:
         """A stream has something to send: it waits for its turn, behind the others."""
-        self._waiting[stream] = None
+        self._turns.add(stream)
         if not self.producer.flow.is_full:
             self.connection.wake()
 
     def _ended(self, stream: Stream) -> None:
         """A stream is dead. What it left to say goes out at the next occasion, which is now."""
         del self.streams[stream.entry]
-        self._waiting.pop(stream, None)
+        self._turns.discard(stream)
         if stream.handover is not None:
             self._handovers.discard(stream.handover)
         self.connection.wake()

@@ -63,18 +63,18 @@ class Snapshot:
     def move(self, outlet: Outlet, opaque: int, budget_bytes: int) -> Moved:
         """Put changes into the outlet until `budget_bytes` are out (one may overshoot) or there is no room."""
         if not self._form.plain:
-            filled = self._view.fill(outlet.free, opaque, self._bits, budget_bytes, self._form.slow)
+            space = self._form.space(outlet)
+            filled = self._view.fill(space, opaque, self._bits, budget_bytes, self._form.slow)
             if filled.bytes or not filled.plain:
-                outlet.fill(filled.bytes)
+                size = self._form.emit(outlet, space[: filled.bytes], is_last=self.is_done)
                 # Stopped for want of room: what is left of it would only be tried in vain.
                 outlet.is_over = not filled.done and not filled.plain and filled.bytes < budget_bytes and outlet.is_low
-                return self._moved(filled.bytes, filled.frames)
+                return self._moved(size, filled.frames)
             if outlet.is_low:
                 outlet.is_over = True
                 return self._moved(0, 0)
         dressed = self._form.dress(self._view.next_frame(), opaque)
-        outlet.write(dressed)
-        return self._moved(len(dressed), 1)
+        return self._moved(self._form.emit_one(outlet, dressed, is_last=self.is_done), 1)
 
     def close(self) -> None:
         """Let the store have back what the view kept."""

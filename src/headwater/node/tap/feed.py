@@ -7,25 +7,21 @@ client are put aside until one comes.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from headwater.node.streams.form import Form
-from headwater.node.streams.outlet import ARENA_BYTES, Outlet
-from headwater.node.tap.reader import STORED_BYTES_MIN, TapReader
+from headwater.node.streams.turns import Turns
+from headwater.node.tap.form import form_of
+from headwater.node.tap.reader import TapReader
 from headwater.protocol.tap_ledger import Step
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
     from headwater.node.connection import Connection
+    from headwater.node.streams.outlet import Outlet
     from headwater.protocol.tap_options import TapOptions
     from headwater.protocol.tap_producer import TapProducer
-
-QUANTUM_BYTES = 128 << 10
 
 
 class Feed:
@@ -38,34 +34,28 @@ class Feed:
 
     Attributes:
         connection: where to; None while the client is away.
-        form, datatypes: what of a change is sent.
-        buffer, seqnos: where changes are copied to on their way.
+        datatypes: mask of what the client understands of a datatype.
+        readers: by vbucket.
     """
 
     def __init__(self, name: bytes, bucket: Bucket, producer: TapProducer, created_at: float) -> None:
         self.name = name
         self.producer = producer
-        self.store = bucket.store
+        self.bucket = bucket
         self.connection: Connection | None = None
-        self.form = Form()
         self.datatypes = 0
-        self.buffer = _BUFFER
-        self.seqnos = _SEQNOS
         self.created_at = created_at
         self.readers: dict[int, TapReader] = {}
-        self._bucket = bucket
-        self._waiting: OrderedDict[TapReader, None] = OrderedDict()
+        self._turns: Turns[TapReader] = Turns()
 
     # --- the client comes and goes ----------------------------------------------------------------------------------
 
     def attach(self, connection: Connection, datatypes: int) -> None:
         """The client is there: begin, or go on."""
-        options = self.producer.options
         self.connection, self.datatypes = connection, datatypes
-        # Attributes stay here, and TAP has no compressed values; expirations are deletions (tap.md 6).
-        self.form = Form(no_value=options.keys_only, delete_times=True)
-        self.follow(options)
+        self.follow(self.producer.options)
         for reader in self.readers.values():
+            reader.write_as(form_of(self.producer, reader.stream, datatypes))
             self.ready(reader)
         connection.wake()
 
@@ -78,44 +68,39 @@ class Feed:
         for reader in self.readers.values():
             reader.close()
         self.readers.clear()
-        self._waiting.clear()
+        self._turns.clear()
 
     def follow(self, options: TapOptions) -> None:
         """Have a reader for every vbucket that is wanted and here, and none for others."""
         for vb in [vb for vb, reader in self.readers.items() if self.producer.streams.get(vb) is not reader.stream]:
             self._drop(self.readers[vb])
-        wanted = options.vbuckets or sorted(self._bucket.vbuckets)
-        now = self._bucket.now()
+        wanted, now = options.vbuckets or sorted(self.bucket.vbuckets), self.bucket.now()
         for vb in wanted:
-            found = self._bucket.vbuckets.get(vb)
+            found = self.bucket.vbuckets.get(vb)
             if found is None or vb in self.readers or not self._is_wanted(found.state, vb):
                 continue  # "missing ones are skipped silently"
             stream = self.producer.streams.get(vb) or self.producer.follow(
                 vb, found.durable_seqno, found.purge_seqno, now
             )
-            self.readers[vb] = TapReader(found, self, stream)
+            self.readers[vb] = TapReader(found, self, stream, form_of(self.producer, stream, self.datatypes))
 
     def _is_wanted(self, state: State, vb: int) -> bool:
         """ "DUMP covers the active vbuckets of the filter that hold items"; others, all that live."""
         if self.producer.options.dump:
-            return state is State.ACTIVE and self.store.durable_seqno(vb) > 0
+            return state is State.ACTIVE and self.bucket.store.durable_seqno(vb) > 0
         return state is not State.DEAD
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
     def pump(self, outlet: Outlet) -> None:
         """Fill the outlet: readers take turns."""
-        quantum = QUANTUM_BYTES if len(self._waiting) > 1 else ARENA_BYTES
-        while self._waiting and not outlet.is_full:
-            reader, _ = self._waiting.popitem(last=False)
-            if reader.take_turn(outlet, quantum):
-                self._waiting[reader] = None
+        self._turns.fill(outlet)
 
     def ready(self, reader: TapReader) -> None:
         """A reader has something to send."""
         if reader.stream.place.step is not Step.DONE:
             reader.is_held = False
-            self._waiting[reader] = None
+            self._turns.add(reader)
             if self.connection is not None:
                 self.connection.wake()
 
@@ -134,7 +119,7 @@ class Feed:
 
     def _drop(self, reader: TapReader) -> None:
         reader.close()
-        self._waiting.pop(reader, None)
+        self._turns.discard(reader)
         if self.readers.get(reader.vbucket.id) is reader:
             del self.readers[reader.vbucket.id]
 
@@ -145,7 +130,7 @@ class Feed:
 
     def when_room(self, reader: TapReader) -> None:
         """Let a reader go on after the next commit."""
-        self._bucket.committer.when_room(lambda: self.ready(reader))
+        self.bucket.committer.when_room(lambda: self.ready(reader))
 
     # --- statistics -------------------------------------------------------------------------------------------------
 
@@ -175,7 +160,3 @@ class Feed:
         yield "num_tap_nack", str(producer.nacks)
         yield "num_unknown", str(producer.unknown)
         yield "reconnects", str(producer.reconnects)
-
-
-_BUFFER = np.zeros(ARENA_BYTES, np.uint8)
-_SEQNOS = np.zeros(ARENA_BYTES // STORED_BYTES_MIN + 1, np.uint64)

@@ -14,10 +14,10 @@ from headwater.errors import BadMessage
 from headwater.node.kv.command import Part, Refused, Reply, command
 from headwater.node.streams.outlet import Outlet
 from headwater.node.tap.feed import Feed
-from headwater.node.tap.reader import datatypes_of
 from headwater.node.tap.session import TapSession
 from headwater.protocol.tap_options import TapOptions, read_connect
 from headwater.protocol.tap_producer import Fate, TapProducer
+from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -61,7 +61,7 @@ class TapHub:
             feed = self.feeds[name] = Feed(name, self._bucket, TapProducer(options, now), self._bucket.now())
         session = TapSession(kv, self, feed)
         kv.connection.session = session
-        feed.attach(kv.connection, datatypes_of(kv.has(Feature.JSON)))
+        feed.attach(kv.connection, Datatype.JSON if kv.has(Feature.JSON) else Datatype.RAW)
         return session
 
     def left(self, feed: Feed, connection: Connection) -> None:

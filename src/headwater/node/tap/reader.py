@@ -1,41 +1,26 @@
-"""One vbucket's way into a TAP connection: the cursor all dialects share, its frames written as TAP.
+"""One vbucket's way into a TAP connection: the cursor all dialects share, moved as TAP's protocol object says.
 
-A turn asks the protocol object what is due: a message, which is sent as it is, or a range of seqnos, of which a view of
-the store is taken and copied out, a buffer at a time. A place that was put back (a resend) makes the view begin anew.
-Source: tap.md 5 and 6.
+A turn asks that object what is due: a message, which is sent as it is, or a range of seqnos, of which a snapshot is
+taken and sent in TAP's form, as a DCP stream sends its own. A place that was put back (a resend) makes the snapshot
+begin anew. Source: tap.md 5 and 6.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from headwater.kernels import tap as kernel
-from headwater.protocol.tap_ledger import ACK_INTERVAL, Step
-from headwater.wire.datatype import Datatype
-from headwater.wire.tap import MessageFlag
+from headwater.node.streams.snapshot import Snapshot
+from headwater.node.tap.form import STORED_BYTES_MIN
+from headwater.protocol.tap_ledger import Step
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from headwater.node.storage.views import View
     from headwater.node.streams.outlet import Outlet
     from headwater.node.tap.feed import Feed
+    from headwater.node.tap.form import TapForm
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.tap_ledger import Place
     from headwater.protocol.tap_producer import TapStream
-
-Frames: TypeAlias = "NDArray[np.uint8]"
-
-STORED_BYTES_MIN = 43
-"""The smallest change as `gather` leaves it; a budget of so many bytes for each message the window takes is never too
-much."""
-_FLAGS_LOW = 27
-RECORD_BYTES = 4 << 10
 
 
 class TapReader:
@@ -43,17 +28,17 @@ class TapReader:
 
     Attributes:
         vbucket: what is read; stream: how far, in the protocol object.
-        position: what has arrived; tombstones above it are kept.
+        has_work: another turn would send something.
         is_held: something is due that has to wait for an answer of the client.
     """
 
-    def __init__(self, vbucket: VBucket, feed: Feed, stream: TapStream) -> None:
+    def __init__(self, vbucket: VBucket, feed: Feed, stream: TapStream, form: TapForm) -> None:
         self.vbucket = vbucket
         self.stream = stream
-        self.is_held = False
+        self._form = form
+        self.has_work = self.is_held = False
         self._feed = feed
-        self._view: View | None = None
-        self._covers = 0
+        self._snapshot: Snapshot | None = None
         self._place: Place | None = None
         vbucket.readers.add(self)
 
@@ -65,7 +50,12 @@ class TapReader:
     def close(self) -> None:
         """Read no more."""
         self.vbucket.readers.discard(self)
-        self._close_view()
+        self._close_snapshot()
+
+    def write_as(self, form: TapForm) -> None:
+        """The client is back, and may want less or more of each change."""
+        self._close_snapshot()
+        self._form = form
 
     # --- what the vbucket tells -------------------------------------------------------------------------------------
 
@@ -80,37 +70,37 @@ class TapReader:
 
     def rolled_back(self) -> None:
         """The client may hold what no longer exists: the vbucket is sent from scratch."""
-        self._close_view()
+        self._close_snapshot()
         self._feed.producer.restart(self.stream)
         self._feed.ready(self)
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
-    def take_turn(self, outlet: Outlet, quantum_bytes: int) -> bool:
-        """Send up to `quantum_bytes`; whether it stopped for want of room and has more to send."""
-        producer, stream, sent = self._feed.producer, self.stream, 0
-        while sent < quantum_bytes and not outlet.is_full:
-            durable = self.vbucket.durable_seqno
-            if producer.asks_for_handover(stream, durable) and not self._hand_over():
-                return False
-            # A vbucket that is handed over must be drained of what is not durable yet as well.
-            high = self.vbucket.high_seqno if stream.place.step is Step.DRAIN else durable
-            hands_over = stream.place.step is Step.DRAIN
-            if (message := producer.message(stream, high)) is not None:
-                self._say(outlet, message, self.vbucket.gate if hands_over else 0)
-                sent += len(message)
-            elif (upto := producer.until(stream, durable)) is not None:
-                sent += self._send(outlet, upto, quantum_bytes - sent)
-            else:
-                self.is_held = not self._is_idle(durable)
-                return False
-        return True
+    def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
+        """Send up to `quantum_bytes`."""
+        left = quantum_bytes
+        while left > 0 and not outlet.is_full:
+            size = self._step(outlet, left)
+            if size is None:
+                self.has_work = False
+                return
+            left -= size
+        self.has_work = True
 
-    def _is_idle(self, durable: int) -> bool:
-        """Whether only a new change can give this stream something to do."""
-        place, options = self.stream.place, self._feed.producer.options
-        live = place.step is Step.LIVE and place.seqno >= durable
-        return place.step is Step.DONE or (live and not options.takeover and options.checkpoints is None)
+    def _step(self, outlet: Outlet, quantum_bytes: int) -> int | None:
+        """Send one message, or changes of one snapshot; how many bytes, None if nothing may be sent now."""
+        producer, stream, durable = self._feed.producer, self.stream, self.vbucket.durable_seqno
+        if producer.asks_for_handover(stream, durable) and not self._hand_over():
+            return None
+        # A vbucket that is handed over must be drained of what is not durable yet as well.
+        hands_over = stream.place.step is Step.DRAIN
+        if (message := producer.message(stream, self.vbucket.high_seqno if hands_over else durable)) is not None:
+            self._say(outlet, message, self.vbucket.gate if hands_over else 0)
+            return len(message)
+        if (upto := producer.until(stream, durable)) is not None:
+            return self._send(outlet, upto, quantum_bytes)
+        self.is_held = not producer.is_idle(stream, durable)
+        return None
 
     def _say(self, outlet: Outlet, message: bytes, gate: int) -> None:
         """Send a message that is no change; the last word of a hand-over when this node's own state is durable."""
@@ -123,8 +113,7 @@ class TapReader:
     def _hand_over(self) -> bool:
         """This node's vbucket becomes dead; False if the record has no room before the next commit."""
         if self.vbucket.state is State.ACTIVE:
-            arena, used = self._feed.store.stage_arena()
-            if len(arena) - used < RECORD_BYTES:
+            if not self._feed.bucket.has_room_for_record():
                 self._feed.when_room(self)
                 return False
             self.vbucket.hand_over()
@@ -134,83 +123,28 @@ class TapReader:
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def _send(self, outlet: Outlet, upto: int, quantum_bytes: int) -> int:
-        """Send changes of the range that ends at `upto`; returns the bytes."""
-        view = self._view_to(upto)
-        frames, count = self._copy(view, outlet, quantum_bytes)
-        if not count and not view.nothing:
-            return 0  # a large one, for the next turn: the outlet is over
-        is_last, size = view.nothing, 0
-        seqnos: Sequence[int] = ()
-        if count:
-            seqnos, size = self._write(outlet, frames[:count], asks=is_last)
-        self._feed.producer.sent(self.stream, seqnos, self._covers if is_last else view.cursor, asks=is_last)
+        snapshot, producer = self._snapshot_to(upto), self._feed.producer
+        budget = min(quantum_bytes, producer.ledger.room * STORED_BYTES_MIN)
+        moved = snapshot.move(outlet, 0, budget)
+        if snapshot.is_done:
+            producer.reached(self.stream, snapshot.covers_seqno)
+            self._close_snapshot()
         self._place = self.stream.place
-        if is_last:
-            self._close_view()
-        return max(1, size)
+        return moved.bytes
 
-    def _copy(self, view: View, outlet: Outlet, quantum_bytes: int) -> tuple[Frames, int]:
-        """Changes as they are in the log: many into the buffer, or one that needs Python."""
-        form, buffer = self._feed.form, self._feed.buffer
-        budget = min(quantum_bytes, self._feed.producer.ledger.room * STORED_BYTES_MIN)
-        room = min(len(buffer), outlet.room)
-        filled = view.fill(buffer[:room], 0, form.bits, budget, form.slow)
-        if filled.bytes or not filled.plain:
-            return buffer, filled.bytes
-        if outlet.is_low:
-            outlet.is_over = True
-            return buffer, 0
-        dressed = np.frombuffer(form.dress(view.next_frame(), 0), np.uint8)
-        return dressed, len(dressed)
-
-    def _write(self, outlet: Outlet, frames: Frames, *, asks: bool) -> tuple[Sequence[int], int]:
-        """Write changes as TAP messages; returns their seqnos and bytes."""
-        feed = self._feed
-        fits = len(frames) <= outlet.room
-        out = outlet.free if fits else np.zeros(len(frames), np.uint8)
-        acks, options = feed.producer.ledger.acknowledges, feed.producer.options
-        seqnos = feed.seqnos
-        size, count, last = kernel.reshape(
-            frames,
-            len(frames),
-            out,
-            feed.producer.ledger.sent + 1,
-            ACK_INTERVAL if acks else 0,
-            MessageFlag.NO_VALUE * options.keys_only | MessageFlag.NETWORK_BYTE_ORDER * options.network_byte_order,
-            int(not options.network_byte_order),
-            feed.datatypes,
-            seqnos,
-        )
-        if asks and acks:
-            out[int(last) + _FLAGS_LOW] |= MessageFlag.ACK
-        if fits:
-            outlet.fill(int(size))
-        else:
-            outlet.write(out[: int(size)].tobytes())
-        # Without acknowledgements nothing ever goes back: how many there were is all that matters.
-        return seqnos[: int(count)].tolist() if acks else range(int(count)), int(size)
-
-    def _view_to(self, upto: int) -> View:
-        """A view from where the stream is; as far as asked for if the store can still show the state of then."""
-        if self._view is None or self._place != self.stream.place:
-            self._close_view()
-            vb, store = self.vbucket.id, self._feed.store
+    def _snapshot_to(self, upto: int) -> Snapshot:
+        """From where the stream is, as far as asked for if the store can still show the state of then."""
+        if self._snapshot is None or self._place != self.stream.place:
+            self._close_snapshot()
+            vb, store, place = self.vbucket.id, self._feed.bucket.store, self.stream.place
             durable = self.vbucket.durable_seqno
-            if upto < durable and self.stream.place.step is Step.BACKFILL and not store.exact(vb, upto):
+            if upto < durable and place.step is Step.BACKFILL and not store.exact(vb, upto):
                 upto = self.stream.upto = durable
-            self._view, self._covers, self._place = (
-                store.view(vb, self.stream.place.seqno, upto),
-                upto,
-                self.stream.place,
-            )
-        return self._view
+            view = store.view(vb, place.seqno, upto)
+            self._snapshot = Snapshot(view, self._form, covers_seqno=upto, last_seqno=view.end_seqno)
+        return self._snapshot
 
-    def _close_view(self) -> None:
-        if self._view is not None:
-            self._view.close()
-            self._view = None
-
-
-def datatypes_of(has_json: bool) -> int:
-    """What of a datatype a TAP client is told; values are never compressed and carry no attributes here."""
-    return int(Datatype.JSON) if has_json else 0
+    def _close_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwater.errors import RemoteProtocolError
+from headwater.node.inbox import whole_frame
 from headwater.protocol.tap_producer import Fate
-from headwater.wire.header import HEADER_BYTES, Frame, lengths
+from headwater.wire.header import Frame
 from headwater.wire.status import name_of
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ class TapSession:
     def receive(self, data: memoryview) -> int:
         """Take every whole frame."""
         offset, connection = 0, self.connection
-        while not connection.is_paused and not connection.is_closed:
-            if len(data) - offset < HEADER_BYTES or (size := lengths(data, offset).frame) > len(data) - offset:
-                break
+        while not connection.is_paused and not connection.is_closed and (size := whole_frame(data, offset)):
             frame = Frame.decode(data[offset : offset + size])
             offset += size
             if not frame.is_response:
