@@ -1,15 +1,18 @@
 """The TAP client and the node's producer, over a real socket."""
 
 import socket
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from headwater import testing
-from headwater.client import tap
-from headwater.errors import OptionError
+from headwater.client import Client, tap
+from headwater.errors import OptionError, TransportError
 from headwater.wire.framing import FrameBuffer
-from headwater.wire.tap import Delete, Mutation, OpaqueCode
+from headwater.wire.tap import CheckpointStart, Delete, Mutation, OpaqueCode
 from headwater.wire.tap import Opaque as OpaqueMessage
 from tests.wire.test_vectors import VECTORS
 
@@ -106,3 +109,43 @@ def test_a_live_node_understands_every_published_connect(node: testing.Node, vec
 def test_options_that_cannot_be_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError):
         tap.connect("couchbase://127.0.0.1:1/b", **options)  # type: ignore[arg-type]
+
+
+def test_a_feed_goes_on_behind_the_checkpoint_that_the_target_has_whole() -> None:
+    with (
+        testing.node(vbuckets=1) as source,
+        testing.node(vbuckets=1) as target,
+        source.client() as writer,
+        target.client() as reader,
+    ):
+        reader.set_vbucket_state(0, "replica")
+        with tap.connect(source.url, checkpoints={}) as stream:
+            fed = threading.Thread(target=relay_quietly, args=(stream, target.url))
+            fed.start()
+            for first, end in ((0, 500), (500, 1500)):  # the first may be backfill, which belongs to no checkpoint
+                writer.set_many((f"k{number}", "v") for number in range(first, end))
+                wait_for_seqno(reader, end, fed)
+            shut(stream)
+            fed.join()
+        closed = tap.closed_checkpoints(reader.stats("checkpoint"))
+        assert closed == {0: 1}
+        with tap.connect(source.url, checkpoints=closed, acknowledge=False) as stream:
+            start, change = stream.next(timeout_seconds=10), stream.next(timeout_seconds=10)
+    assert isinstance(start, CheckpointStart)
+    assert start.checkpoint_id == 2
+    assert isinstance(change, Mutation)
+    assert change.key == b"k1000"
+
+
+def wait_for_seqno(reader: Client, seqno: int, fed: threading.Thread) -> None:
+    deadline = time.monotonic() + 60
+    while reader.stats("vbucket-details")["vb_0:high_seqno"] != str(seqno):
+        assert time.monotonic() < deadline
+        fed.join(timeout=0.02)
+
+
+def relay_quietly(stream: tap.TapStream, target: str) -> None:
+    """A mover that is cut off."""
+    stream._patience_seconds = 0
+    with suppress(TransportError):
+        tap.relay(stream, target)

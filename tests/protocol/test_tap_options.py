@@ -13,11 +13,11 @@ def connect(extras: str, value: str = "", key: bytes = b"node1") -> Frame:
 def test_every_option_survives_its_bytes() -> None:
     options = TapOptions(
         name=b"n",
-        backfill_since=7,
+        since=7,
         dump=True,
         vbuckets=(1, 2, 5),
         takeover=True,
-        acknowledges=True,
+        acknowledge=True,
         keys_only=True,
         checkpoints={1: 3, 2: 9},
         registered=True,
@@ -29,7 +29,7 @@ def test_every_option_survives_its_bytes() -> None:
 
 
 def test_options_come_in_the_order_of_their_bits() -> None:
-    data = TapOptions(name=b"node1", backfill_since=5, vbuckets=(0, 1, 2, 3, 4), acknowledges=True, keys_only=True)
+    data = TapOptions(name=b"node1", since=5, vbuckets=(0, 1, 2, 3, 4), acknowledge=True, keys_only=True)
     expected = (
         "80400005040000000000001d000000000000000000000000000000356e6f6465310000000000000005000500000001000200030004"
     )
@@ -38,7 +38,7 @@ def test_options_come_in_the_order_of_their_bits() -> None:
 
 def test_eight_bytes_of_flags_are_read_as_well() -> None:
     read = read_connect(connect("0000000000000001", "00000000ffffffff"))
-    assert (read.backfill_since, read.name) == (0xFFFF_FFFF, b"node1")
+    assert (read.since, read.name) == (0xFFFF_FFFF, b"node1")
 
 
 def test_unknown_flags_are_ignored_and_no_extras_mean_no_flags() -> None:
@@ -48,12 +48,12 @@ def test_unknown_flags_are_ignored_and_no_extras_mean_no_flags() -> None:
 
 @pytest.mark.parametrize("age", [0, None, 1_699_999_999])
 def test_an_age_in_the_past_is_backfilled(age: int | None) -> None:
-    assert TapOptions(backfill_since=age).wants_backfill(1_700_000_000)
+    assert TapOptions(since=age).wants_backfill(1_700_000_000)
 
 
 @pytest.mark.parametrize("age", [0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF, 1_700_000_000])
 def test_an_age_in_the_future_means_changes_only(age: int) -> None:
-    assert not TapOptions(backfill_since=age).wants_backfill(1_700_000_000)
+    assert not TapOptions(since=age).wants_backfill(1_700_000_000)
 
 
 def test_other_lengths_of_extras_and_values_without_flags_are_refused() -> None:

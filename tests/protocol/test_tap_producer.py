@@ -118,14 +118,14 @@ def test_a_dump_is_framed_by_its_opaques_and_ends() -> None:
 
 
 def test_a_dump_that_is_acknowledged_ends_with_the_last_answer() -> None:
-    peer = Peer(TapOptions(dump=True, acknowledges=True), {3: 2})
+    peer = Peer(TapOptions(dump=True, acknowledge=True), {3: 2})
     assert told(peer.exchange())[0] == ("opaque", 0, 0)
     assert peer.producer.is_complete
     assert peer.producer.ledger.unacked == 0
 
 
 def test_no_data_is_sent_until_the_opaques_are_acknowledged() -> None:
-    peer = Peer(TapOptions(acknowledges=True), {0: 2, 1: 1})
+    peer = Peer(TapOptions(acknowledge=True), {0: 2, 1: 1})
     assert told(peer.pump()) == [("opaque", 0, 0), ("opaque", 0, INITIAL), ("opaque", 1, INITIAL)]
     peer.answer(2)
     assert peer.pump() == []
@@ -134,20 +134,20 @@ def test_no_data_is_sent_until_the_opaques_are_acknowledged() -> None:
 
 
 def test_a_future_age_sends_what_is_written_from_now_on() -> None:
-    peer = Peer(TapOptions(backfill_since=0xFFFF_FFFF), {0: 5})
+    peer = Peer(TapOptions(since=0xFFFF_FFFF), {0: 5})
     assert peer.pump() == []
     peer.high[0] = 7
     assert told(peer.pump()) == [(0, 6), (0, 7)]
 
 
 def test_every_message_of_the_set_up_and_the_last_of_a_range_asks() -> None:
-    peer = Peer(TapOptions(acknowledges=True), {0: 2100})
+    peer = Peer(TapOptions(acknowledge=True), {0: 2100})
     sent = peer.exchange()
     assert [what for _, what, asks in sent if asks and isinstance(what, tuple)] == [(0, 998), (0, 1998), (0, 2100)]
 
 
 def test_the_window_is_never_exceeded_and_its_silence_ends_the_session() -> None:
-    peer = Peer(TapOptions(acknowledges=True), {0: 30_000})
+    peer = Peer(TapOptions(acknowledge=True), {0: 30_000})
     peer.pump()
     peer.answer(2)
     peer.pump()
@@ -168,7 +168,7 @@ def test_an_idle_session_says_a_noop() -> None:
 
 
 def test_a_temporary_refusal_suspends_and_sends_again_what_was_refused() -> None:
-    peer = Peer(TapOptions(acknowledges=True), {0: 4})
+    peer = Peer(TapOptions(acknowledge=True), {0: 4})
     peer.pump()
     peer.answer(2)
     peer.pump()
@@ -183,20 +183,20 @@ def test_a_temporary_refusal_suspends_and_sends_again_what_was_refused() -> None
 
 
 def test_any_other_refusal_is_the_end() -> None:
-    peer = Peer(TapOptions(acknowledges=True), {0: 4})
+    peer = Peer(TapOptions(acknowledge=True), {0: 4})
     peer.pump()
     peer.answer(1, Status.NOT_MY_VBUCKET)
     assert (peer.producer.fate, peer.pump()) == (Fate.FAILED, [])
 
 
 def test_an_answer_to_nothing_is_counted_and_ignored() -> None:
-    peer = Peer(TapOptions(acknowledges=True), {0: 4})
+    peer = Peer(TapOptions(acknowledge=True), {0: 4})
     peer.answer(99)
     assert (peer.producer.unknown, peer.producer.ledger.acked) == (1, 0)
 
 
 def test_a_takeover_goes_through_all_its_steps() -> None:
-    peer = Peer(TapOptions(vbuckets=(0,), takeover=True, acknowledges=True), {0: 2})
+    peer = Peer(TapOptions(vbuckets=(0,), takeover=True, acknowledge=True), {0: 2})
     assert told(peer.exchange()) == [
         ("opaque", 0, 0),
         ("state", 0, State.PENDING),
@@ -211,7 +211,7 @@ def test_a_takeover_goes_through_all_its_steps() -> None:
 
 
 def test_active_waits_for_everything_else_to_be_acknowledged() -> None:
-    peer = Peer(TapOptions(vbuckets=(0,), takeover=True, acknowledges=True), {0: 2})
+    peer = Peer(TapOptions(vbuckets=(0,), takeover=True, acknowledge=True), {0: 2})
     peer.answer(peer.pump()[-1][0])
     *_, (last, _, _) = peer.pump()
     assert peer.dead == {0}
@@ -221,7 +221,7 @@ def test_active_waits_for_everything_else_to_be_acknowledged() -> None:
 
 
 def test_checkpoints_frame_what_is_sent_and_wait_for_their_end_to_be_acknowledged() -> None:
-    peer = Peer(TapOptions(acknowledges=True, checkpoints={}), {0: CHECKPOINT_SEQNOS - 1})
+    peer = Peer(TapOptions(acknowledge=True, checkpoints={}), {0: CHECKPOINT_SEQNOS - 1})
     assert told(peer.exchange())[-1] == ("start", 0, 1)
     peer.high[0] += 2
     sent = told(peer.pump())
@@ -242,7 +242,7 @@ def test_a_checkpoint_that_is_not_there_is_backfilled() -> None:
 
 
 def test_resuming_sends_what_was_not_acknowledged_under_new_numbers() -> None:
-    options = TapOptions(name=b"n", acknowledges=True)
+    options = TapOptions(name=b"n", acknowledge=True)
     peer = Peer(options, {0: 3})
     peer.pump()
     peer.answer(2)
@@ -255,9 +255,9 @@ def test_resuming_sends_what_was_not_acknowledged_under_new_numbers() -> None:
 
 
 def test_resuming_with_another_age_plans_a_new_backfill() -> None:
-    peer = Peer(TapOptions(name=b"n", acknowledges=True), {0: 3})
+    peer = Peer(TapOptions(name=b"n", acknowledge=True), {0: 3})
     peer.exchange()
-    peer.producer.resume(TapOptions(name=b"n", acknowledges=True, backfill_since=1), peer.now)
+    peer.producer.resume(TapOptions(name=b"n", acknowledge=True, since=1), peer.now)
     peer.follow()
     assert (0, 1) in told(peer.exchange())
 
@@ -267,7 +267,7 @@ class Sessions(RuleBasedStateMachine):
 
     @initialize(dump=st.booleans(), vbuckets=st.integers(1, 3))
     def begin(self, dump: bool, vbuckets: int) -> None:
-        self.options = TapOptions(name=b"n", acknowledges=True, dump=dump)
+        self.options = TapOptions(name=b"n", acknowledge=True, dump=dump)
         self.peer = Peer(self.options, dict.fromkeys(range(vbuckets), 3))
         self.outstanding: list[Sent] = []
         self.arrived: dict[int, set[int]] = {vb: set() for vb in range(vbuckets)}

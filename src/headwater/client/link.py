@@ -105,10 +105,10 @@ class Link:
             self.close()
             raise PeerSilent(str(self.address), now - self.heard_at)
 
-    def wait(self, deadline: float, signal: Signal | None = None) -> Steps[None]:
-        """Wait for the channel, and for the signal if there is one; PeerSilent at the deadline."""
+    def wait(self, deadline: float, signal: Signal | None = None, wake_at: float | None = None) -> Steps[None]:
+        """Wait for the channel, for the signal and until `wake_at`, if there are any; PeerSilent at the deadline."""
         self.check(deadline)
-        yield Ready((self.channel,), deadline, signal)
+        yield Ready((self.channel,), deadline if wake_at is None else min(deadline, wake_at), signal)
 
     def converse(self, conversation: Conversation[Result], deadline: float) -> Steps[Result]:
         """Hold a conversation of requests and their answers; returns what it agreed on."""
@@ -148,7 +148,7 @@ class Link:
         self.inbox.consume(size)
         return frame
 
-    def receive(self, deadline: float, signal: Signal | None = None) -> Steps[None]:
+    def receive(self, deadline: float, signal: Signal | None = None, wake_at: float | None = None) -> Steps[None]:
         """Receive what is there into the inbox; if nothing is, wait once. What was kept for sending goes out meanwhile.
 
         The caller looks again at what it waits for: another task on this connection may have read it.
@@ -160,7 +160,7 @@ class Link:
         count = self.fill()
         if count is None:
             self.channel.flush()
-            yield from self.wait(deadline, signal)
+            yield from self.wait(deadline, signal, wake_at)
         elif count == 0:
             self.close()
             raise ConnectionLost(str(self.address), "the node closed the connection")

@@ -13,17 +13,17 @@ address. Source: tap.md 1, 3, 4.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Self
 
 from headwater.client.backoff import Backoff
 from headwater.client.cluster import Settings
 from headwater.client.link import Link
 from headwater.client.settings import settings_for
-from headwater.errors import BadMessage, ConnectionLost, OptionError, TransportError, error_for
+from headwater.errors import BadMessage, ConnectionLost, TransportError, error_for
 from headwater.protocol.tap_consumer import MESSAGES, SILENCE_SECONDS_MAX, TapConsumer, TapMessage
-from headwater.protocol.tap_options import TapOptions
+from headwater.protocol.tap_options import NOW, TapOptions
 from headwater.transport import blocking
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.header import Frame
@@ -31,12 +31,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.tap import MessageFlag
 
-__all__ = ["NOW", "TapStream", "connect", "relay"]
-
-NOW: Final = 0xFFFF_FFFF_FFFF_FFFF
-"""As `since`: changes only, nothing of what is there."""
-NAME_BYTES_MAX: Final = 250
-VBUCKET_MAX: Final = 0xFFFF
+__all__ = ["NOW", "TapStream", "closed_checkpoints", "connect", "relay"]
 
 
 class TapStream:
@@ -136,7 +131,7 @@ class TapStream:
             except TransportError:
                 if clock() >= give_up:
                     raise
-                yield from _sleep(clock() + backoff.next_seconds())
+                yield Ready((), clock() + backoff.next_seconds())
             else:
                 self.reconnects += 1
                 return
@@ -145,21 +140,12 @@ class TapStream:
         link = yield from self._open()
         self.answer()
         while True:
-            frame = link.next_frame()
-            if frame is not None:
+            while (frame := link.next_frame()) is not None:
                 if (message := self._take(frame)) is not None:
                     return message
-                continue
             if until is not None and link.clock() >= until:
                 return None
-            count = link.fill()
-            if count == 0:
-                raise ConnectionLost(str(link.address), "the node closed the connection")
-            if count is None:
-                silent = link.heard_at + SILENCE_SECONDS_MAX
-                link.channel.flush()
-                link.check(silent)
-                yield Ready((link.channel,), silent if until is None else min(silent, until))
+            yield from link.receive(link.heard_at + SILENCE_SECONDS_MAX, wake_at=until)
 
     def _take(self, frame: Frame) -> TapMessage | None:
         if frame.is_response:
@@ -181,62 +167,41 @@ def connect(
     connection: str,
     *,
     name: str = "",
-    since: int | None = None,
-    dump: bool = False,
     vbuckets: Iterable[int] | None = None,
-    takeover: bool = False,
-    acknowledge: bool = True,
-    keys_only: bool = False,
-    checkpoints: dict[int, int] | None = None,
-    network_byte_order: bool = True,
     patience_seconds: float = 60.0,
     user: str | None = None,
     password: str | None = None,
+    **options: Any,
 ) -> TapStream:
     """Return a TAP stream of a node; it connects when it is first read, or by `open`.
 
     Args:
         connection: "couchbase://host[:port]/bucket".
         name: of the session, to be resumed by; empty for one that is not.
-        since: Unix seconds, the oldest change of interest; NOW for changes only; None for everything.
-        dump: what there is, then the end.
         vbuckets: only these; None for all.
-        takeover: the vbuckets are handed over: at the end they are active where the messages go to, and dead there.
-        acknowledge: answer messages that ask for it.
-        keys_only: no values.
-        checkpoints: for each vbucket the last checkpoint received whole; an empty dict begins with them.
-        network_byte_order: item flags as they are; without it the node reverses them, and `client_flags` tells.
         patience_seconds: how long to try to reconnect.
+        options: the others of `TapOptions`: since, dump, takeover, acknowledge and network_byte_order (both unless
+            given as False), keys_only, checkpoints.
 
     Raises:
         OptionError: a value that can't be.
     """
     wanted = () if vbuckets is None else tuple(dict.fromkeys(vbuckets))
-    if len(name.encode()) > NAME_BYTES_MAX:
-        raise OptionError("name", name, f"at most {NAME_BYTES_MAX} bytes")
-    if bad := [vb for vb in wanted if not 0 <= vb <= VBUCKET_MAX]:
-        raise OptionError("vbuckets", bad[0], f"vbuckets, 0 to {VBUCKET_MAX}")
-    if takeover and not wanted:
-        raise OptionError("takeover", takeover, "given together with the vbuckets to take over")
-    if since is not None and not 0 <= since <= NOW:
-        raise OptionError("since", since, "Unix seconds, or NOW")
-    options = TapOptions(
-        name=name.encode(),
-        backfill_since=since,
-        dump=dump,
-        vbuckets=wanted,
-        takeover=takeover,
-        acknowledges=acknowledge,
-        keys_only=keys_only,
-        checkpoints=checkpoints,
-        network_byte_order=network_byte_order,
-    )
+    given = {"acknowledge": True, "network_byte_order": True, **options}
     settings = settings_for(connection, user, password, clock=time.monotonic)
-    return TapStream(settings, options, patience_seconds=patience_seconds)
+    asked = TapOptions(name=name.encode(), vbuckets=wanted, **given).check()
+    return TapStream(settings, asked, patience_seconds=patience_seconds)
 
 
-def _sleep(until: float) -> Steps[None]:
-    yield Ready((), until)
+def closed_checkpoints(stats: Mapping[str, str]) -> dict[int, int]:
+    """What to give as `checkpoints` for a node that is fed by TAP: the last one it has whole, of each vbucket.
+
+    Args:
+        stats: the group `checkpoint` of the node that is fed.
+    """
+    ending = ":last_closed_checkpoint_id"
+    found = {key.removesuffix(ending): int(value) for key, value in stats.items() if key.endswith(ending)}
+    return {int(key.removeprefix("vb_")): number for key, number in found.items() if number}
 
 
 def relay(stream: TapStream, target: str, *, user: str | None = None, password: str | None = None) -> int:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headwater.errors import BadMessage, RemoteProtocolError
+from headwater.errors import BadMessage, OptionError, RemoteProtocolError
 from headwater.wire.header import Frame
 from headwater.wire.status import Status
 from headwater.wire.tap import Connect, ConnectFlag, ConnectWide
 
 WIDE_BYTES = 8
+NAME_BYTES_MAX = 250
+VBUCKET_MAX = 0xFFFF
+NOW = 0xFFFF_FFFF_FFFF_FFFF
+"""As `since`: changes only, nothing of what is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +25,12 @@ class TapOptions:
 
     Attributes:
         name: of the session; empty for one that can not be resumed.
-        backfill_since: Unix seconds; a future time means "changes only", None and 0 everything.
+        since: Unix seconds, the oldest change of interest; a future time (NOW) means "changes only", None and 0
+            everything.
         dump: what there is, then the end.
         vbuckets: only these; empty for all.
-        takeover: they are handed over.
-        acknowledges: the client acknowledges messages that ask for it.
+        takeover: they are handed over: at the end they are active where the messages go to, and dead there.
+        acknowledge: the client acknowledges messages that ask for it.
         keys_only: no values.
         checkpoints: for each vbucket the last checkpoint the client has whole; None: no checkpoint messages.
         registered, closed_checkpoints_only: accepted, without effect.
@@ -33,11 +38,11 @@ class TapOptions:
     """
 
     name: bytes = b""
-    backfill_since: int | None = None
+    since: int | None = None
     dump: bool = False
     vbuckets: tuple[int, ...] = ()
     takeover: bool = False
-    acknowledges: bool = False
+    acknowledge: bool = False
     keys_only: bool = False
     checkpoints: dict[int, int] | None = None
     registered: bool = False
@@ -48,11 +53,11 @@ class TapOptions:
     def flags(self) -> ConnectFlag:
         """The flags that say so."""
         wanted = {
-            ConnectFlag.BACKFILL: self.backfill_since is not None,
+            ConnectFlag.BACKFILL: self.since is not None,
             ConnectFlag.DUMP: self.dump,
             ConnectFlag.LIST_VBUCKETS: bool(self.vbuckets),
             ConnectFlag.TAKEOVER_VBUCKETS: self.takeover,
-            ConnectFlag.SUPPORT_ACK: self.acknowledges,
+            ConnectFlag.SUPPORT_ACK: self.acknowledge,
             ConnectFlag.REQUEST_KEYS_ONLY: self.keys_only,
             ConnectFlag.CHECKPOINT: self.checkpoints is not None,
             ConnectFlag.REGISTERED_CLIENT: self.registered,
@@ -60,16 +65,32 @@ class TapOptions:
         }
         return ConnectFlag(sum(flag for flag, is_set in wanted.items() if is_set))
 
+    def check(self) -> TapOptions:
+        """Themselves, if a client can ask for that.
+
+        Raises:
+            OptionError: a value that can't be.
+        """
+        if len(self.name) > NAME_BYTES_MAX:
+            raise OptionError("name", self.name, f"at most {NAME_BYTES_MAX} bytes")
+        if bad := [vb for vb in self.vbuckets if not 0 <= vb <= VBUCKET_MAX]:
+            raise OptionError("vbuckets", bad[0], f"vbuckets, 0 to {VBUCKET_MAX}")
+        if self.takeover and not self.vbuckets:
+            raise OptionError("takeover", self.takeover, "given together with the vbuckets to take over")
+        if self.since is not None and not 0 <= self.since <= NOW:
+            raise OptionError("since", self.since, "Unix seconds, or NOW")
+        return self
+
     def wants_backfill(self, now: int) -> bool:
         """ "The age defaults to 0 when BACKFILL is absent. Backfilled in full iff age < now" (Unix seconds)."""
-        return (self.backfill_since or 0) < now
+        return (self.since or 0) < now
 
     def encode(self) -> bytes:
         """The TAP_CONNECT."""
         return Connect(
             key=self.name,
             flags=int(self.flags),
-            backfill_age=self.backfill_since,
+            backfill_age=self.since,
             vbuckets=list(self.vbuckets) or None,
             checkpoints=None if self.checkpoints is None else sorted(self.checkpoints.items()),
             closed_checkpoints_only=int(self.closed_checkpoints_only) if self.registered else None,
@@ -92,11 +113,11 @@ def read_connect(frame: Frame) -> TapOptions:
     flags = ConnectFlag((read.flags or 0) & sum(ConnectFlag))  # "unknown flag bits: ignore"
     return TapOptions(
         name=read.key,
-        backfill_since=read.backfill_age,
+        since=read.backfill_age,
         dump=ConnectFlag.DUMP in flags,
         vbuckets=tuple(dict.fromkeys(read.vbuckets or ())),
         takeover=ConnectFlag.TAKEOVER_VBUCKETS in flags and bool(read.vbuckets),
-        acknowledges=ConnectFlag.SUPPORT_ACK in flags,
+        acknowledge=ConnectFlag.SUPPORT_ACK in flags,
         keys_only=ConnectFlag.REQUEST_KEYS_ONLY in flags,
         checkpoints=dict(read.checkpoints or ()) if ConnectFlag.CHECKPOINT in flags else None,
         registered=ConnectFlag.REGISTERED_CLIENT in flags,

@@ -78,7 +78,7 @@ class TapProducer:
 
     def __init__(self, options: TapOptions, now: float) -> None:
         self.options = options
-        self.ledger = Ledger(acknowledges=options.acknowledges)
+        self.ledger = Ledger(acknowledges=options.acknowledge)
         self.streams: dict[int, TapStream] = {}
         self.fate = Fate.LIVE
         self.nacks = self.unknown = self.reconnects = 0
@@ -93,7 +93,7 @@ class TapProducer:
 
     def _set_up(self) -> None:
         """tap.md 3.4: with acknowledgements the first messages are OPAQUE 0 (and 2 with checkpoints)."""
-        if self.options.acknowledges:
+        if self.options.acknowledge:
             self._out += self._opaque(None, 0, OpaqueCode.ENABLE_AUTO_NACK)
             if self.options.checkpoints is not None:
                 self._out += self._opaque(None, 0, OpaqueCode.ENABLE_CHECKPOINT_SYNC)
@@ -101,9 +101,9 @@ class TapProducer:
     def resume(self, options: TapOptions, now: float) -> None:
         """The client is back: "unacked messages are re-queued and sent again with new seqnos; the filter is replaced
         by the new one". A backfill is planned anew only for another age (tap.md 1.2)."""
-        again = options.backfill_since is not None and options.backfill_since != self.options.backfill_since
+        again = options.since is not None and options.since != self.options.since
         self._take_back()
-        self.options, self.ledger.acknowledges = options, options.acknowledges
+        self.options, self.ledger.acknowledges = options, options.acknowledge
         if again:
             self.streams.clear()
         for vb in [vb for vb in self.streams if options.vbuckets and vb not in options.vbuckets]:

@@ -142,3 +142,31 @@ def test_every_published_message_is_taken_and_answered_if_it_asks(tmp_path: Path
         desk.close()
     expected = [(0, frame.opaque)] if asks(frame) or frame.opcode == Opcode.NOOP else []
     assert [(answer.status, answer.opaque) for answer in answers] == expected
+
+
+def checkpoint(client: TapClient, kind: type[tap.CheckpointStart], number: int) -> list[int]:
+    return give(client, kind(vbucket=32, flags=ACK, item_flags=0, item_expiration=0, checkpoint_id=number))
+
+
+def test_a_checkpoint_that_is_whole_is_kept_and_can_be_asked_for(desk: TapDesk, client: TapClient) -> None:
+    assert checkpoint(client, tap.CheckpointStart, 7) == [0]
+    assert desk.bucket.vbuckets[32].checkpoint == 0
+    assert checkpoint(client, tap.CheckpointEnd, 7) == [0]
+    desk.commit()
+    record = desk.store.record(32)
+    assert record is not None and record.checkpoint == 7
+
+
+def test_a_checkpoint_before_the_one_that_is_whole_is_refused(client: TapClient) -> None:
+    checkpoint(client, tap.CheckpointEnd, 7)
+    assert checkpoint(client, tap.CheckpointStart, 7) == [0]  # its answer was lost: it comes again
+    assert checkpoint(client, tap.CheckpointStart, 6) == [Status.EINVAL]
+
+
+def test_from_scratch_and_becoming_active_forget_the_checkpoint(desk: TapDesk, client: TapClient) -> None:
+    checkpoint(client, tap.CheckpointEnd, 7)
+    give(client, tap.Opaque(vbucket=32, flags=ACK, engine_specific=(1).to_bytes(4)))
+    assert desk.bucket.vbuckets[32].checkpoint == 0
+    checkpoint(client, tap.CheckpointEnd, 8)
+    give(client, tap.VbucketSet(vbucket=32, flags=ACK, engine_specific=(1).to_bytes(4)))
+    assert desk.bucket.vbuckets[32].checkpoint == 0

@@ -89,7 +89,7 @@ def test_a_dump_of_many_vbuckets_has_every_document_once(desk: TapDesk) -> None:
     for number in range(3000):
         desk.set(number % 64, f"k{number}", b"v" * 100)
     desk.commit()
-    client = TapClient(desk).connect(TapOptions(dump=True, acknowledges=True, network_byte_order=True))
+    client = TapClient(desk).connect(TapOptions(dump=True, acknowledge=True, network_byte_order=True))
     frames = client.read()
     keys = [tap.Mutation.decode(frame).key for frame in frames if is_data(frame)]
     assert len(keys) == len(set(keys)) == 3000
@@ -104,7 +104,7 @@ def test_a_dump_of_nothing_is_over_at_once(desk: TapDesk) -> None:
 
 
 def test_what_is_not_durable_is_not_sent(desk: TapDesk) -> None:
-    client = TapClient(desk).connect(TapOptions(backfill_since=FUTURE))
+    client = TapClient(desk).connect(TapOptions(since=FUTURE))
     client.read()
     desk.set(0, "k")
     assert client.read() == []
@@ -129,7 +129,7 @@ def test_a_named_session_goes_on_after_a_cut_with_what_was_not_acknowledged(desk
     for number in range(10):
         desk.set(0, f"k{number}")
     desk.commit()
-    options = TapOptions(name=b"me", acknowledges=True, vbuckets=(0,))
+    options = TapOptions(name=b"me", acknowledge=True, vbuckets=(0,))
     first = TapClient(desk).connect(options)
     first.read()
     desk.set(0, "later")
@@ -144,7 +144,7 @@ def test_a_named_session_goes_on_after_a_cut_with_what_was_not_acknowledged(desk
 def test_a_session_that_waited_too_long_begins_anew(desk: TapDesk) -> None:
     desk.set(0, "k")
     desk.commit()
-    options = TapOptions(name=b"me", acknowledges=True)
+    options = TapOptions(name=b"me", acknowledge=True)
     first = TapClient(desk).connect(options)
     first.read()
     first.cut()
@@ -156,7 +156,7 @@ def test_a_session_that_waited_too_long_begins_anew(desk: TapDesk) -> None:
 def test_a_second_connection_of_a_name_closes_the_first_and_takes_over(desk: TapDesk) -> None:
     desk.set(0, "k")
     desk.commit()
-    options = TapOptions(name=b"me", acknowledges=True)
+    options = TapOptions(name=b"me", acknowledge=True)
     first = TapClient(desk).connect(options)
     first.read()
     second = TapClient(desk).connect(options)
@@ -165,7 +165,7 @@ def test_a_second_connection_of_a_name_closes_the_first_and_takes_over(desk: Tap
 
 
 def test_a_fatal_refusal_ends_the_session_for_good(desk: TapDesk) -> None:
-    client = TapClient(desk).connect(TapOptions(name=b"me", acknowledges=True))
+    client = TapClient(desk).connect(TapOptions(name=b"me", acknowledge=True))
     client.turn()
     client.give(Frame(0x81, Opcode.TAP_OPAQUE, vbucket=Status.NOT_MY_VBUCKET, opaque=1).encode())
     assert client.connection.is_closed
@@ -195,7 +195,7 @@ def test_a_changed_filter_is_followed_and_told(desk: TapDesk) -> None:
 def test_a_takeover_leaves_the_vbucket_dead_here_and_active_there(desk: TapDesk) -> None:
     desk.set(5, "k")
     desk.commit()
-    client = TapClient(desk).connect(TapOptions(vbuckets=(5,), takeover=True, acknowledges=True))
+    client = TapClient(desk).connect(TapOptions(vbuckets=(5,), takeover=True, acknowledge=True))
     frames = client.read()
     states = [tap.VbucketSet.decode(frame).state for frame in frames if frame.opcode == Opcode.TAP_VBUCKET_SET]
     assert states == [State.PENDING, State.ACTIVE]
@@ -204,14 +204,14 @@ def test_a_takeover_leaves_the_vbucket_dead_here_and_active_there(desk: TapDesk)
 
 
 def test_a_vbucket_that_dies_is_followed_no_longer(desk: TapDesk) -> None:
-    client = TapClient(desk).connect(TapOptions(backfill_since=FUTURE))
+    client = TapClient(desk).connect(TapOptions(since=FUTURE))
     client.read()
     desk.bucket.vbuckets[3].set_state(State.DEAD)
     assert 3 not in desk.tap.feeds[b"anon_1"].readers
 
 
 def test_statistics_name_the_session(desk: TapDesk) -> None:
-    TapClient(desk).connect(TapOptions(name=b"me", acknowledges=True)).read()
+    TapClient(desk).connect(TapOptions(name=b"me", acknowledge=True)).read()
     stats = dict(desk.tap.stats([]))
     assert stats["eq_tapq:me:flags"] == "support_ack"
     assert stats["eq_tapq:me:ack_log_size"] == "0"

@@ -137,12 +137,13 @@ def _failovers(session: KvSession, arguments: list[str]) -> Pairs:
 
 
 def _checkpoint(session: KvSession, arguments: list[str]) -> Pairs:
-    """One checkpoint a vbucket: the log has no others."""
+    """One checkpoint a vbucket, for the log has no others: what is written here, or what a TAP producer named."""
     for each in _chosen(session, arguments):
         yield f"vb_{each.id}:state", each.state.name.lower()
-        yield f"vb_{each.id}:open_checkpoint_id", "1"
+        yield f"vb_{each.id}:open_checkpoint_id", str(each.checkpoint + 1)
+        yield f"vb_{each.id}:last_closed_checkpoint_id", str(each.checkpoint)
         yield f"vb_{each.id}:num_checkpoints", "1"
-        yield f"vb_{each.id}:persisted_checkpoint_id", "1"
+        yield f"vb_{each.id}:persisted_checkpoint_id", str(each.checkpoint or 1)
 
 
 def _config(session: KvSession, arguments: list[str]) -> Pairs:

@@ -65,6 +65,7 @@ class VBucketRecord:
         rollback_floor: the smallest seqno to roll back to without losing everything. The store's own.
         high_seqno: the high seqno when the record was made. The store's own.
         consistent: ranges [first, last] of seqnos at which what is held was a consistent state, ascending.
+        checkpoint: the last checkpoint that a TAP producer sent whole; 0 for none.
     """
 
     state: int
@@ -76,6 +77,7 @@ class VBucketRecord:
     rollback_floor: int = 0
     high_seqno: int = 0
     consistent: tuple[tuple[int, int], ...] = ()
+    checkpoint: int = 0
 
     def encode(self) -> bytes:
         """As JSON with sorted keys."""

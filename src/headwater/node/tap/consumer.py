@@ -70,6 +70,8 @@ class TapFed(TapConsumer):
                     self._reset(bucket, vb)
             case tap.VbucketSet():
                 self._set_state(bucket, message)
+            case tap.CheckpointStart():  # and its end
+                self._pass_checkpoint(bucket, message)
             case tap.Opaque() if message.code == tap.OpaqueCode.INITIAL_VBUCKET_STREAM:
                 self._check(bucket, message.vbucket)
                 self._reset(bucket, message.vbucket)
@@ -127,10 +129,23 @@ class TapFed(TapConsumer):
         else:
             found.set_state(state)
 
+    def _pass_checkpoint(self, bucket: Bucket, message: tap.CheckpointStart) -> None:
+        """ "The consumer opens a checkpoint with the same id; on END it closes it" (tap.md 5.1).
+
+        The last closed one may come again, for an answer may be lost; one before it would take the vbucket back.
+        """
+        vb, number = message.vbucket, message.checkpoint_id
+        self._check(bucket, vb)
+        closed = bucket.vbuckets[vb].checkpoint
+        if number < closed:
+            raise Refused(Status.EINVAL, f"checkpoint {number} of vbucket {vb} after {closed} is closed")
+        if isinstance(message, tap.CheckpointEnd) and number > closed:
+            bucket.vbuckets[vb].close_checkpoint(number)
+
     def _reset(self, bucket: Bucket, vb: int) -> None:
         """Drop what is here of a vbucket; what comes has seqnos from 1 again, so its history is a new one."""
         found = bucket.vbuckets.get(vb)
-        if found is not None and found.high_seqno:
+        if found is not None and (found.high_seqno or found.checkpoint):
             state = found.state
             bucket.drop_vbucket(vb)
             bucket.create_vbucket(vb, state)

@@ -154,7 +154,7 @@ class Feed:
         yield "ack_window_full", str(ledger.room <= 0).lower()
         yield "pending_backfill", str(bool(backfilling)).lower()
         yield "backfill_completed", str(not backfilling).lower()
-        yield "backfill_age", str(options.backfill_since or 0)
+        yield "backfill_age", str(options.since or 0)
         yield "vb_filter", " ".join(map(str, sorted(self.readers)))
         yield "suspended", str(producer.suspended_until > now).lower()
         yield "num_tap_nack", str(producer.nacks)

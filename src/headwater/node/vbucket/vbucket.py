@@ -68,6 +68,7 @@ class VBucket:
             seqno when it became active.
         gate: the batch that makes the latest record durable.
         consistent: seqnos it can be taken back to, while it is a replica.
+        checkpoint: the last one that it has whole from a producer of TAP (tap.md 5.1); 0 for none.
         readers: those to be told of changes; streams enter and leave by themselves.
         inbound: the stream by which it follows a producer, None without one.
         handover: the outbound stream that is handing it over to another node, None without one.
@@ -84,6 +85,7 @@ class VBucket:
         self.snapshot_end = 0
         self.gate = 0
         self.consistent = ConsistentSeqnos()
+        self.checkpoint = 0
         self.readers: set[Reader] = set()
         self.inbound: Inbound | None = None
         self.handover: object | None = None
@@ -141,6 +143,7 @@ class VBucket:
     def _load(self, record: VBucketRecord) -> None:
         self.snapshot_start, self.snapshot_end = record.snapshot_start, record.snapshot_end
         self.consistent = ConsistentSeqnos(record.consistent)
+        self.checkpoint = record.checkpoint
         # Stores of before the list was kept know where the snapshot in hand began, which is the next best.
         begun = min(record.snapshot_start, self.high_seqno)
         self._complete_seqno = self.consistent.at_or_below(self.high_seqno) if record.consistent else begun
@@ -202,6 +205,7 @@ class VBucket:
             # What was received of an unfinished snapshot stays, but belongs to the new branch (failover 1).
             self.failover.create(self.complete_seqno)
         if state is State.ACTIVE:
+            self.checkpoint = 0  # what follows is no producer's
             # From here on every seqno is one of our own, and ends a state that can be told (see is_exact).
             self._complete_seqno = self.snapshot_start = self.snapshot_end = self.high_seqno
             self.stop_following("it became active")
@@ -280,9 +284,15 @@ class VBucket:
         self._store.pass_seqno(self.id, seqno)
         self._stage()
 
+    def close_checkpoint(self, checkpoint: int) -> None:
+        """A producer of TAP sent one whole: the feed can go on behind it."""
+        self.checkpoint = checkpoint
+        self._stage()
+
     def follow(self, log: list[tuple[int, int]]) -> None:
         """Take over the failover log of the producer that this vbucket is a replica of."""
         self.failover.replace(log)
+        self.checkpoint = 0
         self._stage()
 
     def roll_back(self, seqno: int) -> int:
@@ -294,6 +304,7 @@ class VBucket:
         self._store.rollback(self.id, self._nearest(seqno))
         reached = self.high_seqno
         self.consistent.cut(reached)
+        self.checkpoint = 0
         self.failover.prune(reached)
         self._complete_seqno, self.snapshot_start, self.snapshot_end = reached, reached, reached
         self._stage()
@@ -329,6 +340,7 @@ class VBucket:
             snapshot_end=self.snapshot_end,
             max_cas=int(self._store.table[self.id, index.CAS]),
             consistent=self.consistent.ranges,
+            checkpoint=self.checkpoint,
         )
 
     def _leave_active(self) -> None:
