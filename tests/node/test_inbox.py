@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import RemoteProtocolError
-from headwater.node.inbox import Inbox
+from headwater.errors import BadFrame, RemoteProtocolError
+from headwater.node.inbox import Inbox, whole_frame
 from headwater.wire.header import BODY_BYTES_MAX, Frame
 
 ARENA = 4096
@@ -85,3 +85,13 @@ def test_a_frame_larger_than_the_arena_is_handed_over_once_it_is_whole() -> None
     assert taker.frames == []
     feed(inbox, taker, frame[-1:])
     assert taker.frames == [frame] and inbox.held_bytes == 0
+
+
+def test_a_frame_counts_once_it_is_whole() -> None:
+    data = memoryview(b"xyz" + Frame(0x80, 0x00, b"key").encode())
+    assert [whole_frame(data[:end], 3) for end in (3, 26, 29, 30)] == [0, 0, 0, 27]
+
+
+def test_bytes_that_are_no_frame_are_an_error_at_once() -> None:
+    with pytest.raises(BadFrame):
+        whole_frame(memoryview(bytes(24)), 0)

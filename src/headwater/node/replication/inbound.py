@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.failpoints import failpoint
+from headwater.node.changes import stage
 from headwater.protocol.consumer_changes import read_change
 from headwater.protocol.consumer_events import Boundary, Flushed, Marked
 from headwater.wire.status import Status
@@ -85,33 +86,8 @@ class InboundStream:
         failpoint("replica.marker")
 
     def apply(self, frame: Frame, *, deleted_user_xattrs: bool) -> None:
-        """One change that the kernel left to us. "Never generate new ones (a CAS of 0 or all-ones is regenerated)"."""
-        change, vb, bucket = read_change(frame, deleted_user_xattrs=deleted_user_xattrs), self.vbucket.id, self._bucket
-        cas = change.cas or bucket.next_cas(vb)
-        if change.deleted:
-            bucket.store.stage_deletion(
-                vb,
-                change.key,
-                change.value,
-                seqno=change.seqno,
-                cas=cas,
-                rev_seqno=change.rev_seqno,
-                delete_time=bucket.now() if change.delete_time is None else change.delete_time,
-                datatype=change.datatype,
-                expired=change.expired,
-            )
-        else:
-            bucket.store.stage_mutation(
-                vb,
-                change.key,
-                change.value,
-                seqno=change.seqno,
-                cas=cas,
-                rev_seqno=change.rev_seqno,
-                flags=change.flags,
-                expiry=change.expiry,
-                datatype=change.datatype,
-            )
+        """One change that the kernel left to us."""
+        stage(self._bucket, self.vbucket.id, read_change(frame, deleted_user_xattrs=deleted_user_xattrs))
 
     def set_state(self, state: State) -> Status:
         """The producer hands the vbucket over, step by step: "no failover entry", and the stream stays (failover 3)."""

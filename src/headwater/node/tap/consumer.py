@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwater.errors import BadMessage
+from headwater.node.changes import stage
 from headwater.node.kv import values
-from headwater.node.kv.command import NoRoom, Part, Refused, command
-from headwater.node.storage.store import ArenaFull
+from headwater.node.kv.command import Part, Refused, command
+from headwater.protocol.consumer_changes import CAS_ALL_ONES, Change
 from headwater.protocol.tap_consumer import MESSAGES, TapConsumer, TapMessage
 from headwater.wire import tap
 from headwater.wire.header import Frame
@@ -22,8 +23,6 @@ from headwater.wire.vbucket import State
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
     from headwater.node.kv.session import KvSession
-
-CAS_IMPOSSIBLE = (0, 0xFFFF_FFFF_FFFF_FFFF)
 
 
 @command(*MESSAGES, extras=None, key=Part.ANY, value=Part.ANY, cas=True)  # type: ignore[arg-type]
@@ -84,35 +83,21 @@ class TapFed(TapConsumer):
 
     def _store(self, bucket: Bucket, message: tap.Mutation) -> None:
         """ "Store unconditionally with given CAS, flags, expiry, rev seqno"."""
-        vb = message.vbucket
-        self._check(bucket, vb)
+        self._check(bucket, message.vbucket)
         if message.flags & tap.MessageFlag.NO_VALUE:
             raise Refused(Status.EINVAL, "a message without its value is no document")  # tap.md 5.2
-        bucket.store.stage_mutation(
-            vb,
-            message.key,
-            message.value,
-            cas=bucket.next_cas(vb) if message.cas in CAS_IMPOSSIBLE else message.cas,
-            rev_seqno=message.rev_seqno,
-            flags=message.client_flags,
-            expiry=message.item_expiration,
-            datatype=values.accepted(message.value, message.datatype),
-        )
+        datatype = values.accepted(message.value, message.datatype)
+        told = (message.key, message.value, 0, message.rev_seqno, _cas(message), datatype)
+        stage(bucket, message.vbucket, Change(*told, flags=message.client_flags, expiry=message.item_expiration))
 
     def _delete(self, bucket: Bucket, message: tap.Delete) -> None:
         """ "Delete with rev seqno, ignore not-found"."""
-        vb = message.vbucket
-        self._check(bucket, vb)
-        found = bucket.store.document(vb, message.key)
+        self._check(bucket, message.vbucket)
+        found = bucket.store.document(message.vbucket, message.key)
         if found is None or found.deleted:
             return
-        bucket.store.stage_deletion(
-            vb,
-            message.key,
-            cas=bucket.next_cas(vb) if message.cas in CAS_IMPOSSIBLE else message.cas,
-            rev_seqno=message.rev_seqno if message.engine_specific else found.rev_seqno + 1,
-            delete_time=bucket.now(),
-        )
+        rev_seqno = message.rev_seqno if message.engine_specific else found.rev_seqno + 1
+        stage(bucket, message.vbucket, Change(message.key, b"", 0, rev_seqno, _cas(message), 0, deleted=True))
 
     def _set_state(self, bucket: Bucket, message: tap.VbucketSet) -> None:
         """ "Set the state (creating the vb if needed)"; active "creates a new failover entry"."""
@@ -151,4 +136,6 @@ class TapFed(TapConsumer):
             bucket.create_vbucket(vb, state)
 
 
-__all__ = ["ArenaFull", "NoRoom", "TapFed", "take"]
+def _cas(message: tap.Mutation | tap.Delete) -> int:
+    """0 where it is none that can be stored."""
+    return 0 if message.cas == CAS_ALL_ONES else message.cas

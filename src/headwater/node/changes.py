@@ -1,0 +1,46 @@
+"""Changes that another node made, staged here as they are: DCP's and TAP's consumers end in the same lines.
+
+Source: dcp 9 ("apply verbatim"); tap.md 5.3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headwater.node.bucket import Bucket
+    from headwater.protocol.consumer_changes import Change
+
+
+def stage(bucket: Bucket, vb: int, change: Change) -> int:
+    """Stage a change; returns its seqno, which is the producer's, or the next here where it told none (0).
+
+    "Never generate new ones" (dcp 9): a CAS is made anew only where there is none.
+
+    Raises:
+        ArenaFull: again after the next commit.
+    """
+    cas, seqno = change.cas or bucket.next_cas(vb), change.seqno or None
+    if not change.deleted:
+        return bucket.store.stage_mutation(
+            vb,
+            change.key,
+            change.value,
+            seqno=seqno,
+            cas=cas,
+            rev_seqno=change.rev_seqno,
+            flags=change.flags,
+            expiry=change.expiry,
+            datatype=change.datatype,
+        )
+    return bucket.store.stage_deletion(
+        vb,
+        change.key,
+        change.value,
+        seqno=seqno,
+        cas=cas,
+        rev_seqno=change.rev_seqno,
+        delete_time=bucket.now() if change.delete_time is None else change.delete_time,
+        datatype=change.datatype,
+        expired=change.expired,
+    )
