@@ -7,16 +7,21 @@ source.
 import base64
 import json
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from headwater.cli.lines import line, text
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets, connect, examples, vbucket_set
 from headwater.cli.stopping import until_stopped
 from headwater.cli.tap import tap
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headwater.client import Deletion, Expiration, Mutation
+    from headwater.client.feeds import Changes
 
     Row: TypeAlias = Mutation | Deletion | Expiration
 
@@ -27,7 +32,6 @@ EXAMPLES = examples(
     "headwater tail --vbuckets 0-511 --node couchbase://10.0.0.7:11210/orders",
 )
 JSON_DATATYPE = 0x01
-SHOWN_BYTES_MAX = 160
 
 
 class Start(StrEnum):
@@ -70,43 +74,31 @@ def tail(
     """
     if protocol is Dialect.TAP:
         future = start is Start.NOW
-        tap(
-            dump=not follow,
-            future=future,
-            keys_only=keys_only,
-            as_json=as_json,
-            vbuckets=vbuckets,
-            node=node,
-            user=user,
-            password=password,
-        )
+        shown = partial(tap, keys_only=keys_only, as_json=as_json)
+        shown(dump=not follow, future=future, vbuckets=vbuckets, node=node, user=user, password=password)
         return
+    wanted = vbucket_set(vbuckets)
+    with until_stopped(), connect(node, user, password) as client:
+        begin: Literal["now"] | None = "now" if start is Start.NOW else None
+        changes = client.changes(begin, vbuckets=wanted, until=None if follow else "now", no_value=keys_only)
+        with changes:
+            _print(changes, _json_line if as_json else _line, keys_only)
+
+
+def _print(changes: "Changes", show: "Callable[[str, Row, bool], str]", keys_only: bool) -> None:
+    """Print what is told of documents, a line each."""
     from headwater.client import Deletion, Expiration, Mutation
 
     about_documents = Mutation | Deletion | Expiration
-    wanted = vbucket_set(vbuckets)
-    show = _json_line if as_json else _line
-    with until_stopped(), connect(node, user, password) as client:
-        changes = client.changes(
-            "now" if start is Start.NOW else None,
-            vbuckets=wanted,
-            until=None if follow else "now",
-            no_value=keys_only,
-        )
-        with changes:
-            for change in changes:
-                if isinstance(change, about_documents):
-                    typer.echo(show(type(change).__name__.lower(), change, keys_only))
+    for change in changes:
+        if isinstance(change, about_documents):
+            typer.echo(show(type(change).__name__.lower(), change, keys_only))
 
 
 def _line(kind: str, change: "Row", keys_only: bool) -> str:
-    """One change for people: `512:7 mutation greeting hello world`; long values are cut."""
-    parts = [f"{change.vbucket}:{change.seqno}", kind, change.key.decode(errors="backslashreplace")]
-    if change.value and not keys_only:
-        text = bytes(change.value[:SHOWN_BYTES_MAX]).decode(errors="backslashreplace")
-        more = len(change.value) - SHOWN_BYTES_MAX
-        parts.append(text.replace("\n", "\\n") + (f"... ({more} bytes more)" if more > 0 else ""))
-    return " ".join(parts)
+    """One change for people: `512:7 mutation greeting hello world`."""
+    value = b"" if keys_only else change.value
+    return line(f"{change.vbucket}:{change.seqno}", kind, text(change.key), value=value)
 
 
 def _json_line(kind: str, change: "Row", keys_only: bool) -> str:
@@ -115,7 +107,7 @@ def _json_line(kind: str, change: "Row", keys_only: bool) -> str:
         "event": kind,
         "vbucket": change.vbucket,
         "seqno": change.seqno,
-        "key": change.key.decode(errors="backslashreplace"),
+        "key": text(change.key),
         "cas": change.cas,
         "rev_seqno": change.rev_seqno,
     }

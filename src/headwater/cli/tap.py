@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater.cli.lines import line, text
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets, examples, vbucket_set
 from headwater.cli.stopping import until_stopped
 
@@ -19,7 +20,6 @@ EXAMPLES = examples(
     "headwater tap --name audit --future --keys-only",
     "headwater tap --vbuckets 0-511 --dump --json | jq -r .key",
 )
-SHOWN_BYTES_MAX = 160
 
 
 def tap(
@@ -61,7 +61,7 @@ def tap(
         for message in stream:
             row = describe(message, keys_only=keys_only)
             if everything or "key" in row:
-                typer.echo(json.dumps(row, ensure_ascii=False) if as_json else _line(row))
+                typer.echo(json.dumps(row, ensure_ascii=False) if as_json else _line(message, row, keys_only))
 
 
 def describe(message: "TapMessage", *, keys_only: bool = False) -> dict[str, Any]:
@@ -71,11 +71,11 @@ def describe(message: "TapMessage", *, keys_only: bool = False) -> dict[str, Any
     row: dict[str, Any] = {"event": type(message).__name__.lower(), "vbucket": message.vbucket}
     match message:
         case wire.Mutation() | wire.Delete():
-            row |= {"key": message.key.decode(errors="backslashreplace"), "cas": message.cas}
+            row |= {"key": text(message.key), "cas": message.cas}
             row |= {"rev_seqno": message.rev_seqno}
             if isinstance(message, wire.Mutation):
                 row |= {"flags": message.client_flags, "expiry": message.item_expiration}
-                row |= {} if keys_only else {"text": message.value.decode(errors="backslashreplace")}
+                row |= {} if keys_only else {"text": text(message.value)}
         case wire.Opaque():
             row |= {"code": message.code}
         case wire.VbucketSet():
@@ -85,12 +85,10 @@ def describe(message: "TapMessage", *, keys_only: bool = False) -> dict[str, Any
     return row
 
 
-def _line(row: dict[str, Any]) -> str:
-    """One message for people: `512 mutation greeting hello world`; long values are cut."""
-    parts = [str(row["vbucket"]), row["event"]]
-    if "key" not in row:
-        return " ".join(parts + [f"{name} {row[name]}" for name in ("code", "state", "checkpoint") if name in row])
-    text = str(row.get("text", "")).replace("\n", "\\n")
-    more = len(text) - SHOWN_BYTES_MAX
-    shown = text[:SHOWN_BYTES_MAX] + (f"... ({more} characters more)" if more > 0 else "")
-    return " ".join([*parts, row["key"], *([shown] if shown else [])])
+def _line(message: "TapMessage", row: dict[str, Any], keys_only: bool) -> str:
+    """One message for people: `512 mutation greeting hello world`."""
+    if "key" in row:
+        value = b"" if keys_only else message.value
+        return line(row["vbucket"], row["event"], row["key"], value=value)
+    told = [f"{name} {row[name]}" for name in ("code", "state", "checkpoint") if name in row]
+    return line(row["vbucket"], row["event"], *told)

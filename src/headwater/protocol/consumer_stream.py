@@ -14,8 +14,7 @@ from enum import Enum
 
 from headwater.errors import LocalProtocolError
 from headwater.protocol.position import ENDLESS, Position
-from headwater.protocol.upr import begins_at
-from headwater.wire import dcp, upr
+from headwater.protocol.stream_asked import request_after
 from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame
 
@@ -95,25 +94,7 @@ class ConsumerStream:
 
 def stream_request(stream: ConsumerStream, position: Position, vb_uuid: int) -> bytes:
     """The request for all that comes after `position`: "a consumer node always asks for end = 2^64-1" (dcp 9)."""
-    if stream.dialect is Dialect.UPR:
-        return upr.StreamRequest(
-            vbucket=stream.vbucket,
-            opaque=stream.opaque,
-            flags=stream.flags,
-            start_seqno=position.seqno,
-            vb_uuid=vb_uuid,
-            high_seqno=begins_at(position, vb_uuid),
-        ).encode()
-    return dcp.StreamRequest(
-        vbucket=stream.vbucket,
-        opaque=stream.opaque,
-        flags=stream.flags,
-        start_seqno=position.seqno,
-        end_seqno=ENDLESS,
-        vb_uuid=vb_uuid,
-        snap_start_seqno=position.snapshot_start,
-        snap_end_seqno=position.snapshot_end,
-    ).encode()
+    return request_after(position, ENDLESS, vb_uuid, stream.opaque, stream.dialect, flags=stream.flags)
 
 
 def older_histories(position: Position) -> list[int]:

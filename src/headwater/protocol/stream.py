@@ -8,8 +8,8 @@ from enum import Enum
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.columns import Stop, StreamTable
 from headwater.protocol.position import FailoverLog, Position
-from headwater.protocol.upr import begins_at
-from headwater.wire import dcp, upr
+from headwater.protocol.stream_asked import request_after
+from headwater.wire import dcp
 from headwater.wire.dialect import Dialect
 from headwater.wire.header import HEADER, HEADER_BYTES, Frame
 from headwater.wire.opcodes import name_of
@@ -51,27 +51,9 @@ class Stream:
 
 def stream_request(stream: Stream, vb_uuid: int) -> bytes:
     """The request for what comes after the position asked from, up to the end wanted."""
-    asked = stream.asked
     # A start beyond the end is ERANGE before histories are compared (dcp.md 2.4, step 7).
-    end = max(stream.end_seqno, asked.seqno)
-    if stream.dialect is Dialect.UPR:
-        return upr.StreamRequest(
-            vbucket=stream.vbucket,
-            opaque=stream.opaque,
-            start_seqno=asked.seqno,
-            end_seqno=end,
-            vb_uuid=vb_uuid,
-            high_seqno=begins_at(asked, vb_uuid),
-        ).encode()
-    return dcp.StreamRequest(
-        vbucket=stream.vbucket,
-        opaque=stream.opaque,
-        start_seqno=asked.seqno,
-        end_seqno=end,
-        vb_uuid=vb_uuid,
-        snap_start_seqno=asked.snapshot_start,
-        snap_end_seqno=asked.snapshot_end,
-    ).encode()
+    end = max(stream.end_seqno, stream.asked.seqno)
+    return request_after(stream.asked, end, vb_uuid, stream.opaque, stream.dialect)
 
 
 def read_failover_log(frame: Frame) -> FailoverLog:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwater.node.kv import documents, values
 from headwater.node.kv.command import Part, Refused, Reply, command
@@ -26,6 +26,14 @@ _OPTIONS = FORCE | FORCE_ACCEPT | REGENERATE_CAS | SKIP_CONFLICT_RESOLUTION | IS
 _CAS_IMPOSSIBLE = (0, 0xFFFF_FFFF_FFFF_FFFF)
 _HEAD = Struct(">IIQQ")
 _META = Struct(">I4sIQ")
+_WITH_META: dict[str, Any] = {
+    "extras": (24, 26, 28, 30),
+    "key": Part.REQUIRED,
+    "value": Part.ANY,
+    "cas": True,
+    "document": True,
+    "writes": True,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +128,7 @@ def _cas(session: KvSession, frame: Frame, given: Incoming) -> int:
     Opcode.SETQ_WITH_META,
     Opcode.ADD_WITH_META,
     Opcode.ADDQ_WITH_META,
-    extras=(24, 26, 28, 30),
-    key=Part.REQUIRED,
-    value=Part.ANY,
-    cas=True,
-    document=True,
-    writes=True,
+    **_WITH_META,
 )
 def set_with_meta(session: KvSession, frame: Frame) -> Reply:
     """Store a document as another cluster has it, if it is ahead; else KEY_EEXISTS."""
@@ -148,12 +151,7 @@ def set_with_meta(session: KvSession, frame: Frame) -> Reply:
 @command(
     Opcode.DEL_WITH_META,
     Opcode.DELQ_WITH_META,
-    extras=(24, 26, 28, 30),
-    key=Part.REQUIRED,
-    value=Part.ANY,
-    cas=True,
-    document=True,
-    writes=True,
+    **_WITH_META,
 )
 def del_with_meta(session: KvSession, frame: Frame) -> Reply:
     """Store a tombstone as another cluster has it, also of a key never seen; its value may only hold attributes."""
