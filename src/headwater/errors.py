@@ -10,6 +10,7 @@
     |   +-- PeerSilent, ConnectionLost
     +-- StatusError              the server answered, and the answer is no (one subclass for each status clients meet)
     +-- RollbackRequired         the histories of the two ends differ
+    +-- MoveError                a vbucket could not be moved from one node to another
     +-- StorageError
     |   +-- CorruptStore, DiskFull, StoreLocked
     +-- OptionError              a setting has a value it can't have
@@ -34,6 +35,7 @@ __all__ = [
     "DiskFull",
     "HeadwaterError",
     "LocalProtocolError",
+    "MoveError",
     "OptionError",
     "PeerSilent",
     "ProtocolError",
@@ -324,6 +326,23 @@ class RollbackRequired(HeadwaterError):
             f"vbucket {self.vbucket}: cannot continue from seqno {self.requested}; the node shares our history up to "
             f"seqno {self.common} only{because}. Drop what lies after it, then ask again from {self.common}"
         )
+
+
+class MoveError(HeadwaterError):
+    """A vbucket could not be moved; what was reached stays, and the same move can be asked for again.
+
+    Args:
+        vbucket: which.
+        problem: what stands in the way. advice: what to do about it, as a phrase.
+        retriable: whether that may pass by itself.
+    """
+
+    def __init__(self, vbucket: int, problem: str, advice: str, retriable: bool = False) -> None:
+        super().__init__(vbucket, problem, advice, retriable)
+        self.vbucket, self.problem, self.advice, self.retriable = vbucket, problem, advice, retriable
+
+    def __str__(self) -> str:
+        return f"vbucket {self.vbucket}: {self.problem}; {self.advice}"
 
 
 # --------------------------------------------------------------------------- storage and settings

@@ -45,6 +45,19 @@ FAILPOINTS = {
     "takeover.active_acked": "the consumer is active, the stream is not ended",
     "replica.marker": "a snapshot that a replica receives was announced, and that is staged",
     "replica.state": "the producer of a replica has set its state, and that is staged; it was not answered",
+    "move.connected": "the mover has opened both ends",
+    "move.replica_made": "the vbucket is a replica on the target, nothing streams",
+    "move.copying": "the target follows through the mover",
+    "move.caught_up": "the target has nearly everything",
+    "move.persisted": "the target has on disk what it has",
+    "move.closed": "the stream that copied is closed at both ends, the one that takes over is not asked for",
+    "move.taking_over": "the target was told to take over, and streams",
+    "move.pending_sent": "the source asks the target to become pending; that is not passed on yet",
+    "move.pending_answered": "the target is pending; that is not passed on yet",
+    "move.active_sent": "the source asks the target to become active; that is not passed on yet",
+    "move.active_answered": "the target is active; that is not passed on yet, and nobody was told",
+    "move.owned": "the target is active, and whoever asked for the move is about to be told",
+    "move.given_back": "a hand-over broke off: the source is active again, the target still pending",
 }
 
 

@@ -82,6 +82,19 @@ class Channel:
             self._outgoing.append(memoryview(data))
             self.flush()
 
+    def send_some(self, data: memoryview) -> int:
+        """Send as much of `data` as fits now and return how much that was; for who keeps the rest itself.
+
+        Raises:
+            ConnectionLost: the connection is broken.
+        """
+        try:
+            return self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            raise self._lost(error) from None
+
     def flush(self) -> None:
         """Send as much of what is kept as fits now.
 

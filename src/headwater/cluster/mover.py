@@ -1,0 +1,288 @@
+"""Moves vbuckets from one node to another: the orchestrator that the protocol's documents leave outside of the nodes.
+
+    async with Mover(source, target, on_owned=push_the_map) as mover:
+        await asyncio.gather(*(mover.move(vb) for vb in range(512)))
+
+Every attempt at a vbucket begins by looking what is there: a move that was killed, cut off or refused half-way is
+found (recovery.py), finished or taken back, and gone on with. So "again" is all that ever has to be done, by this
+object while it has patience, and by whoever runs it after that. Nothing is kept but in the nodes.
+
+Two lanes are used: on one the vbuckets are copied, on the other they change hands, so that the few messages of a
+hand-over, during which nobody takes writes, do not queue behind somebody else's backfill.
+
+Source: failover 4 and 5. Steps 7 and 8 of failover 5 (the new map, the old copy) are the caller's: `on_owned`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from headwater.client.backoff import Backoff
+from headwater.cluster.admin import Endpoint, NodeAdmin
+from headwater.cluster.lane import Lane, Limits, open_lane
+from headwater.cluster.passage import VBUCKETS
+from headwater.cluster.proxy import Side
+from headwater.cluster.settling import Settling
+from headwater.cluster.transfer import AGAIN, Transfer
+from headwater.errors import (
+    AuthError,
+    HeadwaterError,
+    MoveError,
+    NoAccess,
+    NoBucket,
+    OptionError,
+    ProtocolError,
+    StatusError,
+    TransportError,
+    UnknownCommand,
+)
+from headwater.failpoints import failpoint
+
+CONCURRENCY = 4
+FINISH_SECONDS_MAX = 5.0
+"""How long hand-overs that are under way are waited for when the mover is stopped."""
+
+_FOR_GOOD = (AuthError, NoAccess, NoBucket, UnknownCommand)
+_COPY, _HAND_OVER = "copy", "hand-over"
+
+
+class Stage(Enum):
+    """Where a vbucket is on its way."""
+
+    COPYING = "copying"
+    TAKING_OVER = "taking over"
+    RETRYING = "trying again"
+    COPIED = "copied"
+    OWNED = "moved"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveEvent:
+    """A vbucket has come to a stage; `problem` is why it must be tried again."""
+
+    vbucket: int
+    stage: Stage
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What came of a move.
+
+    Attributes:
+        vbucket: which. changes, bytes: what passed through the mover for it, in all attempts.
+        seconds: from the first look to the end. attempts: how many it took.
+        ownerless_seconds: while neither node served it, as it looked from here; 0 if the hand-over was not seen.
+    """
+
+    vbucket: int
+    changes: int
+    bytes: int
+    seconds: float
+    attempts: int
+    ownerless_seconds: float
+
+
+class Mover:
+    """Moves vbuckets between two nodes; use it as `async with`.
+
+    Args:
+        source, target: the nodes.
+        concurrency: how many vbuckets are under way at the same time.
+        limits: how long to wait for what.
+        on_owned: awaited with a vbucket as soon as the target owns it: this is when the map must go out. It may be
+            awaited again for a vbucket that was moved before. Its errors are those of `move`.
+        progress: called with every event.
+
+    Attributes:
+        lags: how many changes the target lacked when that was asked last, about, by vbucket.
+    """
+
+    def __init__(
+        self,
+        source: Endpoint,
+        target: Endpoint,
+        *,
+        concurrency: int = CONCURRENCY,
+        limits: Limits = Limits(),  # noqa: B008 - a constant
+        on_owned: Callable[[int], Awaitable[None]] | None = None,
+        progress: Callable[[MoveEvent], None] | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise OptionError("concurrency", concurrency, "a number of 1 or more")
+        self.source, self.target, self.limits = source, target, limits
+        self.lags: dict[int, int] = {}
+        self._source = NodeAdmin(source, limits.connect_seconds)
+        self._target = NodeAdmin(target, limits.connect_seconds)
+        self._settling = Settling(self._source, self._target)
+        self._on_owned, self._progress = on_owned, progress or (lambda event: None)
+        self._slots = asyncio.Semaphore(concurrency)
+        self._lanes: dict[str, Lane] = {}
+        self._opening = asyncio.Lock()
+        self._handovers: set[asyncio.Task[float]] = set()
+        self._changes = np.zeros(VBUCKETS, np.int64)  # what lanes that are closed have passed
+        self._bytes = np.zeros(VBUCKETS, np.int64)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let the hand-overs that are under way finish, a few seconds at most; then hang up."""
+        if self._handovers:
+            await asyncio.wait(self._handovers, timeout=FINISH_SECONDS_MAX)
+        for lane in self._lanes.values():
+            lane.close()
+        for task in self._handovers:
+            task.cancel()
+        self._source.close()
+        self._target.close()
+
+    def passed(self, vb: int | None = None) -> tuple[int, int]:
+        """Changes and bytes that passed, of one vbucket or of all."""
+        lanes = [lane.proxy.down for lane in self._lanes.values()]
+        at = slice(None) if vb is None else slice(vb, vb + 1)
+        changes = int(self._changes[at].sum()) + sum(int(down.changes[at].sum()) for down in lanes)
+        return changes, int(self._bytes[at].sum()) + sum(int(down.change_bytes[at].sum()) for down in lanes)
+
+    async def move(self, vb: int, *, takeover: bool = True) -> Moved:
+        """Move a vbucket, or copy it: without `takeover` the target has it as a replica, and follows until `close`.
+
+        Raises:
+            MoveError: it can't be moved, or patience is at its end.
+            StatusError: a node refuses for good: a wrong password, no such bucket.
+        """
+        async with self._slots:
+            return await self._persistently(vb, takeover=takeover)
+
+    async def recover(self, vb: int) -> bool:
+        """Put right what a hand-over that broke off has left; True if the target owns the vbucket now.
+
+        Raises:
+            MoveError: who owns it can't be told, or it is not between these two nodes.
+        """
+        await self._open_lanes()
+        return await self._settling.settle(vb)
+
+    async def release(self, vb: int) -> None:
+        """End the copying of a vbucket; what the target has stays."""
+        await self._leave(vb)
+
+    # --- attempts -----------------------------------------------------------------------------------------------------
+
+    async def _persistently(self, vb: int, *, takeover: bool) -> Moved:
+        began, attempts, backoff = time.monotonic(), 0, Backoff(longest_seconds=2.0)
+        give_up = began + self.limits.patience_seconds
+        while True:
+            attempts, had = attempts + 1, self.passed(vb)
+            try:
+                ownerless = await self._attempt(vb, takeover=takeover)
+            except (TransportError, ProtocolError, StatusError, MoveError) as error:
+                problem = error
+            else:
+                return Moved(vb, *self.passed(vb), time.monotonic() - began, attempts, ownerless)
+            if self.passed(vb) != had:
+                give_up = time.monotonic() + self.limits.patience_seconds
+                backoff.reset()
+            await self._before_next(vb, problem, backoff, give_up)
+
+    async def _before_next(self, vb: int, problem: HeadwaterError, backoff: Backoff, give_up: float) -> None:
+        """Wait before the next attempt, or raise if there is no use in one."""
+        if isinstance(problem, _FOR_GOOD) or (isinstance(problem, MoveError) and not problem.retriable):
+            raise problem
+        pause = backoff.next_seconds()
+        if time.monotonic() + pause >= give_up:
+            raise problem if isinstance(problem, MoveError) else MoveError(vb, str(problem), AGAIN) from problem
+        self._progress(MoveEvent(vb, Stage.RETRYING, str(problem)))
+        await asyncio.sleep(pause)
+
+    async def _attempt(self, vb: int, *, takeover: bool) -> float:
+        """One way through all steps; returns how long the vbucket had no owner."""
+        try:
+            await self._open_lanes()
+        except TransportError as error:
+            await self._settling.settle_alone(vb, error)
+            return await self._settled(vb)
+        failpoint("move.connected")
+        if await self._settling.settle(vb):
+            return await self._settled(vb)
+        failpoint("move.replica_made")
+        transfer = Transfer(vb, self._source, self._target, self.limits, lambda lag: self.lags.__setitem__(vb, lag))
+        try:
+            return await self._transfer(transfer, takeover=takeover)
+        except BaseException:
+            await asyncio.shield(self._leave(vb))
+            raise
+
+    async def _transfer(self, transfer: Transfer, *, takeover: bool) -> float:
+        vb = transfer.vb
+        self._progress(MoveEvent(vb, Stage.COPYING))
+        await transfer.copy(self._lanes[_COPY])
+        if not takeover:
+            self._progress(MoveEvent(vb, Stage.COPIED))
+            return 0.0
+        self._progress(MoveEvent(vb, Stage.TAKING_OVER))
+        # Whoever stops the mover does not stop this: half a hand-over would leave the vbucket without an owner.
+        task = asyncio.create_task(self._hand_over(transfer))
+        self._handovers.add(task)
+        task.add_done_callback(self._handovers.discard)
+        return await asyncio.shield(task)
+
+    async def _hand_over(self, transfer: Transfer) -> float:
+        vb, lane = transfer.vb, self._lanes[_HAND_OVER]
+        await self._leave(vb)
+        failpoint("move.closed")
+        try:
+            await transfer.take_over(lane)
+        except BaseException:
+            known = transfer.active_sent or lane.proxy.fallen is not Side.PRODUCER
+            self._settling.active_sent[vb] = transfer.active_sent if known else None
+            raise
+        await self._settled(vb)
+        await transfer.wait_end()
+        lane.leave(vb)
+        return transfer.ownerless_seconds
+
+    async def _settled(self, vb: int) -> float:
+        """The target owns it: say so at once."""
+        failpoint("move.owned")
+        self.lags[vb] = 0
+        if self._on_owned is not None:
+            await self._on_owned(vb)
+        self._progress(MoveEvent(vb, Stage.OWNED))
+        return 0.0
+
+    # --- lanes --------------------------------------------------------------------------------------------------------
+
+    async def _open_lanes(self) -> None:
+        """Have both lanes open; that of the hand-overs first: from then on no older mover's hand-over goes on."""
+        async with self._opening:
+            for purpose in (_HAND_OVER, _COPY):
+                lane = self._lanes.get(purpose)
+                if lane is None or not lane.is_open:
+                    opened = await open_lane(self.source, self.target, self.limits, purpose)
+                    if lane is not None:
+                        self._changes += lane.proxy.down.changes
+                        self._bytes += lane.proxy.down.change_bytes
+                    self._lanes[purpose] = opened
+
+    async def _leave(self, vb: int) -> None:
+        """Close the vbucket's streams, whatever lane they are on; if that is not possible, the lane."""
+        for lane in tuple(self._lanes.values()):
+            if lane.leave(vb) and lane.is_open:
+                try:
+                    await lane.close_stream(vb)
+                except (TransportError, StatusError):
+                    lane.close()

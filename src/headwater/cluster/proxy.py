@@ -1,0 +1,240 @@
+"""Two connections, a producer's and a consumer's, and what they say to each other passed on unchanged.
+
+    producer --changes, markers, states--> passage DOWN --> consumer
+    producer <--requests, acknowledgements-- passage UP <-- consumer
+
+The mover has a word with either end in between: `ask` inserts a request and takes its answer out. Each direction has
+one buffer; while one end does not take, the other is not read. Both ends are sent a no-op every so often: one from
+which nothing comes for `silent_seconds`, though it is being read, is given up, and the proxy with it. So a half-open
+connection is noticed within `silent_seconds` plus half a `noop_seconds`. Source: failover 5, step 2; dcp 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from headwater.cluster.passage import Passage
+from headwater.errors import ConnectionLost, HeadwaterError, PeerSilent
+from headwater.protocol.handshake import request
+from headwater.transport.channel import Channel
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+
+NOOP_SECONDS = 2.0
+SILENT_SECONDS = 10.0
+OPAQUE_FIRST, OPAQUES = 0x4D56_0000, 0x1_0000
+"""Opaques of what the mover asks: far from those that consumers count up from 1, and producers from 10000001."""
+
+_ANSWERED = (Opcode.DCP_ADD_STREAM, Opcode.DCP_CLOSE_STREAM, Opcode.NOOP)
+_TOLD = (Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_STREAM_END)
+
+
+class Side(Enum):
+    """One end of the proxied connection; the value names it in messages."""
+
+    PRODUCER = "the source"
+    CONSUMER = "the target"
+
+    @property
+    def other(self) -> Side:
+        """The other end."""
+        return Side.CONSUMER if self is Side.PRODUCER else Side.PRODUCER
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """When an end is taken for dead: nothing came from it for `silent_seconds`, with a no-op every `noop_seconds`."""
+
+    noop_seconds: float = NOOP_SECONDS
+    silent_seconds: float = SILENT_SECONDS
+
+
+class Proxy:
+    """Passes frames until either end is lost; made inside a running event loop.
+
+    Args:
+        channels: the two connections, greeted and opened (DCP_OPEN); the proxy closes them.
+        told: called with each SET_VBUCKET_STATE, its answer, and each STREAM_END, before it is passed on, and with the
+            end that it comes from.
+
+    Attributes:
+        lost: done when the proxy is over; its result is why. fallen: which end failed, None if the proxy was closed.
+        down: the direction from producer to consumer.
+    """
+
+    def __init__(
+        self,
+        channels: dict[Side, Channel],
+        told: Callable[[Side, Frame], None],
+        clock: Callable[[], float],
+        liveness: Liveness = Liveness(),
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[HeadwaterError] = self._loop.create_future()
+        self.fallen: Side | None = None
+        self._channels, self._told, self._clock, self._liveness = channels, told, clock, liveness
+        self._passages = {side: Passage((*_ANSWERED, *_TOLD), self._looker(side)) for side in Side}
+        self._heard = dict.fromkeys(Side, clock())
+        self._descriptors = {side: channel.fileno() for side, channel in channels.items()}
+        self._blocked: dict[
+            Side, float
+        ] = {}  # ends that do not take what comes from the other, and the last time they did
+        self._opaques = itertools.cycle(range(OPAQUE_FIRST, OPAQUE_FIRST + OPAQUES))
+        self._asked: dict[tuple[Side, int], asyncio.Future[Frame]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def down(self) -> Passage:
+        """The direction from the producer to the consumer, where the changes pass."""
+        return self._passages[Side.PRODUCER]
+
+    def start(self, leftovers: dict[Side, bytes]) -> None:
+        """Begin to pass on; `leftovers` is what was received already behind the answer to DCP_OPEN."""
+        for side in Side:
+            left = leftovers.get(side, b"")
+            self._passages[side].room()[: len(left)] = left
+            self._loop.add_reader(self._descriptors[side], self._readable, side)
+            self._guarded(side, lambda side=side, left=left: self._took(side, len(left)))  # type: ignore[misc]
+        self._watch()
+
+    async def ask(self, side: Side, asked: Frame, timeout_seconds: float) -> Frame:
+        """Ask one end something, between the frames that pass; returns its answer, whatever the status.
+
+        Raises:
+            PeerSilent: no answer in time. TransportError: the proxy is over.
+        """
+        if self.lost.done():
+            raise self.lost.result()
+        opaque = next(self._opaques)
+        answer: asyncio.Future[Frame] = self._loop.create_future()
+        self._asked[side, opaque] = answer
+        try:
+            self._insert(side, replace(asked, opaque=opaque))
+            async with asyncio.timeout(timeout_seconds):
+                return await answer
+        except TimeoutError:
+            raise PeerSilent(self._channels[side].peer, timeout_seconds) from None
+        finally:
+            self._asked.pop((side, opaque), None)
+
+    def close(self, reason: HeadwaterError | None = None, fallen: Side | None = None) -> None:
+        """Close both connections; may be called again."""
+        if self.lost.done():
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        for side, channel in self._channels.items():
+            # A channel that broke has closed its descriptor by itself: the loop must not keep the number.
+            self._loop.remove_reader(self._descriptors[side])
+            self._loop.remove_writer(self._descriptors[side])
+            channel.close()
+        self.fallen = fallen
+        error = reason or ConnectionLost("the mover", "closed the connection")
+        self.lost.set_result(error)
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # whoever asked may have been cancelled: then nobody fetches it
+
+    # --- bytes --------------------------------------------------------------------------------------------------------
+
+    def _readable(self, side: Side) -> None:
+        self._guarded(side, lambda: self._read(side))
+
+    def _read(self, side: Side) -> None:
+        channel = self._channels[side]
+        count = channel.receive_into(self._passages[side].room())
+        if count is None:
+            return
+        if count == 0:
+            raise ConnectionLost(channel.peer, "the node closed the connection")
+        self._heard[side] = self._clock()
+        self._took(side, count)
+
+    def _took(self, side: Side, count: int) -> None:
+        self._passages[side].received(count)
+        self._flush(side)
+
+    def _flush(self, side: Side) -> None:
+        """Send on what came from an end; if the other does not take it all, wait for that instead of reading."""
+        passage, target = self._passages[side], self._channels[side.other]
+        while (piece := passage.piece()) is not None:
+            try:
+                count = target.send_some(piece)
+            except ConnectionLost as error:
+                self.close(error, side.other)
+                return
+            if count == 0:
+                break
+            passage.sent(count)
+            if side.other in self._blocked:
+                self._blocked[side.other] = self._clock()
+        self._wait_for_room(side, blocked=passage.piece() is not None)
+
+    def _wait_for_room(self, side: Side, *, blocked: bool) -> None:
+        source, target = self._descriptors[side], self._descriptors[side.other]
+        if blocked and side.other not in self._blocked:
+            self._blocked[side.other] = self._clock()
+            self._loop.remove_reader(source)
+            self._loop.add_writer(target, self._writable, side)
+        elif not blocked and side.other in self._blocked:
+            del self._blocked[side.other]
+            self._loop.remove_writer(target)
+            self._loop.add_reader(source, self._readable, side)
+            self._heard[side] = self._clock()  # nobody listened to it meanwhile
+
+    def _writable(self, side: Side) -> None:
+        self._guarded(side.other, lambda: self._flush(side))
+
+    def _insert(self, side: Side, frame: Frame) -> None:
+        """Put a frame of ours among those that go to an end."""
+        self._passages[side.other].insert(frame)
+        self._guarded(side, lambda: self._flush(side.other))
+
+    def _guarded(self, side: Side, work: Callable[[], None]) -> None:
+        """Do it; an error of one end is the end of both."""
+        if self.lost.done():
+            return
+        try:
+            work()
+        except HeadwaterError as error:
+            self.close(error, side)
+
+    # --- frames -------------------------------------------------------------------------------------------------------
+
+    def _looker(self, side: Side) -> Callable[[Frame], bool]:
+        """What looks at the frames that come from an end; False keeps one back."""
+
+        def look(frame: Frame) -> bool:
+            if frame.opcode in _TOLD:
+                self._told(side, frame)
+                return True
+            if not (frame.is_response and OPAQUE_FIRST <= frame.opaque < OPAQUE_FIRST + OPAQUES):
+                return True
+            answer = self._asked.get((side, frame.opaque))  # None: it was given up, or was a no-op's
+            if answer is not None and not answer.done():
+                answer.set_result(frame)
+            return False
+
+        return look
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Every half of a no-op's interval: has each end said something, and should it be asked to?"""
+        now, liveness = self._clock(), self._liveness
+        for side in Side:
+            # An end whose words the other does not take is not read, so it can't be heard: it is the other's fault.
+            silent = now - self._heard[side] if side.other not in self._blocked else 0.0
+            quiet = max(silent, now - self._blocked.get(side, now))
+            if quiet >= liveness.silent_seconds:
+                self.close(PeerSilent(self._channels[side].peer, quiet), side)
+                return
+            if quiet >= liveness.noop_seconds / 2 and side not in self._blocked:
+                self._insert(side, replace(request(Opcode.NOOP), opaque=next(self._opaques)))
+        if not self.lost.done():
+            self._timer = self._loop.call_later(liveness.noop_seconds / 2, self._watch)

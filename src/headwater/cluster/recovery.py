@@ -1,0 +1,145 @@
+"""What a hand-over that broke off has left behind, and what to do about it: the failure table of failover 4, pure.
+
+    source     target                        what happened                     what to do
+    active     not active                    before step 8, or nothing yet     BEGIN: the target is a replica (again)
+    dead       pending, has everything       after step 8                      FINISH: the target becomes active
+    dead       pending, lacks something      after step 8                      GIVE_BACK: the source becomes active
+    dead       does not answer, never asked  B crashed before step 10          GIVE_BACK
+    dead       does not answer               perhaps after step 10             WAIT: it may be active
+    no answer  pending, asked to be active   A crashed after step 10           FINISH: it has everything
+    no answer  pending                       A crashed, perhaps before step 8  WAIT: it may be active
+    any        active                        after step 11                     DONE
+    active     active                        no hand-over does that            REFUSE
+
+The order of what is done keeps the rule that matters, "never two active owners": nobody is made active unless the other
+is known to be dead, on disk, or known never to have been told. "Known" is what this run of the mover has seen pass
+through its own hands; a run that begins asks both nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from headwater.wire.vbucket import State
+
+FailoverLog = tuple[tuple[int, int], ...]
+
+
+class Action(Enum):
+    """What to do with a vbucket."""
+
+    BEGIN = "begin"
+    """The source owns it: make the target a replica, and move."""
+    FINISH = "finish"
+    """Make the target active; the source is dead."""
+    GIVE_BACK = "give back"
+    """Make the source active; the target, once it answers, a replica."""
+    DONE = "done"
+    """The target owns it."""
+    WAIT = "wait"
+    """Who owns it can't be told while a node does not answer."""
+    REFUSE = "refuse"
+    """This is not a hand-over from source to target; nothing may be touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One node's copy of the vbucket, as the node tells.
+
+    Attributes:
+        state: None if it is not on that node.
+        high_seqno: of what is durable. failover_log: (vb uuid, seqno), newest first.
+    """
+
+    state: State | None
+    high_seqno: int = 0
+    failover_log: FailoverLog = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that is known of a vbucket.
+
+    Attributes:
+        source, target: None while the node does not answer.
+        active_sent: whether the target was told to become active (step 10): True or False if this run of the mover
+            had the stream in its hands, None if it can't know.
+        owner: whom the newest cluster map names as owner, if that is neither of the two; else empty.
+    """
+
+    source: Seen | None
+    target: Seen | None
+    active_sent: bool | None = None
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do, and why in words."""
+
+    action: Action
+    reason: str
+
+
+def decide(now: Situation) -> Verdict:
+    """Return what is to be done with a vbucket that is to go from source to target."""
+    if now.source is None:
+        return _without_source(now)
+    if now.target is None:
+        return _without_target(now, now.source)
+    return _with_both(now, now.source, now.target)
+
+
+def _with_both(now: Situation, source: Seen, target: Seen) -> Verdict:
+    if target.state is State.ACTIVE:
+        if source.state is State.ACTIVE:
+            return Verdict(Action.REFUSE, "both nodes say that they own it; one of them must be made dead by hand")
+        return Verdict(Action.DONE, "the target owns it")
+    if source.state is State.ACTIVE:
+        return Verdict(Action.BEGIN, "the source owns it")
+    if now.owner:
+        return Verdict(Action.REFUSE, f"it belongs to {now.owner}, says the cluster map")
+    if source.state is State.DEAD and target.state is State.PENDING:
+        return _between(source, target)
+    return Verdict(
+        Action.REFUSE, f"the source does not own it: it is {_name(source)} there, {_name(target)} at the target"
+    )
+
+
+def _between(source: Seen, target: Seen) -> Verdict:
+    """failover 4, "lost after 8": no active owner. "Finish ... only if B has everything"."""
+    if target.high_seqno > source.high_seqno or not _same_history(source, target):
+        return Verdict(Action.REFUSE, "the target was being handed it by another node than this source")
+    if target.high_seqno == source.high_seqno:
+        return Verdict(Action.FINISH, "the hand-over broke off, and the target has everything")
+    missing = source.high_seqno - target.high_seqno
+    return Verdict(Action.GIVE_BACK, f"the hand-over broke off, and the target lacks {missing} changes")
+
+
+def _same_history(source: Seen, target: Seen) -> bool:
+    """A hand-over goes on in the source's newest branch: the target's log is the source's."""
+    return source.failover_log[:1] == target.failover_log[:1]
+
+
+def _without_target(now: Situation, source: Seen) -> Verdict:
+    if source.state is State.ACTIVE:
+        return Verdict(Action.WAIT, "the target does not answer; the source owns it as before")
+    if source.state is State.DEAD and now.active_sent is False:
+        return Verdict(Action.GIVE_BACK, "the target is gone, and was never told to become active")
+    return Verdict(
+        Action.WAIT, f"it is {_name(source)} at the source, and the target, which may own it, does not answer"
+    )
+
+
+def _without_source(now: Situation) -> Verdict:
+    target = now.target
+    if target is not None and target.state is State.ACTIVE:
+        return Verdict(Action.DONE, "the target owns it")
+    if target is not None and target.state is State.PENDING and now.active_sent:
+        return Verdict(Action.FINISH, "the source is gone; it was dead there, and all of it had been sent")
+    return Verdict(Action.WAIT, "the source, which may own it, does not answer")
+
+
+def _name(seen: Seen) -> str:
+    return "not there" if seen.state is None else seen.state.name.lower()

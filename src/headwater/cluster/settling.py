@@ -1,0 +1,141 @@
+"""Asks both nodes what they have of a vbucket, lets recovery.py decide, and does what it says.
+
+What is asked about a vbucket that is between owners is asked behind a barrier: setting the state that it has anyway is
+answered once all that was written before is durable, so a write that is being acknowledged can't be overlooked.
+Source: failover 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from headwater.client.routing import ClusterMap, parse
+from headwater.cluster.admin import Endpoint, NodeAdmin
+from headwater.cluster.answers import Following
+from headwater.cluster.recovery import Action, Seen, Situation, Verdict, decide
+from headwater.errors import (
+    HeadwaterError,
+    InvalidArguments,
+    KeyNotFound,
+    MoveError,
+    NotSupported,
+    RemoteProtocolError,
+    TransportError,
+    UnknownCommand,
+)
+from headwater.failpoints import failpoint
+from headwater.wire.vbucket import State
+
+_BETWEEN = frozenset({State.DEAD, State.PENDING})
+_ADVICE = {
+    Action.WAIT: "start the node that does not answer, then ask for the same move again",
+    Action.REFUSE: "look at both nodes (headwater cluster status), then set the states by hand",
+}
+_NO_SUCH_GROUP = (KeyNotFound, NotSupported, InvalidArguments, UnknownCommand)
+
+
+class Settling:
+    """Finds out and puts right; `active_sent` is what the mover knows of hand-overs that it lost, by vbucket."""
+
+    def __init__(self, source: NodeAdmin, target: NodeAdmin) -> None:
+        self.active_sent: dict[int, bool | None] = {}
+        self._source, self._target = source, target
+
+    async def settle(self, vb: int) -> bool:
+        """With a lane open, so that nothing else goes on between the nodes; True if the target owns the vbucket now,
+        False if the source does, and the target is a replica that nothing else feeds.
+
+        Raises:
+            MoveError: neither can be had.
+        """
+        situation = await self._look(vb)
+        return await self._act(vb, decide(situation), situation)
+
+    async def settle_alone(self, vb: int, problem: HeadwaterError) -> None:
+        """Without a lane: act only where one of the nodes can not take part any more; returns if the target owns it.
+
+        Raises:
+            HeadwaterError: `problem`, or what is worse.
+        """
+        situation = await self._look(vb)
+        verdict = decide(situation)
+        if situation.source is not None and situation.target is not None and verdict.action is not Action.DONE:
+            raise problem
+        if verdict.action is Action.BEGIN or not await self._act(vb, verdict, situation):
+            raise problem
+
+    async def _look(self, vb: int) -> Situation:
+        source, target = await asyncio.gather(_seen(self._source, vb), _seen(self._target, vb))
+        owner = ""
+        if State.ACTIVE not in (source and source.state, target and target.state):
+            owner = await self._owner_elsewhere(vb)
+        return Situation(source, target, self.active_sent.get(vb), owner)
+
+    async def _act(self, vb: int, verdict: Verdict, situation: Situation) -> bool:
+        match verdict.action:
+            case Action.WAIT | Action.REFUSE:
+                retriable = verdict.action is Action.WAIT
+                raise MoveError(vb, verdict.reason, _ADVICE[verdict.action], retriable)
+            case Action.FINISH:
+                await self._target.set_state(vb, State.ACTIVE)
+            case Action.GIVE_BACK:
+                await self._give_back(vb, verdict, situation)
+            case Action.BEGIN:
+                await self._prepare(vb, situation.target)
+        self.active_sent.pop(vb, None)
+        return verdict.action in (Action.FINISH, Action.DONE)
+
+    async def _give_back(self, vb: int, verdict: Verdict, situation: Situation) -> None:
+        """The source first: killed in between, the next run finds it active and the target pending, which is plain."""
+        await self._source.set_state(vb, State.ACTIVE)
+        failpoint("move.given_back")
+        self.active_sent.pop(vb, None)
+        if situation.target is None:
+            raise MoveError(vb, verdict.reason, _ADVICE[Action.WAIT], retriable=True)
+        await self._prepare(vb, situation.target)
+
+    async def _prepare(self, vb: int, target: Seen | None) -> None:
+        """failover 5, step 1; and let go whom the target follows by itself."""
+        for told in (await self._following()).values():
+            if vb in told.vbuckets:
+                followed = parse(told.source)
+                with suppress(KeyNotFound):
+                    await self._target.stop_replicating(Endpoint(followed.seeds[0], followed.bucket), [vb])
+        if target is None or target.state is not State.REPLICA:
+            await self._target.set_state(vb, State.REPLICA)
+
+    async def _following(self) -> dict[str, Following]:
+        try:
+            return await self._target.replication()
+        except _NO_SUCH_GROUP:
+            return {}
+
+    async def _owner_elsewhere(self, vb: int) -> str:
+        """Whom the newest of both nodes' maps names as owner, if that is a third node."""
+        maps = await asyncio.gather(*(_map(node) for node in (self._source, self._target)))
+        newest = max((found for found in maps if found is not None), key=lambda found: found.rev, default=None)
+        owner = newest.owner(vb) if newest is not None and len(newest.nodes) > 1 else None
+        return "" if owner in (None, self._source.address, self._target.address) else str(owner)
+
+
+async def _seen(node: NodeAdmin, vb: int) -> Seen | None:
+    """A node's copy of a vbucket; None if the node does not answer."""
+    try:
+        state = await node.state(vb)
+        if state is None:
+            return Seen(None)
+        if state in _BETWEEN:
+            await node.set_state(vb, state)
+        seqnos, log = await asyncio.gather(node.seqnos(state), node.failover_log(vb))
+        return Seen(state, seqnos.get(vb, 0), tuple(log))
+    except TransportError:
+        return None
+
+
+async def _map(node: NodeAdmin) -> ClusterMap | None:
+    try:
+        config = await node.config()
+        return ClusterMap.from_json(config, node.address) if config else None
+    except (TransportError, RemoteProtocolError):
+        return None

@@ -1,0 +1,165 @@
+"""One vbucket's way from source to target, in the steps of failover 5: copied first, then taken over.
+
+    copy()       ADD_STREAM; until the target has nearly everything (dcp-vbtakeover), and has it on disk
+    take_over()  the stream is closed and asked for again with the takeover flag; until the target is active
+
+The mover sees the states pass with its own eyes: when the target has answered "active", that is on its disk, and the
+vbucket is its own (failover 4, step 11). The end of the stream that follows is waited for, and may as well be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+from headwater.cluster.admin import NodeAdmin
+from headwater.cluster.lane import Lane, Limits
+from headwater.cluster.proxy import Side
+from headwater.errors import InvalidArguments, KeyNotFound, MoveError, NotSupported, PeerSilent, UnknownCommand
+from headwater.failpoints import failpoint
+from headwater.wire.dcp import EndReason, StreamFlag
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.vbucket import State
+
+ESTIMATE_MAX = 1000
+"""A copy that lacks no more than so many changes is near enough for a takeover (failover 5, step 3)."""
+
+AGAIN = "ask for the same move again"
+POLL_SECONDS_MAX = 0.5
+END_SECONDS_MAX = 5.0
+_NO_SUCH_GROUP = (KeyNotFound, NotSupported, InvalidArguments, UnknownCommand)
+
+
+class Transfer:
+    """One attempt at one vbucket, on lanes that are open.
+
+    Args:
+        source, target: the two nodes.
+        lag: called with the number of changes that the target still lacks, about, whenever that is known.
+
+    Attributes:
+        active_sent: whether the target was told to become active: from then on it may be.
+        ownerless_seconds: from step 7, when the source stops serving, to step 11, as it looks from here.
+    """
+
+    def __init__(
+        self, vb: int, source: NodeAdmin, target: NodeAdmin, limits: Limits, lag: Callable[[int], None]
+    ) -> None:
+        self.vb = vb
+        self.active_sent = False
+        self.ownerless_seconds = 0.0
+        self._source, self._target, self._limits, self._lag = source, target, limits, lag
+        self._asked_state: State | None = None
+        self._pending_at = 0.0
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._owned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # --- copying ------------------------------------------------------------------------------------------------------
+
+    async def copy(self, lane: Lane) -> None:
+        """Let the target follow until it has nearly everything, on disk; the stream goes on.
+
+        Raises:
+            StatusError, TransportError: it could not begin, or did not go on.
+        """
+        lane.enter(self.vb, self)
+        await lane.add_stream(self.vb, StreamFlag(0))
+        failpoint("move.copying")
+        await self._until_near(lane)
+        failpoint("move.caught_up")
+        seqno = (await self._source.seqnos(State.ACTIVE)).get(self.vb)
+        if seqno is None:
+            raise MoveError(self.vb, "the source stopped owning it while it was copied", AGAIN, retriable=True)
+        await self._or_end(lane, self._target.wait_persisted(self.vb, seqno))
+        failpoint("move.persisted")
+
+    async def _until_near(self, lane: Lane) -> None:
+        pause = self._limits.poll_seconds
+        while (left := await self._estimate(lane.name)) > ESTIMATE_MAX:
+            self._lag(left)
+            await self._or_end(lane, asyncio.sleep(pause))
+            pause = min(1.5 * pause, POLL_SECONDS_MAX)
+        self._lag(left)
+
+    async def _estimate(self, name: str) -> int:
+        """How many changes the target lacks, about; a backfill is not near, whatever is left of it."""
+        with suppress(*_NO_SUCH_GROUP):
+            told = await self._source.takeover_stats(self.vb, name)
+            if told.is_streaming:
+                return told.estimate if told.status == "in-memory" else max(told.estimate, ESTIMATE_MAX + 1)
+        return await self.lag()
+
+    async def lag(self) -> int:
+        """How many seqnos lie between the two nodes."""
+        there, here = await asyncio.gather(self._source.seqnos(), self._target.seqnos())
+        return max(0, there.get(self.vb, 0) - here.get(self.vb, 0))
+
+    async def _or_end(self, lane: Lane, work: Coroutine[None, None, None]) -> None:
+        """Do it, but no longer than the stream and the connection live."""
+        task = asyncio.create_task(work)
+        try:
+            await asyncio.wait((task, self._ended, lane.proxy.lost), return_when=asyncio.FIRST_COMPLETED)
+            self._check(lane)
+            await task
+        finally:
+            task.cancel()
+
+    def _check(self, lane: Lane) -> None:
+        """Raise what ended the connection, or the stream."""
+        if lane.proxy.lost.done():
+            raise lane.proxy.lost.result()
+        if self._ended.done():
+            raise MoveError(self.vb, f"its stream ended: {_reason(self._ended.result())}", AGAIN, retriable=True)
+
+    # --- taking over --------------------------------------------------------------------------------------------------
+
+    async def take_over(self, lane: Lane) -> None:
+        """Let the target take over; returns when it owns the vbucket.
+
+        Raises:
+            StatusError, TransportError: it did not come to that, as far as is known.
+        """
+        self._ended = asyncio.get_running_loop().create_future()
+        lane.enter(self.vb, self)
+        await lane.add_stream(self.vb, StreamFlag.TAKEOVER)
+        failpoint("move.taking_over")
+        waited = (self._owned, self._ended, lane.proxy.lost)
+        await asyncio.wait(waited, timeout=self._limits.handover_seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not self._owned.done():  # the stream ends right behind it, and so may the connection
+            self._check(lane)
+            raise PeerSilent(str(self._target.address), self._limits.handover_seconds)
+
+    async def wait_end(self) -> None:
+        """Wait for the end of the stream; "STREAM_END lost is harmless" (failover 4)."""
+        await asyncio.wait((self._ended,), timeout=END_SECONDS_MAX)
+
+    def told(self, side: Side, frame: Frame) -> None:
+        """A state, its answer, or the end of the stream is about to be passed on."""
+        if side is Side.CONSUMER:
+            self._answered(frame)
+        elif frame.opcode == Opcode.DCP_STREAM_END:
+            if not self._ended.done():
+                self._ended.set_result(int.from_bytes(frame.extras))
+        else:
+            self._asked_state = State.ACTIVE if frame.extras[-1:] == b"\x01" else State.PENDING
+            self.active_sent = self.active_sent or self._asked_state is State.ACTIVE
+            failpoint("move.active_sent" if self._asked_state is State.ACTIVE else "move.pending_sent")
+
+    def _answered(self, frame: Frame) -> None:
+        if frame.status:
+            return  # the source ends the stream and takes the vbucket back
+        if self._asked_state is State.PENDING:
+            self._pending_at = time.monotonic()
+            failpoint("move.pending_answered")
+        elif self._asked_state is State.ACTIVE and not self._owned.done():
+            failpoint("move.active_answered")
+            self.ownerless_seconds = time.monotonic() - self._pending_at
+            self._owned.set_result(None)
+
+
+def _reason(number: int) -> str:
+    """Why a stream ended, in words."""
+    return EndReason(number).name.lower().replace("_", " ") if number in set(EndReason) else str(number)
