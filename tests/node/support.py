@@ -16,7 +16,10 @@ from headwater.node.kv.cluster import Cluster
 from headwater.node.kv.fast import FastPath, Workspace
 from headwater.node.kv.sasl import Failures, Users
 from headwater.node.kv.session import KvSession
+from headwater.node.membership.member import Membership
+from headwater.node.replication.command import Replication
 from headwater.node.storage.store import Store
+from headwater.node.tap.hub import TapHub
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
 
@@ -143,6 +146,9 @@ class Desk:
         self.warnings: list[str] = []
         self.fast = fast
         self.dcp = DcpHub(self.bucket)
+        self.replication = Replication(self)  # type: ignore[arg-type]
+        self.membership = Membership(self)  # type: ignore[arg-type]
+        self.tap = TapHub(self.bucket, None, 0)  # type: ignore[arg-type]
         self.loop: asyncio.AbstractEventLoop
 
     def fast_path(self, session: KvSession) -> FastPath | None:

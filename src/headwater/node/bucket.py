@@ -48,6 +48,7 @@ class Bucket:
         vbuckets: those that are on this node.
         uuids: uint64[vbuckets], the newest vb uuid of each (for kernels; call `refresh` first).
         stat_groups: name of a STAT group -> function of its arguments; other parts of the node put theirs in.
+        fenced: vbuckets that are active here and not served, until it is known that no other node owns them by now.
         traffic_disabled: document commands answer ETMPFAIL while it is.
         counters: totals since start, by name. map_changes: how often a vbucket's record changed.
     """
@@ -69,6 +70,7 @@ class Bucket:
         self.vbuckets: dict[int, VBucket] = {}
         self.uuids = np.zeros(len(store.table), np.uint64)
         self.stat_groups: dict[str, StatGroup] = {}
+        self.fenced: set[int] = set()
         self.traffic_disabled = False
         self.map_changes = 0
         self.counters = {"cmd_get": 0, "get_hits": 0, "cmd_set": 0, "cmd_delete": 0, "cmd_flush": 0, "expired": 0}
@@ -111,6 +113,7 @@ class Bucket:
     def drop_vbucket(self, vb: int) -> int:
         """Forget a vbucket; returns the batch that makes it so."""
         gone = self.vbuckets.pop(vb)
+        self.fenced.discard(vb)
         gone.drop()
         return gone.gate
 
@@ -121,7 +124,7 @@ class Bucket:
 
     def is_active(self, vb: int) -> bool:
         """Whether the vbucket is here and serves."""
-        return self.state(vb) == State.ACTIVE
+        return self.state(vb) == State.ACTIVE and vb not in self.fenced
 
     def is_backed_up(self, vb: int) -> bool:
         """Whether a vbucket refuses writes because it is about to change hands (failover 4)."""

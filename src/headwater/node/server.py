@@ -29,6 +29,7 @@ from headwater.node.kv.cluster import Cluster
 from headwater.node.kv.fast import FastPath, Workspace
 from headwater.node.kv.sasl import Failures, Users
 from headwater.node.kv.session import KvSession
+from headwater.node.membership.member import Membership
 from headwater.node.pager import Pager
 from headwater.node.replication.command import Replication
 from headwater.node.tap.hub import TapHub
@@ -86,6 +87,7 @@ class Server:
         self.compactor = Compactor(bucket, loop, purge_age_seconds=config.purge_age_seconds)
         self.dcp = DcpHub(bucket, config.takeover_seconds)
         self.replication = Replication(self)
+        self.membership = Membership(self)
         self.tap = TapHub(bucket, loop, config.tap_keep_alive_seconds)
         self.pager = Pager(bucket, loop, interval_seconds=config.expiry_pager_seconds)
         self.cluster: Cluster
@@ -122,6 +124,7 @@ class Server:
         self._listener = listener
         host, port = listener.getsockname()[:2]
         self.cluster = Cluster(port, self.bucket)
+        self.membership.start()
         self.loop.add_reader(listener.fileno(), self._accept)
         self.pager.start()
         self.compactor.start()
@@ -133,6 +136,7 @@ class Server:
         if self._listener is not None:
             self.loop.remove_reader(self._listener.fileno())
             self._listener.close()
+        self.membership.stop()
         self.replication.stop()
         for timer in (self._sweep, self._flush):
             if timer is not None:

@@ -1,11 +1,17 @@
-"""The cluster map: one node, all vbuckets (kv.md 1.4; interop.md 4.0, the minimum that every client tried accepts)."""
+"""The cluster map that clients get: one node and all vbuckets, or what an orchestrator has set.
+
+Source: kv.md 1.4; interop.md 4.0, the minimum that every client tried accepts. What a map that names this node makes
+the node do is in node/membership/.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from headwater.node.kv.command import Needs, Part, Refused, Reply, command
+from headwater.node.kv.command import Answer, Needs, Part, Refused, Reply, command
+from headwater.node.membership import notices
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
 from headwater.wire.header import Frame
@@ -38,6 +44,11 @@ class Cluster:
         return self._set[:2] if self._set else (1, self._first_revision + self._bucket.map_changes)
 
     @property
+    def is_set(self) -> bool:
+        """Whether the map was given to us."""
+        return self._set is not None
+
+    @property
     def map_in_refusals(self) -> bool:
         """Whether NOT_MY_VBUCKET carries the map: only one that names another node helps; ours would make the client
         ask us again for ever (kv.md 5, "NMVB with a map that still points to you")."""
@@ -51,7 +62,11 @@ class Cluster:
         """Take a newer map; Refused(KEY_EEXISTS) for an older one."""
         if self._set and (epoch, revision) < self.version:
             raise Refused(Status.KEY_EEXISTS, f"the map here is newer: {self.version}")
-        self._set = (epoch, revision, config)
+        self.take((epoch, revision), config)
+
+    def take(self, version: tuple[int, int], config: bytes) -> None:
+        """Hand out this map from now on."""
+        self._set = (*version, config)
 
     def _own(self) -> dict[str, Any]:
         bucket = self._bucket
@@ -90,13 +105,15 @@ def get_cluster_config(session: KvSession, frame: Frame) -> Reply:
             raise Refused(Status.EINVAL, "a known version has revision >= 1 and epoch >= 1 or -1")
         if known >= cluster.version:
             return Reply()
+    session.config_seen = cluster.version
     datatype = Datatype.JSON if session.has(Feature.JSON) else 0
     return Reply(value=cluster.config(), datatype=datatype)
 
 
 @command(Opcode.SET_CLUSTER_CONFIG, extras=(16,), key=Part.ANY, value=Part.REQUIRED, needs=Needs.LOGIN)
-def set_cluster_config(session: KvSession, frame: Frame) -> Reply:
-    """An orchestrator's map; it is handed out as given, and goes with every NOT_MY_VBUCKET from then on."""
+def set_cluster_config(session: KvSession, frame: Frame) -> Answer | Awaitable[Answer]:
+    """An orchestrator's map; it is handed out as given, and goes with every NOT_MY_VBUCKET from then on. One that names
+    this node is kept and obeyed as well (node/membership/)."""
     epoch, revision = (int.from_bytes(frame.extras[at : at + 8], "big", signed=True) for at in (0, 8))
     try:
         parsed = json.loads(frame.value)
@@ -106,5 +123,14 @@ def set_cluster_config(session: KvSession, frame: Frame) -> Reply:
         raise Refused(Status.EINVAL, "a map is a JSON object with a revision of 1 or more")
     if frame.key not in (b"", session.server.bucket.name.encode()):
         raise Refused(Status.KEY_ENOENT, "there is no such bucket")
+    if session.server.membership.concerns(parsed):
+        return _take(session, (epoch, revision), frame.value)
     session.server.cluster.replace(epoch, revision, frame.value)
+    notices.tell(session.server.connections, session.server.cluster)
+    return Reply()
+
+
+async def _take(session: KvSession, version: tuple[int, int], config: bytes) -> Answer:
+    await session.server.membership.take(version, config)
+    session.saw_unstable()  # the answer means that what was given up is given up on disk
     return Reply()

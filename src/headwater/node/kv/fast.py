@@ -47,7 +47,7 @@ class FastPath:
 
     def run(self, data: memoryview, offset: int) -> int:
         """Answer the requests of `data` from `offset` on; returns where the first one stands that it did not take."""
-        if self._bucket.traffic_disabled:
+        if self._bucket.traffic_disabled or self._bucket.fenced:
             return offset
         requests = np.frombuffer(data, np.uint8)
         connection, store = self._session.connection, self._bucket.store

@@ -25,6 +25,8 @@ GRANTED = frozenset(
         Feature.SNAPPY,
         Feature.JSON,
         Feature.DUPLEX,
+        Feature.CLUSTERMAP_CHANGE_NOTIFICATION,
+        Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF,
         Feature.ALT_REQUEST_SUPPORT,
         Feature.PRESERVE_TTL,
         Feature.GET_CLUSTER_CONFIG_WITH_KNOWN_VERSION,

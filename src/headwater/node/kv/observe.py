@@ -79,7 +79,7 @@ def _observe_one(bucket: Bucket, vb: int, key: bytes) -> tuple[int, int]:
 @command(Opcode.GET_KEYS, extras=(0, 4), key=Part.REQUIRED)
 def get_keys(session: KvSession, frame: Frame) -> Reply:
     """(u16 length, key) pairs in order, from the start key on; 1,000 unless the extras say otherwise."""
-    if vbucket(session, frame).state is not State.ACTIVE:
+    if not session.store_bucket.is_active(vbucket(session, frame).id):
         raise session.not_my_vbucket()
     wanted = int.from_bytes(frame.extras, "big") if frame.extras else KEYS_DEFAULT
     bucket = session.store_bucket

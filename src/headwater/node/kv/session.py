@@ -211,6 +211,8 @@ class KvSession:
             raise NoRoom
         if state != wanted:
             raise self.not_my_vbucket()
+        if frame.vbucket in bucket.fenced:
+            raise Refused(Status.ETMPFAIL, "it is not known yet whether another node owns the vbucket by now")
         if bucket.traffic_disabled:
             raise Refused(Status.ETMPFAIL, "traffic is disabled")
 
@@ -219,6 +221,7 @@ class KvSession:
         if not self.server.cluster.map_in_refusals:
             return Refused(Status.NOT_MY_VBUCKET)
         datatype = Datatype.JSON if self.has(Feature.JSON) else 0
+        self.config_seen = self.server.cluster.version
         return Refused(Status.NOT_MY_VBUCKET, value=self.server.cluster.config(), datatype=datatype)
 
     # --- answers ------------------------------------------------------------------------------------------------------

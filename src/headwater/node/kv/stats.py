@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headwater.node.kv.admin import VERSION_TEXT
 from headwater.node.kv.command import Answer, Part, Refused, command
+from headwater.node.membership import stats as membership
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -152,6 +153,10 @@ def _config(session: KvSession, arguments: list[str]) -> Pairs:
         yield name, str(getattr(config, name))
 
 
+def _cluster(session: KvSession, arguments: list[str]) -> Pairs:
+    return membership.stats(session.server)
+
+
 def _nothing(session: KvSession, arguments: list[str]) -> Pairs:
     return ()
 
@@ -167,6 +172,7 @@ _GROUPS: dict[str, Callable[[KvSession, list[str]], Pairs]] = {
     "failovers": _failovers,
     "checkpoint": _checkpoint,
     "config": _config,
+    "cluster": _cluster,
     "timings": _nothing,
     "dcp": _nothing,
     "dcpagg": _nothing,

@@ -72,6 +72,7 @@ def set_vbucket(session: KvSession, frame: Frame) -> Reply:
     else:
         found.set_state(state)
     session.wrote()
+    session.server.membership.state_set(frame.vbucket)
     return Reply()
 
 

@@ -57,12 +57,16 @@ class Replication:
             self.dialers[key] = Dialer(self._server, source)
         self.dialers[key].follow(vbuckets, StreamFlag.TAKEOVER if takeover else StreamFlag(0))
 
-    def leave(self, source: Source, vbuckets: list[int] | None) -> None:
-        """Let vbuckets (None: all) follow a producer no more; what they hold stays."""
+    def leave(self, source: Source, vbuckets: list[int] | None) -> bool:
+        """Let vbuckets (None: all) follow a producer no more; what they hold stays. False if none was ever called."""
         dialer = self.dialers.get((source.host, source.port, source.bucket))
-        if dialer is None:
-            raise Refused(Status.KEY_ENOENT, f"nothing follows {source}")
-        dialer.leave(tuple(dialer.wanted) if vbuckets is None else vbuckets)
+        if dialer is not None:
+            dialer.leave(tuple(dialer.wanted) if vbuckets is None else vbuckets)
+        return dialer is not None
+
+    def wants(self, vb: int) -> bool:
+        """Whether a vbucket follows anybody, or is about to."""
+        return any(vb in dialer.wanted for dialer in self.dialers.values())
 
     def stop(self) -> None:
         """The node stops."""
@@ -85,17 +89,20 @@ def ioctl_set(session: KvSession, frame: Frame) -> Reply:
     source = _source(asked, bucket.name)
     if frame.key == STOP:
         named = _vbuckets(asked["vbuckets"], bucket.vbucket_count) if "vbuckets" in asked else None
-        replication.leave(source, named)
+        held = session.server.membership.hold(source.host, source.port, named)
+        if not replication.leave(source, named) and not held:
+            raise Refused(Status.KEY_ENOENT, f"nothing follows {source}")
         return Reply()
     wanted = _vbuckets(asked["vbuckets"], bucket.vbucket_count) if "vbuckets" in asked else sorted(bucket.vbuckets)
     _make_replicas(bucket, wanted)
     session.wrote()
+    session.server.membership.following.by_hand(wanted)
     replication.start(source, wanted, takeover=bool(asked.get("takeover", False)))
     return Reply()
 
 
 def _make_replicas(bucket: Bucket, wanted: list[int]) -> None:
-    active = [vb for vb in wanted if bucket.is_active(vb)]
+    active = [vb for vb in wanted if bucket.state(vb) is State.ACTIVE]
     if active:
         raise Refused(Status.EINVAL, f"vbucket {active[0]} is active here: make it a replica first")
     for vb in wanted:

@@ -17,24 +17,23 @@ import secrets
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from headwater.errors import ConnectionLost, HeadwaterError
+from headwater.errors import HeadwaterError
+from headwater.node.calling import connect, converse
 from headwater.node.kv.session import KvSession
 from headwater.node.replication.session import ConsumerSession
 from headwater.protocol.consumer import Consumer
 from headwater.protocol.controls import Negotiated
-from headwater.protocol.handshake import DCP_FEATURES, Conversation, Login, Opening, expect, greet, open_producer
+from headwater.protocol.handshake import DCP_FEATURES, Login, Opening, greet, open_producer
 from headwater.protocol.negotiation import ConsumerSettings
 from headwater.wire.dcp import EndReason, OpenFlag, StreamFlag
 from headwater.wire.features import Feature
-from headwater.wire.framing import FrameBuffer
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.server import Server
     from headwater.protocol.consumer_events import Ended, Refused
-    from headwater.wire.header import Frame
 
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 5.0
@@ -45,7 +44,6 @@ NAME_BYTES_MAX = 200
 FEATURES = (*DCP_FEATURES, Feature.XATTR, Feature.SNAPPY)
 OPEN_FLAGS = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETE_TIMES
 
-Result = TypeVar("Result")
 log = logging.getLogger("headwater.node")
 
 
@@ -217,12 +215,8 @@ class Dialer:
     async def _call(self) -> tuple[socket.socket, frozenset[int]]:
         """Connect, greet, open: a socket on which the peer is our producer, and the features it granted."""
         loop, source = self._server.loop, self.source
-        found = await loop.getaddrinfo(source.host, source.port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
-        sock = socket.socket(family, kind, protocol)
+        sock = await connect(loop, source.host, source.port)
         try:
-            sock.setblocking(False)
-            await loop.sock_connect(sock, address)
             login = Login(
                 agent="headwater-node",
                 bucket=source.bucket,
@@ -231,30 +225,12 @@ class Dialer:
                 nonce=secrets.token_urlsafe(18),
                 features=FEATURES,
             )
-            greeting = await self._converse(sock, greet(login))
-            await self._converse(sock, open_producer(Opening(self._name(), int(OPEN_FLAGS))))
+            greeting = await converse(loop, sock, greet(login), str(source))
+            await converse(loop, sock, open_producer(Opening(self._name(), int(OPEN_FLAGS))), str(source))
         except BaseException:
             sock.close()
             raise
         return sock, greeting.features
-
-    async def _converse(self, sock: socket.socket, conversation: Conversation[Result]) -> Result:
-        """Have one of protocol/handshake's conversations."""
-        loop, buffer = self._server.loop, FrameBuffer()
-        try:
-            asked = next(conversation)
-            while True:
-                await loop.sock_sendall(sock, asked.encode())
-                frames: list[Frame] = []
-                while not frames:
-                    data = await loop.sock_recv(sock, 1 << 16)
-                    if not data:
-                        raise ConnectionLost(str(self.source), "the producer hung up before the connection was open")
-                    frames = buffer.receive_data(data)
-                asked = conversation.send(expect(asked, frames[0]))
-        except StopIteration as done:
-            result: Result = done.value
-            return result
 
     def _name(self) -> str:
         """failover 5: "convention replication:A->B:bucket"; the same after every reconnect, so that an old connection

@@ -15,6 +15,7 @@ from headwater.failpoints import failpoint
 from headwater.node.changes import stage
 from headwater.protocol.consumer_changes import read_change
 from headwater.protocol.consumer_events import Boundary, Flushed, Marked
+from headwater.wire.dcp import StreamFlag
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -47,6 +48,11 @@ class InboundStream:
         self._bucket = bucket
         self._left = left
         vbucket.inbound = self
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether the mover asked for a takeover."""
+        return bool(self.entry.flags & StreamFlag.TAKEOVER)
 
     @property
     def position(self) -> Position:

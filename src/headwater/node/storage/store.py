@@ -200,6 +200,11 @@ class Store(Committing):
         self._records.pop(vb, None)
         failpoint("drop.staged")
 
+    @property
+    def disk(self) -> Disk:
+        """Where the store is; what belongs to it but is no part of the log is kept there, too."""
+        return self._disk
+
     def seal(self) -> None:
         """End the log's segment, so that compaction can have it. Blocking; like `write`, and never beside it."""
         self._log.seal()

@@ -140,7 +140,7 @@ class DcpSession:
 
     def _open_stream(self, asked: StreamRequested) -> None:
         vbucket = self._bucket.vbuckets.get(asked.request.vbucket)
-        if vbucket is None:
+        if vbucket is None or vbucket.id in self._bucket.fenced:
             self.producer.answer_stream(asked, None, b"")
             return
         facts = Facts(

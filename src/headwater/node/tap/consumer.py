@@ -113,6 +113,7 @@ class TapFed(TapConsumer):
             bucket.create_vbucket(vb, state)
         else:
             found.set_state(state)
+            bucket.fenced.discard(vb)
 
     def _pass_checkpoint(self, bucket: Bucket, message: tap.CheckpointStart) -> None:
         """ "The consumer opens a checkpoint with the same id; on END it closes it" (tap.md 5.1).

@@ -77,7 +77,7 @@ class Feed:
         wanted, now = options.vbuckets or sorted(self.bucket.vbuckets), self.bucket.now()
         for vb in wanted:
             found = self.bucket.vbuckets.get(vb)
-            if found is None or vb in self.readers or not self._is_wanted(found.state, vb):
+            if found is None or vb in self.readers or vb in self.bucket.fenced or not self._is_wanted(found.state, vb):
                 continue  # "missing ones are skipped silently"
             stream = self.producer.streams.get(vb) or self.producer.follow(
                 vb, found.durable_seqno, found.purge_seqno, now

@@ -49,6 +49,10 @@ class Reader(Protocol):
 class Inbound(Protocol):
     """The stream by which a replica follows its producer."""
 
+    @property
+    def takes_over(self) -> bool:
+        """Whether the vbucket becomes active at the end of the stream."""
+
     def vbucket_left(self, reason: str) -> None:
         """The vbucket takes nothing from its producer any more: it became active, is gone, or lost what was staged."""
 

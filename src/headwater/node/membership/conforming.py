@@ -1,0 +1,156 @@
+"""Letting vbuckets take the roles the map has for them (roles.py), as soon as that can be.
+
+What has to wait, waits here: a vbucket that changes hands for the end of that, a record for room in the batch or on
+the disk. A vbucket that must not be served meanwhile stays behind the fence (`Bucket.fenced`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headwater.node.membership.following import Following
+from headwater.node.membership.map import Address, NodeMap
+from headwater.node.membership.roles import role
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.server import Server
+
+RECORD_BYTES = 4 << 10
+"""Room for the record of one vbucket, with a full failover log."""
+AGAIN_SECONDS = 0.05
+FULL_DISK_SECONDS = 1.0
+
+log = logging.getLogger("headwater.node")
+
+
+class Conforming:
+    """The vbuckets of a node on their way to what the map says.
+
+    Args:
+        following: the streams of replicas.
+
+    Attributes:
+        known: the map to go by. serves: what the map gives us may be served (the fence is open).
+        moving: vbuckets that wait for a hand-over to be over.
+    """
+
+    def __init__(self, server: Server, following: Following) -> None:
+        self.known: NodeMap | None = None
+        self.serves = False
+        self.moving: set[int] = set()
+        self._server = server
+        self._bucket = server.bucket
+        self._following = following
+        self._todo: dict[int, bool] = {}
+        self._given_up: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._looking = False
+        server.bucket.committer.on_failure.append(self._lost)
+
+    def ask(self, vbuckets: Iterable[int], *, news: bool) -> None:
+        """These vbuckets must be looked at, at the next `look` or `settle`.
+
+        Args:
+            news: the map has news of them; if not, and they wait with news already, that stays so.
+        """
+        for vb in vbuckets:
+            self._todo[vb] = news or self._todo.get(vb, False)
+
+    def overruled(self, vb: int) -> None:
+        """An operator has set the vbucket's state: his word counts, fence or not."""
+        self._bucket.fenced.discard(vb)
+        self._given_up.discard(vb)
+
+    def look(self) -> None:
+        """Do what is left to do, now and whenever there is room again."""
+        self._timer = None
+        if not self.conform() and not self._looking:
+            self._looking = True
+            self._server.loop.create_task(self._look_on())
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._todo.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _look_on(self) -> None:
+        try:
+            while not self.conform():
+                await self.room()
+        finally:
+            self._looking = False
+
+    async def room(self) -> None:
+        """Wait until records can be staged, or may be."""
+        if self._bucket.store.full:
+            await asyncio.sleep(FULL_DISK_SECONDS)
+            return
+        there = asyncio.Event()
+        self._bucket.committer.when_room(there.set)
+        await there.wait()
+
+    def conform(self) -> bool:
+        """Let the vbuckets take their roles; False while there is no room for the records of the rest."""
+        known, wanted, told = self.known, dict[int, Address | None](), list[int]()
+        self.moving.clear()
+        if known is None:
+            return True
+        for vb in sorted(self._todo):
+            if not self._has_room():
+                break
+            if self._is_moving(vb):
+                self.moving.add(vb)
+                continue
+            news = self._todo.pop(vb)
+            wanted[vb] = self._take_role(known, vb, news=news)
+            told += [vb] if news else []
+        self._following.obey(wanted, news=told)
+        if self.moving and self._timer is None:
+            self._timer = self._server.loop.call_later(AGAIN_SECONDS, self.look)
+        return self._todo.keys() <= self.moving
+
+    def _take_role(self, known: NodeMap, vb: int, *, news: bool) -> Address | None:
+        """One vbucket's role; whom it is to follow."""
+        wanted = role(known, vb, self._bucket.state(vb), news=news)
+        if wanted.state is not None:
+            self._become(known, vb, wanted.state)
+        if wanted.state is not None or self.serves:
+            self._bucket.fenced.discard(vb)
+        return wanted.source
+
+    def _become(self, known: NodeMap, vb: int, state: State) -> None:
+        found = self._bucket.vbuckets.get(vb)
+        if found is None:
+            self._bucket.create_vbucket(vb, state)
+            return
+        if found.state is State.ACTIVE:
+            log.warning("vbucket %d belongs to %s by the map: it becomes %s", vb, known.owner(vb), state.name.lower())
+            self._given_up.add(vb)
+        found.set_state(state)
+
+    def _is_moving(self, vb: int) -> bool:
+        """Whether the vbucket is being taken over, here or from here."""
+        found = self._bucket.vbuckets.get(vb)
+        if found is None:
+            return False
+        return found.handover is not None or (found.inbound is not None and found.inbound.takes_over)
+
+    def _has_room(self) -> bool:
+        store = self._bucket.store
+        if store.full:
+            return False
+        arena, used = store.stage_arena()
+        return len(arena) - used > RECORD_BYTES
+
+    def _lost(self, error: BaseException, lost: list[int]) -> None:
+        """A batch was lost: a vbucket that had been given up may be active again."""
+        again = [vb for vb in lost if vb in self._given_up and self._bucket.state(vb) is State.ACTIVE]
+        if again:
+            self._bucket.fenced.update(again)
+            self.ask(again, news=True)
+            self._server.loop.call_soon(self.look)

@@ -1,0 +1,43 @@
+"""The fence: a node that was away does not serve what it owned before it knows that nobody else owns it by now.
+
+    closed --an answer with a newer map--> closed, asking again who knows that one
+           --answers from a majority of the map's nodes, this one counted, and none newer--> open
+           --an operator's map--> open
+
+Whoever promotes a replica gives the new map to a majority of the nodes first. Two majorities share a node, so among
+those that answered here is one that would have known. With two nodes the majority is both: if the other one is gone for
+good, somebody has to say so. Time plays no part in it.
+"""
+
+from __future__ import annotations
+
+from headwater.node.membership.map import Address, NodeMap
+
+
+class Fence:
+    """Who has been heard about one map.
+
+    Attributes:
+        is_open: whether the node may serve what the map gives it. heard: who knows of nothing newer.
+    """
+
+    def __init__(self, known: NodeMap, *, is_open: bool = False) -> None:
+        self.heard: set[Address] = set()
+        self._peers = frozenset(known.peers)
+        self._needed = len(known.servers) // 2 + 1
+        self.is_open = is_open or self._needed <= 1
+
+    @property
+    def missing(self) -> int:
+        """How many answers it still takes."""
+        return 0 if self.is_open else self._needed - 1 - len(self.heard)
+
+    def hear(self, peer: Address) -> bool:
+        """A node knows of nothing newer; True if that opens the fence."""
+        if peer not in self._peers:
+            return False
+        self.heard.add(peer)
+        if self.is_open or self.missing > 0:
+            return False
+        self.is_open = True
+        return True

@@ -1,0 +1,93 @@
+"""The map on disk, beside the log: what a node knows of its cluster must not be older after a crash than before.
+
+One file of two lines, `headwater-cluster-map 1 <XXH3-64 of the second line, 16 hex digits>` and the map's JSON without
+line breaks. A new one is written and synced beside the old one and takes its place by rename, so a crash leaves one or
+the other, whole. A file that is neither was damaged later; to go on with an older map, or none, could bring back an
+ownership that has passed to another node, so the start fails and names the file.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from headwater.errors import CorruptStore, DiskFull, StorageError
+from headwater.failpoints import failpoint
+from headwater.node.storage.disk import Disk
+
+NAME: Final = "CLUSTER_MAP"
+NEXT_NAME: Final = "CLUSTER_MAP.new"
+_TITLE: Final = "headwater-cluster-map"
+_FORMAT: Final = "1"
+
+
+class MapFile:
+    """The file in a store's folder.
+
+    Args:
+        disk: where; folder: the store's.
+    """
+
+    def __init__(self, disk: Disk, folder: Path) -> None:
+        self.path = folder / NAME
+        self._disk = disk
+        self._folder = folder
+
+    def load(self) -> bytes | None:
+        """The map's JSON; None if there is none.
+
+        Raises:
+            CorruptStore: the file is not what was written.
+            StorageError: another format, or it can't be read.
+        """
+        try:
+            if NAME not in self._disk.names(self._folder):
+                return None
+            return _decode(self._disk.read(self.path), self.path)
+        except OSError as error:
+            raise StorageError(f"{self.path}: {error.strerror or error}") from error
+
+    def save(self, config: bytes) -> None:
+        """Put a map in the place of the old one; durable on return. Blocking.
+
+        Raises:
+            DiskFull, StorageError: the old one is still there.
+        """
+        data, fresh = _encode(config), self._folder / NEXT_NAME
+        try:
+            file = self._disk.create(fresh, 0)
+            try:
+                file.write([data], 0)
+                file.sync()
+            finally:
+                file.close()
+            failpoint("cluster.before_rename")
+            self._disk.rename(fresh, self.path)
+            failpoint("cluster.after_rename")
+            self._disk.sync_directory(self._folder)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise DiskFull(self.path, len(data)) from error
+            raise StorageError(f"{self.path}: {error.strerror or error} while the map was written") from error
+
+
+def _encode(config: bytes) -> bytes:
+    # A line break in JSON is blank space between tokens; in the file it would end the line.
+    body = config.replace(b"\n", b" ").replace(b"\r", b" ")
+    return f"{_TITLE} {_FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode() + body + b"\n"
+
+
+def _decode(data: bytes, path: Path) -> bytes:
+    title, _, body = data.partition(b"\n")
+    words = title.decode("ascii", "replace").split(" ")
+    if words[0] != _TITLE or len(words) != 3:
+        raise CorruptStore(path, 0, "not a cluster map")
+    if words[1] != _FORMAT:
+        raise StorageError(f"{path}: format {words[1]}; this headwater reads format {_FORMAT}, use a newer one")
+    body = body.removesuffix(b"\n")
+    if xxhash.xxh3_64_hexdigest(body) != words[2]:
+        raise CorruptStore(path, len(title) + 1, "the checksum of the cluster map is wrong")
+    return body

@@ -1,0 +1,71 @@
+"""Replicas that follow because the map says so, by the same dialers that IOCTL_SET uses.
+
+The map speaks first when it has news of a vbucket; between two maps an operator may have a vbucket follow somebody
+else, or (`hold`) nobody, for instance to bring a stream of his own. What the map began is all that the map ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from headwater.node.membership.map import Address
+from headwater.node.replication.dialer import Source
+
+if TYPE_CHECKING:
+    from headwater.node.replication.command import Replication
+
+
+class Following:
+    """Which vbuckets follow whom by the map.
+
+    Args:
+        replication: the node's dialers. source: how to log in at an address.
+
+    Attributes:
+        sources: the vbuckets that follow, and whom.
+        held: vbuckets that follow nobody until the map has news of them.
+    """
+
+    def __init__(self, replication: Replication, source: Callable[[Address], Source]) -> None:
+        self.sources: dict[int, Address] = {}
+        self.held: set[int] = set()
+        self._replication = replication
+        self._source = source
+
+    def news(self, vbuckets: Iterable[int]) -> None:
+        """The map speaks anew of these vbuckets: nothing holds them any more."""
+        self.held.difference_update(vbuckets)
+
+    def hold(self, vbuckets: Iterable[int]) -> None:
+        """Somebody else looks after these vbuckets for now; their streams end."""
+        for vb in vbuckets:
+            self.held.add(vb)
+            self._leave(vb)
+
+    def by_hand(self, vbuckets: Iterable[int]) -> None:
+        """An operator has these vbuckets follow somebody."""
+        for vb in vbuckets:
+            self.held.discard(vb)
+            self.sources.pop(vb, None)
+
+    def of(self, host: str, port: int) -> list[int]:
+        """The vbuckets that follow a node."""
+        return [vb for vb, source in self.sources.items() if source == (host, port)]
+
+    def obey(self, wanted: dict[int, Address | None], *, news: Iterable[int]) -> None:
+        """Let each vbucket follow its source (None: nobody); without news, a stream begun by hand goes on."""
+        told, begin = set(news), dict[Address, list[int]]()
+        for vb, source in wanted.items():
+            if source is None or vb in self.held:
+                self._leave(vb)
+            elif (vb in told and self.sources.get(vb) != source) or not self._replication.wants(vb):
+                begin.setdefault(source, []).append(vb)
+        for source, vbuckets in begin.items():
+            self.sources.update(dict.fromkeys(vbuckets, source))
+            self._replication.start(self._source(source), vbuckets, takeover=False)
+
+    def _leave(self, vb: int) -> None:
+        source = self.sources.pop(vb, None)
+        if source is not None:
+            self._replication.leave(self._source(source), [vb])

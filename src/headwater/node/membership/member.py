@@ -1,0 +1,214 @@
+"""What a node does as one of several: it keeps the cluster map that names it, and conforms to it.
+
+    an operator's map, or a peer's newer one --on disk--> handed out, clients told --> every vbucket it has news of
+                                                                                       takes its role (roles.py)
+    start with a map that names others --> fence closed: what it owned is not served until it is known that nobody
+                                           else owns it (fence.py)
+
+A vbucket that is changing hands at the moment is left alone until that is over. The map never makes a vbucket active;
+SET_VBUCKET and a takeover do. A node without a map, or whose map names no other node, does none of this.
+Source: kv.md 1.4, failover.md 3 to 5; docs/decisions/0030.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headwater.errors import RemoteProtocolError, StorageError
+from headwater.node.kv.command import Refused
+from headwater.node.membership import notices
+from headwater.node.membership.conforming import Conforming
+from headwater.node.membership.fence import Fence
+from headwater.node.membership.file import MapFile
+from headwater.node.membership.following import Following
+from headwater.node.membership.map import Address, NodeMap
+from headwater.node.membership.peers import FEATURES, Peers
+from headwater.node.membership.roles import news
+from headwater.node.replication.dialer import Source
+from headwater.protocol.handshake import Login
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.server import Server
+
+log = logging.getLogger("headwater.node")
+
+
+class Membership:
+    """The map that names this node, and its consequences; all methods belong to the event loop's thread.
+
+    Attributes:
+        map: the newest map; None if there was never one that named this node.
+        fence: whether what the map gives us may be served. peers: the other nodes, and what came of asking them.
+        following: the replicas that follow by the map.
+        conforming: the vbuckets that are not yet what the map says.
+    """
+
+    def __init__(self, server: Server) -> None:
+        """Read the map and close the fence; StorageError if the map on disk is damaged."""
+        self.map: NodeMap | None = None
+        self.fence: Fence | None = None
+        self._server = server
+        self._bucket = server.bucket
+        self._file = MapFile(server.bucket.store.disk, server.bucket.store.path)
+        self._taking = asyncio.Lock()
+        self.following = Following(server.replication, self._source)
+        self.conforming = Conforming(server, self.following)
+        self.peers = Peers(lambda: server.loop, self._login, self._told)
+        self._load()
+
+    def _load(self) -> None:
+        config = self._file.load()
+        if config is None:
+            return
+        bucket = self._bucket
+        try:
+            self.map = NodeMap.from_json(config, bucket=bucket.name, vbuckets=bucket.vbucket_count)
+        except RemoteProtocolError as error:
+            raise StorageError(f"{self._file.path}: {error}; start the node with the options it had") from None
+        self.fence = Fence(self.map)
+        if not self.fence.is_open:
+            bucket.fenced.update(vb for vb, each in bucket.vbuckets.items() if each.state is State.ACTIVE)
+        # A node that is not in its map any more has nobody to ask, and may have stopped before it had conformed.
+        self.conforming.known, self.conforming.serves = self.map, self.fence.is_open
+        self.conforming.ask(range(bucket.vbucket_count), news=self.fence.is_open)
+
+    def start(self) -> None:
+        """The node listens: take the roles of the map, and ask the others for theirs."""
+        if self.map is not None:
+            self._server.cluster.take(self.map.version, self.map.config)
+            self.peers.watch(self.map.peers if self.map.this is not None else ())
+            self.conforming.look()
+
+    def stop(self) -> None:
+        """The node stops."""
+        self.peers.stop()
+        self.conforming.stop()
+
+    # --- maps that arrive -------------------------------------------------------------------------------------------
+
+    def concerns(self, told: object) -> bool:
+        """Whether a map (as JSON) is for the member: it names this node, or comes to one that was named."""
+        entries = told.get("nodesExt", ()) if isinstance(told, dict) else ()
+        named = isinstance(entries, list) and any(isinstance(each, dict) and each.get("thisNode") for each in entries)
+        return named or self.map is not None
+
+    async def take(self, version: tuple[int, int], config: bytes) -> None:
+        """An operator's map: on disk, and obeyed as far as can be at once, on return; it opens the fence.
+
+        Raises:
+            Refused: EINVAL, it is no map or its version is another; KEY_EEXISTS, the one here is newer or says
+                something else; ETMPFAIL, it could not be written.
+        """
+        async with self._taking:
+            found = self._checked(version, config)
+            try:
+                if self.map is None or not found.says_the_same(self.map):
+                    await self._server.loop.run_in_executor(None, self._file.save, found.config)
+            except StorageError as error:
+                raise Refused(Status.ETMPFAIL, str(error)) from None
+            self._adopt(found)
+            self._open()
+        while not self.conforming.conform():
+            if self._bucket.store.full:
+                raise Refused(Status.ETMPFAIL, "the map is kept, but the disk is too full to obey it")
+            await self.conforming.room()
+
+    def _checked(self, version: tuple[int, int], config: bytes) -> NodeMap:
+        bucket = self._bucket
+        try:
+            found = NodeMap.from_json(config, bucket=bucket.name, vbuckets=bucket.vbucket_count)
+        except RemoteProtocolError as error:
+            raise Refused(Status.EINVAL, str(error)) from None
+        if found.version != version:
+            raise Refused(Status.EINVAL, f"the request is about map {version}, the map says {found.version}")
+        here = self.map.here if self.map is not None else None
+        if found.this is None and here is not None and here in found.servers:
+            found = found.seen_from(here)
+        if version < self._floor():
+            raise Refused(Status.KEY_EEXISTS, f"the map here is newer: {self._server.cluster.version}")
+        if self.map is not None and version == self.map.version and not found.says_the_same(self.map):
+            raise Refused(Status.KEY_EEXISTS, f"the map here has version {version} as well, and is another")
+        return found
+
+    def _floor(self) -> tuple[int, int]:
+        """What a map must not be older than: what clients may have been told. A node that owns nothing told nothing."""
+        bucket = self._bucket
+        if self.map is None and not self._server.cluster.is_set and not any(map(bucket.is_active, bucket.vbuckets)):
+            return (0, 0)
+        return self._server.cluster.version
+
+    async def _told(self, peer: Address, config: bytes) -> None:
+        """A peer has answered: adopt its map if it is newer; otherwise it knows of nothing newer."""
+        found = NodeMap.from_json(config, bucket=self._bucket.name, vbuckets=self._bucket.vbucket_count)
+        async with self._taking:
+            known, fence = self.map, self.fence
+            if known is None or known.here is None or fence is None:
+                return
+            if found.uuid != known.uuid:
+                raise RemoteProtocolError(f"{peer} belongs to another cluster: its map has uuid {found.uuid}")
+            if found.version > known.version:
+                mine = found.seen_from(known.here)
+                await self._server.loop.run_in_executor(None, self._file.save, mine.config)
+                log.warning("took map %s over from %s", mine.version, peer)
+                self._adopt(mine)
+            if self.fence is not None and self.fence.hear(peer):
+                self._open()
+        self.conforming.look()
+
+    def _adopt(self, found: NodeMap) -> None:
+        """Go by a map that is on disk."""
+        before, self.map = self.map, found
+        told = () if before is not None and found.says_the_same(before) else news(before, found)
+        self.conforming.known = found
+        self.conforming.ask(told, news=True)
+        self.following.news(told)
+        self.fence = Fence(found, is_open=self.fence is None or self.fence.is_open)
+        self._server.cluster.take(found.version, found.config)
+        self.peers.watch(found.peers if found.this is not None else ())
+        notices.tell(self._server.connections, self._server.cluster)
+
+    def _open(self) -> None:
+        """Nobody knows better: what the map does not give us is given up, the rest is served."""
+        if self.fence is not None:
+            self.fence.is_open = True
+        self.conforming.serves = True
+        self.conforming.ask(self._bucket.fenced, news=True)
+
+    # --- what operators do meanwhile --------------------------------------------------------------------------------
+
+    def hold(self, host: str, port: int, vbuckets: Iterable[int] | None) -> bool:
+        """Let vbuckets (None: all that follow this node) follow nobody until the map has news of them; whether any
+        would."""
+        if self.map is None:
+            return False
+        chosen = self.following.of(host, port) if vbuckets is None else filter(self.map.is_replica, vbuckets)
+        held = tuple(chosen)
+        self.following.hold(held)
+        return bool(held)
+
+    def state_set(self, vb: int) -> None:
+        """An operator has set a vbucket's state: his word counts, fence or not; a replica follows as the map says."""
+        self.conforming.overruled(vb)
+        if self.map is not None:
+            self.conforming.ask([vb], news=False)
+            self.conforming.look()
+
+    # --- how to reach others ----------------------------------------------------------------------------------------
+
+    def _account(self) -> tuple[str | None, str | None]:
+        """Nodes of a cluster share their users; a node calls as the first of its list."""
+        return next(iter(self._server.config.users.items()), (None, None))
+
+    def _source(self, address: Address) -> Source:
+        return Source(address.host, address.port, self._bucket.name, *self._account())
+
+    def _login(self) -> Login:
+        user, password = self._account()
+        nonce = secrets.token_urlsafe(18)
+        return Login("headwater-node", self._bucket.name, user, password, nonce, features=FEATURES)

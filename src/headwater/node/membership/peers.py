@@ -1,0 +1,97 @@
+"""Asking the other nodes for their map, each in turn, for as long as the map names them.
+
+A node that does not answer is asked again, sooner at first; one that has answered is asked again after a while, so
+that a map an orchestrator could not bring here arrives all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from headwater.errors import HeadwaterError, RemoteProtocolError
+from headwater.node.calling import connect, converse
+from headwater.node.membership.map import Address
+from headwater.protocol.handshake import Login, greet
+from headwater.wire.features import Feature
+
+ANSWER_SECONDS_MAX = 2.0
+RETRY_SECONDS_MIN = 0.05
+RETRY_SECONDS_MAX = 2.0
+AGAIN_SECONDS = 10.0
+FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON)
+
+
+@dataclass(slots=True)
+class Peer:
+    """What is known of a node: its last answer (loop.time()), and why there was none since."""
+
+    heard_at: float | None = None
+    problem: str = "not asked yet"
+
+
+class Peers:
+    """The other nodes of the map.
+
+    Args:
+        login: how to introduce ourselves.
+        told: called with a node and the JSON of its map; what it raises is the problem with that answer.
+
+    Attributes:
+        known: each node, and how it goes with it.
+    """
+
+    def __init__(
+        self,
+        loop: Callable[[], asyncio.AbstractEventLoop],
+        login: Callable[[], Login],
+        told: Callable[[Address, bytes], Awaitable[None]],
+    ) -> None:
+        self.known: dict[Address, Peer] = {}
+        self._loop = loop
+        self._login = login
+        self._told = told
+        self._tasks: dict[Address, asyncio.Task[None]] = {}
+
+    def watch(self, addresses: Iterable[Address]) -> None:
+        """Ask these nodes from now on, and no others."""
+        wanted = set(addresses)
+        for address in set(self._tasks) - wanted:
+            self._tasks.pop(address).cancel()
+            self.known.pop(address)
+        for address in wanted - set(self._tasks):
+            self.known[address] = Peer()
+            self._tasks[address] = self._loop().create_task(self._ask_on(address, self.known[address]))
+
+    def stop(self) -> None:
+        """Ask nobody any more."""
+        self.watch(())
+
+    async def _ask_on(self, address: Address, peer: Peer) -> None:
+        wait = RETRY_SECONDS_MIN
+        while True:
+            try:
+                config = await asyncio.wait_for(self._ask(address), ANSWER_SECONDS_MAX)
+                await self._told(address, config)
+            except (OSError, TimeoutError, HeadwaterError) as error:
+                peer.problem = str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"
+                wait = min(2 * wait, RETRY_SECONDS_MAX)
+                pause = wait
+            else:
+                peer.heard_at, peer.problem = self._loop().time(), ""
+                wait, pause = RETRY_SECONDS_MIN, AGAIN_SECONDS
+            await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
+
+    async def _ask(self, address: Address) -> bytes:
+        """The map of a node, as JSON."""
+        loop = self._loop()
+        sock = await connect(loop, address.host, address.port)
+        try:
+            greeting = await converse(loop, sock, greet(self._login()), str(address))
+        finally:
+            sock.close()
+        if greeting.config is None:
+            raise RemoteProtocolError(f"{address}: it has no map of this bucket")
+        return greeting.config

@@ -1,0 +1,45 @@
+"""STAT cluster: what a node knows of its cluster, and how far it conforms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.membership.member import Membership
+    from headwater.node.server import Server
+
+
+def stats(server: Server) -> Iterable[tuple[str, str]]:
+    """The group; times are seconds."""
+    membership, bucket = server.membership, server.bucket
+    epoch, revision = server.cluster.version
+    yield "epoch", str(epoch)
+    yield "revision", str(revision)
+    known = membership.map
+    yield "member", str(known is not None and known.this is not None).lower()
+    states = Counter(each.state for each in bucket.vbuckets.values())
+    for state in State:
+        yield f"vb_{state.name.lower()}", str(states[state])
+    yield "fence", "open" if membership.fence is None or membership.fence.is_open else "closed"
+    yield "fenced", str(len(bucket.fenced))
+    if known is not None:
+        yield "uuid", known.uuid
+        yield "this_node", str(known.here or "")
+        yield "nodes", str(len(known.servers))
+        yield "map_active", str(sum(map(known.is_owner, range(len(known.chains)))))
+        yield "map_replica", str(sum(map(known.is_replica, range(len(known.chains)))))
+        yield from _member(membership, server.loop.time())
+
+
+def _member(membership: Membership, now: float) -> Iterable[tuple[str, str]]:
+    yield "answers_missing", str(membership.fence.missing if membership.fence is not None else 0)
+    yield "following", str(len(membership.following.sources))
+    yield "held", str(len(membership.following.held))
+    yield "moving", str(len(membership.conforming.moving))
+    for address, peer in membership.peers.known.items():
+        yield f"{address}:heard", "never" if peer.heard_at is None else f"{now - peer.heard_at:.1f}"
+        yield f"{address}:problem", peer.problem
