@@ -54,6 +54,9 @@ def test_every_command_has_examples_in_its_help(command: str) -> None:
         ("load", __file__),
         ("set", "k", "v", "--expiry", "soon"),
         ("demo", "--rows", "1"),
+        ("move", "--from", "a:1", "--to", "a:1"),
+        ("move", "--from", "a:1", "--to", "b:1", "--takeover", "--follow"),
+        ("replicate", "a:1", "a:1"),
     ],
     ids=" ".join,
 )

@@ -23,7 +23,11 @@ from headwater.cli.load import EXAMPLES as LOAD_EXAMPLES
 from headwater.cli.load import load
 from headwater.cli.mirror import EXAMPLES as MIRROR_EXAMPLES
 from headwater.cli.mirror import mirror
+from headwater.cli.move import EXAMPLES as MOVE_EXAMPLES
+from headwater.cli.move import move
 from headwater.cli.options import paragraphs
+from headwater.cli.replicate import EXAMPLES as REPLICATE_EXAMPLES
+from headwater.cli.replicate import replicate
 from headwater.cli.seqnos import EXAMPLES as SEQNOS_EXAMPLES
 from headwater.cli.seqnos import seqnos
 from headwater.cli.serve import EXAMPLES as SERVE_EXAMPLES
@@ -54,6 +58,8 @@ for _name, _command, _examples in (
     ("seqnos", seqnos, SEQNOS_EXAMPLES),
     ("failover-log", failover_log, FAILOVER_LOG_EXAMPLES),
     ("mirror", mirror, MIRROR_EXAMPLES),
+    ("replicate", replicate, REPLICATE_EXAMPLES),
+    ("move", move, MOVE_EXAMPLES),
     ("demo", demo, DEMO_EXAMPLES),
 ):
     app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)

@@ -7,6 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from headwater.client import Client
+    from headwater.cluster.admin import Endpoint
 
 DEFAULT_URL = "couchbase://127.0.0.1:11210/default"
 VBUCKETS_MAX = 1024
@@ -67,3 +68,12 @@ def connect(url: str, user: str | None, password: str | None) -> "Client":
     from headwater import client
 
     return client.connect(url, user=user, password=password)
+
+
+def endpoint(node: str, user: str | None, password: str | None) -> "Endpoint":
+    """A bucket on one node, from `host:port`, `host:port/bucket` or a whole connection string."""
+    from headwater.client.routing import parse
+    from headwater.cluster.admin import Endpoint
+
+    target = parse(node)
+    return Endpoint(target.seeds[0], target.bucket, user, password)

@@ -37,6 +37,23 @@ def progress(console: Console) -> Progress:
     )
 
 
+def transfer(console: Console) -> Progress:
+    """A bar for what goes from node to node: with the task's fields `rate` and `lag`."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[lag]}"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
 def count(number: int) -> str:
     """336776 as `336,776`."""
     return f"{number:,}"

@@ -3,10 +3,14 @@
 `Stopped` does not derive from Exception, so that code which goes on after errors does not go on after it.
 """
 
+import asyncio
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
 class Stopped(BaseException):
@@ -60,3 +64,36 @@ def asked() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine; a signal cancels it, so that its `async with` blocks close what they opened.
+
+    Raises:
+        Stopped: after that.
+    """
+
+    async def main() -> Result:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+        told: list[int] = []
+
+        def stop(number: int) -> None:
+            told.append(number)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if told:
+                raise Stopped(told[0]) from None
+            raise
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    try:
+        return asyncio.run(main())
+    finally:
+        listen()

@@ -150,6 +150,11 @@ class Mover:
         self._source.close()
         self._target.close()
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether the connection on which vbuckets are copied is open."""
+        return _COPY in self._lanes and self._lanes[_COPY].is_open
+
     def passed(self, vb: int | None = None) -> tuple[int, int]:
         """Changes and bytes that passed, of one vbucket or of all."""
         lanes = [lane.proxy.down for lane in self._lanes.values()]

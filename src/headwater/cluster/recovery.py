@@ -103,7 +103,7 @@ def _with_both(now: Situation, source: Seen, target: Seen) -> Verdict:
     if source.state is State.DEAD and target.state is State.PENDING:
         return _between(source, target)
     return Verdict(
-        Action.REFUSE, f"the source does not own it: it is {_name(source)} there, {_name(target)} at the target"
+        Action.REFUSE, f"the source does not own it (there: {_name(source)}, on the target: {_name(target)})"
     )
 
 
@@ -142,4 +142,4 @@ def _without_source(now: Situation) -> Verdict:
 
 
 def _name(seen: Seen) -> str:
-    return "not there" if seen.state is None else seen.state.name.lower()
+    return "missing" if seen.state is None else seen.state.name.lower()

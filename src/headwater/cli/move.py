@@ -1,0 +1,179 @@
+"""`headwater move`: vbuckets from one node to another, through this process."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli import stopping
+from headwater.cli.failures import CommandError
+from headwater.cli.options import Password, User, Vbuckets, endpoint, examples, vbucket_set
+
+if TYPE_CHECKING:
+    from headwater.cluster.admin import Endpoint, NodeAdmin
+    from headwater.cluster.mover import Moved, MoveEvent, Mover
+
+EXAMPLES = examples(
+    "headwater move --from 10.0.0.1:11210 --to 10.0.0.2:11210 --vbuckets 0-511 --takeover",
+    "headwater move --from a:11210/orders --to b:11210/orders --once",
+    "headwater move --from a:11210 --to b:11210 --follow",
+)
+DRAW_SECONDS = 0.2
+
+
+def move(
+    source: Annotated[str, typer.Option("--from", metavar="NODE", help="Who has them: host:port or host:port/bucket.")],
+    target: Annotated[str, typer.Option("--to", metavar="NODE", help="Who shall have them.")],
+    vbuckets: Vbuckets = None,
+    takeover: Annotated[bool, typer.Option("--takeover", help="Make the other node the owner.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow/--once", help="Without --takeover: go on copying changes, or end when level.")
+    ] = False,
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="How many vbuckets at the same time.")] = 4,
+    delete: Annotated[bool, typer.Option("--delete/--keep", help="What becomes of the old owner's dead copy.")] = False,
+    patience: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Go on trying so long for nothing.")] = 60.0,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Copy vbuckets to another node, or let it take them over.
+
+    All changes pass through this process. At every moment a vbucket has at most one owner; if this process, a node or
+    the network fails half-way, type the same again: what was begun is found, and finished or taken back.
+
+    Without --vbuckets: all that the first node owns. Ctrl-C lets the take-overs under way finish, then ends; --follow
+    ends well by it.
+    """
+    if follow and takeover:
+        raise typer.BadParameter("--follow and --takeover exclude each other.")
+    ends = endpoint(source, user, password), endpoint(target, user, password)
+    if ends[0].address == ends[1].address:
+        raise typer.BadParameter("--from and --to are the same node.")
+    work = Move(*ends, takeover=takeover, follow=follow, concurrency=concurrency, delete=delete, patience=patience)
+    if follow:
+        with stopping.until_stopped():
+            stopping.run(work.run(vbucket_set(vbuckets)))
+    else:
+        stopping.run(work.run(vbucket_set(vbuckets)))
+
+
+class Move:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        source: "Endpoint",
+        target: "Endpoint",
+        *,
+        takeover: bool,
+        follow: bool,
+        concurrency: int,
+        delete: bool,
+        patience: float,
+    ) -> None:
+        self.source, self.target = source, target
+        self.takeover, self.follow, self.delete = takeover, follow, delete
+        self.concurrency, self.patience = concurrency, patience
+        self.done = 0
+        self.problem = ""
+
+    async def run(self, wanted: list[int] | None) -> None:
+        """Move or copy them, show how far it is, and say what came of it."""
+        from headwater.cluster.admin import NodeAdmin
+        from headwater.cluster.lane import Limits
+        from headwater.cluster.mover import Mover
+
+        async with await NodeAdmin.connect(self.source) as old, await NodeAdmin.connect(self.target) as new:
+            await refuse_members(old, new, takeover=self.takeover)
+            chosen = await choose(old, new, wanted)
+            items = await old.items()
+            total = sum(items.get(vb, 0) for vb in chosen)
+            limits = Limits(patience_seconds=self.patience)
+            async with Mover(
+                self.source, self.target, concurrency=self.concurrency, limits=limits, progress=self._note
+            ) as mover:
+                drawing = asyncio.create_task(self._draw(mover, chosen, total))
+                try:
+                    began = time.monotonic()
+                    ended = await asyncio.gather(*(self._move(mover, old, vb) for vb in chosen), return_exceptions=True)
+                    self._report(mover, ended, time.monotonic() - began)
+                    if self.follow:
+                        await self._go_on(mover, chosen)
+                finally:
+                    drawing.cancel()
+
+    async def _move(self, mover: "Mover", old: "NodeAdmin", vb: int) -> "Moved":
+        from headwater.wire.vbucket import State
+
+        moved = await mover.move(vb, takeover=self.takeover)
+        self.done += 1
+        if self.delete and self.takeover and await old.state(vb) is State.DEAD:
+            await old.delete(vb)
+        return moved
+
+    async def _go_on(self, mover: "Mover", chosen: list[int]) -> None:
+        """Follow until stopped; a stream that breaks is begun again."""
+        while True:
+            await asyncio.sleep(DRAW_SECONDS)
+            if not mover.is_copying:
+                await asyncio.gather(*(mover.move(vb, takeover=False) for vb in chosen))
+
+    def _note(self, event: "MoveEvent") -> None:
+        self.problem = event.problem
+
+    async def _draw(self, mover: "Mover", chosen: list[int], total: int) -> None:
+        from headwater.cli.screen import count, err, rate, transfer
+
+        began = time.monotonic()
+        with transfer(err()) as bar:
+            task = bar.add_task("", total=total or None, rate="", lag="")
+            while True:
+                changes, _ = mover.passed()
+                lag = sum(mover.lags.values())
+                bar.update(
+                    task,
+                    completed=changes,
+                    total=max(total, changes),
+                    description=f"{self.done} of {len(chosen)} vbuckets",
+                    rate=rate(changes, time.monotonic() - began, "changes"),
+                    lag=f"{self.problem} " * bool(self.problem) + f"{count(lag)} behind",
+                )
+                await asyncio.sleep(DRAW_SECONDS)
+
+    def _report(self, mover: "Mover", ended: list["Moved | BaseException"], seconds: float) -> None:
+        from headwater.cli.screen import count, rate
+
+        failures = [each for each in ended if isinstance(each, BaseException)]
+        moved = [each for each in ended if not isinstance(each, BaseException)]
+        changes, _ = mover.passed()
+        verb = "moved" if self.takeover else "copied"
+        line = f"{len(moved)} vbuckets {verb}, {count(changes)} changes in {seconds:.1f} s, "
+        line += rate(changes, seconds, "changes")
+        if gaps := sorted(each.ownerless_seconds for each in moved if each.ownerless_seconds):
+            median, longest = 1000 * gaps[len(gaps) // 2], 1000 * gaps[-1]
+            line += f"; without an owner for {median:.0f} ms (median), {longest:.0f} ms at most"
+        typer.echo(line)
+        if failures:
+            raise CommandError(f"{len(failures)} of {len(ended)} vbuckets were not {verb}; the first: {failures[0]}")
+
+
+async def refuse_members(old: "NodeAdmin", new: "NodeAdmin", *, takeover: bool) -> None:
+    """Owners of a cluster's vbuckets are a matter of its map: a takeover that leaves it as it is would be undone."""
+    from headwater.client.routing import ClusterMap
+
+    for node in (old, new) if takeover else ():
+        config = await node.config()
+        if config and len(ClusterMap.from_json(config, node.address).nodes) > 1:
+            raise CommandError(f"{node.address} belongs to a cluster; use headwater cluster rebalance {node.address}")
+
+
+async def choose(old: "NodeAdmin", new: "NodeAdmin", wanted: list[int] | None) -> list[int]:
+    """The vbuckets to move: those asked for, or all that the first node owns, or has begun to hand over."""
+    from headwater.wire.vbucket import State
+
+    if wanted is not None:
+        return wanted
+    here, there = await asyncio.gather(old.states(), new.states())
+    owned = {vb for vb, state in here.items() if state is State.ACTIVE}
+    begun = {vb for vb, state in here.items() if state is State.DEAD and there.get(vb) is State.PENDING}
+    return sorted(owned | begun)

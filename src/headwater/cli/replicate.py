@@ -1,0 +1,113 @@
+"""`headwater replicate`: let one node follow another, by calls of its own."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli import stopping
+from headwater.cli.failures import CommandError
+from headwater.cli.options import Password, User, Vbuckets, endpoint, examples, vbucket_set
+
+if TYPE_CHECKING:
+    from headwater.cluster.admin import Endpoint, NodeAdmin
+
+EXAMPLES = examples(
+    "headwater replicate 10.0.0.1:11210 10.0.0.2:11210",
+    "headwater replicate a:11210/orders b:11210/orders --vbuckets 0-511 --once",
+    "headwater replicate a:11210 b:11210 --stop",
+)
+POLL_SECONDS = 0.2
+PATIENCE_SECONDS = 30.0
+
+
+def replicate(
+    source: Annotated[str, typer.Argument(metavar="A", help="Who is followed: host:port or host:port/bucket.")],
+    target: Annotated[str, typer.Argument(metavar="B", help="Who follows.")],
+    vbuckets: Vbuckets = None,
+    once: Annotated[bool, typer.Option("--once", help="Until B has what A has now; then it follows no more.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="B follows no more; what it has stays.")] = False,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Let node B follow node A: its vbuckets become replicas of A's, and B itself calls A for changes.
+
+    Shows how far B is. Ctrl-C leaves B following; --stop ends that. Without --vbuckets: all that A owns.
+    """
+    ends = endpoint(source, user, password), endpoint(target, user, password)
+    if ends[0].address == ends[1].address:
+        raise typer.BadParameter("A and B are the same node.")
+    chosen = vbucket_set(vbuckets)
+    if stop:
+        stopping.run(_stop(*ends, chosen))
+        return
+    try:
+        stopping.run(_replicate(*ends, chosen, once=once))
+    except stopping.Stopped:
+        typer.echo(f"{ends[1]} goes on following {ends[0]}; --stop ends that")
+
+
+async def _stop(source: "Endpoint", target: "Endpoint", vbuckets: list[int] | None) -> None:
+    from headwater.cluster.admin import NodeAdmin
+
+    async with await NodeAdmin.connect(target) as node:
+        if not await node.stop_replicating(source, vbuckets):
+            raise CommandError(f"{target} does not follow {source}")
+    typer.echo(f"{target} follows {source} no more")
+
+
+async def _replicate(source: "Endpoint", target: "Endpoint", wanted: list[int] | None, *, once: bool) -> None:
+    from headwater.cluster.admin import NodeAdmin
+    from headwater.wire.vbucket import State
+
+    async with await NodeAdmin.connect(source) as old, await NodeAdmin.connect(target) as new:
+        owned = await old.seqnos(State.ACTIVE)
+        chosen = sorted(owned) if wanted is None else wanted
+        if missing := set(chosen) - set(owned):
+            raise CommandError(f"{source} does not own vbucket {min(missing)}, nor {len(missing) - 1} others asked for")
+        await new.replicate(source, chosen)
+        changes, seconds = await Following(old, new, chosen).watch(once=once)
+        await new.stop_replicating(source, chosen)
+    from headwater.cli.screen import count
+
+    typer.echo(f"{len(chosen)} vbuckets level, {count(changes)} changes in {seconds:.1f} s; {target} follows no more")
+
+
+class Following:
+    """Watches how far one node is behind the other, in seqnos."""
+
+    def __init__(self, old: "NodeAdmin", new: "NodeAdmin", vbuckets: list[int]) -> None:
+        self._old, self._new, self._vbuckets = old, new, vbuckets
+
+    async def watch(self, *, once: bool) -> tuple[int, float]:
+        """Show it until stopped, or until level with what there was at the beginning: the changes and the seconds.
+
+        Raises:
+            CommandError: the node can't follow, for longer than patience lasts.
+        """
+        from headwater.cli.screen import count, err, rate, transfer
+
+        began = good = time.monotonic()
+        first, goal = await self._new.seqnos(), await self._old.seqnos()
+        with transfer(err()) as bar:
+            task = bar.add_task(f"{len(self._vbuckets)} vbuckets", total=None, rate="", lag="")
+            while True:
+                here, there, problem = await self._look()
+                got = sum(here.get(vb, 0) - first.get(vb, 0) for vb in self._vbuckets)
+                behind = sum(max(0, there.get(vb, 0) - here.get(vb, 0)) for vb in self._vbuckets)
+                now = time.monotonic()
+                good = good if problem else now
+                if now - good > PATIENCE_SECONDS:
+                    raise CommandError(f"{self._new.address} can't follow {self._old.address}: {problem}")
+                speed = rate(max(got, 0), now - began, "changes")
+                told = f"{problem} " * bool(problem) + f"{count(behind)} behind"
+                bar.update(task, completed=got, total=got + behind, rate=speed, lag=told)
+                if once and not problem and all(here.get(vb, 0) >= goal.get(vb, 0) for vb in self._vbuckets):
+                    return max(got, 0), now - began
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _look(self) -> tuple[dict[int, int], dict[int, int], str]:
+        here, there = await asyncio.gather(self._new.seqnos(), self._old.seqnos())
+        told = (await self._new.replication()).get(str(self._old.endpoint))
+        return here, there, "not begun" if told is None else told.problem
