@@ -241,3 +241,10 @@ def test_after_a_crash_the_old_branch_is_remembered_and_all_is_there(tmp_path: P
             assert len(consumer.until(Opcode.DCP_STREAM_END)) == 22
     finally:
         running.kill()
+
+
+@pytest.mark.parametrize("flags", [0, 1], ids=["consumer", "producer"])
+def test_tap_on_a_dcp_connection_is_einval(node: Node, flags: int) -> None:
+    with Consumer(node.port, flags=flags) as either:
+        assert either.ask(Opcode.TAP_CONNECT, key=b"mixed").status == Status.EINVAL
+        assert either.ask(Opcode.NOOP).status == Status.SUCCESS

@@ -15,6 +15,7 @@ from headwater.node.kv.command import Part, Refused, Reply, command
 from headwater.node.replication.session import ConsumerSession
 from headwater.node.streams.handover import TAKEOVER_SECONDS_MAX
 from headwater.node.streams.outlet import Outlet
+from headwater.node.streams.progress import takeover_stats
 from headwater.node.streams.session import DcpSession
 from headwater.protocol.consumer import Consumer
 from headwater.protocol.negotiation import ConsumerSettings
@@ -50,6 +51,7 @@ class DcpHub:
         self.outlet = Outlet()
         self.sessions: dict[bytes, NamedSession] = {}
         bucket.stat_groups["dcp"] = self.stats
+        bucket.stat_groups["dcp-vbtakeover"] = lambda arguments: takeover_stats(self, arguments)
         bucket.committer.on_failure.append(self._cut_consumers)
 
     def enter(self, name: bytes, session: NamedSession) -> None:

@@ -17,7 +17,7 @@ VBUCKETS = 4
 Chains = Sequence[Sequence[int]]
 
 
-def cluster_map(rev: int, addresses: Sequence[str], chains: Chains, this: int | None = None, **more: object) -> bytes:
+def cluster_map(rev: int, addresses: Sequence[str], chains: Chains, this: int | None = None) -> bytes:
     """A map of the smallest form that names its nodes."""
     entries: list[dict[str, object]] = []
     for index, address in enumerate(addresses):
@@ -27,7 +27,7 @@ def cluster_map(rev: int, addresses: Sequence[str], chains: Chains, this: int | 
         )
     table = {"hashAlgorithm": "CRC", "numReplicas": 1, "serverList": list(addresses), "vBucketMap": list(chains)}
     told = {"rev": rev, "revEpoch": EPOCH, "name": "default", "uuid": UUID, "nodesExt": entries}
-    return json.dumps({**told, "vBucketServerMap": table, **more}, separators=(",", ":")).encode()
+    return json.dumps({**told, "vBucketServerMap": table}, separators=(",", ":")).encode()
 
 
 def send_map(to: Node, rev: int, config: bytes, epoch: int = EPOCH) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
 from tests.node.membership.support import EPOCH, cluster_map, known_map, nodes, send_map, spread, stats
@@ -113,6 +115,39 @@ def test_what_was_taken_over_stays_active_while_maps_speak_of_others_only() -> N
         set_state(two, 0, State.ACTIVE)
         spread(2, [one, two], [[0], [0], [0], [0, 1]], to=[two])
         assert state(two, 0) is State.ACTIVE
+
+
+def test_what_was_taken_over_before_the_next_map_is_not_served_after_a_restart_until_that_comes() -> None:
+    with nodes(2) as (one, two):
+        spread(1, [one, two], [[0]] * 4)
+        set_state(one, 0, State.DEAD)
+        set_state(two, 0, State.ACTIVE)
+        put(two, 0, "k", b"v")
+        two.restart()
+        until(lambda: stats(two, "cluster")["fence"] == "open", "the other node was heard")
+        assert state(two, 0) is State.ACTIVE
+        assert call(two, Opcode.GET, b"k", vbucket=0).status == ETMPFAIL
+        assert stats(two, "cluster")["fenced"] == "1"
+        spread(2, [one, two], [[1], [0], [0], [0]], to=[two])
+        assert call(two, Opcode.GET, b"k", vbucket=0).value == b"v"
+
+
+@pytest.mark.parametrize("point", ["cluster.before_rename", "cluster.after_rename"])
+def test_a_crash_while_a_map_is_taken_forgets_nothing_that_was_promised(point: str) -> None:
+    with nodes(2) as (one, two):
+        spread(1, [one, two], ALL_ON_FIRST)
+        one.stop()
+        one.environment = {"HEADWATER_FAILPOINTS": f"{point}=kill"}
+        one.start()
+        with pytest.raises(ConnectionError):
+            spread(2, [one, two], [[1], [1, 0], [0, 1], [0, 1]], to=[one])
+        one.wait()
+        one.environment = {}
+        one.start()
+        if point == "cluster.before_rename":
+            until(lambda: call(one, Opcode.GET, b"k", vbucket=0).status == 1, "it still owns everything")
+            spread(2, [one, two], [[1], [1, 0], [0, 1], [0, 1]], to=[one])
+        assert [state(one, vb) for vb in range(4)] == [State.DEAD, State.REPLICA, State.ACTIVE, State.ACTIVE]
 
 
 def test_a_node_that_the_map_leaves_out_gives_up_what_others_own() -> None:

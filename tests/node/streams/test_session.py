@@ -253,7 +253,7 @@ def test_a_dcp_message_of_the_wrong_direction_hangs_up(desk: StreamDesk) -> None
         (Opcode.GET_FAILOVER_LOG, Status.SUCCESS),
         (Opcode.SELECT_BUCKET, Status.NOT_SUPPORTED),
         (Opcode.SASL_AUTH, Status.NOT_SUPPORTED),
-        (Opcode.TAP_CONNECT, Status.NOT_SUPPORTED),
+        (Opcode.TAP_CONNECT, Status.EINVAL),
         (0xEE, Status.UNKNOWN_COMMAND),
     ],
 )

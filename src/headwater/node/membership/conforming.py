@@ -51,6 +51,11 @@ class Conforming:
         self._looking = False
         server.bucket.committer.on_failure.append(self._lost)
 
+    @property
+    def waiting(self) -> list[int]:
+        """The vbuckets that the map has news of and that are not yet what it says."""
+        return [vb for vb, news in self._todo.items() if news]
+
     def ask(self, vbuckets: Iterable[int], *, news: bool) -> None:
         """These vbuckets must be looked at, at the next `look` or `settle`.
 
@@ -119,7 +124,7 @@ class Conforming:
         wanted = role(known, vb, self._bucket.state(vb), news=news)
         if wanted.state is not None:
             self._become(known, vb, wanted.state)
-        if wanted.state is not None or self.serves:
+        if wanted.state is not None or (self.serves and known.owner(vb) in (None, known.here)):
             self._bucket.fenced.discard(vb)
         return wanted.source
 

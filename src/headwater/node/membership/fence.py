@@ -25,12 +25,12 @@ class Fence:
         self.heard: set[Address] = set()
         self._peers = frozenset(known.peers)
         self._needed = len(known.servers) // 2 + 1
-        self.is_open = is_open or self._needed <= 1
+        self.is_open = is_open or self._needed <= 1 or known.this is None  # one that is no member has nobody to ask
 
     @property
     def missing(self) -> int:
         """How many answers it still takes."""
-        return 0 if self.is_open else self._needed - 1 - len(self.heard)
+        return 0 if self.is_open else max(0, self._needed - 1 - len(self.heard))
 
     def hear(self, peer: Address) -> bool:
         """A node knows of nothing newer; True if that opens the fence."""

@@ -1,14 +1,16 @@
 """The map on disk, beside the log: what a node knows of its cluster must not be older after a crash than before.
 
-One file of two lines, `headwater-cluster-map 1 <XXH3-64 of the second line, 16 hex digits>` and the map's JSON without
-line breaks. A new one is written and synced beside the old one and takes its place by rename, so a crash leaves one or
-the other, whole. A file that is neither was damaged later; to go on with an older map, or none, could bring back an
-ownership that has passed to another node, so the start fails and names the file.
+One file of three lines: `headwater-cluster-map 1 <XXH3-64 of the other two, 16 hex digits>`, the vbuckets that this map
+takes away from the node as a JSON list, and the map's JSON without line breaks. A new one is written and synced beside
+the old one and takes its place by rename, so a crash leaves one or the other, whole. A file that is neither was damaged
+later; to go on with an older map, or none, could bring back an ownership that has passed to another node, so the start
+fails and names the file.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +38,8 @@ class MapFile:
         self._disk = disk
         self._folder = folder
 
-    def load(self) -> bytes | None:
-        """The map's JSON; None if there is none.
+    def load(self) -> tuple[bytes, list[int]] | None:
+        """The map's JSON, and the vbuckets to be given up for its sake; None if there is none.
 
         Raises:
             CorruptStore: the file is not what was written.
@@ -50,13 +52,17 @@ class MapFile:
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror or error}") from error
 
-    def save(self, config: bytes) -> None:
+    def save(self, config: bytes, given_up: list[int]) -> None:
         """Put a map in the place of the old one; durable on return. Blocking.
+
+        Args:
+            given_up: active vbuckets that the map gives to others. To be dead or a replica is written to the log, after
+                this; a crash in between must not forget that it was to be.
 
         Raises:
             DiskFull, StorageError: the old one is still there.
         """
-        data, fresh = _encode(config), self._folder / NEXT_NAME
+        data, fresh = _encode(config, given_up), self._folder / NEXT_NAME
         try:
             file = self._disk.create(fresh, 0)
             try:
@@ -74,13 +80,13 @@ class MapFile:
             raise StorageError(f"{self.path}: {error.strerror or error} while the map was written") from error
 
 
-def _encode(config: bytes) -> bytes:
+def _encode(config: bytes, given_up: list[int]) -> bytes:
     # A line break in JSON is blank space between tokens; in the file it would end the line.
-    body = config.replace(b"\n", b" ").replace(b"\r", b" ")
+    body = json.dumps(given_up).encode() + b"\n" + config.replace(b"\n", b" ").replace(b"\r", b" ")
     return f"{_TITLE} {_FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode() + body + b"\n"
 
 
-def _decode(data: bytes, path: Path) -> bytes:
+def _decode(data: bytes, path: Path) -> tuple[bytes, list[int]]:
     title, _, body = data.partition(b"\n")
     words = title.decode("ascii", "replace").split(" ")
     if words[0] != _TITLE or len(words) != 3:
@@ -90,4 +96,5 @@ def _decode(data: bytes, path: Path) -> bytes:
     body = body.removesuffix(b"\n")
     if xxhash.xxh3_64_hexdigest(body) != words[2]:
         raise CorruptStore(path, len(title) + 1, "the checksum of the cluster map is wrong")
-    return body
+    given_up, _, config = body.partition(b"\n")
+    return config, json.loads(given_up)

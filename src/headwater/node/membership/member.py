@@ -27,7 +27,7 @@ from headwater.node.membership.file import MapFile
 from headwater.node.membership.following import Following
 from headwater.node.membership.map import Address, NodeMap
 from headwater.node.membership.peers import FEATURES, Peers
-from headwater.node.membership.roles import news
+from headwater.node.membership.roles import news, role
 from headwater.node.replication.dialer import Source
 from headwater.protocol.handshake import Login
 from headwater.wire.status import Status
@@ -63,20 +63,21 @@ class Membership:
         self._load()
 
     def _load(self) -> None:
-        config = self._file.load()
-        if config is None:
+        kept = self._file.load()
+        if kept is None:
             return
+        config, given_up = kept
         bucket = self._bucket
         try:
             self.map = NodeMap.from_json(config, bucket=bucket.name, vbuckets=bucket.vbucket_count)
         except RemoteProtocolError as error:
             raise StorageError(f"{self._file.path}: {error}; start the node with the options it had") from None
         self.fence = Fence(self.map)
-        if not self.fence.is_open:
+        if self.map.peers:
             bucket.fenced.update(vb for vb, each in bucket.vbuckets.items() if each.state is State.ACTIVE)
-        # A node that is not in its map any more has nobody to ask, and may have stopped before it had conformed.
         self.conforming.known, self.conforming.serves = self.map, self.fence.is_open
-        self.conforming.ask(range(bucket.vbucket_count), news=self.fence.is_open)
+        self.conforming.ask(range(bucket.vbucket_count), news=False)
+        self.conforming.ask(given_up, news=True)
 
     def start(self) -> None:
         """The node listens: take the roles of the map, and ask the others for theirs."""
@@ -109,7 +110,7 @@ class Membership:
             found = self._checked(version, config)
             try:
                 if self.map is None or not found.says_the_same(self.map):
-                    await self._server.loop.run_in_executor(None, self._file.save, found.config)
+                    await self._keep(found)
             except StorageError as error:
                 raise Refused(Status.ETMPFAIL, str(error)) from None
             self._adopt(found)
@@ -154,12 +155,21 @@ class Membership:
                 raise RemoteProtocolError(f"{peer} belongs to another cluster: its map has uuid {found.uuid}")
             if found.version > known.version:
                 mine = found.seen_from(known.here)
-                await self._server.loop.run_in_executor(None, self._file.save, mine.config)
+                await self._keep(mine)
                 log.warning("took map %s over from %s", mine.version, peer)
                 self._adopt(mine)
             if self.fence is not None and self.fence.hear(peer):
                 self._open()
         self.conforming.look()
+
+    async def _keep(self, found: NodeMap) -> None:
+        """Put a map on disk."""
+        given_up = [
+            vb
+            for vb in {*self.conforming.waiting, *news(self.map, found)}
+            if self._bucket.state(vb) is State.ACTIVE and role(found, vb, State.ACTIVE, news=True).state is not None
+        ]
+        await self._server.loop.run_in_executor(None, self._file.save, found.config, sorted(given_up))
 
     def _adopt(self, found: NodeMap) -> None:
         """Go by a map that is on disk."""
@@ -174,11 +184,15 @@ class Membership:
         notices.tell(self._server.connections, self._server.cluster)
 
     def _open(self) -> None:
-        """Nobody knows better: what the map does not give us is given up, the rest is served."""
+        """Nobody knows better: what the map gives us is served.
+
+        What it gives to another without ever having taken it away from us was taken over before the next map was made.
+        It stays behind the fence until that one comes, or an operator decides.
+        """
         if self.fence is not None:
             self.fence.is_open = True
         self.conforming.serves = True
-        self.conforming.ask(self._bucket.fenced, news=True)
+        self.conforming.ask(self._bucket.fenced, news=False)
 
     # --- what operators do meanwhile --------------------------------------------------------------------------------
 

@@ -309,7 +309,7 @@ class ConsumerSession:
         if not self.consumer.settings.takes_movers:
             self.connection.drop(f"opcode 0x{frame.opcode:02x} came from a producer that this node called")
         elif frame.opcode in REFUSED_ON_DCP and not frame.is_response:
-            self.connection.send(response(frame, Status.NOT_SUPPORTED).encode())
+            self.connection.send(response(frame, REFUSED_ON_DCP[frame.opcode]).encode())
         else:
             self._kv.handle(frame)
 

@@ -40,8 +40,12 @@ if TYPE_CHECKING:
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.producer_stream import ProducerStream
 
-REFUSED_ON_DCP = frozenset({Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET, Opcode.TAP_CONNECT})
-"""What a connection can not do any more once it is a DCP connection: NOT_SUPPORTED (dcp 1)."""
+REFUSED_ON_DCP: dict[int, Status] = {
+    **dict.fromkeys((Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET), Status.NOT_SUPPORTED),
+    Opcode.TAP_CONNECT: Status.EINVAL,
+}
+"""What a connection can not do any more once it is a DCP connection, and the answer: dcp 1; for TAP, "mixing on one
+connection is an error (EINVAL)" (tap 6)."""
 
 
 class DcpSession:
@@ -192,8 +196,9 @@ class DcpSession:
     def _pass_on(self, frame: Frame) -> None:
         """What is no DCP: the key-value session answers, but for what would change whose connection this is."""
         self._answer()
-        if frame.opcode in REFUSED_ON_DCP and not frame.is_response:
-            self.producer.refuse(frame, Status.NOT_SUPPORTED)
+        status = None if frame.is_response else REFUSED_ON_DCP.get(frame.opcode)
+        if status is not None:
+            self.producer.refuse(frame, status)
         else:
             self._kv.handle(frame)
 

@@ -1,0 +1,42 @@
+"""The fence: who must be heard before a node serves again."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwater.node.membership.fence import Fence
+from headwater.node.membership.map import NodeMap
+from tests.node.membership.support import cluster_map
+
+
+def known(count: int, this: int | None = 0) -> NodeMap:
+    config = cluster_map(1, [f"n:{port}" for port in range(1, count + 1)], [[0]], this)
+    return NodeMap.from_json(config, bucket="default", vbuckets=1)
+
+
+@pytest.mark.parametrize(("nodes", "answers"), [(2, 1), (3, 1), (4, 2), (5, 2), (6, 3)])
+def test_a_majority_opens_it(nodes: int, answers: int) -> None:
+    fence = Fence(known(nodes))
+    assert not fence.is_open and fence.missing == answers
+    opened = [fence.hear(peer) for peer in known(nodes).peers]
+    assert opened.index(True) == answers - 1 and opened.count(True) == 1
+    assert fence.is_open and fence.missing == 0
+
+
+def test_the_same_answer_twice_is_one_and_strangers_do_not_count() -> None:
+    fence, map_of_five = Fence(known(5)), known(5)
+    for _ in range(3):
+        assert not fence.hear(map_of_five.peers[0])
+    assert not fence.hear(known(6).peers[-1])
+    assert fence.missing == 1 and fence.hear(map_of_five.peers[1])
+
+
+def test_without_others_there_is_none() -> None:
+    assert Fence(known(1)).is_open
+    assert Fence(known(3, this=None)).is_open
+
+
+def test_two_majorities_share_a_node() -> None:
+    for nodes in range(2, 10):
+        heard = 1 + Fence(known(nodes)).missing
+        assert 2 * heard > nodes
