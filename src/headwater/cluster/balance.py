@@ -1,0 +1,250 @@
+"""Who should hold what: a balanced map with as few moves as can be, and the moves that lead there.
+
+Three rules hold in the result: nodes own the same number of vbuckets within one; they hold the same number of replicas
+within one; no node is twice in a chain. Copies that exist are worth keeping, so the plan is made in this order:
+
+1. Owners. Each node keeps what it owns up to its share; the larger shares go to those that own most now. Exactly the
+   surplus moves, and first to nodes that have a replica already: they only change their role.
+2. Replicas. Copies that exist stay. What is missing goes to the node with the fewest replicas, and among equals to the
+   one that shares the fewest vbuckets with the same owner: when a node fails, its work falls on all others.
+3. Levelling. While one node has two replicas more than another, one goes over: directly if some vbucket allows it, else
+   along a chain of nodes. Of the vbuckets that could go, one is taken that is not yet copied, if there is one.
+
+The same map gives the same plan, so a plan that was cut short is made again and only its rest is left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from headwater.client.routing import Address
+from headwater.cluster.map import NOBODY, BucketMap, Chain
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What happens to one vbucket.
+
+    Attributes:
+        before, after: the nodes that hold it, the owner first; None in front: nobody owns it.
+    """
+
+    vbucket: int
+    before: tuple[Address | None, ...]
+    after: tuple[Address | None, ...]
+
+    @property
+    def source(self) -> Address | None:
+        """The owner before."""
+        return self.before[0]
+
+    @property
+    def target(self) -> Address | None:
+        """The owner after."""
+        return self.after[0]
+
+    @property
+    def changes_owner(self) -> bool:
+        """Whether it is handed over."""
+        return self.source != self.target
+
+    @property
+    def copied_to(self) -> tuple[Address, ...]:
+        """Nodes that have no copy yet."""
+        return tuple(node for node in self.after if node is not None and node not in self.before)
+
+    @property
+    def dropped_from(self) -> tuple[Address, ...]:
+        """Nodes whose copy is deleted in the end."""
+        return tuple(node for node in self.before if node is not None and node not in self.after)
+
+
+def moves(before: BucketMap, after: BucketMap) -> list[Move]:
+    """What has to happen to come from one map to another, in the order of vbuckets."""
+    pairs = ((vb, _nodes(before, vb), _nodes(after, vb)) for vb in range(before.vbuckets))
+    return [Move(vb, old, new) for vb, old, new in pairs if old != new]
+
+
+def _nodes(found: BucketMap, vb: int) -> tuple[Address | None, ...]:
+    return (found.active(vb), *found.replicas(vb))
+
+
+def balance(before: BucketMap, servers: Sequence[Address], replicas: int | None = None) -> BucketMap:
+    """The map to strive for.
+
+    Args:
+        before: the map as it is.
+        servers: the nodes that shall be members; at least one.
+        replicas: of each vbucket; None keeps the number. Fewer are planned where there are too few nodes.
+
+    Returns: a map with the next revision. A vbucket without an owner counts as its first replica's, which would have to
+        be promoted before anything moves; without any copy it begins anew.
+
+    Raises:
+        ValueError: no servers, or one twice, or a number of replicas that can't be.
+    """
+    count = before.replica_count if replicas is None else replicas
+    empty = replace(
+        before,
+        rev=before.rev + 1,
+        servers=tuple(servers),
+        replica_count=count,
+        chains=((NOBODY,),) * before.vbuckets,
+    )
+    held = _held(before, empty.servers)
+    owners = _owners([chain[0] for chain in held], held, len(empty.servers))
+    kept = [[index for index in (*chain[1:], chain[0]) if index != NOBODY] for chain in held]
+    table = _Replicas(owners, kept, len(empty.servers), min(count, len(empty.servers) - 1))
+    table.keep()
+    table.fill()
+    table.level()
+    return replace(empty, chains=tuple(table.chains()))
+
+
+def _held(before: BucketMap, servers: tuple[Address, ...]) -> list[Chain]:
+    """The chains in positions of the new members; who leaves is left out, an owner that leaves is -1."""
+    place = {old: servers.index(address) for old, address in enumerate(before.servers) if address in servers}
+    found = []
+    for chain in before.chains:
+        others = [place[index] for index in chain[1:] if index in place]
+        if chain[0] == NOBODY and others:
+            found.append(tuple(others))
+        else:
+            found.append((place.get(chain[0], NOBODY), *others))
+    return found
+
+
+# ---------------------------------------------------------------------- owners
+
+
+def _owners(now: Sequence[int], held: Sequence[Chain], nodes: int) -> list[int]:
+    """The owner of each vbucket: within one of each other, with as few changes as the numbers allow."""
+    owned = Counter(index for index in now if index != NOBODY)
+    share, larger = divmod(len(now), nodes)
+    by_count = sorted(range(nodes), key=lambda index: -owned[index])
+    room = {index: share + (rank < larger) for rank, index in enumerate(by_count)}
+    owners = list(now)
+    homeless = []
+    for vb in sorted(range(len(now)), key=lambda vb: _can_change_role(held[vb], owned, room)):
+        if now[vb] == NOBODY or room[now[vb]] == 0:
+            owners[vb] = NOBODY
+            homeless.append(vb)
+        else:
+            room[now[vb]] -= 1
+    for vb in sorted(homeless, key=lambda vb: (len(held[vb]), vb)):  # those with few copies have least choice
+        willing = [index for index in held[vb][1:] if room[index] > 0]
+        if willing:
+            _give(vb, max(willing, key=lambda index: room[index]), owners, room)
+    for vb in sorted(homeless):
+        if owners[vb] == NOBODY:
+            _give(vb, max(room, key=lambda index: room[index]), owners, room)
+    return owners
+
+
+def _can_change_role(chain: Chain, owned: Counter[int], room: dict[int, int]) -> bool:
+    """Whether a vbucket has a replica on a node that owns too few: it is kept last, so it is given away first."""
+    return any(owned[index] < room[index] for index in chain[1:])
+
+
+def _give(vb: int, node: int, owners: list[int], room: dict[int, int]) -> None:
+    owners[vb] = node
+    room[node] -= 1
+
+
+# ---------------------------------------------------------------------- replicas
+
+
+class _Replicas:
+    """The replicas of all vbuckets while they are dealt out; nodes are positions."""
+
+    def __init__(self, owners: Sequence[int], held: Sequence[Sequence[int]], nodes: int, wanted: int) -> None:
+        self.owners, self.nodes, self.wanted = owners, nodes, wanted
+        self.held = [[index for index in copies if index != owner] for owner, copies in zip(owners, held, strict=True)]
+        self.chosen: list[list[int]] = [[] for _ in owners]
+        self.on: list[set[int]] = [set() for _ in range(nodes)]
+        self.shared: Counter[tuple[int, int]] = Counter()  # (owner, replica): vbuckets
+
+    def chains(self) -> Iterator[Chain]:
+        """The result."""
+        for owner, chosen in zip(self.owners, self.chosen, strict=True):
+            yield (owner, *chosen)
+
+    def keep(self) -> None:
+        """Copies stay where they are; where there are too many, those on the emptier nodes do."""
+        for vb in sorted(range(len(self.owners)), key=lambda vb: max(0, len(self.held[vb]) - self.wanted)):
+            spare = len(self.held[vb]) > self.wanted
+            order = sorted(self.held[vb], key=self._load) if spare else self.held[vb]
+            for node in order[: self.wanted]:
+                self._put(vb, node)
+
+    def fill(self) -> None:
+        """What is missing goes to the emptiest node that may have it."""
+        for vb, owner in enumerate(self.owners):
+            while len(self.chosen[vb]) < self.wanted:
+                free = [node for node in range(self.nodes) if self._may(vb, node)]
+                self._put(vb, min(free, key=lambda node: (self._load(node), self.shared[owner, node], node)))
+
+    def level(self) -> None:
+        """Until no node has two more than another, as far as chains allow it."""
+        while (path := self._path()) is not None:
+            for giver, taker in zip(path, path[1:], strict=False):
+                vb = self._cheapest(giver, taker)
+                if vb is not None:
+                    self._move(vb, giver, taker)
+
+    def _load(self, node: int) -> int:
+        return len(self.on[node])
+
+    def _may(self, vb: int, node: int) -> bool:
+        return node != self.owners[vb] and vb not in self.on[node]
+
+    def _put(self, vb: int, node: int) -> None:
+        self.chosen[vb].append(node)
+        self.on[node].add(vb)
+        self.shared[self.owners[vb], node] += 1
+
+    def _move(self, vb: int, giver: int, taker: int) -> None:
+        self.chosen[vb][self.chosen[vb].index(giver)] = taker
+        self.on[giver].remove(vb)
+        self.on[taker].add(vb)
+        self.shared[self.owners[vb], giver] -= 1
+        self.shared[self.owners[vb], taker] += 1
+
+    def _path(self) -> list[int] | None:
+        """Nodes from one that has too many to one that has two fewer, each able to give to the next; the shortest."""
+        by_load = sorted(range(self.nodes), key=lambda node: (-self._load(node), node))
+        for start in by_load:
+            if self._load(start) - self._load(by_load[-1]) < 2:
+                return None
+            came = {start: start}
+            queue = deque([start])
+            while queue:
+                node = queue.popleft()
+                if self._load(start) - self._load(node) >= 2:
+                    return _walk(came, node)
+                for other in reversed(by_load):
+                    if other not in came and any(self._may(vb, other) for vb in self.on[node]):
+                        came[other] = node
+                        queue.append(other)
+        return None
+
+    def _cheapest(self, giver: int, taker: int) -> int | None:
+        """The vbucket that is best taken from one node and given to another."""
+        able = [vb for vb in self.on[giver] if self._may(vb, taker)]
+        return min(able, key=lambda vb: (*self._cost(vb, giver, taker), vb)) if able else None
+
+    def _cost(self, vb: int, giver: int, taker: int) -> tuple[int, int]:
+        """Copies that would have to be made; then how much of the same owner comes together at the taker."""
+        owner = self.owners[vb]
+        copies = (giver in self.held[vb]) - (taker in self.held[vb])
+        return copies, self.shared[owner, taker] - self.shared[owner, giver]
+
+
+def _walk(came: dict[int, int], node: int) -> list[int]:
+    path = [node]
+    while came[node] != node:
+        node = came[node]
+        path.append(node)
+    return path[::-1]
