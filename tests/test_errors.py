@@ -47,6 +47,10 @@ EXAMPLES = [
         "/data: process 12 has this store open; stop it, or choose another directory",
     ),
     (
+        errors.ClusterError("10.0.0.3:11210 does not answer", "start it, then type this again"),
+        "10.0.0.3:11210 does not answer; start it, then type this again",
+    ),
+    (
         errors.OptionError("vbuckets", "0-1024", "within 0 to 1023"),
         'option "vbuckets": "0-1024" is not within 0 to 1023',
     ),

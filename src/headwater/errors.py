@@ -13,6 +13,7 @@
     +-- MoveError                a vbucket could not be moved from one node to another
     +-- StorageError
     |   +-- CorruptStore, DiskFull, StoreLocked
+    +-- ClusterError             several nodes are not as they must be for what was asked
     +-- OptionError              a setting has a value it can't have
 
 Fields come first and are the exception's `args`, so that every error survives pickling (Spark moves them between
@@ -30,6 +31,7 @@ from typing import ClassVar
 __all__ = [
     "BadFrame",
     "BadMessage",
+    "ClusterError",
     "ConnectionLost",
     "CorruptStore",
     "DiskFull",
@@ -385,6 +387,22 @@ class StoreLocked(StorageError):
     def __str__(self) -> str:
         who = self.holder or "another process"
         return f"{self.path}: {who} has this store open; stop it, or choose another directory"
+
+
+class ClusterError(HeadwaterError):
+    """The nodes of a cluster are not as they must be for what was asked; nothing is lost.
+
+    Args:
+        problem: what was found, with names and numbers.
+        advice: the next step.
+    """
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(problem, advice)
+        self.problem, self.advice = problem, advice
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.advice}"
 
 
 class OptionError(HeadwaterError, ValueError):

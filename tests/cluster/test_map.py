@@ -89,17 +89,21 @@ def test_members_that_can_not_be_are_refused(servers):
         plain(chains=((0,),), servers=servers)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [b"", b"[]", b"{}", b'{"rev":1,"name":"b","vBucketServerMap":{"serverList":["$HOST:1"],"vBucketMap":[[0]]}}']
-    + [
-        b'{"rev":1,"name":"b","vBucketServerMap":{"serverList":["a:1"],"vBucketMap":[[%s]]}}' % row
-        for row in (b"1", b"0,0", b"")
-    ],
-)
+def with_row(row):
+    return f'{{"rev":1,"name":"b","vBucketServerMap":{{"serverList":["a:1"],"vBucketMap":[[{row}]]}}}}'.encode()
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", *map(with_row, ("1", "0,0", ""))])
 def test_text_that_is_no_map_is_told_as_such(text):
     with pytest.raises(RemoteProtocolError, match="cluster map"):
         BucketMap.from_json(text)
+
+
+def test_an_own_map_that_nobody_sent_has_no_address():
+    alone = with_row("0").replace(b'"a:1"', b'"$HOST:1"')
+    assert BucketMap.from_json(alone, A).servers == (Address(A.host, 1),)
+    with pytest.raises(RemoteProtocolError, match=r"\$HOST"):
+        BucketMap.from_json(alone)
 
 
 @given(st.binary(max_size=40))

@@ -10,10 +10,15 @@ import typer
 
 import headwater
 from headwater.cli import stopping
+from headwater.cli.cluster.group import EXAMPLES as CLUSTER_EXAMPLES
+from headwater.cli.cluster.group import HELP as CLUSTER_HELP
+from headwater.cli.cluster.group import group as cluster
 from headwater.cli.delete import EXAMPLES as DELETE_EXAMPLES
 from headwater.cli.delete import delete
 from headwater.cli.demo.command import EXAMPLES as DEMO_EXAMPLES
 from headwater.cli.demo.command import demo
+from headwater.cli.failover import EXAMPLES as FAILOVER_EXAMPLES
+from headwater.cli.failover import failover
 from headwater.cli.failover_log import EXAMPLES as FAILOVER_LOG_EXAMPLES
 from headwater.cli.failover_log import failover_log
 from headwater.cli.failures import Commands
@@ -57,12 +62,14 @@ for _name, _command, _examples in (
     ("tap", tap, TAP_EXAMPLES),
     ("seqnos", seqnos, SEQNOS_EXAMPLES),
     ("failover-log", failover_log, FAILOVER_LOG_EXAMPLES),
+    ("failover", failover, FAILOVER_EXAMPLES),
     ("mirror", mirror, MIRROR_EXAMPLES),
     ("replicate", replicate, REPLICATE_EXAMPLES),
     ("move", move, MOVE_EXAMPLES),
     ("demo", demo, DEMO_EXAMPLES),
 ):
     app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)
+app.add_typer(cluster, name="cluster", help=paragraphs(CLUSTER_HELP), epilog=CLUSTER_EXAMPLES)
 
 
 def _version(wanted: bool) -> None:

@@ -15,6 +15,7 @@ The same map gives the same plan, so a plan that was cut short is made again and
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -189,7 +190,7 @@ class _Replicas:
     def level(self) -> None:
         """Until no node has two more than another, as far as chains allow it."""
         while (path := self._path()) is not None:
-            for giver, taker in zip(path, path[1:], strict=False):
+            for giver, taker in itertools.pairwise(path):
                 vb = self._cheapest(giver, taker)
                 if vb is not None:
                     self._move(vb, giver, taker)

@@ -1,0 +1,86 @@
+"""`headwater cluster failover`: a member is dead; its vbuckets go on from their replicas."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, ask, run
+from headwater.cli.options import examples
+from headwater.cli.screen import count, out
+
+if TYPE_CHECKING:
+    from headwater.cluster.failover import FailoverPlan
+    from headwater.cluster.members import Members
+
+EXAMPLES = examples(
+    "headwater cluster failover 10.0.0.1:11210 --node 10.0.0.3:11210",
+    "headwater cluster failover 10.0.0.1:11210 --node 10.0.0.3:11210 --dry-run",
+)
+
+
+def failover(
+    node: Node,
+    dead: Annotated[
+        list[str], typer.Option("--node", metavar="NODE", help="Who is dead; may be given more than once.")
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="It answers, but take it out: what it owns is made dead there first.")
+    ] = False,
+    lose_data: Annotated[
+        bool, typer.Option("--lose-data", help="Begin vbuckets anew, empty, of which no copy is left.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, do nothing.")] = False,
+    yes: Yes = False,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Take a dead node out of the cluster and promote the best replica of each vbucket it owned.
+
+    What it had acknowledged and no replica had received yet is lost. When it comes back, it finds that others own its
+    vbuckets; let it join again with `headwater cluster rebalance --add`. All other members must answer.
+    """
+    seeds, bucket = addresses([node])
+    gone, _ = addresses(dead)
+    options: dict[str, Any] = {"force": force, "lose_data": lose_data}
+
+    async def look(members: "Members", _: Stop) -> "FailoverPlan":
+        from headwater.cluster.failover import Failover
+
+        return await Failover(members, seeds, gone, **options).plan()
+
+    async def work(members: "Members", _: Stop) -> "FailoverPlan":
+        from headwater.cluster.failover import Failover
+
+        return await Failover(members, seeds, gone, **options).run()
+
+    plan = run(look, bucket, user, password)
+    if plan.is_empty:
+        typer.echo("there is nothing to do")
+        return
+    _show(plan)
+    if dry_run:
+        return
+    ask("Go on?", yes)
+    plan = run(work, bucket, user, password)
+    typer.echo(f"{_vbuckets(len(plan.promotions))} promoted, {len(plan.anew)} begun anew")
+
+
+def _show(plan: "FailoverPlan") -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets")
+    table.add_column("node")
+    for name in ("active now", "promoted", "begun anew", ""):
+        table.add_column(name, justify="right")
+    promoted = Counter(each.chosen for each in plan.promotions)
+    anew = Counter(plan.anew.values())
+    for node in plan.before.servers:
+        gone = "" if node in plan.after.servers else "taken out"
+        numbers = (len(plan.before.held_by(node)[0]), promoted[node], anew[node])
+        table.add_row(str(node), *map(count, numbers), gone)
+    out().print(table)
+
+
+def _vbuckets(number: int) -> str:
+    return "1 vbucket" if number == 1 else f"{count(number)} vbuckets"

@@ -1,0 +1,52 @@
+"""`headwater cluster init`: the first map."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.cluster.running import Password, Stop, User, addresses, run
+from headwater.cli.options import examples
+from headwater.cli.screen import count
+
+if TYPE_CHECKING:
+    from headwater.cluster.founding import Founded
+    from headwater.cluster.members import Members
+
+EXAMPLES = examples(
+    "headwater cluster init 10.0.0.1:11210 10.0.0.2:11210 10.0.0.3:11210 --replicas 1",
+    "headwater cluster init couchbase://10.0.0.1:11210/orders",
+)
+
+
+def init(
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="host:port of each; all with the same bucket.")],
+    replicas: Annotated[
+        int, typer.Option("--replicas", min=0, max=3, metavar="N", help="How many replicas each vbucket is to have.")
+    ] = 0,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Make a cluster of nodes: give them a map and, if they are empty, their vbuckets.
+
+    Start nodes of a cluster with `serve --vbucket-state none`; empty ones with vbuckets will do as well. One of the
+    nodes may have data: then it owns all vbuckets until `headwater cluster rebalance` spreads them. Killed in the
+    middle, it goes on when typed again.
+    """
+    members, bucket = addresses(nodes)
+
+    async def work(them: "Members", _: Stop) -> "Founded":
+        from headwater.cluster.founding import found
+
+        return await found(them, members, replicas)
+
+    made = run(work, bucket, user, password)
+    typer.echo(
+        f"{count(made.map.vbuckets)} vbuckets of {made.map.bucket} on {_nodes(len(made.map.servers))}, "
+        f"{made.map.replica_count} replicas of each, map {made.map.epoch}:{made.map.rev}"
+    )
+    if made.data_on is not None and (len(members) > 1 or replicas):
+        typer.echo(f"{made.data_on} owns them all; spread them: headwater cluster rebalance {made.data_on}")
+
+
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"

@@ -1,0 +1,121 @@
+"""`headwater cluster rebalance`: the plan as a table, a question, and the work."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, ask, run
+from headwater.cli.options import examples
+from headwater.cli.screen import count, err, out, progress, rate
+
+if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.cluster.map import BucketMap
+    from headwater.cluster.members import Members
+    from headwater.cluster.plan import Plan
+    from headwater.cluster.rebalance import Step
+
+EXAMPLES = examples(
+    "headwater cluster rebalance 10.0.0.1:11210 --add 10.0.0.2:11210 --add 10.0.0.3:11210",
+    "headwater cluster rebalance 10.0.0.1:11210 --remove 10.0.0.3:11210 --dry-run",
+    "headwater cluster rebalance 10.0.0.1:11210 --replicas 1 --yes",
+)
+
+
+def rebalance(
+    node: Node,
+    add: Annotated[
+        list[str] | None, typer.Option("--add", metavar="NODE", help="A node that joins; may be given more than once.")
+    ] = None,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option("--remove", metavar="NODE", help="A node that leaves; may be given more than once."),
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas", min=0, max=3, metavar="N", help="From now on so many replicas; as before if left out."
+        ),
+    ] = None,
+    at_once: Annotated[
+        int, typer.Option("--at-once", min=1, max=64, metavar="N", help="How many vbuckets are under way together.")
+    ] = 8,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, do nothing.")] = False,
+    yes: Yes = False,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Spread vbuckets and replicas evenly, while clients go on reading and writing.
+
+    Shows the plan and asks. A vbucket is copied, handed over and only then deleted where it was, so that there is never
+    a copy less than before. Ctrl-C lets what is under way come to its end; typed again, killed or not, it goes on with
+    what is left. All members must answer.
+    """
+    seeds, bucket = addresses([node])
+    joining, _ = addresses(add or [])
+    leaving, _ = addresses(remove or [])
+    asked: dict[str, Any] = {"add": joining, "remove": leaving, "replicas": replicas, "vbuckets_at_once": at_once}
+
+    async def look(members: "Members", _: Stop) -> "Plan":
+        from headwater.cluster.rebalance import Rebalance
+
+        return await Rebalance(members, seeds, **asked).plan()
+
+    plan = run(look, bucket, user, password)
+    if plan.is_empty:
+        typer.echo("there is nothing to do")
+        return
+    _show(plan)
+    if dry_run:
+        return
+    ask("Begin?", yes)
+    started = time.monotonic()
+    with progress(err()) as bar:
+        after = run(_work(seeds, asked, bar), bucket, user, password)
+    seconds = time.monotonic() - started
+    typer.echo(f"done in {seconds:.1f} s, {rate(len(plan.moves), seconds, 'vbuckets')}, map {after.epoch}:{after.rev}")
+
+
+def _work(seeds: "list[Address]", asked: dict[str, Any], bar: Any) -> Any:
+    task = bar.add_task("looking at the nodes", total=None, rate="")
+
+    def show(step: "Step") -> None:
+        bar.update(task, description=step.now, completed=step.done, total=step.total or None)
+
+    async def work(members: "Members", stop: Stop) -> "BucketMap | None":
+        from headwater.cluster.rebalance import Rebalance
+
+        stop.gently = True
+        return await Rebalance(members, seeds, progress=show, stopping=stop, **asked).run()
+
+    return work
+
+
+def _show(plan: "Plan") -> None:
+    """Each node's vbuckets before and after; then who hands over to whom."""
+    from rich.table import Table
+
+    table = Table(title=f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets, {plan.after.replica_count} replicas")
+    table.add_column("node")
+    for name in ("active now", "then", "replicas now", "then", "to be copied", ""):
+        table.add_column(name, justify="right")
+    copies, handed = plan.copies(), plan.handovers()
+    for node in dict.fromkeys((*plan.before.servers, *plan.after.servers)):
+        before, after = plan.before.held_by(node), plan.after.held_by(node)
+        new = copies[node] + sum(move.target == node and node in move.copied_to for move in plan.moves)
+        change = "joins" if node in plan.joining else "leaves" if node in plan.leaving else ""
+        numbers = (len(before[0]), len(after[0]), len(before[1]), len(after[1]), new)
+        table.add_row(str(node), *map(count, numbers), change)
+    console = out()
+    console.print(table)
+    for (source, target), number in sorted(handed.items()):
+        console.print(f"{source} hands {_vbuckets(number)} over to {target}")
+    for address, strays in plan.strays.items():
+        console.print(f"{address} deletes {_vbuckets(len(strays))} that it should not have")
+    if not plan.settlement.is_settled:
+        console.print("what an earlier run left open is settled first; the plan may change by that")
+
+
+def _vbuckets(number: int) -> str:
+    return "1 vbucket" if number == 1 else f"{count(number)} vbuckets"

@@ -1,0 +1,104 @@
+"""What the commands about several nodes share: how nodes are named, and how work on them is begun and stopped.
+
+Ctrl-C (or SIGTERM) asks: what is under way comes to its end, nothing new is begun. A second one does not ask. Either
+way the same command typed again goes on from there, because all that is known stands in the nodes.
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from headwater.cli.options import Password, User
+from headwater.cli.stopping import Stopped
+
+if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.cluster.members import Members
+
+__all__ = ["Node", "Password", "User", "Yes", "addresses", "ask", "run"]
+
+Result = TypeVar("Result")
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+Node = Annotated[
+    str,
+    typer.Argument(metavar="NODE", help="A node of the cluster: host:port, or couchbase://host:port/bucket."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it begins.")]
+
+
+def addresses(nodes: Sequence[str]) -> "tuple[list[Address], str]":
+    """Read nodes as the user names them; returns addresses and the bucket, which must be the same for all.
+
+    Raises: OptionError, a node that leads nowhere; typer.BadParameter, different buckets.
+    """
+    from headwater.client.routing import parse
+
+    targets = [parse(node) for node in nodes]
+    buckets = {target.bucket for target in targets}
+    if len(buckets) > 1:
+        raise typer.BadParameter(f"the nodes name different buckets: {', '.join(sorted(buckets))}.")
+    found = [seed for target in targets for seed in target.seeds]
+    return list(dict.fromkeys(found)), next(iter(buckets), "default")
+
+
+def run(
+    work: "Callable[[Members, Stop], Awaitable[Result]]", bucket: str, user: str | None, password: str | None
+) -> Result:
+    """Work on the nodes of a bucket; `Stopped` if a signal ended it before there was a result (other than None)."""
+    before = [(number, signal.getsignal(number)) for number in SIGNALS]
+    try:
+        return asyncio.run(_run(work, bucket, user, password))
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+class Stop:
+    """Whether the user wants an end. `gently`: work that heeds it sets this; without it a signal cancels at once."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+        self.gently = False
+
+    def __call__(self) -> bool:
+        """Tell whether to begin nothing more."""
+        return bool(self.signals)
+
+
+async def _run(
+    work: "Callable[[Members, Stop], Awaitable[Result]]", bucket: str, user: str | None, password: str | None
+) -> Result:
+    from headwater.cluster.members import Members
+
+    stop, loop, task = Stop(), asyncio.get_running_loop(), asyncio.current_task()
+
+    def told(number: int) -> None:
+        stop.signals.append(number)
+        if task is not None and (not stop.gently or len(stop.signals) > 1):
+            task.cancel()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, told, number)
+    try:
+        async with Members(bucket, user, password) as members:
+            result = await work(members, stop)
+    except asyncio.CancelledError:
+        if stop.signals:
+            raise Stopped(stop.signals[0]) from None
+        raise
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+    if stop.signals and result is None:
+        raise Stopped(stop.signals[0])
+    return result
+
+
+def ask(question: str, yes: bool) -> None:
+    """Ask before something is begun; ends the command if the answer is no."""
+    if not yes:
+        typer.confirm(question, abort=True)

@@ -1,0 +1,75 @@
+"""`headwater cluster status`: who has what, and what is wrong."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.cluster.running import Node, Password, Stop, User, addresses, run
+from headwater.cli.failures import CommandError
+from headwater.cli.options import examples
+from headwater.cli.screen import count, out
+
+if TYPE_CHECKING:
+    from headwater.cluster.members import Members
+    from headwater.cluster.status import NodeStatus, Status
+
+EXAMPLES = examples(
+    "headwater cluster status 10.0.0.1:11210",
+    "headwater cluster status 10.0.0.1:11210 --json | jq '.nodes[].active'",
+    "until headwater cluster status 10.0.0.1:11210; do sleep 1; done",
+)
+
+
+def status(
+    node: Node,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Show each node's vbuckets and documents, and say what is wrong.
+
+    Exit status 1 when something needs a hand: a node that does not answer or has an old map, a vbucket without exactly
+    one owner, a replica that is missing.
+    """
+    seeds, bucket = addresses([node])
+
+    async def work(members: "Members", _: Stop) -> "Status":
+        from headwater.cluster import status as judging
+
+        return judging.status(await members.survey(seeds))
+
+    found = run(work, bucket, user, password)
+    if as_json:
+        typer.echo(json.dumps(found.to_json()))
+    else:
+        _show(found)
+    if not found.is_healthy:
+        raise CommandError("; ".join(found.problems))
+
+
+def _show(found: "Status") -> None:
+    from rich.table import Table
+
+    told = found.map
+    table = Table(
+        title=f"{told.bucket}: {told.vbuckets} vbuckets, {told.replica_count} replicas, map {told.epoch}:{told.rev}"
+    )
+    table.add_column("node")
+    for name in ("active", "replica", "pending", "dead", "documents", "behind", "map"):
+        table.add_column(name, justify="right")
+    for node in found.nodes:
+        table.add_row(str(node.address), *_cells(node))
+    console = out()
+    console.print(table)
+    for remark in found.remarks:
+        console.print(remark, markup=False)
+    if found.is_healthy:
+        console.print("each vbucket has one owner, all nodes have this map")
+
+
+def _cells(node: "NodeStatus") -> list[Any]:
+    if not node.answers:
+        return ["-"] * 6 + ["no answer"]
+    numbers = (node.active, node.replica, node.pending, node.dead, node.items, node.behind)
+    return [*map(count, numbers), f"{node.version[0]}:{node.version[1]}"]

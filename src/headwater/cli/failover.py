@@ -1,0 +1,64 @@
+"""`headwater failover`: the replicas of one node become owners, because the one they follow is gone."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.cluster.running import Password, Stop, User, Yes, addresses, ask, run
+from headwater.cli.options import Vbuckets, examples, vbucket_set
+from headwater.cli.screen import count
+
+if TYPE_CHECKING:
+    from headwater.cluster.members import Members
+    from headwater.cluster.promotion import PromotionPlan
+
+EXAMPLES = examples(
+    "headwater failover 10.0.0.2:11210",
+    "headwater failover 10.0.0.2:11210 --from 10.0.0.1:11210 --vbuckets 0-511 --yes",
+)
+
+
+def failover(
+    node: Annotated[
+        str,
+        typer.Argument(metavar="NODE", help="Whose replicas are promoted: host:port, or couchbase://host:port/bucket."),
+    ],
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="NODE", help="Who owned them; whomever it follows when left out.")
+    ] = None,
+    vbuckets: Vbuckets = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="The owner lives: make its vbuckets dead, then promote.")
+    ] = False,
+    yes: Yes = False,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Promote the replicas of a node that follows a dead one (`headwater replicate`).
+
+    For nodes without a cluster map; members of a cluster have `headwater cluster failover`. What the owner had
+    acknowledged and the replica had not received is lost. The replicas begin a new branch of history, so that whoever
+    streamed from the dead node finds out whether it must roll back.
+    """
+    found, bucket = addresses([node])
+    owner = addresses([source])[0][0] if source else None
+    wanted = vbucket_set(vbuckets)
+
+    async def look(members: "Members", _: Stop) -> "PromotionPlan":
+        from headwater.cluster.promotion import plan_promotion
+
+        return await plan_promotion(members, found[0], source=owner, vbuckets=wanted, force=force)
+
+    plan = run(look, bucket, user, password)
+    lives = "".join(f", {count(len(each))} made dead on {where}" for where, each in plan.owned.items())
+    typer.echo(f"{count(len(plan.vbuckets))} vbuckets of {found[0]} become active{lives}")
+    ask("Go on?", yes)
+
+    async def work(members: "Members", _: Stop) -> bool:
+        from headwater.cluster.promotion import promote
+
+        await promote(members, plan)
+        return True
+
+    run(work, bucket, user, password)
+    typer.echo(f"done: {count(sum(plan.vbuckets.values()))} changes of history are served")

@@ -1,0 +1,203 @@
+"""Taking a dead node out: its vbuckets go on from their best replicas.
+
+    1. look at all other nodes: they must answer, and the dead one must not
+    2. for each vbucket that the dead node owned, choose the copy of the newest history with the highest seqno
+    3. send the map without the dead node, so that nobody follows it any more and it finds its successor when it is back
+    4. make the chosen copies active: each begins a new branch of history at its last whole snapshot (failover.md 5)
+
+The map goes first: a dead node that comes back asks the others before it serves, and from step 3 on they know better.
+Killed after step 3, the next run finds vbuckets without owner whose map names the one that is to be promoted, and goes
+on with step 4. What the dead node had acknowledged and no replica had received yet is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headwater.client.routing import Address
+from headwater.cluster.admin import vbucket_list
+from headwater.cluster.map import BucketMap
+from headwater.cluster.members import Members
+from headwater.cluster.survey import Copy, Log, Survey, best
+from headwater.errors import ClusterError, OptionError, TransportError
+from headwater.wire.vbucket import State
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """One vbucket: who owned it (None: nobody), who is to, and up to which seqno that copy has it."""
+
+    vbucket: int
+    lost: Address | None
+    chosen: Address
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverPlan:
+    """What is to be done.
+
+    Attributes:
+        before, after: the map with the dead nodes, and without.
+        promotions: whom the vbuckets of the dead go to.
+        anew: vbuckets of which nobody has a copy, and on which node they begin anew, empty.
+    """
+
+    before: BucketMap
+    after: BucketMap
+    promotions: Sequence[Promotion]
+    anew: dict[int, Address] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.promotions or self.anew) and self.before.servers == self.after.servers
+
+
+def plan_failover(
+    survey: Survey, dead: Sequence[Address], logs: dict[tuple[Address, int], Log], *, lose_data: bool = False
+) -> FailoverPlan:
+    """Decide who takes over from the dead.
+
+    Args:
+        logs: failover logs of the copies (node, vbucket) of vbuckets without a living owner.
+        lose_data: begin vbuckets anew of which no copy is left; without it they are a reason to refuse.
+
+    Raises:
+        ClusterError: copies are missing and `lose_data` was not given.
+        OptionError: nobody would be left.
+    """
+    left = [node for node in survey.map.servers if node not in dead]
+    if not left:
+        raise OptionError("node", ", ".join(map(str, dead)), "such that a member is left")
+    promotions = [_promotion(survey, vb, nodes, logs) for vb, nodes in orphans(survey, dead).items()]
+    without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead, vb)]
+    if without and not lose_data:
+        raise ClusterError(
+            f"no copy is left of {len(without)} vbuckets ({vbucket_list(without)})",
+            "start the node that has them, or begin them anew, empty: --lose-data",
+        )
+    owners = {each.vbucket: each.chosen for each in promotions}
+    counts = {node: len(survey.map.held_by(node)[0]) for node in left}
+    anew = {}
+    for vb in without:
+        anew[vb] = min(left, key=lambda node: counts[node])
+        counts[anew[vb]] += 1
+    after = survey.map.with_servers(left)
+    changed = {
+        vb: (owner, *(node for node in after.copies(vb) if node != owner)) for vb, owner in {**owners, **anew}.items()
+    }
+    return FailoverPlan(survey.map, after.with_chains(changed), promotions, anew)
+
+
+def orphans(survey: Survey, dead: Sequence[Address]) -> dict[int, list[Address]]:
+    """Vbuckets without a living owner, and the living members that have a copy: those of the map's chain first."""
+    found = {}
+    for vb in range(survey.map.vbuckets):
+        if not survey.in_state(vb, State.ACTIVE):
+            copies = _living(survey, dead, vb)
+            if copies:
+                found[vb] = copies
+    return found
+
+
+def _living(survey: Survey, dead: Sequence[Address], vb: int) -> list[Address]:
+    copies = survey.in_state(vb, *State)
+    order = [*(node for node in survey.map.copies(vb) if node in copies), *copies]
+    return [node for node in dict.fromkeys(order) if node not in dead]
+
+
+def _promotion(survey: Survey, vb: int, nodes: list[Address], logs: dict[tuple[Address, int], Log]) -> Promotion:
+    copies = [Copy(node, survey.nodes[node].seqnos.get(vb, 0), logs.get((node, vb), ())) for node in nodes]
+    chosen = best(copies)
+    return Promotion(vb, survey.map.active(vb), chosen.address, chosen.seqno)
+
+
+class Failover:
+    """One run.
+
+    Args:
+        seeds: nodes to start from. dead: who is to be taken out.
+        force: the dead may still answer; they are fenced first.
+        lose_data: as `plan_failover`.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        seeds: Sequence[Address],
+        dead: Sequence[Address],
+        *,
+        force: bool = False,
+        lose_data: bool = False,
+    ) -> None:
+        self._members, self._seeds, self._dead = members, seeds, tuple(dict.fromkeys(dead))
+        self._force, self._lose_data = force, lose_data
+
+    async def plan(self) -> FailoverPlan:
+        """Look at the nodes and decide; touches nothing.
+
+        Raises:
+            ClusterError, OptionError: a node that should answer does not, or the other way round; `plan_failover`.
+        """
+        return (await self._look())[0]
+
+    async def run(self) -> FailoverPlan:
+        """Carry it out; returns what was done.
+
+        Raises:
+            ClusterError, TransportError, StatusError: a node does not do its part; run it again to go on.
+        """
+        if self._force:
+            await self._fence()
+        plan, survey = await self._look()
+        if plan.is_empty:
+            return plan
+        final = plan.after.after(survey.latest_rev())
+        await self._members.send(final)
+        by_node: dict[Address, dict[int, State]] = {}
+        for vb, node in {**{each.vbucket: each.chosen for each in plan.promotions}, **plan.anew}.items():
+            by_node.setdefault(node, {})[vb] = State.ACTIVE
+        for node, states in by_node.items():
+            await self._members.set_states(node, states)
+        return plan
+
+    async def _fence(self) -> None:
+        """A node that answers gives up what it owns before anybody takes it: its vbuckets are dead, on its disk."""
+        for node in self._dead:
+            try:
+                states = await self._members.admin(node).states()
+            except TransportError:
+                continue
+            owned = {vb: State.DEAD for vb, state in states.items() if state is State.ACTIVE}
+            await self._members.set_states(node, owned)
+
+    async def _look(self) -> tuple[FailoverPlan, Survey]:
+        seeds = [node for node in self._seeds if node not in self._dead]
+        survey = await self._members.survey(seeds, without=self._dead)
+        await self._check(survey)
+        logs: dict[tuple[Address, int], Log] = {}
+        wanted: dict[Address, list[int]] = {}
+        for vb, nodes in orphans(survey, self._dead).items():
+            for node in nodes:
+                wanted.setdefault(node, []).append(vb)
+        for node, vbuckets in wanted.items():
+            found = await self._members.logs(node, vbuckets)
+            logs |= {(node, vb): log for vb, log in found.items()}
+        return plan_failover(survey, self._dead, logs, lose_data=self._lose_data), survey
+
+    async def _check(self, survey: Survey) -> None:
+        others = [node for node in survey.silent if node.address not in self._dead]
+        if others:
+            raise ClusterError(
+                "; ".join(f"{node.address} does not answer either ({node.error})" for node in others),
+                "start it, or name it with --node as well",
+            )
+        for node in self._dead:
+            view = await self._members.view(node)
+            if view.answers and not self._force:
+                raise ClusterError(
+                    f"{node} answers: it is not dead",
+                    "take it out with headwater cluster rebalance --remove, which loses nothing; or --force",
+                )

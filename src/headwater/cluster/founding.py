@@ -1,0 +1,112 @@
+"""The first map: nodes that know nothing of each other become a cluster.
+
+Nodes without data are equal: they get their vbuckets dealt out, replicas included, and can serve at once. If one node
+has data, it owns everything at first, and a rebalance spreads it. Two with data can't be one cluster.
+
+The map goes out first, then the vbuckets are made active where it says: a vbucket has never two owners, and a run that
+was killed finds its own map in the nodes and goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from headwater.client.routing import Address
+from headwater.cluster.balance import balance
+from headwater.cluster.map import NOBODY, BucketMap
+from headwater.cluster.members import Members
+from headwater.cluster.survey import NodeView
+from headwater.errors import ClusterError, OptionError
+from headwater.wire.vbucket import State
+
+
+@dataclass(frozen=True, slots=True)
+class Founded:
+    """The new cluster.
+
+    Attributes:
+        map: as every node has it now.
+        data_on: the node that had data and owns everything; None if all were empty.
+    """
+
+    map: BucketMap
+    data_on: Address | None
+
+
+def first_map(views: Sequence[NodeView], bucket: str, replicas: int) -> tuple[BucketMap, Address | None]:
+    """The map for nodes that have none, and the node that has data.
+
+    Raises:
+        ClusterError: a node does not answer or is in a cluster; numbers of vbuckets differ; two nodes have data.
+    """
+    _check(views)
+    given = [view.map for view in views if view.map is not None]
+    if given:  # an earlier run was killed: its map is taken as it is
+        return max(given, key=lambda found: found.version), None
+    servers = tuple(view.address for view in views)
+    with_data = [view for view in views if view.has_data]
+    if len(with_data) > 1:
+        raise ClusterError(
+            f"{' and '.join(str(view.address) for view in with_data)} both have documents",
+            "begin with one of them, and let empty nodes join it",
+        )
+    owner = with_data[0] if with_data else None
+    if owner and owner.count(State.ACTIVE) != len(owner.states):
+        raise ClusterError(
+            f"{owner.address} owns {owner.count(State.ACTIVE)} of the {len(owner.states)} vbuckets it has",
+            "begin with a node that owns all it has (SET_VBUCKET, DEL_VBUCKET)",
+        )
+    head = NOBODY if owner is None else servers.index(owner.address)
+    empty = BucketMap(
+        bucket=bucket,
+        uuid=(owner or views[0]).uuid,
+        epoch=max(view.version[0] for view in views),
+        rev=max(view.version[1] for view in views) + 1,
+        servers=servers,
+        chains=((head,),) * views[0].vbuckets,
+        replica_count=replicas,
+    )
+    return (empty, owner.address) if owner else (balance(empty, servers), None)
+
+
+def _check(views: Sequence[NodeView]) -> None:
+    if not views:
+        raise OptionError("NODE", "", "at least one node")
+    asked = {view.address for view in views}
+    for view in views:
+        if not view.answers:
+            raise ClusterError(f"{view.address} does not answer ({view.error})", "start it, then type this again")
+        if view.vbuckets != views[0].vbuckets:
+            raise ClusterError(
+                f"{view.address} has {view.vbuckets} vbuckets, {views[0].address} has {views[0].vbuckets}",
+                "all nodes of a cluster are served with the same --vbuckets",
+            )
+        if view.map is not None and set(view.map.servers) != asked:
+            members = ", ".join(map(str, view.map.servers))
+            raise ClusterError(
+                f"{view.address} is in a cluster with {members} already",
+                "let others join it: headwater cluster rebalance --add",
+            )
+
+
+async def found(members: Members, nodes: Sequence[Address], replicas: int) -> Founded:
+    """Make a cluster of these nodes.
+
+    Raises:
+        ClusterError, OptionError: as `first_map`.
+        TransportError, StatusError: a node does not do its part; call it again to go on.
+    """
+    asked = tuple(dict.fromkeys(nodes))
+    views = await asyncio.gather(*(members.view(node) for node in asked))
+    first, data_on = first_map(views, members.bucket, replicas)
+    if any(view.version != first.version or view.map is None for view in views):
+        first = replace(first, rev=max(first.rev, *(view.version[1] + 1 for view in views)))
+        await members.send(first)
+    for view in views:
+        owned, replicas_here = first.held_by(view.address)
+        inactive = {vb: State.ACTIVE for vb in owned if view.states.get(vb) is not State.ACTIVE}
+        await members.set_states(view.address, inactive)
+        await members.delete(view.address, sorted(set(view.states) - set(owned) - set(replicas_here)))
+    return Founded(first, data_on)

@@ -1,0 +1,207 @@
+"""The nodes of a cluster, connected: asked what they have, and sent the map.
+
+    async with Members("default", user, password) as members:
+        survey = await members.survey([Address("10.0.0.1", 11210)])
+        await members.send(survey.map.after(survey.latest_rev()))
+
+The first nodes lead to the others: whoever the newest map names is asked, too. One connection a node; a node that does
+not answer is a fact of the survey, not an error of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from headwater.client.routing import Address
+from headwater.cluster.admin import Endpoint, NodeAdmin
+from headwater.cluster.map import BucketMap
+from headwater.cluster.survey import NodeView, Survey
+from headwater.errors import ClusterError, KeyExists, StatusError, TransportError
+from headwater.wire.vbucket import State
+
+TIMEOUT_SECONDS = 5.0
+AT_ONCE = 64
+"""Requests on their way to one node; the node commits many in one write."""
+
+
+class Members:
+    """Connections to the nodes of one bucket.
+
+    Args:
+        bucket, user, password: the same for all nodes; no user where nodes let everybody in.
+        timeout_seconds: for connecting, and for each answer.
+    """
+
+    def __init__(
+        self,
+        bucket: str = "default",
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        self.bucket, self._user, self._password = bucket, user, password
+        self._timeout = timeout_seconds
+        self._admins: dict[Address, NodeAdmin] = {}
+        self._many: dict[Address, asyncio.Semaphore] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        for admin in self._admins.values():
+            admin.close()
+
+    def endpoint(self, address: Address) -> Endpoint:
+        """The bucket on one node, with our login."""
+        return Endpoint(address, self.bucket, self._user, self._password)
+
+    def admin(self, address: Address) -> NodeAdmin:
+        """The administration of one node; it connects with its first call."""
+        if address not in self._admins:
+            self._admins[address] = NodeAdmin(self.endpoint(address), self._timeout)
+        return self._admins[address]
+
+    # ------------------------------------------------------------------ asking
+
+    async def survey(self, seeds: Sequence[Address], *, without: Iterable[Address] = ()) -> Survey:
+        """Ask the nodes that `seeds` lead to, and the seeds.
+
+        Args:
+            without: not to be asked (they are known to be dead); they count as silent.
+
+        Raises:
+            ClusterError: none of the seeds answered, or they have no map.
+        """
+        left_out = set(without)
+        nodes: dict[Address, NodeView] = {}
+        asked = list(dict.fromkeys(seeds))
+        while asked:
+            views = await asyncio.gather(*(self._view(each, ask=each not in left_out) for each in asked))
+            nodes |= dict(zip(asked, views, strict=True))
+            newest = _newest(nodes.values())
+            asked = [each for each in newest.servers if each not in nodes] if newest else []
+        if newest is None:
+            reasons = "; ".join(f"{node.address}: {node.error}" for node in nodes.values() if node.error)
+            raise ClusterError(
+                reasons or f"{', '.join(map(str, seeds))}: in no cluster", "start with: headwater cluster init NODE ..."
+            )
+        return Survey(newest, nodes)
+
+    async def view(self, address: Address) -> NodeView:
+        """Ask one node for all that a survey wants to know."""
+        return await self._view(address)
+
+    async def _view(self, address: Address, *, ask: bool = True) -> NodeView:
+        if not ask:
+            return NodeView(address, error="taken for dead")
+        try:
+            return await self._ask(self.admin(address))
+        except TransportError as error:
+            return NodeView(address, error=str(error).removeprefix(f"{address}: "))
+        except StatusError as error:
+            return NodeView(address, error=str(error))
+
+    async def _ask(self, admin: NodeAdmin) -> NodeView:
+        config, states, alive, dead, items, told = await asyncio.gather(
+            admin.config(),
+            admin.states(),
+            admin.seqnos(),
+            admin.seqnos(State.DEAD),
+            admin.items(),
+            admin.stats("cluster"),
+        )
+        found = BucketMap.from_json(config, admin.address) if config else None
+        given = found if config and b"$HOST" not in config else None
+        return NodeView(
+            admin.address,
+            map=given,
+            version=found.version if found else (0, 0),
+            vbuckets=found.vbuckets if found else 0,
+            uuid=found.uuid if found else "",
+            this=_this(config) if config and given else None,
+            states=states,
+            seqnos=alive | dead,
+            items=items,
+            fenced=_fence(told),
+        )
+
+    # ------------------------------------------------------------------ telling
+
+    async def send(self, wanted: BucketMap, *, first: Sequence[Address] = (), also: Iterable[Address] = ()) -> None:
+        """Give all members the map, each its own copy: those in `first` before the others.
+
+        Args:
+            also: nodes that are no members (any more) and get it all the same.
+
+        Raises:
+            ClusterError: a node has a newer one: somebody else is at work.
+            TransportError, StatusError: a node did not take it; all others have it then.
+        """
+        everybody = list(dict.fromkeys((*wanted.servers, *also)))
+        refusals = await self._send_to([each for each in everybody if each in first], wanted)
+        refusals += await self._send_to([each for each in everybody if each not in first], wanted)
+        if refusals:
+            raise refusals[0]
+
+    async def _send_to(self, addresses: list[Address], wanted: BucketMap) -> list[BaseException]:
+        results = await asyncio.gather(*(self._send(wanted, each) for each in addresses), return_exceptions=True)
+        return [result for result in results if result is not None]
+
+    async def _send(self, wanted: BucketMap, address: Address) -> None:
+        try:
+            config = wanted.to_json(address if address in wanted.servers else None)
+            await self.admin(address).set_config(wanted.epoch, wanted.rev, wanted.bucket, config)
+        except KeyExists:
+            raise ClusterError(
+                f"{address} has a map that is newer than revision {wanted.epoch}:{wanted.rev}",
+                "somebody else changes this cluster: look with headwater cluster status, then type this again",
+            ) from None
+
+    async def set_states(self, address: Address, wanted: dict[int, State]) -> None:
+        """Set the states of many vbuckets of one node."""
+        await self._each(address, wanted, lambda vb: self.admin(address).set_state(vb, wanted[vb]))
+
+    async def delete(self, address: Address, vbuckets: Iterable[int]) -> None:
+        """Delete many vbuckets of one node."""
+        await self._each(address, vbuckets, lambda vb: self.admin(address).delete(vb))
+
+    async def logs(self, address: Address, vbuckets: Iterable[int]) -> dict[int, list[tuple[int, int]]]:
+        """The failover logs of many vbuckets of one node."""
+        wanted = list(vbuckets)
+        return dict(zip(wanted, await self._each(address, wanted, self.admin(address).failover_log), strict=True))
+
+    async def _each(self, address: Address, vbuckets: Iterable[int], call: Any) -> list[Any]:
+        gate = self._many.setdefault(address, asyncio.Semaphore(AT_ONCE))
+
+        async def one(vb: int) -> Any:
+            async with gate:
+                return await call(vb)
+
+        return await asyncio.gather(*map(one, vbuckets))
+
+
+def _newest(nodes: Iterable[NodeView]) -> BucketMap | None:
+    maps = [node.map for node in nodes if node.map is not None]
+    return max(maps, key=lambda found: found.version) if maps else None
+
+
+def _fence(stats: Mapping[str, str]) -> str:
+    """What STAT cluster says about waiting for the other nodes; empty when the node serves."""
+    if stats.get("fence") != "closed":
+        return ""
+    return f"it waits for the map of {stats.get('answers_missing', 'some')} more of its peers"
+
+
+def _this(config: bytes) -> Address | None:
+    """As which member the map addresses the node that has it."""
+    for entry in json.loads(config).get("nodesExt", ()):
+        if entry.get("thisNode"):
+            return Address(str(entry.get("hostname", "")), int(entry["services"]["kv"]))
+    return None

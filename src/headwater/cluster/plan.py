@@ -1,0 +1,157 @@
+"""What a rebalance is going to do, decided from a survey before anything is touched. No I/O.
+
+A plan is refused when a member does not answer: it may hold the only copy of something, and it could not be told the
+new map. A node that joins must be empty, or a member of this very cluster that was away.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headwater.client.routing import Address
+from headwater.cluster.admin import vbucket_list
+from headwater.cluster.balance import Move, balance, moves
+from headwater.cluster.map import BucketMap
+from headwater.cluster.survey import NodeView, Settlement, Survey, chain_with_owner, settle
+from headwater.errors import ClusterError, OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        before: the map as it is, once what an earlier run left open is settled.
+        after: the map to come to.
+        moves: vbucket by vbucket.
+        settlement: what an earlier run left open.
+        strays: copies that belong to nobody's chain, by node; they are deleted in the end.
+        behind: members that have an older map.
+    """
+
+    before: BucketMap
+    after: BucketMap
+    moves: Sequence[Move]
+    settlement: Settlement
+    strays: dict[Address, list[int]]
+    behind: Sequence[Address] = ()
+
+    @property
+    def joining(self) -> list[Address]:
+        """Nodes that become members."""
+        return [node for node in self.after.servers if node not in self.before.servers]
+
+    @property
+    def leaving(self) -> list[Address]:
+        """Nodes that cease to be members."""
+        return [node for node in self.before.servers if node not in self.after.servers]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do at all."""
+        changed = self.moves or self.strays or self.joining or self.leaving or self.behind
+        return not changed and self.settlement.is_settled and self.before.replica_count == self.after.replica_count
+
+    def handovers(self) -> Counter[tuple[Address, Address]]:
+        """How many vbuckets go from which node to which."""
+        pairs = ((move.source, move.target) for move in self.moves if move.changes_owner)
+        return Counter((source, target) for source, target in pairs if source is not None and target is not None)
+
+    def copies(self) -> Counter[Address]:
+        """How many replicas are made on which node."""
+        return Counter(node for move in self.moves for node in move.copied_to if node != move.target)
+
+
+def make_plan(
+    survey: Survey, *, add: Sequence[Address] = (), remove: Sequence[Address] = (), replicas: int | None = None
+) -> Plan:
+    """Decide what to do.
+
+    Args:
+        survey: of all members and of the nodes in `add`.
+        add, remove: who is to join and to leave; a node that is a member already, or none any more, is no mistake.
+        replicas: of each vbucket; None keeps the number.
+
+    Raises:
+        ClusterError: a member does not answer, a vbucket is lost or has two owners, a node that joins has data.
+        OptionError: a node is to join and to leave, or nobody would be left.
+    """
+    both = set(add) & set(remove)
+    if both:
+        raise OptionError("remove", str(min(both)), "another node than one that is added")
+    servers = [node for node in (*survey.map.servers, *add) if node not in remove]
+    if not (servers := list(dict.fromkeys(servers))):
+        raise OptionError("remove", ", ".join(map(str, remove)), "such that a node is left")
+    _check_answers(survey)
+    for node in add:
+        _check_joins(survey, survey.nodes[node])
+    settlement = settle(survey)
+    _check_settles(settlement)
+    before = settled(survey.map, settlement)
+    after = balance(before, servers, replicas)
+    behind = [node for node in survey.map.servers if survey.nodes[node].version != survey.map.version]
+    return Plan(before, after, moves(before, after), settlement, _strays(survey, after), behind)
+
+
+def settled(found: BucketMap, settlement: Settlement) -> BucketMap:
+    """The map once the settlement is carried out; a takeover that was cut counts as not begun."""
+    owners = {**settlement.handed_over, **{vb: copies[0] for vb, copies in settlement.unowned.items()}}
+    changed = {vb: chain_with_owner(found.copies(vb), owner) for vb, owner in owners.items()}
+    return found.with_chains(changed) if changed else found
+
+
+def _check_answers(survey: Survey) -> None:
+    silent = [node for node in survey.nodes.values() if not node.answers]
+    if silent:
+        told = "; ".join(f"{node.address} does not answer ({node.error})" for node in silent)
+        raise ClusterError(told, "start it and type this again, or, if it is gone for good, headwater cluster failover")
+
+
+def _check_joins(survey: Survey, node: NodeView) -> None:
+    if node.vbuckets != survey.map.vbuckets:
+        raise ClusterError(
+            f"{node.address} has {node.vbuckets} vbuckets, the cluster {survey.map.vbuckets}",
+            f"serve it from an empty folder with --vbuckets {survey.map.vbuckets}",
+        )
+    if node.address in survey.map.servers or (node.map is not None and node.map.uuid == survey.map.uuid):
+        if node.this in survey.map.servers and node.this != node.address:
+            raise ClusterError(f"{node.address} is the member {node.this}", "use that address")
+        return
+    if node.map is not None and set(node.map.servers) != {node.address}:
+        raise ClusterError(f"{node.address} belongs to another cluster", "take it out there first, or serve it anew")
+    if node.has_data:
+        raise ClusterError(
+            f"{node.address} has {sum(node.items.values()):,} documents of its own",
+            "a node that joins is empty: serve it from an empty folder with --vbucket-state none",
+        )
+
+
+def _check_settles(settlement: Settlement) -> None:
+    if settlement.contested:
+        vb, owners = next(iter(settlement.contested.items()))
+        raise ClusterError(
+            f"vbucket {vb} is owned by {' and '.join(map(str, owners))}, and the map names neither",
+            "make all but one of them dead (SET_VBUCKET), then type this again",
+        )
+    if settlement.lost:
+        raise ClusterError(
+            f"no node has a copy of the vbuckets {vbucket_list(settlement.lost)}",
+            "start the node that has them, or begin them anew: headwater cluster failover --lose-data",
+        )
+
+
+def _strays(survey: Survey, after: BucketMap) -> dict[Address, list[int]]:
+    """Copies on nodes that are neither in the map as it is nor in the one to come."""
+    found = {
+        node.address: [
+            vb
+            for vb in sorted(node.states)
+            if vb < after.vbuckets
+            and node.address not in after.copies(vb)
+            and node.address not in survey.map.copies(vb)
+        ]
+        for node in survey.nodes.values()
+    }
+    return {address: vbuckets for address, vbuckets in found.items() if vbuckets}

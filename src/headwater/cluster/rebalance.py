@@ -1,0 +1,223 @@
+"""Carrying a plan out: from one map to another while clients read and write, without a moment with fewer copies.
+
+For each vbucket, several at a time (failover.md 5):
+
+1. New replicas join the chain and fill up from the owner, beside the old ones; on until they are level.
+2. The owner hands over (a Mover). As soon as the target is active, the map says so: new owner and old one first.
+3. When all copies of the new chain are level with the new owner, the map drops the others, and they are deleted.
+
+The nodes' maps and states are all that is known of the progress. Whatever kills a run, the next one begins with a
+survey, settles what is open, plans the rest from there, and comes to the same end; so may one that was asked to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from headwater.client.routing import Address
+from headwater.cluster.balance import Move
+from headwater.cluster.keeper import Keeper
+from headwater.cluster.map import BucketMap
+from headwater.cluster.members import Members
+from headwater.cluster.mover import Mover
+from headwater.cluster.plan import Plan, make_plan
+from headwater.cluster.repair import repair
+from headwater.cluster.watch import Watch
+from headwater.errors import HeadwaterError, MoveError
+
+VBUCKETS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """News for whoever watches: `done` of `total` vbuckets are where they belong, `now` says what happens."""
+
+    done: int
+    total: int
+    now: str
+
+
+Progress = Callable[[Step], None]
+
+
+def _silent(_: Step) -> None:
+    """Nobody watches."""
+
+
+class Rebalance:
+    """One run.
+
+    Args:
+        seeds: nodes to start from.
+        add, remove, replicas: as `make_plan`.
+        vbuckets_at_once: how many are under way at the same time.
+        progress: called with each piece of news.
+        stopping: asked before each vbucket; True lets those under way come to their end and begins no other.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        seeds: Sequence[Address],
+        *,
+        add: Sequence[Address] = (),
+        remove: Sequence[Address] = (),
+        replicas: int | None = None,
+        vbuckets_at_once: int = VBUCKETS_AT_ONCE,
+        progress: Progress = _silent,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._members, self._seeds = members, seeds
+        self._add, self._remove, self._replicas = tuple(add), tuple(remove), replicas
+        self._at_once, self._progress, self._stopping = vbuckets_at_once, progress, stopping
+        self._watch = Watch(members)
+        self._movers: dict[tuple[Address, Address], Mover] = {}
+        self._keeper: Keeper
+        self._moves: dict[int, Move] = {}
+        self._done = self._total = 0
+
+    async def plan(self) -> Plan:
+        """Look at the nodes and decide; touches nothing.
+
+        Raises:
+            ClusterError, OptionError: as `make_plan`.
+        """
+        return (await self._look())[0]
+
+    async def run(self) -> BucketMap | None:
+        """Carry it out; returns the map in the end, None if it was asked to stop before.
+
+        Raises:
+            ClusterError, TransportError, StatusError: a node does not do its part. What is under way comes to its end
+                first; run it again to go on.
+        """
+        plan, survey_rev = await self._look()
+        if not plan.settlement.is_settled:
+            plan, survey_rev = await self._settle(plan, survey_rev)
+        self._moves = {move.vbucket: move for move in plan.moves}
+        self._total = len(plan.moves)
+        everybody = tuple(dict.fromkeys((*plan.before.servers, *plan.after.servers)))
+        start = plan.before.with_servers(everybody).with_replica_count(plan.after.replica_count)
+        self._keeper = Keeper(self._members, start.after(survey_rev))
+        if plan.is_empty:
+            return plan.before
+        await self._members.send(self._keeper.current)
+        async with AsyncExitStack() as movers:
+            if not await self._move_all(plan.moves, movers):
+                return None
+        return await self._finish(plan)
+
+    # ------------------------------------------------------------------ before and after
+
+    async def _look(self) -> tuple[Plan, int]:
+        survey = await self._members.survey((*self._seeds, *self._add))
+        plan = make_plan(survey, add=self._add, remove=self._remove, replicas=self._replicas)
+        return plan, survey.latest_rev()
+
+    async def _settle(self, plan: Plan, rev: int) -> tuple[Plan, int]:
+        """What an earlier run left open comes first; then everything is looked at again."""
+        self._tell("settling what an earlier run left open")
+        survey = await self._members.survey((*self._seeds, *self._add))
+        keeper = Keeper(self._members, survey.map.after(rev))
+        await self._members.send(keeper.current)
+        await repair(self._members, keeper, survey, plan.settlement)
+        return await self._look()
+
+    async def _finish(self, plan: Plan) -> BucketMap:
+        """The last map: only those who stay; then copies that nobody counts are deleted."""
+        self._tell("the last map")
+        leaving = [node for node in self._keeper.current.servers if node not in plan.after.servers]
+        final = self._keeper.current.with_servers(plan.after.servers)
+        await self._members.send(final, also=leaving)
+        survey = await self._members.survey((*plan.after.servers, *leaving))
+        for address, node in survey.nodes.items():
+            strays = [vb for vb in node.states if vb < final.vbuckets and address not in final.copies(vb)]
+            await self._members.delete(address, strays)
+        return final
+
+    # ------------------------------------------------------------------ vbuckets
+
+    async def _move_all(self, moves: Sequence[Move], movers: AsyncExitStack) -> bool:
+        """All of them, a few at a time; False if it was asked to stop."""
+        waiting = deque(_mixed(moves))
+        failures: list[HeadwaterError] = []
+
+        async def work() -> None:
+            while waiting and not failures and not self._stopping():
+                move = waiting.popleft()
+                try:
+                    await self._move(move, movers)
+                except HeadwaterError as error:
+                    failures.append(error)
+                    return
+                self._done += 1
+                self._tell(f"vbucket {move.vbucket} is on {move.target}")
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(self._at_once, len(waiting))):
+                group.create_task(work())
+        if failures:
+            raise failures[0]
+        return not waiting
+
+    async def _move(self, move: Move, movers: AsyncExitStack) -> None:
+        vb, keeper = move.vbucket, self._keeper
+        owner, target = move.source, move.target
+        if (
+            owner is None or target is None
+        ):  # nobody owns it: `repair` has seen to that, and `make_plan` refuses the rest
+            return
+        new = [node for node in move.copied_to if node != target]
+        if new:
+            chain = (*keeper.current.copies(vb), *new)
+            await keeper.change(vb, chain, first=(owner, *new))
+            await self._watch.until_level(vb, owner, new)
+        if move.changes_owner:
+            await self._hand_over(move, owner, target, movers)
+        replicas = [node for node in move.after[1:] if node is not None]
+        await self._watch.until_level(vb, target, replicas)
+        await keeper.change(vb, move.after, first=(target,))
+        for node in move.dropped_from:
+            await self._members.admin(node).delete(vb)
+
+    async def _hand_over(self, move: Move, owner: Address, target: Address, movers: AsyncExitStack) -> None:
+        pair = (owner, target)
+        if pair not in self._movers:
+            made = Mover(
+                self._members.endpoint(owner),
+                self._members.endpoint(target),
+                concurrency=self._at_once,
+                on_owned=self._owned,
+            )
+            self._movers[pair] = made
+            await movers.enter_async_context(made)
+        await self._movers[pair].move(move.vbucket, takeover=True)
+
+    async def _owned(self, vbucket: int) -> None:
+        """The target is active: from here on the map says so. The old owner stays as a replica if the plan says so."""
+        move = self._moves[vbucket]
+        copies = self._keeper.current.copies(vbucket)
+        kept = [node for node in copies if node not in (move.source, move.target)]
+        back = [move.source] if move.source in move.after else []
+        both = [node for node in (move.target, move.source) if node is not None]
+        try:
+            await self._keeper.change(vbucket, (move.target, *kept, *back), first=both)
+        except HeadwaterError as error:  # not for the mover to try again: a node that is to get the map is gone
+            raise MoveError(vbucket, str(error), "start the node, then type this again") from error
+
+    def _tell(self, now: str) -> None:
+        self._progress(Step(self._done, self._total, now))
+
+
+def _mixed(moves: Sequence[Move]) -> list[Move]:
+    """The moves so that those under way at the same time use different pairs of nodes."""
+    by_pair: dict[tuple[Address | None, Address | None], list[Move]] = {}
+    for move in moves:
+        by_pair.setdefault((move.source, move.target), []).append(move)
+    rounds = itertools.zip_longest(*by_pair.values())
+    return [move for together in rounds for move in together if move is not None]

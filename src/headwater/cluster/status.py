@@ -1,0 +1,163 @@
+"""How a cluster is: a survey turned into numbers for each node, problems, and remarks. No I/O.
+
+A problem is something that needs a hand: a node that does not answer, a vbucket without exactly one owner, a node with
+another map, a replica that is missing. A remark needs none: work that is unevenly spread, replicas that are behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from headwater.client.routing import Address
+from headwater.cluster.admin import vbucket_list
+from headwater.cluster.balance import balance, moves
+from headwater.cluster.map import BucketMap
+from headwater.cluster.survey import NodeView, Survey, settle
+from headwater.wire.vbucket import State
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One member.
+
+    Attributes:
+        answers, error: whether it could be asked, and why not.
+        active, replica, pending, dead: vbuckets by state, as the node says.
+        items: documents in its active vbuckets. behind: changes that its replicas still lack, all together.
+        version: (epoch, rev) of its map.
+    """
+
+    address: Address
+    answers: bool
+    error: str
+    active: int
+    replica: int
+    pending: int
+    dead: int
+    items: int
+    behind: int
+    version: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The cluster. `problems` and `remarks` are sentences."""
+
+    map: BucketMap
+    nodes: tuple[NodeStatus, ...]
+    problems: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether there is no problem."""
+        return not self.problems
+
+    def to_json(self) -> dict[str, object]:
+        """The same for programs."""
+        return {
+            "bucket": self.map.bucket,
+            "revision": {"epoch": self.map.epoch, "rev": self.map.rev},
+            "vbuckets": self.map.vbuckets,
+            "replicas": self.map.replica_count,
+            "healthy": self.is_healthy,
+            "problems": list(self.problems),
+            "remarks": list(self.remarks),
+            "nodes": [_node_json(node) for node in self.nodes],
+        }
+
+
+def _node_json(node: NodeStatus) -> Mapping[str, object]:
+    numbers = ("active", "replica", "pending", "dead", "items", "behind")
+    return {
+        "address": str(node.address),
+        "answers": node.answers,
+        "error": node.error,
+        **{name: getattr(node, name) for name in numbers},
+        "revision": {"epoch": node.version[0], "rev": node.version[1]},
+    }
+
+
+def status(survey: Survey) -> Status:
+    """Judge a survey."""
+    members = [survey.nodes[address] for address in survey.map.servers]
+    nodes = tuple(_node(survey, node) for node in members)
+    return Status(survey.map, nodes, tuple(_problems(survey, members)), tuple(_remarks(survey, nodes)))
+
+
+def _node(survey: Survey, node: NodeView) -> NodeStatus:
+    owned = [vb for vb, state in node.states.items() if state is State.ACTIVE]
+    return NodeStatus(
+        address=node.address,
+        answers=node.answers,
+        error=node.error,
+        active=len(owned),
+        replica=node.count(State.REPLICA),
+        pending=node.count(State.PENDING),
+        dead=node.count(State.DEAD),
+        items=sum(node.items.get(vb, 0) for vb in owned),
+        behind=sum(_behind(survey, node, vb) for vb, state in node.states.items() if state is State.REPLICA),
+        version=node.version,
+    )
+
+
+def _behind(survey: Survey, node: NodeView, vb: int) -> int:
+    owner = survey.map.active(vb) if vb < survey.map.vbuckets else None
+    if owner is None or owner not in survey.nodes:
+        return 0
+    return max(0, survey.nodes[owner].seqnos.get(vb, 0) - node.seqnos.get(vb, 0))
+
+
+def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
+    for node in members:
+        if not node.answers:
+            yield f"{node.address} does not answer: {node.error}"
+        elif node.version != survey.map.version:
+            yield f"{node.address} has map {_version(node.version)}, the newest is {_version(survey.map.version)}"
+        if node.fenced:
+            yield f"{node.address} does not serve yet: {node.fenced}"
+    yield from _without_owner(survey)
+    missing: dict[Address, list[int]] = {}
+    for vb in range(survey.map.vbuckets):
+        for replica in survey.map.replicas(vb):
+            if survey.nodes[replica].answers and survey.nodes[replica].states.get(vb) is not State.REPLICA:
+                missing.setdefault(replica, []).append(vb)
+    for replica, vbuckets in missing.items():
+        yield f"{replica} has no replica of {_named(vbuckets)}, which the map gives it"
+
+
+def _without_owner(survey: Survey) -> Iterator[str]:
+    found = settle(survey)
+    for sentence, vbuckets in (
+        ("no node has a copy of {}", found.lost),
+        ("nobody owns {}, though there are copies", sorted(found.unowned)),
+        ("the hand-over of {} was cut", sorted(found.cut)),
+        ("{} changed hands, and the map does not say so", sorted(found.handed_over)),
+        ("more than one node owns {}", sorted({*found.contested, *found.fenced})),
+    ):
+        if vbuckets:
+            yield sentence.format(_named(vbuckets))
+
+
+def _remarks(survey: Survey, nodes: tuple[NodeStatus, ...]) -> Iterator[str]:
+    possible = min(survey.map.replica_count, len(nodes) - 1)
+    few = [vb for vb in range(survey.map.vbuckets) if len(survey.map.replicas(vb)) < possible]
+    if survey.map.replica_count > possible:
+        yield f"{survey.map.replica_count} replicas are wanted, {len(nodes)} nodes have room for {possible}"
+    if few:
+        yield f"{_named(few)}: fewer than {possible} replicas; headwater cluster rebalance makes them"
+    left = len(moves(survey.map, balance(survey.map, survey.map.servers)))
+    if left > len(few):
+        yield f"{left} vbuckets are not where they would be best; headwater cluster rebalance moves them"
+    behind = sum(node.behind for node in nodes)
+    if behind:
+        yield f"replicas lack {behind:,} changes"
+
+
+def _named(vbuckets: list[int]) -> str:
+    return f"vbucket {vbuckets[0]}" if len(vbuckets) == 1 else f"vbuckets {vbucket_list(vbuckets)}"
+
+
+def _version(version: tuple[int, int]) -> str:
+    return f"{version[0]}:{version[1]}"

@@ -1,0 +1,196 @@
+"""What the nodes are and have, at one moment: the truth that every decision starts from. Objects only, no I/O.
+
+Nothing about a cluster is kept anywhere else than in its nodes: the map that each was sent last, and the state of each
+vbucket there. A rebalance that was killed leaves a map and states that disagree; `settle` says what that means:
+
+| states                                       | what it was                               | what to do                |
+|----------------------------------------------|-------------------------------------------|---------------------------|
+| one active, where the map says               | nothing                                   | nothing                   |
+| one active, elsewhere                        | handed over, and the map not sent yet     | the map follows           |
+| one active, another pending                  | cut before the owner stopped              | the pending one: replica  |
+| none active, one pending                     | cut in the middle of a takeover           | recover (failover.md 4)   |
+| none active, none pending, copies            | promotion or takeover cut at its ends     | promote the best copy     |
+| no copy                                      | lost, or not created yet                  | the operator must say     |
+| more than one active, one where the map says | a node that was away                      | the others are made dead  |
+| more than one active, all elsewhere          | nothing that we do leads here             | the operator must say     |
+| active on a node that is no member           | it is new, or was taken out               | it is made dead           |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from headwater.client.routing import Address
+from headwater.cluster.map import BucketMap
+from headwater.wire.vbucket import State
+
+Log: TypeAlias = Sequence[tuple[int, int]]
+"""A failover log, newest entry first: (vb uuid, seqno)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node, as it answered.
+
+    Attributes:
+        map: the map it was given; None if it has one of its own making (a node that was never in a cluster).
+        version: (epoch, rev) of what it hands out, its own map included.
+        this: as which member its map addresses it; None if as none.
+        states, seqnos, items: by vbucket. seqnos: durable high seqnos of vbuckets that are not dead.
+        error: why it did not answer; all else is empty then.
+        fenced: what it says about waiting for its peers; empty when it serves.
+    """
+
+    address: Address
+    map: BucketMap | None = None
+    version: tuple[int, int] = (0, 0)
+    vbuckets: int = 0
+    uuid: str = ""
+    this: Address | None = None
+    states: Mapping[int, State] = field(default_factory=dict)
+    seqnos: Mapping[int, int] = field(default_factory=dict)
+    items: Mapping[int, int] = field(default_factory=dict)
+    error: str = ""
+    fenced: str = ""
+
+    @property
+    def answers(self) -> bool:
+        """Whether it could be asked."""
+        return not self.error
+
+    def count(self, state: State) -> int:
+        """How many vbuckets are in a state here."""
+        return sum(found is state for found in self.states.values())
+
+    @property
+    def has_data(self) -> bool:
+        """Whether a vbucket here, in whatever state, has a history."""
+        return any(self.seqnos.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All nodes of a cluster.
+
+    Attributes:
+        map: the newest that any of them has.
+        nodes: the members, then others that were asked about.
+    """
+
+    map: BucketMap
+    nodes: Mapping[Address, NodeView]
+
+    @property
+    def silent(self) -> list[NodeView]:
+        """Members that did not answer."""
+        return [node for address, node in self.nodes.items() if not node.answers and address in self.map.servers]
+
+    def in_state(self, vbucket: int, *states: State) -> list[Address]:
+        """The members where a vbucket is in one of these states, in the order of the map."""
+        members = (self.nodes[each] for each in self.map.servers if each in self.nodes)
+        return [node.address for node in members if node.states.get(vbucket) in states]
+
+    def strangers_with(self, vbucket: int) -> list[Address]:
+        """Nodes that are no members and think that they own a vbucket: new ones, and those that were taken out."""
+        others = (node for address, node in self.nodes.items() if address not in self.map.servers)
+        return [node.address for node in others if node.states.get(vbucket) is State.ACTIVE]
+
+    def latest_rev(self) -> int:
+        """The highest revision that any node hands out; the next map must have a higher one."""
+        return max(self.map.rev, *(node.version[1] for node in self.nodes.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One node's copy of a vbucket, as a candidate for promotion."""
+
+    address: Address
+    seqno: int
+    log: Log
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What must happen so that map and states agree; vbuckets in ascending order.
+
+    Attributes:
+        handed_over: to whom; the map has to follow.
+        cut: takeovers to recover, (from, to).
+        unowned: nobody owns them, and these nodes have a copy.
+        fenced: nodes that think they own what belongs to another; they are made dead.
+        waiting: nodes that were to take over from an owner that never stopped.
+        lost: no node has a copy.
+        contested: several owners, none of them the map's.
+    """
+
+    handed_over: dict[int, Address] = field(default_factory=dict)
+    cut: dict[int, tuple[Address, Address]] = field(default_factory=dict)
+    unowned: dict[int, list[Address]] = field(default_factory=dict)
+    fenced: dict[int, list[Address]] = field(default_factory=dict)
+    waiting: dict[int, list[Address]] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+    contested: dict[int, list[Address]] = field(default_factory=dict)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether map and states agree."""
+        repairs = (self.handed_over, self.cut, self.unowned, self.fenced, self.waiting, self.lost, self.contested)
+        return not any(repairs)
+
+
+def settle(survey: Survey) -> Settlement:
+    """Compare the map with the states of all nodes that answered.
+
+    Only a member can have become an owner: a node is in the map before anything is handed to it. What others think they
+    own is not looked at twice.
+    """
+    found = Settlement()
+    for vb in range(survey.map.vbuckets):
+        _settle_one(survey, vb, found)
+    return found
+
+
+def _settle_one(survey: Survey, vb: int, found: Settlement) -> None:
+    meant, owners = survey.map.active(vb), survey.in_state(vb, State.ACTIVE)
+    pending = survey.in_state(vb, State.PENDING)
+    if owners and pending:
+        found.waiting[vb] = pending
+    if strangers := survey.strangers_with(vb):
+        found.fenced[vb] = strangers
+    if len(owners) > 1 and meant in owners:
+        found.fenced.setdefault(vb, []).extend(owner for owner in owners if owner != meant)
+    elif len(owners) > 1:
+        found.contested[vb] = owners
+    elif owners and owners[0] != meant:
+        found.handed_over[vb] = owners[0]
+    elif not owners and meant is not None and len(pending) == 1 and pending[0] != meant:
+        found.cut[vb] = (meant, pending[0])
+    elif not owners:
+        copies = survey.in_state(vb, State.REPLICA, State.PENDING, State.DEAD)
+        if copies:
+            found.unowned[vb] = copies
+        else:
+            found.lost.append(vb)
+
+
+def chain_with_owner(chain: Iterable[Address], owner: Address) -> tuple[Address, ...]:
+    """The same nodes with another one in front, which may be new among them."""
+    return (owner, *(node for node in chain if node != owner))
+
+
+def best(copies: Sequence[Copy]) -> Copy:
+    """The copy to promote: of the newest history, and there the longest; of equals the first.
+
+    A copy's history is superseded when another copy's failover log has its newest vb uuid further back: that one went
+    on from it (failover.md 1). What the superseded copy has beyond that point was given up when the other was promoted.
+    """
+    current = [copy for copy in copies if not any(_supersedes(other.log, copy.log) for other in copies)]
+    return max(current or list(copies), key=lambda copy: copy.seqno)
+
+
+def _supersedes(newer: Log, older: Log) -> bool:
+    if not newer or not older or newer[0][0] == older[0][0]:
+        return False
+    return older[0][0] in [uuid for uuid, _ in newer[1:]]

@@ -1,0 +1,65 @@
+"""Failing over: who takes over from the dead."""
+
+import pytest
+
+from headwater.cluster.failover import orphans, plan_failover
+from headwater.errors import ClusterError, OptionError
+
+from .views import A, B, C, a_map, survey, view
+
+
+def dead(found, node, **nodes):
+    letter = {A: "A", B: "B", C: "C"}[node]
+    return survey(found, **{letter: view(node, "", found, error="gone"), **nodes})
+
+
+def test_the_replica_of_the_dead_nodes_vbucket_becomes_its_owner():
+    plan = plan_failover(dead(a_map("AB", "BC", "CA"), A), [A], {})
+    assert [(each.vbucket, each.lost, each.chosen, each.seqno) for each in plan.promotions] == [(0, A, B, 10)]
+    assert plan.after.servers == (B, C) and plan.after.rev > 7 and plan.anew == {}
+    assert [plan.after.copies(vb) for vb in range(3)] == [(B,), (B, C), (C,)]
+
+
+def test_the_longest_replica_is_chosen_and_the_other_follows_it():
+    found = a_map("ABC", "BAC", "CAB", replicas=2)
+    told = dead(found, A, B=view(B, "r A r", found, seqnos=[7, 9, 9]), C=view(C, "r r A", found, seqnos=[8, 9, 9]))
+    plan = plan_failover(told, [A], {(B, 0): [(1, 0)], (C, 0): [(1, 0)]})
+    assert plan.promotions[0].chosen == C and plan.after.copies(0) == (C, B)
+
+
+def test_a_copy_of_a_history_that_was_given_up_is_not_chosen():
+    found = a_map("ABC", replicas=2)
+    told = dead(found, A, B=view(B, "r", found, seqnos=[70]), C=view(C, "r", found, seqnos=[8]))
+    plan = plan_failover(told, [A], {(B, 0): [(1, 0)], (C, 0): [(2, 5), (1, 0)]})
+    assert plan.promotions[0].chosen == C
+
+
+def test_a_copy_outside_of_the_chain_is_better_than_none():
+    found = a_map("A", replicas=0)
+    plan = plan_failover(dead(found, A, C="d"), [A], {})
+    assert plan.promotions[0].chosen == C
+
+
+def test_a_vbucket_without_a_copy_is_begun_anew_only_when_that_is_asked_for():
+    told = dead(a_map("A", "A", "B", replicas=0), A)
+    with pytest.raises(ClusterError, match=r"no copy is left of 2 vbuckets .0-1."):
+        plan_failover(told, [A], {})
+    plan = plan_failover(told, [A], {}, lose_data=True)
+    assert plan.anew == {0: C, 1: B} and plan.promotions == []
+    assert [plan.after.active(vb) for vb in range(3)] == [C, B, B]
+
+
+def test_a_run_that_was_killed_after_the_map_goes_on():
+    found = a_map("B", "BC", servers=(B, C))
+    plan = plan_failover(survey(found, B="r A"), [A], {})
+    assert [(each.vbucket, each.chosen) for each in plan.promotions] == [(0, B)] and not plan.is_empty
+    assert plan_failover(survey(found), [A], {}).is_empty
+
+
+def test_vbuckets_with_an_owner_are_nobodys_orphans():
+    assert orphans(dead(a_map("AB", "BC"), C), [C]) == {}
+
+
+def test_somebody_must_be_left():
+    with pytest.raises(OptionError):
+        plan_failover(survey(a_map("A", servers=(A,))), [A], {})

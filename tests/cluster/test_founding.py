@@ -1,0 +1,49 @@
+"""The first map."""
+
+import pytest
+
+from headwater.cluster.founding import first_map
+from headwater.errors import ClusterError, OptionError
+
+from .views import A, B, C, a_map, view
+
+
+def empty(address, states=". . . .", version=(1, 3)):
+    return view(address, states, None, seqnos=[0] * (4 - states.count(".")), version=version)
+
+
+def test_empty_nodes_share_the_vbuckets_and_their_replicas():
+    made, data_on = first_map([empty(A), empty(B, "A A A A", (1, 50))], "beer", 1)
+    assert data_on is None and made.bucket == "beer" and made.version > (1, 50)
+    assert [len(held) for node in (A, B) for held in made.held_by(node)] == [2, 2, 2, 2]
+    assert made.replica_count == 1 and len(made.uuid) == 32
+
+
+def test_a_node_with_data_owns_everything_at_first():
+    made, data_on = first_map([empty(A), view(B, "A A A A", None)], "b", 1)
+    assert data_on == B and set(made.chains) == {(1,)} and made.replica_count == 1
+
+
+def test_a_run_that_was_killed_finds_its_map():
+    given = a_map("A", "B", "A", "B", servers=(A, B), replicas=0)
+    assert first_map([view(A, "A . A .", given), empty(B)], "b", 0) == (given, None)
+
+
+@pytest.mark.parametrize(
+    ("views", "problem"),
+    [
+        ([empty(A), view(B, "", None, error="connection refused")], "node-b:11210 does not answer"),
+        ([empty(A), view(B, ". .", None)], "has 2 vbuckets, node-a:11210 has 4"),
+        ([view(A, "A A A A", None), view(B, "A A A A", None)], "both have documents"),
+        ([view(A, "A A r A", None)], "owns 3 of the 4 vbuckets"),
+        ([empty(A), view(C, ". . . .", a_map("A", "C", "A", "C"))], "is in a cluster with node-a"),
+    ],
+)
+def test_nodes_that_can_not_be_one_cluster_are_refused(views, problem):
+    with pytest.raises(ClusterError, match=problem):
+        first_map(views, "b", 0)
+
+
+def test_nobody_is_no_cluster():
+    with pytest.raises(OptionError):
+        first_map([], "b", 0)

@@ -1,0 +1,93 @@
+"""Plans: what they refuse, and what they find to do."""
+
+import pytest
+
+from headwater.cluster.plan import make_plan
+from headwater.errors import ClusterError, OptionError
+
+from .views import A, B, C, D, a_map, survey, view
+
+LEVEL = a_map("AB", "BC", "CA")
+
+
+def test_a_level_cluster_needs_nothing():
+    plan = make_plan(survey(LEVEL))
+    assert plan.is_empty and plan.moves == [] and plan.before == LEVEL
+
+
+def test_a_node_that_joins_gets_its_share():
+    found = a_map("A", "A", "A", "A", servers=(A,), replicas=0)
+    plan = make_plan(survey(found, B=view(B, ". . . .", None)), add=[B])
+    assert plan.joining == [B] and plan.leaving == [] and not plan.is_empty
+    assert plan.handovers() == {(A, B): 2} and plan.copies() == {}
+
+
+def test_replicas_that_are_wanted_are_copied():
+    found = a_map("A", "B", servers=(A, B), replicas=0)
+    plan = make_plan(survey(found), replicas=1)
+    assert plan.copies() == {A: 1, B: 1} and plan.handovers() == {}
+
+
+def test_a_node_that_leaves_gives_everything_away():
+    plan = make_plan(survey(LEVEL), remove=[C])
+    assert plan.leaving == [C] and plan.handovers() == {(C, A): 1} and C not in plan.after.servers
+
+
+def test_who_is_a_member_already_or_no_more_is_no_mistake():
+    assert make_plan(survey(LEVEL), add=[B], remove=[D]).is_empty
+
+
+def test_more_replicas_than_nodes_is_still_something_to_tell_the_nodes():
+    found = a_map("A", servers=(A,), replicas=0)
+    assert not make_plan(survey(found), replicas=1).is_empty
+
+
+def test_a_member_with_an_old_map_is_told():
+    plan = make_plan(survey(LEVEL, B=view(B, "r A .", LEVEL, version=(1, 6))))
+    assert plan.behind == [B] and not plan.is_empty
+
+
+def test_copies_that_nobody_counts_are_found():
+    assert make_plan(survey(LEVEL, C="d r A")).strays == {C: [0]}
+
+
+def test_the_map_follows_a_vbucket_that_was_handed_over():
+    plan = make_plan(survey(LEVEL, A="d . r", B="A A ."))
+    assert plan.before.chains[0] == (1, 0) and not plan.is_empty
+
+
+@pytest.mark.parametrize(
+    ("nodes", "add", "problem"),
+    [
+        ({"B": view(B, "", LEVEL, error="connection refused")}, [], "does not answer .connection refused."),
+        ({"D": view(D, "", None, error="connection refused")}, [D], "does not answer"),
+        ({"D": view(D, "A A", None)}, [D], "2 vbuckets, the cluster 3"),
+        ({"D": view(D, "A A A", None)}, [D], "15 documents of its own"),
+        ({"D": view(D, ". . .", a_map("C", "D", "C", servers=(C, D), uuid="1"))}, [D], "another cluster"),
+        ({"D": view(D, ". . .", LEVEL, this=A)}, [D], "is the member node-a:11210"),
+        ({"A": ". . r", "B": ". A ."}, [], "no node has a copy of the vbuckets 0"),
+        ({"A": "d . r", "B": "A A .", "C": "A r A"}, [], "owned by node-b:11210 and node-c:11210"),
+    ],
+)
+def test_what_can_not_be_done_is_refused_with_the_next_step(nodes, add, problem):
+    with pytest.raises(ClusterError, match=problem) as refused:
+        make_plan(survey(LEVEL, **nodes), add=add)
+    assert refused.value.advice
+
+
+def test_a_member_that_was_taken_out_may_join_with_what_it_has():
+    found = a_map("AB", "BA", servers=(A, B))
+    plan = make_plan(survey(found, C=view(C, "d d", a_map("CA", "BC", rev=2), this=C)), add=[C])
+    assert plan.joining == [C]
+
+
+def test_an_empty_node_with_vbuckets_of_its_own_may_join():
+    found = a_map("A", "A", servers=(A,), replicas=0)
+    plan = make_plan(survey(found, B=view(B, "A A", None, seqnos=[0, 0])), add=[B])
+    assert plan.settlement.fenced == {0: [B], 1: [B]} and plan.handovers() == {(A, B): 1}
+
+
+@pytest.mark.parametrize(("add", "remove"), [([A], [A]), ([], [A, B, C])])
+def test_wishes_that_contradict_each_other_are_refused(add, remove):
+    with pytest.raises(OptionError):
+        make_plan(survey(LEVEL), add=add, remove=remove)

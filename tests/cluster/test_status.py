@@ -1,0 +1,67 @@
+"""Judging a cluster: problems, remarks, numbers."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from headwater.cluster.status import status
+from headwater.cluster.survey import Survey
+
+from .views import A, B, C, a_map, survey, view
+
+LEVEL = a_map("AB", "BC", "CA")
+
+
+def test_a_cluster_that_is_well_has_nothing_to_tell():
+    found = status(survey(LEVEL))
+    assert found.is_healthy and found.problems == () and found.remarks == ()
+    assert [(node.active, node.replica, node.items, node.behind) for node in found.nodes] == [(1, 1, 5, 0)] * 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [
+        ({"B": view(B, "", LEVEL, error="refused")}, "node-b:11210 does not answer: refused"),
+        ({"B": view(B, "r A .", LEVEL, version=(1, 6))}, "node-b:11210 has map 1:6, the newest is 1:7"),
+        ({"A": ". . r", "B": ". A ."}, "no node has a copy of vbucket 0"),
+        ({"A": "d . r"}, "nobody owns vbucket 0, though there are copies"),
+        ({"A": "d . r", "B": "p A ."}, "the hand-over of vbucket 0 was cut"),
+        ({"A": "d . r", "B": "A A ."}, "vbucket 0 changed hands, and the map does not say so"),
+        ({"B": "A A ."}, "more than one node owns vbucket 0"),
+        ({"C": ". . A"}, "node-c:11210 has no replica of vbucket 1, which the map gives it"),
+    ],
+)
+def test_what_needs_a_hand_is_told(nodes, problem):
+    found = status(survey(LEVEL, **nodes))
+    assert problem in found.problems and not found.is_healthy
+
+
+def test_a_node_behind_its_fence_is_told():
+    told = survey(LEVEL)
+    fenced = {**told.nodes, B: replace(told.nodes[B], fenced="1 answer of 2")}
+    assert status(Survey(LEVEL, fenced)).problems == ("node-b:11210 does not serve yet: 1 answer of 2",)
+
+
+def test_replicas_that_are_behind_are_only_remarked():
+    found = status(survey(LEVEL, B=view(B, "r A .", LEVEL, seqnos=[4, 10])))
+    assert found.is_healthy and found.nodes[1].behind == 6 and found.remarks == ("replicas lack 6 changes",)
+
+
+def test_uneven_work_is_only_remarked():
+    found = status(survey(a_map("AB", "AC", "AB", "AC", "AB", "AC")))
+    assert found.is_healthy and "vbuckets are not where they would be best" in found.remarks[0]
+
+
+def test_replicas_that_the_map_lacks_are_only_remarked():
+    found = status(survey(a_map("A", "BC", "CA")))
+    assert found.is_healthy and found.remarks[0].startswith("vbucket 0: fewer than 1 replicas")
+    alone = status(survey(a_map("A", servers=(A,))))
+    assert alone.remarks == ("1 replicas are wanted, 1 nodes have room for 0",)
+
+
+def test_the_same_is_told_to_programs():
+    told = json.loads(json.dumps(status(survey(LEVEL, C=view(C, "", LEVEL, error="gone"))).to_json()))
+    assert told["healthy"] is False and told["revision"] == {"epoch": 1, "rev": 7} and told["vbuckets"] == 3
+    assert [node["address"] for node in told["nodes"]] == ["node-a:11210", "node-b:11210", "node-c:11210"]
+    assert told["nodes"][2]["answers"] is False and told["nodes"][0]["active"] == 1
