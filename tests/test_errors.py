@@ -50,6 +50,7 @@ EXAMPLES = [
         errors.ClusterError("10.0.0.3:11210 does not answer", "start it, then type this again"),
         "10.0.0.3:11210 does not answer; start it, then type this again",
     ),
+    (errors.MoveError(7, "the source does not answer", "start it"), "vbucket 7: the source does not answer; start it"),
     (
         errors.OptionError("vbuckets", "0-1024", "within 0 to 1023"),
         'option "vbuckets": "0-1024" is not within 0 to 1023',

@@ -26,7 +26,18 @@ end: for them that is status 0.
 def page() -> str:
     """The whole page."""
     group: Any = typer.main.get_command(app)
-    return "\n".join([HEAD, *(line for name, command in group.commands.items() for line in _command(name, command))])
+    return "\n".join([HEAD, *_commands(group, "")])
+
+
+def _commands(group: Any, prefix: str) -> Iterator[str]:
+    """All commands of a group; a group in it comes as its own text and then its commands."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield f"## {prefix}{name}\n\n{command.help}\n"
+            yield "\n".join(["```console", *_examples(command.epilog), "```\n"])
+            yield from _commands(command, f"{prefix}{name} ")
+        else:
+            yield from _command(f"{prefix}{name}", command)
 
 
 def _command(name: str, command: Any) -> Iterator[str]:

@@ -10,10 +10,10 @@
     |   +-- PeerSilent, ConnectionLost
     +-- StatusError              the server answered, and the answer is no (one subclass for each status clients meet)
     +-- RollbackRequired         the histories of the two ends differ
-    +-- MoveError                a vbucket could not be moved from one node to another
+    +-- ClusterError             several nodes are not as they must be for what was asked
+    |   +-- MoveError            a vbucket could not be moved from one node to another
     +-- StorageError
     |   +-- CorruptStore, DiskFull, StoreLocked
-    +-- ClusterError             several nodes are not as they must be for what was asked
     +-- OptionError              a setting has a value it can't have
 
 Fields come first and are the exception's `args`, so that every error survives pickling (Spark moves them between
@@ -28,27 +28,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-__all__ = [
-    "BadFrame",
-    "BadMessage",
-    "ClusterError",
-    "ConnectionLost",
-    "CorruptStore",
-    "DiskFull",
-    "HeadwaterError",
-    "LocalProtocolError",
-    "MoveError",
-    "OptionError",
-    "PeerSilent",
-    "ProtocolError",
-    "RemoteProtocolError",
-    "RollbackRequired",
-    "StatusError",
-    "StorageError",
-    "StoreLocked",
-    "TransportError",
-    "error_for",
-]
+__all__ = ["BadFrame", "BadMessage", "ClusterError", "ConnectionLost", "CorruptStore", "DiskFull", "HeadwaterError"]
+__all__ += ["LocalProtocolError", "MoveError", "OptionError", "PeerSilent", "ProtocolError", "RemoteProtocolError"]
+__all__ += ["RollbackRequired", "StatusError", "StorageError", "StoreLocked", "TransportError", "error_for"]
 
 
 class HeadwaterError(Exception):
@@ -330,21 +312,30 @@ class RollbackRequired(HeadwaterError):
         )
 
 
-class MoveError(HeadwaterError):
-    """A vbucket could not be moved; what was reached stays, and the same move can be asked for again.
+# --------------------------------------------------------------------------- several nodes
 
-    Args:
-        vbucket: which.
-        problem: what stands in the way. advice: what to do about it, as a phrase.
-        retriable: whether that may pass by itself.
-    """
 
-    def __init__(self, vbucket: int, problem: str, advice: str, retriable: bool = False) -> None:
-        super().__init__(vbucket, problem, advice, retriable)
-        self.vbucket, self.problem, self.advice, self.retriable = vbucket, problem, advice, retriable
+class ClusterError(HeadwaterError):
+    """Several nodes are not as they must be for what was asked, says `problem`; `advice` is the next step."""
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(problem, advice)
+        self.problem, self.advice = problem, advice
 
     def __str__(self) -> str:
-        return f"vbucket {self.vbucket}: {self.problem}; {self.advice}"
+        return f"{self.problem}; {self.advice}"
+
+
+class MoveError(ClusterError):
+    """A vbucket could not be moved; what was reached stays, and the same move can be asked for again."""
+
+    def __init__(self, vbucket: int, problem: str, advice: str, retriable: bool = False) -> None:
+        super().__init__(problem, advice)
+        self.args = (vbucket, problem, advice, retriable)
+        self.vbucket, self.retriable = vbucket, retriable
+
+    def __str__(self) -> str:
+        return f"vbucket {self.vbucket}: {super().__str__()}"
 
 
 # --------------------------------------------------------------------------- storage and settings
@@ -387,22 +378,6 @@ class StoreLocked(StorageError):
     def __str__(self) -> str:
         who = self.holder or "another process"
         return f"{self.path}: {who} has this store open; stop it, or choose another directory"
-
-
-class ClusterError(HeadwaterError):
-    """The nodes of a cluster are not as they must be for what was asked; nothing is lost.
-
-    Args:
-        problem: what was found, with names and numbers.
-        advice: the next step.
-    """
-
-    def __init__(self, problem: str, advice: str) -> None:
-        super().__init__(problem, advice)
-        self.problem, self.advice = problem, advice
-
-    def __str__(self) -> str:
-        return f"{self.problem}; {self.advice}"
 
 
 class OptionError(HeadwaterError, ValueError):

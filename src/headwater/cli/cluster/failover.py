@@ -70,9 +70,9 @@ def _show(plan: "FailoverPlan") -> None:
     from rich.table import Table
 
     table = Table(title=f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets")
-    table.add_column("node")
-    for name in ("active now", "promoted", "begun anew", ""):
-        table.add_column(name, justify="right")
+    table.add_column("node", no_wrap=True)
+    for name in ("active", "promoted", "begun anew", ""):
+        table.add_column(name, justify="right", no_wrap=True)
     promoted = Counter(each.chosen for each in plan.promotions)
     anew = Counter(plan.anew.values())
     for node in plan.before.servers:

@@ -97,9 +97,9 @@ def _show(plan: "Plan") -> None:
     from rich.table import Table
 
     table = Table(title=f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets, {plan.after.replica_count} replicas")
-    table.add_column("node")
-    for name in ("active now", "then", "replicas now", "then", "to be copied", ""):
-        table.add_column(name, justify="right")
+    table.add_column("node", no_wrap=True)
+    for name in ("active", "then", "replicas", "then", "copied", ""):
+        table.add_column(name, justify="right", no_wrap=True)
     copies, handed = plan.copies(), plan.handovers()
     for node in dict.fromkeys((*plan.before.servers, *plan.after.servers)):
         before, after = plan.before.held_by(node), plan.after.held_by(node)

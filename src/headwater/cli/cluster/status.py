@@ -1,7 +1,7 @@
 """`headwater cluster status`: who has what, and what is wrong."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -55,11 +55,12 @@ def _show(found: "Status") -> None:
     table = Table(
         title=f"{told.bucket}: {told.vbuckets} vbuckets, {told.replica_count} replicas, map {told.epoch}:{told.rev}"
     )
-    table.add_column("node")
-    for name in ("active", "replica", "pending", "dead", "documents", "behind", "map"):
-        table.add_column(name, justify="right")
+    table.add_column("node", no_wrap=True)
+    for name in ("active", "replica", "pending", "dead", "documents", "behind"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
     for node in found.nodes:
-        table.add_row(str(node.address), *_cells(node))
+        table.add_row(str(node.address), *_cells(node, told.version))
     console = out()
     console.print(table)
     for remark in found.remarks:
@@ -68,8 +69,8 @@ def _show(found: "Status") -> None:
         console.print("each vbucket has one owner, all nodes have this map")
 
 
-def _cells(node: "NodeStatus") -> list[Any]:
+def _cells(node: "NodeStatus", newest: tuple[int, int]) -> list[str]:
     if not node.answers:
         return ["-"] * 6 + ["no answer"]
     numbers = (node.active, node.replica, node.pending, node.dead, node.items, node.behind)
-    return [*map(count, numbers), f"{node.version[0]}:{node.version[1]}"]
+    return [*map(count, numbers), "" if node.version == newest else "an older map"]
