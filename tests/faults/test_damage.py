@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -14,6 +15,7 @@ from zlib import crc32
 import pytest
 
 from headwater import testing
+from headwater.errors import StatusError
 from headwater.node.storage.manifest import Manifest
 from headwater.node.storage.segment import name_of
 from tests.node.wire import Client
@@ -165,3 +167,45 @@ def test_a_byte_that_flips_under_a_running_node_is_not_copied_by_compaction() ->
             assert client.ask(1, key=b"goes on", extras=bytes(8)).status == 0
         node.kill()
         assert oldest.name in refusal(node.data)
+
+
+def test_a_byte_that_flips_under_a_running_node_is_told_and_not_served() -> None:
+    with testing.node(vbuckets=VBUCKETS, segment_mib=48, scrub_interval_seconds=1) as node:
+        compacted_store(node)
+        with node.client() as bucket:
+            high = bucket.seqnos()
+            lost = max((key for key in map(b"k%d".__mod__, range(100))), key=lambda key: bucket_seqno(node, key))
+            bucket.set("later", "a batch behind it")
+            path = segments(node.data)[-1]
+            raw = path.read_bytes()
+            flip(path, raw.rindex(lost) + 20)
+            wait_for(lambda: bucket.stats()["ep_damaged_batches"] != "0")
+            stats = bucket.stats()
+            assert (stats["ep_damaged_batches"], stats["ep_damaged_vbuckets"]) == ("1", "1")
+            assert re.search(rf"{path.name}: byte \d+: the checksum of batch \d+ .* is wrong; not served", node.log)
+        with Client(node.port) as client:
+            number = int(lost[1:])
+            told = client.ask(0, key=lost, vbucket=number % VBUCKETS)
+            assert told.status == 0x84 and path.name.encode() not in told.key
+            other = (number + 1) % 100
+            assert client.ask(0, key=b"k%d" % other, vbucket=other % VBUCKETS).status == 0
+        with node.client() as bucket:
+            sound = {vb for vb in range(VBUCKETS) if vb != number % VBUCKETS}
+            assert {change.vbucket for change in bucket.changes(vbuckets=sound, until="now")} == sound
+            with pytest.raises(StatusError):
+                list(bucket.changes(vbuckets=[number % VBUCKETS], until=high))
+        node.kill()
+        assert path.name in refusal(node.data)
+
+
+def bucket_seqno(node: testing.Node, key: bytes) -> int:
+    """The CAS of a key, which grows with every change of the node."""
+    with Client(node.port) as client:
+        return client.ask(0, key=key, vbucket=int(key[1:]) % VBUCKETS).cas
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

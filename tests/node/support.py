@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 from headwater.node.bucket import Bucket
 from headwater.node.config import NodeConfig
@@ -149,6 +150,7 @@ class Desk:
         self.replication = Replication(self)  # type: ignore[arg-type]
         self.membership = Membership(self)  # type: ignore[arg-type]
         self.tap = TapHub(self.bucket, None, 0)  # type: ignore[arg-type]
+        self.scrubber = SimpleNamespace(runs=0, bytes=0)
         self.loop: asyncio.AbstractEventLoop
 
     def fast_path(self, session: KvSession) -> FastPath | None:

@@ -71,6 +71,9 @@ class Reader:
     def rolled_back(self) -> None:
         self.heard.append("back")
 
+    def damaged(self) -> None:
+        self.heard.append("damaged")
+
 
 def test_readers_hear_of_their_own_vbucket_only(talk: Talk, counter: Desk) -> None:
     readers = [Reader(), Reader()]

@@ -17,6 +17,7 @@ import numpy as np
 from headwater.kernels import index, sweep
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
+from headwater.node.storage.scrub import Damage
 from headwater.node.storage.store import Store
 from headwater.node.vbucket.vbucket import VBucket
 from headwater.wire.vbucket import State
@@ -191,6 +192,15 @@ class Bucket:
         """Whether the record of one vbucket, with a full failover log, can be staged before the next commit."""
         arena, used = self.store.stage_arena()
         return len(arena) - used > RECORD_BYTES
+
+    def take_out(self, damage: Damage) -> set[int] | None:
+        """Serve nothing of a damaged range any more, and end the streams of the vbuckets with changes in it: those are
+        returned; None if it is known already."""
+        hit = self.store.take_out(damage)
+        for vb in hit or ():
+            if vb in self.vbuckets:
+                self.vbuckets[vb].damaged()
+        return hit
 
     def next_cas(self, vb: int) -> int:
         """wire.md 10: a hybrid clock, max(now with the low 16 bits cleared, last + 1)."""

@@ -43,6 +43,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("idle-seconds", 0, "close a connection that said nothing for so long (0: never)", int),
     Option("segment-mib", 256, "size of one file of the log, MiB; at least 48, two commits of the largest size", int),
     Option("purge-age-seconds", 3 * 86400, "compaction drops tombstones older than this", int),
+    Option("scrub-interval-seconds", 86_400, "time from one verification of the log to the next (0: never)", int),
+    Option("scrub-mib-per-second", 32, "how much of the log a verification reads a second, MiB", int),
     Option("expiry-pager-seconds", 60, "how often expired documents are looked for (0: only when touched)", int),
     Option("takeover-seconds", 60, "a vbucket whose hand-over takes longer refuses writes until it is done", int),
     Option("tap-keep-alive-seconds", 0, "how long a named TAP session waits for its client (0: not at all)", int),
@@ -66,6 +68,8 @@ class NodeConfig:
     idle_seconds: int = 0
     segment_mib: int = 256
     purge_age_seconds: int = 3 * 86400
+    scrub_interval_seconds: int = 86_400
+    scrub_mib_per_second: int = 32
     expiry_pager_seconds: int = 60
     takeover_seconds: int = 60
     tap_keep_alive_seconds: int = 0
@@ -86,6 +90,8 @@ class NodeConfig:
             raise OptionError("bucket", self.bucket, "a name of 1 to 100 letters, digits, _ - . or %")
         if not 1 <= self.segment_mib <= 1 << 20:
             raise OptionError("segment-mib", self.segment_mib, "a number of MiB, 1 or more")
+        if self.scrub_mib_per_second < 1:
+            raise OptionError("scrub-mib-per-second", self.scrub_mib_per_second, "1 or more")
         if self.connections_max < 1:
             raise OptionError("connections-max", self.connections_max, "1 or more")
 

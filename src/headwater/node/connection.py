@@ -20,7 +20,7 @@ import socket
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from headwater.errors import ProtocolError
+from headwater.errors import CorruptStore, ProtocolError
 from headwater.node.committer import Committer
 from headwater.node.inbox import Inbox
 from headwater.node.outbox import Outbox
@@ -224,7 +224,7 @@ class Connection:
         """Call into the session; an error ends this connection only. None when there was one."""
         try:
             return work(*arguments)
-        except ProtocolError as error:
+        except (ProtocolError, CorruptStore) as error:
             self.drop(str(error))
         except Exception:  # a fault of ours: told in full, and the other connections go on
             log.exception("%s: the session failed", self.peer)

@@ -32,6 +32,7 @@ from headwater.node.kv.session import KvSession
 from headwater.node.membership.member import Membership
 from headwater.node.pager import Pager
 from headwater.node.replication.command import Replication
+from headwater.node.scrubber import Scrubber
 from headwater.node.tap.hub import TapHub
 
 RECEIVE_BYTES = 256 << 10
@@ -85,6 +86,12 @@ class Server:
         self.accepted = self.rejected = 0
         self.started_at = loop.time()
         self.compactor = Compactor(bucket, loop, purge_age_seconds=config.purge_age_seconds)
+        self.scrubber = Scrubber(
+            bucket,
+            loop,
+            interval_seconds=config.scrub_interval_seconds,
+            bytes_per_second=config.scrub_mib_per_second << 20,
+        )
         self.dcp = DcpHub(bucket, config.takeover_seconds)
         self.replication = Replication(self)
         self.membership = Membership(self)
@@ -128,6 +135,7 @@ class Server:
         self.loop.add_reader(listener.fileno(), self._accept)
         self.pager.start()
         self.compactor.start()
+        self.scrubber.start()
         self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
         return host, port
 
@@ -143,6 +151,7 @@ class Server:
                 timer.cancel()
         self.pager.stop()
         await self.compactor.stop()
+        await self.scrubber.stop()
         for connection in tuple(self.connections):
             connection.pause("closing")
         await self.committer.drain()

@@ -23,6 +23,7 @@ from tests.node.support import Desk, Talk, desk
 ELSEWHERE = {Opcode.QUIT, Opcode.QUITQ, Opcode.STAT, Opcode.COMPACT_DB, Opcode.SEQNO_PERSISTENCE, Opcode.DCP_OPEN}
 ELSEWHERE |= {Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET, Opcode.HELLO, Opcode.TAP_CONNECT}
 ELSEWHERE |= {Opcode.FLUSH, Opcode.FLUSHQ}
+ELSEWHERE |= {Opcode.DEREGISTER_TAP_CLIENT, Opcode.CHANGE_VB_FILTER}
 KNOWN = sorted(set(map(int, COMMANDS)) - set(map(int, ELSEWHERE)))
 
 numbers = st.sampled_from([0, 1, 2, 24, 0xFF, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)

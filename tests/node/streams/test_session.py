@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwater.errors import RemoteProtocolError
+from headwater.node.storage.scrub import Damage
 from headwater.node.streams.outlet import ARENA_BYTES
 from headwater.wire import dcp, snappy
 from headwater.wire.header import Frame
@@ -323,3 +324,33 @@ def test_unordered_execution_and_dcp_exclude_each_other(desk: StreamDesk) -> Non
     talk.kv.features |= {0x0E}
     assert talk.one(Opcode.DCP_OPEN, key=b"n", extras=bytes(7) + b"\1").status == Status.NOT_SUPPORTED
     assert talk.one(Opcode.DCP_CONTROL, key=b"k", value=b"v").status == Status.NOT_SUPPORTED
+
+
+# --------------------------------------------------------------------------- damage
+
+
+def spoil(desk: StreamDesk) -> None:
+    """A byte of the newest batch turns over, and the scrubber finds it."""
+    segment = desk.store._log.segments[-1]
+    with segment.path.open("r+b") as file:
+        file.seek(segment.end - 1)
+        file.write(b"\xff")
+    for found in desk.store.scrub(1 << 20):
+        if isinstance(found, Damage):
+            desk.bucket.take_out(found)
+
+
+def test_a_stream_of_a_damaged_vbucket_ends_and_is_refused_from_before_the_damage(desk: StreamDesk) -> None:
+    fill(desk, 0, 3)
+    reader = Producer(desk)
+    reader.stream(0, 7)
+    reader.stream(1, 8)
+    reader.read()
+    desk.set(0, "lost")
+    desk.commit()
+    spoil(desk)
+    ends = [dcp.StreamEnd.decode(frame) for frame in reader.read() if frame.opcode == Opcode.DCP_STREAM_END]
+    assert [(end.vbucket, end.status) for end in ends] == [(0, dcp.EndReason.BACKFILL_FAIL)]
+    assert reader.request(0, 9, start_seqno=0).status == Status.EINTERNAL
+    uuid = desk.bucket.vbuckets[0].failover.newest.vb_uuid
+    assert reader.request(0, 10, start_seqno=4, vb_uuid=uuid).status == Status.SUCCESS

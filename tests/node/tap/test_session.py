@@ -1,12 +1,13 @@
 import pytest
 
-from headwater.errors import RemoteProtocolError
+from headwater.errors import CorruptStore, RemoteProtocolError
 from headwater.protocol.tap_options import TapOptions
 from headwater.wire import snappy, tap
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
+from tests.node.streams.test_session import spoil
 from tests.node.tap.support import TapClient, TapDesk, captured, is_data
 
 FUTURE = 0xFFFF_FFFF_FFFF_FFFF
@@ -216,3 +217,16 @@ def test_statistics_name_the_session(desk: TapDesk) -> None:
     assert stats["eq_tapq:me:flags"] == "support_ack"
     assert stats["eq_tapq:me:ack_log_size"] == "0"
     assert stats["ep_tap_count"] == "1"
+
+
+def test_a_session_that_meets_damage_is_disconnected_and_not_resumed(desk: TapDesk) -> None:
+    client = TapClient(desk).connect(TapOptions(name=b"me", acknowledge=True))
+    client.read()
+    desk.set(0, "lost")
+    desk.commit()
+    spoil(desk)
+    assert client.connection.is_closed
+    assert desk.tap.feeds == {}
+    again = TapClient(desk).connect(TapOptions(dump=True, vbuckets=(0,)))
+    with pytest.raises(CorruptStore):
+        again.read()

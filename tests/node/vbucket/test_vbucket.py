@@ -34,6 +34,9 @@ class Listener:
     def rolled_back(self) -> None:
         self.heard.append("rolled back")
 
+    def damaged(self) -> None:
+        self.heard.append("damaged")
+
 
 class Home:
     """A store that is opened, crashed or closed at will, with one vbucket."""

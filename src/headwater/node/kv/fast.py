@@ -47,8 +47,9 @@ class FastPath:
 
     def run(self, data: memoryview, offset: int) -> int:
         """Answer the requests of `data` from `offset` on; returns where the first one stands that it did not take."""
-        if self._bucket.traffic_disabled or self._bucket.fenced:
-            return offset
+        bucket = self._bucket
+        if bucket.traffic_disabled or bucket.fenced or bucket.store.lost.vbuckets:
+            return offset  # the plain path knows what must not be told
         requests = np.frombuffer(data, np.uint8)
         connection, store = self._session.connection, self._bucket.store
         while not connection.is_paused:

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
-from headwater.errors import BadMessage, StorageError
+from headwater.errors import BadMessage, CorruptStore, StorageError
 from headwater.node.inbox import whole_frame
 from headwater.node.kv.command import COMMANDS, Answer, Command, Needs, NoRoom, Refused, Reply
 from headwater.node.kv.framing import check_framing
@@ -137,6 +137,9 @@ class KvSession:
             return
         except ArenaFull:
             raise NoRoom from None
+        except CorruptStore as error:
+            self._refuse(frame, Refused(Status.EINTERNAL, str(error)))
+            return
         except StorageError as error:
             self._refuse(frame, Refused(Status.ETMPFAIL, str(error)))
             return

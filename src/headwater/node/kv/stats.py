@@ -66,6 +66,10 @@ def _general(session: KvSession, arguments: list[str]) -> Pairs:
     yield "ep_flusher_todo", "0"
     yield "ep_degraded_mode", "0"
     yield "ep_disk_full", "1" if bucket.store.full else "0"
+    yield "ep_scrub_runs", str(server.scrubber.runs)
+    yield "ep_scrub_bytes", str(server.scrubber.bytes)
+    yield "ep_damaged_batches", str(len(bucket.store.lost.damage))
+    yield "ep_damaged_vbuckets", str(len(bucket.store.lost.vbuckets))
 
 
 def _reset(session: KvSession, arguments: list[str]) -> Pairs:

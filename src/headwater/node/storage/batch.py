@@ -22,7 +22,8 @@ import xxhash
 
 from headwater.node.storage.disk import Buffer
 
-__all__ = ["HEADER_BYTES", "MAGIC", "BatchHeader", "Torn", "find_later", "header_of", "read_header", "walk"]
+__all__ = ["HEADER_BYTES", "MAGIC", "BatchHeader", "Torn", "body_digest", "find_later", "header_of", "read_header"]
+__all__ += ["walk"]
 
 MAGIC: Final = b"HWB1"
 _LAYOUT = Struct(">4sHHQQQQ")
@@ -89,6 +90,11 @@ def read_header(data: memoryview, offset: int, end: int, salt: int) -> BatchHead
     if body_bytes > end - offset - HEADER_BYTES:
         raise Torn(offset, f"a batch of {body_bytes} bytes begins here, {end - offset - HEADER_BYTES} are left")
     return BatchHeader(offset, number, body_bytes, frames, checksum)
+
+
+def body_digest(header: BatchHeader, salt: int) -> xxhash.xxh3_64:
+    """What to give the body to, piece by piece, to get the checksum that the header has."""
+    return xxhash.xxh3_64(seed=_seed(salt, header.offset))
 
 
 def _check_body(data: memoryview, header: BatchHeader, salt: int) -> None:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from headwater.kernels import history, index
 from headwater.node.storage.columns import Index
+from headwater.node.storage.lost import Lost
 from headwater.node.storage.records import Document
 from headwater.node.storage.slots import Slots
 from headwater.node.storage.views import View
@@ -15,11 +16,16 @@ __all__ = ["Reading"]
 
 
 class Reading:
-    """The part of the store that changes nothing."""
+    """The part of the store that changes nothing.
+
+    Attributes:
+        lost: what was found damaged since the store was opened.
+    """
 
     def __init__(self, vbuckets: int, seeds: tuple[int, int]) -> None:
         self._index = Index(vbuckets, seeds)
         self._slots = Slots()
+        self.lost = Lost(self._index, self._slots)
 
     @property
     def table(self) -> NDArray[np.uint64]:
@@ -65,19 +71,31 @@ class Reading:
         return end_seqno >= self.rollback_floor(vb)
 
     def document(self, vb: int, key: bytes) -> Document | None:
-        """The newest version of a key, a tombstone as well; None when it was never stored, or is purged."""
+        """The newest version of a key, a tombstone as well; None when it was never stored, or is purged.
+
+        Raises:
+            CorruptStore: it may have been in a batch that is damaged.
+        """
         if not key:
             return None
         row = int(index.lookup(self.table, vb, self.segments, np.frombuffer(key, np.uint8)))
         if row < 0:
+            if vb in self.lost.vbuckets:
+                self.lost.check_key(vb, key)
             return None
         frame = self._slots.frame(int(self._index.columns[vb].loc[row]))
         return Document.decode(frame, durable=row < int(self.table[vb, index.DURABLE_ROWS]))
 
     def view(self, vb: int, after_seqno: int = 0, end_seqno: int = (1 << 64) - 1) -> View:
-        """The durable changes after `after_seqno` and up to `end_seqno`, as of now. Close it when done."""
+        """The durable changes after `after_seqno` and up to `end_seqno`, as of now. Close it when done.
+
+        Raises:
+            CorruptStore: some of them were in a batch that is damaged.
+        """
         first = self._index.rows_up_to(vb, after_seqno)
         rows = min(self._index.rows_up_to(vb, end_seqno), int(self.table[vb, index.DURABLE_ROWS]))
+        if vb in self.lost.vbuckets:
+            self.lost.check_range(vb, first, rows)
         return View(self._slots, vb, self._index.columns[vb], first, rows, after_seqno)
 
     def expired(self, vb: int, now: int, limit: int = 1000) -> list[bytes]:

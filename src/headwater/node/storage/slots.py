@@ -16,9 +16,11 @@ from headwater.errors import StorageError
 from headwater.kernels.index import FIRST_SEGMENT
 from headwater.node.storage.segment import UNREGISTERED, Segment
 
-__all__ = ["SLOTS_MAX", "Slots"]
+__all__ = ["LOST_SLOT", "SLOTS_MAX", "Slots"]
 
 SLOTS_MAX: Final = 1 << 16
+LOST_SLOT: Final = SLOTS_MAX - 1
+"""What rows of damaged batches point to (lost.py)."""
 
 
 class Slots:
@@ -42,9 +44,9 @@ class Slots:
         """Give a segment its slot, unless it has one."""
         if segment.slot == UNREGISTERED:
             segment.slot = self._free.pop() if self._free else self._fresh
-            if segment.slot == SLOTS_MAX:
+            if segment.slot == LOST_SLOT:
                 segment.slot = UNREGISTERED
-                raise StorageError(f"{segment.path}: {SLOTS_MAX} segments are open; compact the store")
+                raise StorageError(f"{segment.path}: {LOST_SLOT} segments are open; compact the store")
             self._fresh = max(self._fresh, segment.slot + 1)
         self.place(segment.slot, segment.memory, len(segment.memory))
 

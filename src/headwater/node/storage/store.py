@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from headwater.errors import StorageError
@@ -31,6 +31,7 @@ from headwater.node.storage.log import SEGMENT_BYTES, Log
 from headwater.node.storage.manifest import ManifestFile
 from headwater.node.storage.records import VBucketRecord, clean_frame, drop_frame, rollback_frame
 from headwater.node.storage.replay import Opened, Replay, current
+from headwater.node.storage.scrub import Damage, scrub
 from headwater.node.storage.staging import ArenaFull
 
 __all__ = ["ArenaFull", "Store"]
@@ -143,15 +144,26 @@ class Store(Committing):
         self.recovered = dict(replay.records)
         self._records, self._durable_records = dict(replay.records), dict(replay.records)
 
+    def scrub(self, slice_bytes: int) -> Iterator[int | Damage]:
+        """Verify the log as it is now; see scrub.py. To be advanced on any one thread."""
+        return scrub([(segment, segment.end) for segment in self._log.segments], slice_bytes)
+
+    def take_out(self, damage: Damage) -> set[int] | None:
+        """Serve nothing of a damaged range any more; the vbuckets with changes in it, None if it is known already."""
+        if self._compaction is not None:
+            self._compaction.stale = True  # before the rows change, so that it can't copy them and forget the damage
+        return self.lost.add(damage)
+
     def rollback(self, vb: int, seqno: int) -> int:
         """Take back everything above `seqno`; the versions before are the newest again.
 
-        Below the rollback floor the versions before no longer exist: then everything is dropped, and the vbucket
-        is empty. Staged; durable with the next batch. Returns the seqno really returned to: `seqno`, or 0.
+        Below the rollback floor the versions before no longer exist, and in a damaged vbucket not all can be read: then
+        everything is dropped, and the vbucket is empty. Staged; durable with the next batch. Returns the seqno really
+        returned to: `seqno`, or 0.
         """
         if seqno >= self.high_seqno(vb):
             return seqno
-        if seqno < self.rollback_floor(vb):
+        if seqno < self.rollback_floor(vb) or vb in self.lost.vbuckets:
             seqno = 0
         keep = self._index.rows_up_to(vb, seqno) if seqno else 0
         high = self._high_after(vb, keep, seqno)

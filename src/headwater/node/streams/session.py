@@ -147,6 +147,9 @@ class DcpSession:
         if vbucket is None or vbucket.id in self._bucket.fenced:
             self.producer.answer_stream(asked, None, b"")
             return
+        if self._bucket.store.lost.after(vbucket.id, asked.request.start_seqno):
+            self.producer.refuse(asked.frame, Status.EINTERNAL)
+            return
         facts = Facts(
             state=vbucket.state,
             high_seqno=vbucket.durable_seqno,

@@ -125,6 +125,10 @@ class Stream:
         """The consumer may hold what no longer exists: it must ask again, and will be told (dcp 2.6)."""
         self.end(EndReason.ROLLBACK)
 
+    def damaged(self) -> None:
+        """What is left to send may be lost; who asks again from behind it is served."""
+        self.end(EndReason.BACKFILL_FAIL)
+
     # --- what the connection asks -----------------------------------------------------------------------------------
 
     @property

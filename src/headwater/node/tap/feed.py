@@ -14,6 +14,7 @@ from headwater.node.streams.turns import Turns
 from headwater.node.tap.form import form_of
 from headwater.node.tap.reader import TapReader
 from headwater.protocol.tap_ledger import Step
+from headwater.protocol.tap_producer import Fate
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -116,6 +117,12 @@ class Feed:
         self.producer.streams.pop(reader.vbucket.id, None)
         if self.connection is not None:
             self.connection.wake()
+
+    def fail(self, cause: str) -> None:
+        """The session can't go on, and is not resumed."""
+        self.producer.fate = Fate.FAILED
+        if self.connection is not None:
+            self.connection.drop(cause)
 
     def _drop(self, reader: TapReader) -> None:
         reader.close()

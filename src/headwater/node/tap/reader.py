@@ -68,6 +68,10 @@ class TapReader:
         if self.vbucket.state is State.DEAD:
             self._feed.leave(self)
 
+    def damaged(self) -> None:
+        """TAP has no word for it but the end of the connection, and of the session."""
+        self._feed.fail(f"a part of vbucket {self.vbucket.id} can't be read")
+
     def rolled_back(self) -> None:
         """The client may hold what no longer exists: the vbucket is sent from scratch."""
         self._close_snapshot()

@@ -45,6 +45,9 @@ class Reader(Protocol):
     def rolled_back(self) -> None:
         """The vbucket gave up a part of its history."""
 
+    def damaged(self) -> None:
+        """A part of the vbucket can't be read any more."""
+
 
 class Inbound(Protocol):
     """The stream by which a replica follows its producer."""
@@ -334,6 +337,10 @@ class VBucket:
     def advanced(self) -> None:
         """Tell the readers that more is durable."""
         self._tell(lambda reader: reader.advanced())
+
+    def damaged(self) -> None:
+        """Tell the readers that a part of it can't be read any more."""
+        self._tell(lambda reader: reader.damaged())
 
     def record(self) -> VBucketRecord:
         """What must survive a restart."""

@@ -1,0 +1,84 @@
+"""Reading the log again while it is in use: batches whose bytes are not what was written.
+
+Opening a store verifies every byte, so what is found here has gone wrong since. One pass looks at each durable batch
+once, in pieces of some `slice_bytes`, so that whoever shares the thread waits for one piece at most. What is read is
+what is served: the same pages of the same map. Bytes that rot on the disk under a page that the system still holds in
+memory are found once the page has left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from headwater.node.storage import batch as batches
+from headwater.node.storage.segment import HEADER_BYTES, Segment
+
+__all__ = ["Damage", "scrub"]
+
+
+@dataclass(slots=True, frozen=True)
+class Damage:
+    """Bytes `offset` to `end` of a segment can't be trusted, for the reason `why`."""
+
+    segment: Segment
+    offset: int
+    end: int
+    why: str
+
+    def __str__(self) -> str:
+        """One line, as CorruptStore has it."""
+        return f"{self.segment.path}: byte {self.offset}: {self.why}"
+
+
+def scrub(segments: Sequence[tuple[Segment, int]], slice_bytes: int) -> Iterator[int | Damage]:
+    """Verify segments, each up to where its durable batches end (as it was when the pass began). Any thread.
+
+    Yields: how many bytes were read since the last yield, about `slice_bytes` (one batch's rest may be less); and
+        damage, as it is found.
+    """
+    for segment, end in segments:
+        read = 0
+        for found in _segment(segment, end, slice_bytes):
+            if isinstance(found, Damage):
+                yield found
+                continue
+            read += found
+            if read >= slice_bytes:
+                yield read
+                read = 0
+        if read:
+            yield read
+
+
+def _segment(segment: Segment, end: int, slice_bytes: int) -> Iterator[int | Damage]:
+    data, header = segment.memory.data, segment.header
+    if bytes(data[:HEADER_BYTES]) != header.encode():
+        yield Damage(segment, 0, HEADER_BYTES, "the segment header is not the one it was opened with")
+    offset, number = HEADER_BYTES, header.first_batch
+    while offset < end:
+        try:
+            found = batches.read_header(data, offset, end, header.salt)
+            if found.number != number:
+                raise batches.Torn(offset, f"batch {found.number} is here, {number} is expected")
+        except batches.Torn as torn:
+            # Where the next batch begins is only known to the header that is wrong: look for one that is right.
+            later = batches.find_later(data, offset, end, header.salt, number)
+            after = end if later is None else later.offset
+            yield Damage(segment, offset, after, torn.why)
+            offset, number = after, number if later is None else later.number
+            continue
+        yield from _body(segment, found, slice_bytes)
+        offset, number = found.end, number + 1
+
+
+def _body(segment: Segment, found: batches.BatchHeader, slice_bytes: int) -> Iterator[int | Damage]:
+    data, digest = segment.memory.data, batches.body_digest(found, segment.header.salt)
+    yield batches.HEADER_BYTES
+    for at in range(found.start, found.end, slice_bytes):
+        piece = data[at : min(at + slice_bytes, found.end)]
+        digest.update(piece)
+        yield len(piece)
+    if digest.intdigest() != found.checksum:
+        why = f"the checksum of batch {found.number} ({found.body_bytes} bytes) is wrong"
+        yield Damage(segment, found.offset, found.end, why)
