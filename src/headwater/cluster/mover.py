@@ -256,7 +256,7 @@ class Mover:
             self._settling.active_sent[vb] = transfer.active_sent if known else None
             raise
         await self._settled(vb)
-        await transfer.wait_end()
+        await transfer.wait_end(lane)
         lane.leave(vb)
         return transfer.ownerless_seconds
 

@@ -132,9 +132,10 @@ class Transfer:
             self._check(lane)
             raise PeerSilent(str(self._target.address), self._limits.handover_seconds)
 
-    async def wait_end(self) -> None:
+    async def wait_end(self, lane: Lane) -> None:
         """Wait for the end of the stream; "STREAM_END lost is harmless" (failover 4)."""
-        await asyncio.wait((self._ended,), timeout=END_SECONDS_MAX)
+        waited = (self._ended, lane.proxy.lost)
+        await asyncio.wait(waited, timeout=END_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
 
     def told(self, side: Side, frame: Frame) -> None:
         """A state, its answer, or the end of the stream is about to be passed on."""
