@@ -1,0 +1,84 @@
+"""A node or the mover is killed at every step of a takeover, while somebody writes; then the same move is asked for again.
+One owner, one history, nothing lost (failover 4, with its table of failures)."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+from headwater.cluster.lane import Limits
+from headwater.errors import MoveError
+from headwater.wire.vbucket import State
+
+from .support import AT_ONCE, PATIENT, QUICK, SECONDS, Case
+
+GIVING_BACK_SECONDS = 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [1, 4, 6, 7, 8, 9, 10, 11, 12])
+@pytest.mark.parametrize("name", ["a", "b"], ids={"a": "source", "b": "target"}.get)
+def test_a_node_is_killed_at_a_step_and_comes_back(pair, name, step):
+    with Case(pair) as case:
+        killed = case.kill_at(step, name)
+        with contextlib.suppress(MoveError):  # at the end all may be done already
+            pair.move(case.vb, AT_ONCE)
+        assert killed.wait(SECONDS)
+        case.heal()
+        pair.nodes[name].restart()
+        pair.move(case.vb, PATIENT)
+        case.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [7, 8, 9])
+def test_a_target_that_dies_before_it_could_be_active_gives_the_vbucket_back_at_once(pair, step):
+    with Case(pair) as case:
+        killed = case.kill_at(step, "b")
+        briefly = Limits(connect_seconds=3.0, liveness=QUICK, patience_seconds=GIVING_BACK_SECONDS)
+        with pytest.raises(MoveError):
+            pair.move(case.vb, briefly)
+        assert killed.wait(SECONDS)
+        assert pair.state("a", case.vb) is State.ACTIVE
+        assert case.nomad.wait(5, node="a"), "the old owner takes no writes"
+        case.heal()
+        pair.nodes["b"].restart()
+        pair.move(case.vb, PATIENT)
+        case.check()
+
+
+TYPED_AGAIN = ("move.taking_over", "move.pending_answered", "move.active_answered")
+MOVER_STEPS = [
+    "move.connected",
+    "move.replica_made",
+    "move.copying",
+    "move.persisted",
+    "move.closed",
+    "move.taking_over",
+    "move.pending_sent",
+    "move.pending_answered",
+    "move.active_sent",
+    "move.active_answered",
+    "move.owned",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", MOVER_STEPS)
+def test_the_mover_is_killed_at_a_step_and_the_same_is_typed_again(pair, place, monkeypatch):
+    with Case(pair) as case:
+        ends = [str(each.address) for each in pair.endpoints()]
+        typed = ["move", "--from", ends[0], "--to", ends[1], "--takeover", "--vbuckets", str(case.vb)]
+        command = [sys.executable, "-m", "headwater", *typed]
+        monkeypatch.setenv("HEADWATER_FAILPOINTS", f"{place}=kill")
+        assert subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode == -9
+        monkeypatch.delenv("HEADWATER_FAILPOINTS")
+        if place in TYPED_AGAIN:
+            again = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+            assert (again.returncode, again.stderr) == (0, "")
+        else:
+            pair.move(case.vb, PATIENT)  # the same, without a new process
+        case.check()
