@@ -13,6 +13,8 @@ from threading import Thread
 import pytest
 
 from headwater import testing
+from headwater.testing.embedded import embedded
+from headwater.testing.faults import FaultyDisk
 from headwater.wire.header import Frame
 from tests.node.wire import Client
 
@@ -193,3 +195,15 @@ def test_a_pipelined_bootstrap_is_answered_in_order(node: testing.Node) -> None:
         client.send(b"".join(frame.encode() for frame in frames))
         answers = [client.read() for _ in frames]
         assert [(answer.opaque, answer.status) for answer in answers if answer] == [(n, 0) for n in range(1, 7)]
+
+
+def test_a_socket_that_can_not_be_used_is_closed_and_told() -> None:
+    """What accept gave may have been reset before; here it is one that knows no TCP_NODELAY."""
+    with embedded(Path(), disk=FaultyDisk()) as node:
+        here, there = socket.socketpair(socket.AF_UNIX)
+        with here:
+            node.server.loop.call_soon_threadsafe(node.server._admit, there, "nowhere")
+            here.settimeout(10)
+            assert here.recv(1) == b""
+        with Client(node.port) as client:
+            assert client.ask(0x0A).status == 0

@@ -219,7 +219,12 @@ class Server:
             self.warn(peer, f"refused: {len(self.connections)} connections are open, the limit")
             sock.close()
             return
-        connection = self.adopt(sock, peer)
+        try:
+            connection = self.adopt(sock, peer)
+        except OSError as error:  # reset before we came to it, which some systems tell here
+            self.warn(peer, f"not accepted: {error.strerror}")
+            sock.close()
+            return
         connection.session = KvSession(connection, self)
         self.accepted += 1
         connection.start()

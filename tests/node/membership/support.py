@@ -9,12 +9,15 @@ from struct import pack
 
 from headwater.testing.node import Node, node
 from headwater.wire.opcodes import Opcode
-from tests.node.replication.support import Line, call
+from headwater.wire.vbucket import State
+from tests.node.replication.support import Line, call, high_seqno, state
 
 UUID = "0123456789abcdef" * 2
 EPOCH = 2  # newer than any map that a node made of itself
 VBUCKETS = 4
 Chains = Sequence[Sequence[int]]
+ALL_ON_FIRST = [[0, 1]] * VBUCKETS
+KEY_EEXISTS, EINVAL, NOT_MY_VBUCKET, ETMPFAIL = 0x02, 0x04, 0x07, 0x86
 
 
 def cluster_map(rev: int, addresses: Sequence[str], chains: Chains, this: int | None = None) -> bytes:
@@ -54,6 +57,11 @@ def stats(of: Node, group: str) -> dict[str, str]:
 def known_map(of: Node) -> dict[str, object]:
     found: dict[str, object] = json.loads(call(of, Opcode.GET_CLUSTER_CONFIG).value)
     return found
+
+
+def follows(one: Node, two: Node, vb: int) -> bool:
+    """Whether the second is a replica with all that the first has."""
+    return high_seqno(one, vb) == high_seqno(two, vb) and state(two, vb) is State.REPLICA
 
 
 @contextmanager

@@ -102,6 +102,7 @@ class Conforming:
     def conform(self) -> bool:
         """Let the vbuckets take their roles; False while there is no room for the records of the rest."""
         known, wanted, told = self.known, dict[int, Address | None](), list[int]()
+        owned = len(self._given_up)
         self.moving.clear()
         if known is None:
             return True
@@ -115,6 +116,8 @@ class Conforming:
             wanted[vb] = self._take_role(known, vb, news=news)
             told += [vb] if news else []
         self._following.obey(wanted, news=told)
+        if len(self._given_up) > owned:
+            log.warning("map %s gives %d vbuckets to other nodes", known.version, len(self._given_up) - owned)
         if self.moving and self._timer is None:
             self._timer = self._server.loop.call_later(AGAIN_SECONDS, self.look)
         return self._todo.keys() <= self.moving
@@ -123,18 +126,17 @@ class Conforming:
         """One vbucket's role; whom it is to follow."""
         wanted = role(known, vb, self._bucket.state(vb), news=news)
         if wanted.state is not None:
-            self._become(known, vb, wanted.state)
+            self._become(vb, wanted.state)
         if wanted.state is not None or (self.serves and known.owner(vb) in (None, known.here)):
             self._bucket.fenced.discard(vb)
         return wanted.source
 
-    def _become(self, known: NodeMap, vb: int, state: State) -> None:
+    def _become(self, vb: int, state: State) -> None:
         found = self._bucket.vbuckets.get(vb)
         if found is None:
             self._bucket.create_vbucket(vb, state)
             return
         if found.state is State.ACTIVE:
-            log.warning("vbucket %d belongs to %s by the map: it becomes %s", vb, known.owner(vb), state.name.lower())
             self._given_up.add(vb)
         found.set_state(state)
 

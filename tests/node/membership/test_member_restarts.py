@@ -1,0 +1,180 @@
+"""Members that were away: the fence, maps that were missed, crashes in between."""
+
+from __future__ import annotations
+
+from struct import pack
+
+import pytest
+
+from headwater.node.membership.file import MapFile
+from headwater.node.storage.disk import RealDisk
+from headwater.testing.node import Node, node
+from headwater.wire.opcodes import Opcode
+from headwater.wire.vbucket import State
+from tests.node.membership.support import (
+    ALL_ON_FIRST,
+    EPOCH,
+    ETMPFAIL,
+    NOT_MY_VBUCKET,
+    VBUCKETS,
+    cluster_map,
+    follows,
+    known_map,
+    nodes,
+    spread,
+    stats,
+)
+from tests.node.replication.support import (
+    Line,
+    call,
+    content,
+    failover_log,
+    put,
+    set_state,
+    state,
+    until,
+)
+
+
+def test_an_old_owner_that_comes_back_with_an_old_map_never_serves_and_follows_the_new_one() -> None:
+    with nodes(3) as (old, new, third):
+        put(old, 0, "shared", b"1")
+        spread(1, [old, new, third], [[0, 1]] * 4)
+        until(lambda: follows(old, new, 0), "the replica is there")
+        new.kill()
+        put(old, 0, "shared", b"lost")
+        put(old, 0, "lost", b"2")
+        old.kill()
+        new.start()
+        assert call(new, Opcode.GET, b"shared", vbucket=0).status == NOT_MY_VBUCKET
+        spread(2, [old, new, third], [[1, 0]] * 4, to=[third, new])
+        for vb in range(4):
+            set_state(new, vb, State.ACTIVE)
+        put(new, 0, "kept", b"3")
+        old.start()
+        for opcode, extras in ((Opcode.GET, b""), (Opcode.SET, bytes(8))):
+            value = b"no" if extras else b""
+            assert call(old, opcode, b"shared", value, extras, 0).status in (ETMPFAIL, NOT_MY_VBUCKET)
+        until(lambda: state(old, 0) is State.REPLICA, "the new map has found it")
+        until(lambda: failover_log(old, 0) == failover_log(new, 0) and follows(new, old, 0), "it follows")
+        assert content(old, 0) == content(new, 0)
+        assert content(old, 0)[b"shared"][3] == b"1" and b"lost" not in content(old, 0)
+        assert known_map(old)["rev"] == 2
+        entries = known_map(old)["nodesExt"]
+        assert isinstance(entries, list) and [bool(each.get("thisNode")) for each in entries] == [True, False, False]
+
+
+def test_of_two_nodes_one_that_is_alone_serves_only_what_an_operator_says() -> None:
+    with nodes(2) as (owner, other):
+        put(owner, 0, "k", b"v")
+        spread(1, [owner, other], ALL_ON_FIRST)
+        other.kill()
+        owner.restart()
+        assert call(owner, Opcode.SET, b"k", b"no", bytes(8), 0).status == ETMPFAIL
+        assert call(owner, Opcode.GET, b"k", vbucket=0).status == ETMPFAIL
+        assert stats(owner, "cluster")["fence"] == "closed"
+        set_state(owner, 0, State.ACTIVE)
+        put(owner, 0, "k", b"yes")
+        assert call(owner, Opcode.SET, b"k", b"no", bytes(8), 1).status == ETMPFAIL
+        spread(1, [owner, other], ALL_ON_FIRST, to=[owner])
+        put(owner, 1, "k", b"yes")
+        assert stats(owner, "cluster")["fence"] == "open"
+
+
+def test_the_fence_opens_when_the_other_node_answers() -> None:
+    with nodes(2) as (owner, other):
+        put(owner, 0, "k", b"v")
+        spread(1, [owner, other], ALL_ON_FIRST)
+        other.kill()
+        owner.restart()
+        assert call(owner, Opcode.GET, b"k", vbucket=0).status == ETMPFAIL
+        other.start()
+        until(lambda: call(owner, Opcode.GET, b"k", vbucket=0).value == b"v", "both have been heard")
+        until(lambda: follows(owner, other, 0), "the replica follows")
+
+
+def test_what_was_taken_over_before_the_next_map_is_not_served_after_a_restart_until_that_comes() -> None:
+    with nodes(2) as (one, two):
+        spread(1, [one, two], [[0]] * 4)
+        set_state(one, 0, State.DEAD)
+        set_state(two, 0, State.ACTIVE)
+        put(two, 0, "k", b"v")
+        two.restart()
+        until(lambda: stats(two, "cluster")["fence"] == "open", "the other node was heard")
+        assert state(two, 0) is State.ACTIVE
+        assert call(two, Opcode.GET, b"k", vbucket=0).status == ETMPFAIL
+        assert stats(two, "cluster")["fenced"] == "1"
+        spread(2, [one, two], [[1], [0], [0], [0]], to=[two])
+        assert call(two, Opcode.GET, b"k", vbucket=0).value == b"v"
+
+
+@pytest.mark.parametrize("point", ["cluster.before_rename", "cluster.after_rename"])
+def test_a_crash_while_a_map_is_taken_forgets_nothing_that_was_promised(point: str) -> None:
+    with nodes(2) as (one, two):
+        spread(1, [one, two], ALL_ON_FIRST)
+        one.stop()
+        one.environment = {"HEADWATER_FAILPOINTS": f"{point}=kill"}
+        one.start()
+        with pytest.raises(ConnectionError):
+            spread(2, [one, two], [[1], [1, 0], [0, 1], [0, 1]], to=[one])
+        one.wait()
+        one.environment = {}
+        one.start()
+        if point == "cluster.before_rename":
+            until(lambda: call(one, Opcode.GET, b"k", vbucket=0).status == 1, "it still owns everything")
+            spread(2, [one, two], [[1], [1, 0], [0, 1], [0, 1]], to=[one])
+        assert [state(one, vb) for vb in range(4)] == [State.DEAD, State.REPLICA, State.ACTIVE, State.ACTIVE]
+
+
+def test_a_node_of_another_cluster_is_not_believed() -> None:
+    with nodes(2) as (one, two), node(vbuckets=VBUCKETS) as stranger:
+        put(one, 0, "k", b"v")
+        spread(1, [one, two], ALL_ON_FIRST)
+        two.kill()
+        one.stop()
+        path = one.data / "CLUSTER_MAP"
+        config = path.read_bytes().split(b"\n")[2].replace(two.address.encode(), stranger.address.encode())
+        MapFile(RealDisk(), one.data).save(config, [])
+        one.start()
+        problem = f"{stranger.address}:problem"
+        until(lambda: "belongs to another cluster" in stats(one, "cluster")[problem], "it was asked")
+        assert stats(one, "cluster")["fence"] == "closed"
+        assert call(one, Opcode.GET, b"k", vbucket=0).status == ETMPFAIL
+
+
+def test_members_with_users_log_in_at_each_other() -> None:
+    users = {"user": "ann", "environment": {"HEADWATER_PASSWORD": "secret"}, "vbuckets": VBUCKETS}
+    with node(**users) as one, node(vbucket_state="none", **users) as two:  # type: ignore[arg-type]
+        with login(one, "ann", "secret") as first, login(two, "ann", "secret") as second:
+            assert first.call(Opcode.SET, b"k", b"v", bytes(8), 0).status == 0
+            for index, line in enumerate((first, second)):
+                config = cluster_map(1, [one.address, two.address], ALL_ON_FIRST, index)
+                version = pack(">qq", EPOCH, 1)
+                assert line.call(Opcode.SET_CLUSTER_CONFIG, b"default", config, version).status == 0
+            until(lambda: second.call(Opcode.GET_REPLICA, b"k").value == b"v", "the replica is there")
+        two.kill()
+        one.restart()
+        two.start()
+        with login(one, "ann", "secret") as line:
+            until(lambda: line.call(Opcode.GET, b"k").value == b"v", "the other one has answered")
+
+
+def login(to: Node, user: str, password: str) -> Line:
+    made = Line(to.port)
+    assert made.call(Opcode.SASL_AUTH, b"PLAIN", f"\0{user}\0{password}".encode()).status == 0
+    assert made.call(Opcode.SELECT_BUCKET, b"default").status == 0
+    return made
+
+
+def test_a_damaged_map_stops_the_start_and_names_its_file() -> None:
+    with nodes(2) as (one, two):
+        spread(1, [one, two], ALL_ON_FIRST)
+        one.stop()
+        path = one.data / "CLUSTER_MAP"
+        path.write_bytes(path.read_bytes()[:-10])
+        try:
+            one.start()
+        except AssertionError as error:
+            assert str(path) in str(error) and "checksum" in str(error) and "Traceback" not in str(error)
+        else:
+            raise AssertionError("it started")
