@@ -11,7 +11,7 @@ from headwater.transport import blocking
 from headwater.transport.aio import Waiters
 from headwater.transport.channel import Channel
 from headwater.transport.inbox import Inbox
-from headwater.transport.waiting import Ready, Resolve, Signal
+from headwater.transport.waiting import Ready, Resolve
 
 
 def run_blocking(steps):
@@ -28,21 +28,6 @@ def run_aio(steps):
 @pytest.fixture(params=[run_blocking, run_aio], ids=["blocking", "aio"])
 def run(request):
     return request.param
-
-
-@pytest.fixture
-def listener():
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        yield made
-
-
-@pytest.fixture
-def pair(listener):
-    channel = Channel("peer", (socket.AF_INET, listener.getsockname()))
-    accepted, _ = listener.accept()
-    with accepted:
-        yield channel, accepted
-    channel.close()
 
 
 def until_connected(channel: Channel):
@@ -143,61 +128,3 @@ def test_a_closed_channel_is_not_waited_for(run, pair):
         return channel.fileno()
 
     assert run(steps()) == -1
-
-
-def test_cancelling_closes_the_steps(pair):
-    channel, _ = pair
-    ended = []
-
-    def steps():
-        try:
-            yield Ready((channel,))
-        finally:
-            ended.append(True)
-
-    async def main():
-        task = asyncio.create_task(Waiters().run(steps()))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(main())
-    assert ended == [True]
-
-
-def test_a_signal_wakes_another_task():
-    signal, order = Signal(), []
-
-    def waiter():
-        yield Ready((), None, signal)
-        order.append("woken")
-
-    def waker():
-        yield Ready((), time.monotonic())
-        order.append("firing")
-        signal.fire()
-
-    async def main():
-        waiters = Waiters()
-        await asyncio.wait_for(asyncio.gather(waiters.run(waiter()), waiters.run(waker())), 5)
-
-    asyncio.run(main())
-    assert order == ["firing", "woken"]
-
-
-def test_closing_a_channel_wakes_the_task_that_waits_for_it(pair):
-    channel, _ = pair
-
-    def waiter():
-        yield Ready((channel,))
-        return "woken"
-
-    async def main():
-        waiters = Waiters()
-        task = asyncio.create_task(waiters.run(waiter()))
-        await asyncio.sleep(0.01)
-        channel.close()
-        waiters.sweep()
-        return await asyncio.wait_for(task, 5)
-
-    assert asyncio.run(main()) == "woken"

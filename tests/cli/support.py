@@ -1,0 +1,7 @@
+"""What tests of commands are given."""
+
+from typing import Protocol
+
+
+class Run(Protocol):
+    def __call__(self, *arguments: str, stdin: bytes | None = None) -> tuple[int, str, str]: ...
