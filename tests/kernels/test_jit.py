@@ -12,7 +12,7 @@ import pytest
 from numba.core import config
 
 from headwater import kernels
-from headwater.kernels import guard, jit, scan, warming
+from headwater.kernels import guard, jit, scan
 
 CALLER = """
 import sys
@@ -143,12 +143,3 @@ def test_a_checked_kernel_reaches_its_arguments_and_nothing_else() -> None:
 
 def test_importing_the_package_alone_imports_no_numba() -> None:
     assert python("import sys, headwater.kernels; print('numba' in sys.modules)") == ["False"]
-
-
-def test_warming_leaves_no_kernel_uncompiled_and_tells_what_it_did() -> None:
-    lines: list[str] = []
-    warmed = warming.warm(lines.append)
-    assert [each.module for each in warmed] == warming.kernel_modules()
-    assert lines[-1].startswith("kernels: ")
-    cold = [name for name, built in jit.built_kernels() if name.startswith("headwater.") and not built.signatures]
-    assert cold == []

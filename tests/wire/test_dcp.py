@@ -6,7 +6,6 @@ from headwater.errors import BadMessage, LocalProtocolError
 from headwater.wire import dcp
 from headwater.wire.dialect import Dialect, decode
 from headwater.wire.header import Frame, Magic
-from headwater.wire.records import CacheItem
 
 HELLO_WORLD = dcp.Mutation(vbucket=0x210, opaque=0x1210, key=b"hello", value=b"world", by_seqno=4, rev_seqno=1, nru=0)
 SPECIFIED = bytes.fromhex(
@@ -94,12 +93,3 @@ def test_a_failover_log_cut_inside_an_entry_is_refused():
 def test_a_stream_id_travels_in_the_framing():
     message = dcp.StreamEnd(vbucket=7, opaque=0x77, status=1, framing=b"\x22\x00\x47")
     assert message.encode().hex() == "08550300040000070000000700000077000000000000000022004700000001"
-
-
-def test_cache_items_carry_their_own_lengths():
-    item = CacheItem(4, 1, 5, 0, 0, 0, 10, b"hello", b"world")
-    message = dcp.CacheTransfer(items=[item, item._replace(key=b"k", value=b"")])
-    assert dcp.CacheTransfer.decode(message.encode()) == message
-    cut = message.frame().value[:-1]
-    with pytest.raises(BadMessage, match=r"a record of 1 \+ 0 bytes at offset 90 of 90"):
-        dcp.CacheTransfer.decode(Frame(Magic.CLIENT_REQUEST, 0x66, value=cut))

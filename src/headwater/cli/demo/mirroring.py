@@ -30,7 +30,8 @@ class MirrorProcess:
         command = [sys.executable, "-m", "headwater", "mirror", url, "--to", str(table), "--progress", "json"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, stdin=subprocess.DEVNULL)  # noqa: S603
         reading = (self._process.stdout,)
-        threading.Thread(target=self._read, args=reading, name="mirror-progress", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, args=reading, name="mirror-progress", daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> Self:
         return self
@@ -55,12 +56,14 @@ class MirrorProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join()
         self._log.close()
 
     def _read(self, lines: IO[bytes]) -> None:
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                self._note(json.loads(line))
+        with lines:
+            for line in lines:
+                with contextlib.suppress(ValueError):  # not one of its progress lines
+                    self._note(json.loads(line))
 
     def _note(self, progress: dict[str, Any]) -> None:
         self.changes = progress["changes"]

@@ -1,0 +1,43 @@
+"""The blocking client: one thread, closed by `with`; what its methods do is in test_kv, test_bulk and test_feeds."""
+
+import pytest
+
+from headwater.client import blocking
+from headwater.errors import ConnectionLost, LocalProtocolError, OptionError
+from headwater.testing.peers import Peer, history, serve
+from headwater.wire.opcodes import Opcode
+
+
+def test_leaving_the_block_closes_the_client_but_not_its_drains() -> None:
+    with serve(Peer(histories={0: history(5)})) as address:
+        with blocking.connect(address) as client:
+            changes = client.changes(until="now")
+        with changes:
+            assert [change.seqno for change in changes if hasattr(change, "key")] == [1, 2, 3, 4, 5]
+        with pytest.raises(LocalProtocolError, match="closed"):
+            client.noop()
+
+
+def test_a_client_that_could_not_connect_leaves_nothing_open() -> None:
+    with serve(Peer()) as address:
+        pass
+    with pytest.raises(ConnectionLost):
+        blocking.connect(address)
+
+
+def test_an_address_that_makes_no_sense_is_refused_before_anything_is_tried() -> None:
+    with pytest.raises(OptionError):
+        blocking.connect("couchbase://:nowhere/b")
+
+
+def test_a_key_is_of_the_same_vbucket_as_text_and_as_bytes() -> None:
+    with serve(Peer(vbuckets=64)) as address, blocking.connect(address) as client:
+        assert client.vbucket_of("grüße") == client.vbucket_of("grüße".encode())
+        assert client.map.vbuckets == 64
+
+
+def test_every_node_is_asked_for_a_no_op() -> None:
+    peer = Peer()
+    with serve(peer) as address, blocking.connect(address) as client:
+        client.noop()
+    assert Opcode.NOOP in [frame.opcode for frame in peer.seen]
