@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from headwater.client import cluster, drainer
+from headwater.client import bulk, cluster, drainer
 from headwater.client.backoff import Backoff
 
 from .drivers import Aio, Blocking
@@ -22,4 +22,5 @@ def no_delay(monkeypatch):
     """Delays grow from half a millisecond: what is tested is what happens, not how long it takes."""
     quick = functools.partial(Backoff, 0.0005, 0.02)
     monkeypatch.setattr(drainer, "Backoff", quick)
-    monkeypatch.setattr(cluster, "Backoff", quick)
+    monkeypatch.setattr(cluster, "for_requests", quick)
+    monkeypatch.setattr(bulk, "for_requests", quick)

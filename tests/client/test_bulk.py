@@ -5,7 +5,15 @@ import pytest
 from headwater.client import bulk
 from headwater.client.cluster import Cluster
 from headwater.client.settings import settings_for
-from headwater.errors import ConnectionLost, NotMyVbucket, OptionError, RemoteProtocolError, TemporaryFailure
+from headwater.errors import (
+    ConnectionLost,
+    InternalError,
+    NotMyVbucket,
+    OptionError,
+    RemoteProtocolError,
+    TemporaryFailure,
+    TooBig,
+)
 from headwater.testing.peers import Peer, cluster_map, serve
 from headwater.transport.blocking import run
 from headwater.wire.header import Frame, response
@@ -47,8 +55,8 @@ def connected():
     """Connects to an address, and closes what it connected."""
     made = []
 
-    def connect(address: str) -> Cluster:
-        made.append(Cluster(settings_for(address, timeout_seconds=2.0, connect_timeout_seconds=2.0)))
+    def connect(address: str, timeout_seconds: float = 2.0) -> Cluster:
+        made.append(Cluster(settings_for(address, timeout_seconds=timeout_seconds, connect_timeout_seconds=2.0)))
         run(made[-1].connect())
         return made[-1]
 
@@ -66,11 +74,43 @@ def test_what_all_went_well_has_no_failures(connected):
 
 
 def test_each_failure_comes_back_by_its_key_and_the_others_are_stored(connected):
-    with serve(a_node(b=[Status.ETMPFAIL])) as address:
+    with serve(a_node(b=[Status.E2BIG])) as address:
         failures = run(bulk.set_many(connected(address), [("a", "1"), ("b", "2"), ("c", "3")], 0, 0))
     assert list(failures) == [b"b"]
-    with pytest.raises(TemporaryFailure, match='setq "b"'):
+    with pytest.raises(TooBig, match='setq "b"'):
         raise failures[b"b"]
+
+
+def test_what_is_refused_for_now_is_sent_again_until_it_is_taken(connected):
+    node = a_node(b=[Status.ETMPFAIL, Status.EBUSY, Status.ETMPFAIL])
+    with serve(node) as address:
+        assert run(bulk.set_many(connected(address), [("a", "1"), ("b", "2"), ("c", "3")], 0, 0)) == {}
+    assert node.keys() == [b"a", b"b", b"c", b"b", b"b", b"b"]
+
+
+def test_what_is_refused_for_good_says_how_often_it_was_tried_and_later_items_are_not_held_up_again(connected):
+    node = a_node(1, a=[Status.ETMPFAIL] * 99, b=[Status.ETMPFAIL] * 99)
+    value = bytes(bulk.CHUNK_BYTES)
+    with serve(node) as address:
+        items = [("a", value), *((f"k{i}", value) for i in range(4)), ("b", value)]
+        failures = run(bulk.set_many(connected(address, timeout_seconds=0.3), items, 0, 0))
+    assert list(failures) == [b"a", b"b"] and node.keys().count(b"b") == 1
+    with pytest.raises(TemporaryFailure, match=r'setq "a" \(\d+ attempts in 0\.\d s\)'):
+        raise failures[b"a"]
+
+
+def test_a_later_value_wins_although_an_earlier_one_was_refused_for_now(connected):
+    node = a_node(1, a=[Status.ETMPFAIL])
+    with serve(node) as address:
+        assert run(bulk.set_many(connected(address), [("a", "1"), ("a", "2")], 0, 0)) == {}
+    assert [request.value for request in node.seen if request.opcode == Opcode.SETQ] == [b"1", b"2"]
+
+
+def test_of_two_values_that_were_both_refused_for_now_the_later_is_sent_again(connected):
+    node = a_node(1, a=[Status.ETMPFAIL] * 2)
+    with serve(node) as address:
+        assert run(bulk.set_many(connected(address), [("a", "1"), ("a", "2")], 0, 0)) == {}
+    assert [request.value for request in node.seen if request.opcode == Opcode.SETQ] == [b"1", b"2", b"2"]
 
 
 def test_keys_that_do_not_exist_are_left_out_of_what_is_read(connected):
@@ -83,7 +123,7 @@ def test_keys_that_do_not_exist_are_left_out_of_what_is_read(connected):
 
 
 def test_a_read_that_was_refused_is_raised(connected):
-    with serve(a_node(b=[Status.ETMPFAIL])) as address, pytest.raises(TemporaryFailure, match='getq "b"'):
+    with serve(a_node(b=[Status.EINTERNAL])) as address, pytest.raises(InternalError, match='getq "b"'):
         run(bulk.get_many(connected(address), ["a", "b"]))
 
 
@@ -103,18 +143,62 @@ def test_what_has_moved_is_sent_once_more_to_the_node_of_the_new_map(connected):
     assert (old.keys(), new.keys()) == ([b"a", b"b"], [b"a"])
 
 
-def test_what_moves_again_is_a_failure_and_not_sent_for_ever(connected):
-    node = a_node(1, a=[Status.NOT_MY_VBUCKET] * 9)
+def test_what_moves_again_and_again_is_followed(connected):
+    nodes = [a_node(1, a=[Status.NOT_MY_VBUCKET] * 3) for _ in range(2)]
+    rev = 1
+
+    def config(_):
+        nonlocal rev
+        rev += 1
+        return cluster_map([node.address for node in nodes], [rev % 2], rev)
+
+    nodes[0].config = nodes[1].config = config
+    with serve(nodes[0]) as address, serve(nodes[1]):
+        assert run(bulk.set_many(connected(address), [("a", "1")], 0, 0)) == {}
+    assert len(nodes[0].keys() + nodes[1].keys()) > 4
+
+
+def test_a_map_that_keeps_pointing_to_the_wrong_node_is_a_failure_and_no_busy_loop(connected):
+    node = a_node(1, a=[Status.NOT_MY_VBUCKET] * 99)
     with serve(node) as address:
-        failures = run(bulk.set_many(connected(address), [("a", "1")], 0, 0))
-    assert isinstance(failures[b"a"], NotMyVbucket) and node.keys() == [b"a", b"a"]
+        failures = run(bulk.set_many(connected(address, timeout_seconds=0.2), [("a", "1")], 0, 0))
+    with pytest.raises(NotMyVbucket, match=r'setq "a": vbucket 0 is not active on .* \(\d+ attempts in'):
+        raise failures[b"a"]
+    assert 2 < len(node.keys()) < 40
+
+
+def test_a_node_that_is_gone_for_good_is_an_error_with_numbers(connected):
+    with serve(a_node(1)) as address:
+        cluster = connected(address, timeout_seconds=0.5)
+    with pytest.raises(ConnectionLost, match=rf"{address}: .* \(\d+ attempts in 0\.\d s\)"):
+        run(bulk.set_many(cluster, [("a", "1")], 0, 0))
+
+
+@pytest.mark.parametrize("opcode", [Opcode.GETQ, Opcode.SETQ])
+def test_writes_whose_answers_were_lost_are_not_repeated_and_reads_are(connected, opcode: int):
+    node = a_node(1)
+    with serve(node) as address:
+        cluster = connected(address)
+        (link,) = cluster._links.values()
+
+        def lost_once(bulk, deadline):
+            link.close()
+            raise ConnectionLost(address, "reset")
+            yield
+
+        link.finish_bulk = lost_once
+        if opcode == Opcode.GETQ:
+            assert list(run(bulk.get_many(cluster, ["a"]))) == [b"a"]
+        else:
+            with pytest.raises(ConnectionLost, match=r"whether 1 SETQ requests, the first for b'a' was stored is not"):
+                run(bulk.set_many(cluster, [("a", "1")], 0, 0))
 
 
 def test_a_vbucket_without_a_node_is_a_failure_of_its_keys(connected):
     node = a_node()
     node.config = lambda own: cluster_map([own], [-1, -1, -1, -1])
     with serve(node) as address:
-        failures = run(bulk.set_many(connected(address), [("a", "1")], 0, 0))
+        failures = run(bulk.set_many(connected(address, timeout_seconds=0.2), [("a", "1")], 0, 0))
     assert isinstance(failures[b"a"], NotMyVbucket) and node.keys() == []
 
 

@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headwater.client import bulk
-from headwater.client.cluster import Cluster, Settings
+from headwater.client.cluster import Cluster
 from headwater.client.kv import Document, Observed, Operations
+from headwater.client.nodes import Settings
 from headwater.client.options import DrainOptions, Start, Until
 from headwater.client.routing import ClusterMap
 from headwater.client.settings import settings_for
@@ -142,6 +143,10 @@ class AsyncClient:
     async def stats(self, group: str = "") -> dict[str, str]:
         """Return a group of statistics."""
         return await self._run(self._do.stats(group))
+
+    async def vbucket_stats(self, group: str) -> dict[int, dict[str, str]]:
+        """Return a group of statistics about vbuckets, each from the node that owns it."""
+        return await self._run(self._do.vbucket_stats(group))
 
     async def seqnos(self) -> dict[int, int]:
         """Return the high seqno of every active vbucket."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 FIRST_SECONDS = 0.05
 LONGEST_SECONDS = 5.0
+LONGEST_FOR_REQUESTS_SECONDS = 1.0
+"""A vbucket that moves is back within a fraction of a second, and somebody waits for the answer."""
 
 
 @dataclass(slots=True)
@@ -39,3 +41,8 @@ class Backoff:
     def reset(self) -> None:
         """Something worked: the next failure waits the first delay again."""
         self.failures = 0
+
+
+def for_requests() -> Backoff:
+    """The delays between the attempts of one request."""
+    return Backoff(longest_seconds=LONGEST_FOR_REQUESTS_SECONDS)

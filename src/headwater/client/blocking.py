@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headwater.client import bulk
-from headwater.client.cluster import Cluster, Settings
+from headwater.client.cluster import Cluster
 from headwater.client.kv import Document, Observed, Operations
+from headwater.client.nodes import Settings
 from headwater.client.options import DrainOptions, Start, Until
 from headwater.client.routing import ClusterMap
 from headwater.client.settings import settings_for
@@ -140,6 +141,10 @@ class Client:
     def stats(self, group: str = "") -> dict[str, str]:
         """Return a group of statistics."""
         return self._run(self._do.stats(group))
+
+    def vbucket_stats(self, group: str) -> dict[int, dict[str, str]]:
+        """Return a group of statistics about vbuckets, each from the node that owns it."""
+        return self._run(self._do.vbucket_stats(group))
 
     def seqnos(self) -> dict[int, int]:
         """Return the high seqno of every active vbucket."""

@@ -1,189 +1,27 @@
-"""The nodes of one bucket: the map, and a key-value connection to each node that is needed.
+"""The bucket as a whole: requests that find the node of their vbucket, wherever it is by now.
 
-The first node of the connection string that answers gives the map. After that a map comes from whoever is asked, or
-with a NOT_MY_VBUCKET answer, and replaces the one we have if it is newer. A server without maps is a cluster of one.
+While a vbucket moves there are moments in which nobody has it, or in which the map still names the node it left. Both
+are waited for, with growing delays, up to the deadline of the operation; the error then says where it was looked for,
+how often and for how long.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Collection
 
-from headwater.client.backoff import Backoff
-from headwater.client.pipeline import Pipeline, lost_write
-from headwater.client.routing import Address, ClusterMap, Target
-from headwater.errors import (
-    ConnectionLost,
-    LocalProtocolError,
-    NotMyVbucket,
-    OptionError,
-    RemoteProtocolError,
-    StatusError,
-    TransportError,
-)
-from headwater.protocol.handshake import Login, refused, request
+from headwater.client.backoff import for_requests
+from headwater.client.nodes import Nodes
+from headwater.client.pipeline import lost_write
+from headwater.client.routing import Address
+from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError, error_for
+from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.header import Frame
-from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 
-SEQNO_ENTRY_BYTES = 10
-_ACTIVE = (1).to_bytes(4)
-_NO_MAP = frozenset({Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.KEY_ENOENT})
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What `connect` was told.
-
-    Args:
-        vbuckets: how many the bucket has, for servers without maps; None asks the server.
-        connect_timeout_seconds: for a connection and its handshake.
-        timeout_seconds: for one operation, retries included.
-        clock: seconds, monotonic.
-    """
-
-    target: Target
-    login: Login
-    vbuckets: int | None = None
-    connect_timeout_seconds: float = 5.0
-    timeout_seconds: float = 10.0
-    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
-
-
-class Cluster:
-    """Connections and the map; all methods with `yield` are step generators."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings, self.clock = settings, settings.clock
-        self._map: ClusterMap | None = None
-        self._links: dict[Address, Pipeline] = {}
-        self._opening: dict[Address, Pipeline] = {}
-        self._closed = False
-
-    def twin(self) -> Cluster:
-        """Return a cluster with the same settings and map, and connections of its own."""
-        made = Cluster(self.settings)
-        made._map = self._map
-        return made
-
-    @property
-    def map(self) -> ClusterMap:
-        """The newest map seen.
-
-        Raises:
-            ConnectionLost: not connected yet.
-        """
-        if self._map is None:
-            raise ConnectionLost(str(self.settings.target.seeds[0]), "not connected yet")
-        return self._map
-
-    def close(self) -> None:
-        """Close all connections, those being made too, for good."""
-        self._closed = True
-        for link in (*self._links.values(), *self._opening.values()):
-            link.close()
-        self._links.clear()
-
-    def deadline(self) -> float:
-        """When an operation that begins now must be over."""
-        return self.clock() + self.settings.timeout_seconds
-
-    def link(self, address: Address) -> Steps[Pipeline]:
-        """Return an open connection to a node, made now if there is none.
-
-        Raises:
-            LocalProtocolError: the client was closed.
-            TransportError, StatusError, RemoteProtocolError: as `Link.open`.
-        """
-        self._check_open()
-        deadline = self.clock() + self.settings.connect_timeout_seconds
-        while address in self._opening and self.clock() < deadline:  # another task is at it
-            yield Ready((), min(deadline, self.clock() + 0.01))
-        link = self._links.get(address)
-        if link is not None:
-            if link.is_open and not link.is_stale:
-                return link
-            link.close()
-        link = self._opening[address] = Pipeline(address, self.clock)
-        try:
-            yield from link.open(self.settings.login, self.settings.connect_timeout_seconds)
-            self._check_open()
-        except BaseException:
-            link.close()
-            raise
-        finally:
-            self._opening.pop(address, None)
-        self._links[address] = link
-        if link.greeting.config:
-            self.learn(link.greeting.config, address)
-        return link
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LocalProtocolError("this client was closed; connect again")
-
-    def learn(self, config: bytes, source: Address) -> None:
-        """Take a map over if it is newer than ours."""
-        told = ClusterMap.from_json(config, source)
-        if self._map is None or told.rev > self._map.rev:
-            self._map = told
-
-    def connect(self) -> Steps[None]:
-        """Reach one node and get to know the others.
-
-        Raises:
-            TransportError: no node of the connection string could be reached; the error is that of the last.
-            StatusError: a node refused us.
-        """
-        lost: TransportError | None = None
-        for seed in self.settings.target.seeds:
-            try:
-                link = yield from self.link(seed)
-                if self._map is None:
-                    self._map = ClusterMap.single(seed, (yield from self._count_vbuckets(link)))
-            except TransportError as error:
-                lost = error
-            else:
-                return
-        raise lost or OptionError("connection", "", "a list of nodes")
-
-    def _count_vbuckets(self, link: Pipeline) -> Steps[int]:
-        if self.settings.vbuckets is not None:
-            return self.settings.vbuckets
-        seqnos = yield from self.seqnos_of(link)
-        if not seqnos:
-            raise OptionError(
-                "vbuckets", None, f"known: {link.address} has neither a map nor an active vbucket; give it"
-            )
-        return 1 << max(seqnos).bit_length()  # numbers of vbuckets are powers of two (kv.md 1.4)
-
-    def refresh(self, without: Address | None = None) -> Steps[None]:
-        """Ask the nodes, but the one `without` which we are to do, for their map, until one answers.
-
-        Raises:
-            TransportError: none did.
-        """
-        lost: TransportError | None = None
-        for address in dict.fromkeys((*self.map.nodes, *self.settings.target.seeds)):
-            if address == without:
-                continue
-            try:
-                link = yield from self.link(address)
-                answer = yield from link.call(request(Opcode.GET_CLUSTER_CONFIG), self.deadline())
-            except TransportError as error:
-                lost = error
-                continue
-            if answer.status == Status.SUCCESS and answer.value:
-                self.learn(answer.value, address)
-            elif answer.status and answer.status not in _NO_MAP:
-                raise refused("fetch the cluster map", answer)
-            return
-        raise lost or ConnectionLost(str(self.settings.target.seeds[0]), "no node")
-
-    # ------------------------------------------------------------------ one request, routed and retried
+class Cluster(Nodes):
+    """Connections, the map, and requests; all methods with `yield` are step generators."""
 
     def call(self, vbucket: int, asked: Frame, what: str, *, reads: bool = False) -> Steps[Frame]:
         """Send a request to the node that owns its vbucket; returns the answer if it is a success.
@@ -196,15 +34,15 @@ class Cluster:
             StatusError: the server said no, or still says "not now" at the deadline.
             TransportError: no connection, or no answer in time.
         """
+        began, backoff = self.clock(), for_requests()
         deadline = self.deadline()
-        backoff = Backoff()
         while True:
             answer = yield from self._attempt(vbucket, asked, what, deadline, reads)
             if isinstance(answer, Frame):
                 return answer
             moment = self.clock() + backoff.next_seconds()
             if moment >= deadline:
-                raise answer  # the last reason, once there is no time left
+                raise tried(answer, backoff.failures, self.clock() - began)  # there is no time left
             yield Ready((), moment)
 
     def _attempt(
@@ -213,13 +51,14 @@ class Cluster:
         """Return the answer, or what is worth another attempt."""
         owner = self.map.owner(vbucket)
         if owner is None:
-            yield from self.refresh()
-            return NotMyVbucket(f"{what}: vbucket {vbucket} has no active node at present")
+            yield from self.look_around()
+            return self.ownerless(vbucket, what)
         try:
             link = yield from self.link(owner)
-        except TransportError as error:
-            with suppress(TransportError, StatusError):  # the others may know who has taken its place
-                yield from self.refresh(without=owner)
+        except (TransportError, StatusError) as error:
+            if isinstance(error, StatusError) and not error.retriable:
+                raise
+            yield from self.look_around(without=owner)  # the others may know who has taken its place
             return error
         try:
             answer = yield from link.call(asked, deadline)
@@ -229,44 +68,85 @@ class Cluster:
             return error
         if answer.status == Status.SUCCESS:
             return answer
-        refusal = refused(f"{what} (vbucket {vbucket})", answer)
-        if not refusal.retriable:
-            raise refusal
-        if answer.status == Status.NOT_MY_VBUCKET:
-            yield from self.relearn(answer.value, owner)
-        return refusal
+        if answer.status != Status.NOT_MY_VBUCKET:
+            refusal = refused(f"{what} (vbucket {vbucket})", answer)
+            if not refusal.retriable:
+                raise refusal
+            return refusal
+        yield from self.relearn(answer.value, owner)
+        return self.misplaced(vbucket, what, owner)
 
     def relearn(self, config: bytes, source: Address) -> Steps[None]:
-        """Take over the map that came with a NOT_MY_VBUCKET answer; without one, ask (kv.md: 07 carries the map)."""
-        before = self._map
+        """Take over the map that came with a NOT_MY_VBUCKET answer; if it is not newer, ask (kv.md: 07 carries it)."""
+        before = self.map
         if config.startswith(b"{"):
             self.learn(config, source)
-        if self._map is before:
-            yield from self.refresh()
+        if self.map is before:
+            yield from self.look_around()
+
+    def ownerless(self, vbucket: int, what: str) -> NotMyVbucket:
+        """The error for a vbucket that the map gives to nobody."""
+        return NotMyVbucket(f"{what}: vbucket {vbucket} has no active node in the cluster map {self.map.version}")
+
+    def misplaced(self, vbucket: int, what: str, address: Address) -> NotMyVbucket:
+        """The error for a vbucket that is not where the map says."""
+        return NotMyVbucket(f"{what}: vbucket {vbucket} is not active on {address}, though the cluster map was read")
 
     # ------------------------------------------------------------------ what a drain needs to know
 
-    def seqnos_of(self, link: Pipeline) -> Steps[dict[int, int]]:
-        """Return the high seqno of each active vbucket of a node."""
-        asked = request(Opcode.GET_ALL_VB_SEQNOS, extras=_ACTIVE)
-        answer = yield from link.call(asked, self.deadline())
-        if answer.status == Status.EINVAL:  # old servers take no state
-            answer = yield from link.call(request(Opcode.GET_ALL_VB_SEQNOS), self.deadline())
-        if answer.status:
-            raise refused(f"fetch the seqnos of {link.address}", answer)
-        if len(answer.value) % SEQNO_ENTRY_BYTES:
-            raise RemoteProtocolError(
-                f"seqnos of {link.address}: {len(answer.value)} bytes, no multiple of {SEQNO_ENTRY_BYTES}"
-            )
-        value = memoryview(answer.value)
-        entries = (value[at : at + SEQNO_ENTRY_BYTES] for at in range(0, len(value), SEQNO_ENTRY_BYTES))
-        return {int.from_bytes(entry[:2]): int.from_bytes(entry[2:]) for entry in entries}
+    def seqnos(
+        self, wanted: Collection[int] | None = None, patience_seconds: float | None = None
+    ) -> Steps[dict[int, int]]:
+        """Return the high seqno of every active vbucket of the bucket, each from the node that owns it.
 
-    def seqnos(self) -> Steps[dict[int, int]]:
-        """Return the high seqno of every active vbucket of the bucket, each from the node that owns it."""
+        A vbucket that is moving is active nowhere for a moment, or where the map does not say yet. It must not be
+        missing in the answer: who reads "up to now" would take its history for empty. So it is asked for again.
+
+        Args:
+            wanted: vbuckets that must be in the answer; None for those that the map gives to a node.
+            patience_seconds: for how long to ask; None for the time of one operation.
+
+        Raises:
+            NotMyVbucket: some were active nowhere.
+            TransportError, StatusError: an owner did not answer.
+        """
+        began, backoff = self.clock(), for_requests()
+        patience = self.settings.timeout_seconds if patience_seconds is None else patience_seconds
+        while True:
+            found, trouble = yield from self._seqnos_of_owners()
+            needed = wanted if wanted is not None else [vb for vb, owner in enumerate(self.map.owners) if owner >= 0]
+            missing = [vb for vb in needed if vb not in found]
+            if not missing:
+                return dict(sorted(found.items()))
+            moment = self.clock() + backoff.next_seconds()
+            if moment >= began + patience:
+                told = f"{len(missing)} of {len(needed)} vbuckets, the first is {missing[0]},"
+                lost = NotMyVbucket(f"{told} are active on no node that the cluster map {self.map.version} names")
+                raise tried(trouble or lost, backoff.failures, self.clock() - began)
+            yield Ready((), moment)
+            yield from self.look_around()
+
+    def _seqnos_of_owners(self) -> Steps[tuple[dict[int, int], TransportError | StatusError | None]]:
+        """Ask every node that owns a vbucket; what they do not say is left out."""
         found: dict[int, int] = {}
-        for address in self.map.nodes:
-            link = yield from self.link(address)
-            told = yield from self.seqnos_of(link)
-            found |= {vbucket: seqno for vbucket, seqno in told.items() if self.map.owner(vbucket) == address}
-        return dict(sorted(found.items()))
+        trouble: TransportError | StatusError | None = None
+        asked = self.map
+        for address in asked.owning:
+            try:
+                link = yield from self.link(address)
+                told = yield from self.seqnos_of(link)
+            except (TransportError, StatusError) as error:
+                if isinstance(error, StatusError) and not error.retriable:
+                    raise
+                trouble = error
+            else:
+                found |= {vb: seqno for vb, seqno in told.items() if asked.owner(vb) == address}
+        return found, trouble
+
+
+def tried(error: TransportError | StatusError, attempts: int, seconds: float) -> TransportError | StatusError:
+    """Return an error that also says how often and for how long it was tried."""
+    told = f"{attempts} attempts in {seconds:.1f} s"
+    if isinstance(error, StatusError):
+        return error_for(error.status, f"{error.context} ({told})")
+    return ConnectionLost(error.peer, f"{error.reason} ({told})") if isinstance(error, ConnectionLost) else error

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headwater.client.backoff import Backoff
-from headwater.client.cluster import Cluster
+from headwater.client.cluster import Cluster, tried
 from headwater.client.goals import Goal, Standing
+from headwater.client.mapwatch import REFRESH_SECONDS, watch
 from headwater.client.options import DrainOptions
 from headwater.client.routing import Address
 from headwater.client.worker import AGAIN, Task, Worker
 from headwater.errors import (
     HeadwaterError,
-    NotMyVbucket,
     PeerSilent,
     RemoteProtocolError,
     RollbackRequired,
@@ -87,12 +87,14 @@ class Drainer:
         self._last_error: HeadwaterError | None = None
         self._resting: dict[int, Position] = dict(start)
         self.standing = Standing(self._resting, [], {})
-        self._steward = Task(self._house())
+        self._steward, self._refreshed_at = Task(self._house()), float("-inf")
+        self._watch = Task(watch(cluster, options.map_poll_seconds, self._workers, self._lose))
 
     def close(self) -> None:
         """Close all connections, those of the cluster included; positions stay readable."""
         self._over = True
         self._steward.close()
+        self._watch.close()
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
@@ -154,15 +156,16 @@ class Drainer:
         that is why it returned.
         """
         busy, until = True, self.clock() + SPELL_SECONDS
+        yield from self._run_task(self._watch)
         while busy and self._failure is None and (not self.arena.rows or self.clock() < until):
-            busy = (yield from self._run_steward()) if self._homeless else False
+            busy = (yield from self._run_task(self._steward)) if self._homeless else False
             for address, worker in list(self._workers.items()):
                 busy |= yield from self._run(address, worker)
         return busy
 
-    def _run_steward(self) -> Steps[bool]:
+    def _run_task(self, task: Task) -> Steps[bool]:
         try:
-            return (yield from self._steward.step())
+            return (yield from task.step())
         except HeadwaterError as error:
             self._failure = error
             return False
@@ -197,7 +200,7 @@ class Drainer:
         return wait is not None and now >= self._waited_since + wait
 
     def _next_wait(self) -> Ready:
-        waits = [task.wait for task in (self._steward, *self._workers.values())]
+        waits = [task.wait for task in (self._steward, self._watch, *self._workers.values())]
         moments = [wait.deadline for wait in waits] + [lost.retry_at for lost in self._homeless.values()]
         if self.options.max_wait_seconds is not None:
             moments.append(self._waited_since + self.options.max_wait_seconds)
@@ -223,12 +226,16 @@ class Drainer:
         while True:
             now = self.clock()
             due = [vb for vb, lost in self._homeless.items() if lost.retry_at <= now]
-            if any(self._homeless[vb].stale_map for vb in due):
+            # Vbuckets fail one by one, a map tells of all of them: not every failure asks for a map of its own.
+            if any(self._homeless[vb].stale_map for vb in due) and now >= self._refreshed_at + REFRESH_SECONDS:
                 try:
                     yield from self.cluster.refresh()
-                except TransportError as error:
+                except (TransportError, StatusError) as error:
+                    if isinstance(error, StatusError) and not error.retriable:
+                        raise
                     self._displace(due, error, stale_map=True)
                     due = []
+                self._refreshed_at = self.clock()
             for vbucket in due:
                 self._assign(vbucket)
             yield AGAIN if due else Ready()
@@ -236,8 +243,7 @@ class Drainer:
     def _assign(self, vbucket: int) -> None:
         owner = self.cluster.map.owner(vbucket)
         if owner is None:
-            error = NotMyVbucket(f"vbucket {vbucket} has no active node at present")
-            self._displace([vbucket], error, stale_map=True)
+            self._displace([vbucket], self.cluster.ownerless(vbucket, "stream request"), stale_map=True)
             return
         del self._homeless[vbucket]
         if owner not in self._workers:
@@ -254,6 +260,8 @@ class Drainer:
             since, patience = self.goals[vbucket].trouble_since, self.options.patience_seconds
             if patience is not None and since is not None and now - since >= patience and self._failure is None:
                 self._failure = error or PeerSilent(f"vbucket {vbucket}", now - since)
+                if isinstance(error, TransportError | StatusError):
+                    self._failure = tried(error, self.goals[vbucket].backoff.failures, now - since)
 
     def _lose(self, address: Address, error: HeadwaterError) -> None:
         """A connection is gone: what it had not finished goes on elsewhere, or here again."""
@@ -300,8 +308,10 @@ class Drainer:
 
     def _ended(self, row: int, event: Ended, reason: int) -> None:
         """dcp.md 2.6: 0 done; 2 fetch the cluster map; 4, 5 retry with backoff; 6 re-request (expect a rollback);
-        7 nothing left; 8 give up. 1 is treated as 2 (UPR used 1 for it), an unknown number as well."""
-        if reason in FINAL:
+        7 nothing left; 8 give up. 1 is treated as 2 (UPR used 1 for it), an unknown number as well. A stream without an
+        end can't have reached it: then 0 is treated as 2, too."""
+        endless = self.goals[event.vbucket].end_seqno == ENDLESS
+        if reason in FINAL and not (reason == EndReason.OK and endless):
             self.goals[event.vbucket].done = True
             self._events.append((row, event))
         elif reason == EndReason.LOST_PRIVILEGES:

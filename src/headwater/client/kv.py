@@ -12,6 +12,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from headwater.client.cluster import Cluster
+from headwater.client.routing import Address
 from headwater.errors import OptionError, RemoteProtocolError
 from headwater.protocol.handshake import refused, request
 from headwater.transport.waiting import Steps
@@ -183,15 +184,29 @@ class Operations:
         """Return a group of statistics, of all nodes together; a later node's numbers replace an earlier one's."""
         found: dict[str, str] = {}
         for address in self.cluster.map.nodes:
-            link = yield from self.cluster.link(address)
-            asked = request(Opcode.STAT, group.encode())
-            frames = yield from link.call_until(asked, _ends_stats, self.cluster.deadline())
-            if frames[-1].status:
-                raise refused(f'stats "{group}" of {address}', frames[-1])
-            found |= {frame.key.decode(errors="replace"): frame.value.decode(errors="replace") for frame in frames[:-1]}
-            if len(found) > STATS_MAX:
-                raise RemoteProtocolError(f"STAT (opcode 0x10): more than {STATS_MAX} statistics")
+            found |= yield from self._stats_of(address, group)
         return found
+
+    def vbucket_stats(self, group: str) -> Steps[dict[int, dict[str, str]]]:
+        """Return a group of statistics that has lines "vb_N:name", by vbucket, each from the node that owns it."""
+        found: dict[int, dict[str, str]] = {}
+        asked = self.cluster.map
+        for address in asked.owning:
+            for line, told in (yield from self._stats_of(address, group)).items():
+                vbucket, _, name = line.removeprefix("vb_").partition(":")
+                if vbucket.isdecimal() and asked.owner(int(vbucket)) == address:
+                    found.setdefault(int(vbucket), {})[name] = told
+        return found
+
+    def _stats_of(self, address: Address, group: str) -> Steps[dict[str, str]]:
+        link = yield from self.cluster.link(address)
+        asked = request(Opcode.STAT, group.encode())
+        frames = yield from link.call_until(asked, _ends_stats, self.cluster.deadline())
+        if frames[-1].status:
+            raise refused(f'stats "{group}" of {address}', frames[-1])
+        if len(frames) > STATS_MAX:
+            raise RemoteProtocolError(f"STAT (opcode 0x10): more than {STATS_MAX} statistics")
+        return {frame.key.decode(errors="replace"): frame.value.decode(errors="replace") for frame in frames[:-1]}
 
     def failover_log(self, vbucket: int) -> Steps[list[tuple[int, int]]]:
         """Return the failover log of a vbucket, newest history first, as (vb uuid, seqno)."""

@@ -38,6 +38,8 @@ class DrainOptions:
             a drain with an end may stand still; None for ever.
         max_wait_seconds: hand out an empty batch when nothing came for so long; None never does.
         answer_seconds: how long a node may take to answer a stream request.
+        map_poll_seconds: how often one of several nodes is asked whether the cluster map has changed; None never asks,
+            then only what ends a stream or a connection leads to a new map.
         markers: report snapshot markers as events.
 
     Raises:
@@ -53,6 +55,7 @@ class DrainOptions:
     patience_seconds: float | None = 60.0
     max_wait_seconds: float | None = None
     answer_seconds: float = 30.0
+    map_poll_seconds: float | None = 5.0
     markers: bool = False
 
     def __post_init__(self) -> None:
@@ -61,7 +64,7 @@ class DrainOptions:
         _bounded("window_bytes", self.window_bytes, 0, WINDOW_BYTES_MAX)
         _bounded("noop_interval_seconds", self.noop_interval_seconds, *NOOP_SECONDS)
         _bounded("batch_bytes", self.batch_bytes, 1, BATCH_BYTES_MAX)
-        for name in ("patience_seconds", "max_wait_seconds", "answer_seconds"):
+        for name in ("patience_seconds", "max_wait_seconds", "answer_seconds", "map_poll_seconds"):
             if (seconds := getattr(self, name)) is not None:
                 _bounded(name, seconds, 0, float("inf"))
 

@@ -6,6 +6,7 @@ at "now" also takes the failover logs: a position needs the history that its seq
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -32,15 +33,14 @@ def plan(
     chosen = _chosen(cluster, start, vbuckets)
     seqnos: Mapping[int, int] = {}
     if "now" in (start, until):
-        seqnos = yield from cluster.seqnos()
+        patience = math.inf if options.patience_seconds is None else options.patience_seconds
+        seqnos = yield from cluster.seqnos(chosen, patience)
     begin = yield from _begin(cluster, start, chosen, seqnos)
     ends = seqnos if until == "now" else until if isinstance(until, Mapping) else {}
     if until is not None and not isinstance(until, Mapping) and until != "now":
         raise OptionError("until", until, '"now", a mapping of vbucket to seqno, or None for a drain without end')
-    # A vbucket that has no active copy at the moment has no "now"; it ends where it begins, once it can be asked.
-    missing = 0 if until == "now" else ENDLESS
     name = options.name or f"headwater-{secrets.token_hex(6)}"
-    return Drainer(cluster.twin(), begin, {vb: ends.get(vb, missing) for vb in chosen}, replace(options, name=name))
+    return Drainer(cluster.twin(), begin, {vb: ends.get(vb, ENDLESS) for vb in chosen}, replace(options, name=name))
 
 
 def _chosen(cluster: Cluster, start: Start, vbuckets: Iterable[int] | None) -> list[int]:

@@ -92,6 +92,16 @@ class ClusterMap:
             return None
         return self.nodes[self.owners[vbucket]]
 
+    @property
+    def version(self) -> str:
+        """The revision for messages: "epoch.revision"."""
+        return f"{self.rev[0]}.{self.rev[1]}"
+
+    @property
+    def owning(self) -> tuple[Address, ...]:
+        """The nodes that own a vbucket, in the order of `nodes`."""
+        return tuple(self.nodes[index] for index in sorted(set(self.owners)) if index >= 0)
+
     def vbucket_of(self, key: bytes) -> int:
         """The vbucket a key belongs to."""
         return vbucket_of(key, len(self.owners))
@@ -136,9 +146,7 @@ def _nodes(told: Mapping[str, Any], servers: Mapping[str, Any], source: Address)
     count = len(listed) or len(names) or len(extended)
     if count > NODES_MAX:
         raise ValueError(f"{count} nodes")
-    # One node is the node that we are talking to: the address that worked is better than the one it believes to have
-    # (behind a proxy, or a container's port mapping, that one leads nowhere).
-    if count == 1:
+    if count == 1 and _is_source(extended):
         return (source,)
     found = []
     for index in range(count):
@@ -149,6 +157,15 @@ def _nodes(told: Mapping[str, Any], servers: Mapping[str, Any], source: Address)
             port = int(services.get("kv", port))
         found.append(Address(source.host if host == "$HOST" else host, port))
     return tuple(found)
+
+
+def _is_source(extended: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the only node of a map is the one that we are talking to.
+
+    Then the address that worked is better than the one it believes to have (behind a proxy, or a container's port
+    mapping, that one leads nowhere). But a node that has left the cluster may name the one that is left.
+    """
+    return not extended or "hostname" not in extended[0] or bool(extended[0].get("thisNode"))
 
 
 def _listed(name: str, source: Address) -> tuple[str, int]:

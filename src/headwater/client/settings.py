@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headwater.client.cluster import Settings
+from headwater.client.nodes import Settings
 from headwater.client.routing import VBUCKETS_MAX, parse
 from headwater.errors import OptionError
 from headwater.protocol.handshake import MECHANISMS, Login

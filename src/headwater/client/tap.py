@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from headwater.client.backoff import Backoff
-from headwater.client.cluster import Settings
 from headwater.client.link import Link
+from headwater.client.nodes import Settings
 from headwater.client.settings import settings_for
 from headwater.errors import BadMessage, ConnectionLost, TransportError, error_for
 from headwater.protocol.tap_consumer import MESSAGES, SILENCE_SECONDS_MAX, TapConsumer, TapMessage

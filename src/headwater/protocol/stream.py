@@ -53,7 +53,9 @@ def stream_request(stream: Stream, vb_uuid: int) -> bytes:
     """The request for what comes after the position asked from, up to the end wanted."""
     # A start beyond the end is ERANGE before histories are compared (dcp.md 2.4, step 7).
     end = max(stream.end_seqno, stream.asked.seqno)
-    return request_after(stream.asked, end, vb_uuid, stream.opaque, stream.dialect)
+    # A replica may lag, or be left behind for good; what it calls a rollback is none (dcp.md 2.4, flag 0x10).
+    flags = 0 if stream.dialect is Dialect.UPR else dcp.StreamFlag.ACTIVE_VB_ONLY
+    return request_after(stream.asked, end, vb_uuid, stream.opaque, stream.dialect, flags)
 
 
 def read_failover_log(frame: Frame) -> FailoverLog:
