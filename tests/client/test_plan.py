@@ -6,7 +6,7 @@ from headwater.client.cluster import Cluster
 from headwater.client.options import DrainOptions
 from headwater.client.plan import plan
 from headwater.client.settings import settings_for
-from headwater.errors import OptionError
+from headwater.errors import NotMyVbucket, OptionError
 from headwater.protocol.position import ENDLESS, Position
 from headwater.testing.peers import UUID, History, Peer, cluster_map, history, serve
 from headwater.transport.blocking import run
@@ -67,13 +67,17 @@ def test_an_end_that_was_not_given_is_never(planned):
     assert planned(until={1: 3}, vbuckets=[0, 1])[1] == {0: ENDLESS, 1: 3}
 
 
-def test_a_vbucket_without_a_node_has_no_now_and_ends_at_once(planned, peer):
-    peer.config = lambda own: cluster_map([own], [0, -1, 0, 0], rev=2)
+def test_a_vbucket_without_a_node_is_waited_for_and_not_taken_for_an_empty_one(planned, peer):
+    owners = [0, -1, 0, 0]
+    peer.config = lambda own: cluster_map([own], owners, rev=2 + sum(owners))
     with serve(peer) as address:
         cluster = Cluster(settings_for(address))
         run(cluster.connect())
+        with pytest.raises(NotMyVbucket, match=r"1 of 4 vbuckets, the first is 1, are active on no node .*attempts in"):
+            run(plan(cluster, None, None, "now", DrainOptions(patience_seconds=0.1)))
+        owners[1] = 0
         drainer = run(plan(cluster, None, None, "now", DrainOptions()))
-        assert drainer.goals[1].end_seqno == 0
+        assert drainer.goals[1].end_seqno == peer.history(1).high_seqno > 0
         drainer.close()
         cluster.close()
 

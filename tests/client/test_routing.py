@@ -59,8 +59,15 @@ def test_old_maps_list_their_servers():
 
 
 def test_a_map_of_one_node_means_the_node_we_are_talking_to():
-    told = {"nodes": [{}], "nodesExt": [{"services": {"kv": 1}, "hostname": "unreachable"}]}
-    assert read(told | {"vBucketServerMap": {"vBucketMap": [[0]]}}).nodes == (SOURCE,)
+    for told in ({"hostname": "unreachable", "thisNode": True}, {}):
+        node = {"nodes": [{}], "nodesExt": [{"services": {"kv": 1}, **told}]}
+        assert read(node | {"vBucketServerMap": {"vBucketMap": [[0]]}}).nodes == (SOURCE,)
+    assert read({"vBucketServerMap": {"serverList": ["unreachable:1"], "vBucketMap": [[0]]}}).nodes == (SOURCE,)
+
+
+def test_a_node_that_left_the_cluster_names_the_only_one_that_is_left():
+    told = {"nodes": [{}], "nodesExt": [{"services": {"kv": 1}, "hostname": "left"}]}
+    assert read(told | {"vBucketServerMap": {"vBucketMap": [[0]]}}).nodes == (("left", 1),)
 
 
 def test_keys_are_spread_by_the_hash_of_the_specification():

@@ -90,7 +90,8 @@ class Cluster(Nodes):
 
     def misplaced(self, vbucket: int, what: str, address: Address) -> NotMyVbucket:
         """The error for a vbucket that is not where the map says."""
-        return NotMyVbucket(f"{what}: vbucket {vbucket} is not active on {address}, though the cluster map was read")
+        told = f"vbucket {vbucket} is not active on {address}; the newest map is {self.map.version}"
+        return NotMyVbucket(f"{what}: {told}")
 
     # ------------------------------------------------------------------ what a drain needs to know
 

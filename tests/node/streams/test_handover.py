@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headwater.wire import dcp
+from headwater.wire.dcp import EndReason
 from headwater.wire.header import Frame, Magic
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -118,6 +119,30 @@ def test_other_streams_of_the_vbucket_drain_while_it_is_handed_over(desk: Stream
     answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
     desk.commit()
     assert told(other.read()) == [("marker", 0, 1, 0x05), ("mutation", 1, "late")]
+
+
+def test_other_streams_end_once_the_vbucket_is_handed_over(desk: StreamDesk) -> None:
+    other, reader = Producer(desk, "other"), begin(desk)
+    other.stream()
+    other.read()
+    reader.read()
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    desk.commit()
+    assert other.read() == []  # "outbound streams are not ended": they drain
+    assert states(reader.read()) == [State.ACTIVE]
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    assert told(reader.read()) == [("end", 0)]
+    assert told(other.read()) == [("end", EndReason.STATE_CHANGED)]
+
+
+def test_other_streams_end_when_the_hand_over_breaks_off_with_nobody_active(desk: StreamDesk) -> None:
+    other, reader = Producer(desk, "other"), begin(desk)
+    other.stream()
+    other.read()
+    reader.read()
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    reader.session.closed()
+    assert told(other.read()) == [("end", EndReason.STATE_CHANGED)]
 
 
 def test_an_answer_nobody_waits_for_is_ignored(desk: StreamDesk) -> None:

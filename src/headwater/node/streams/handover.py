@@ -132,3 +132,5 @@ class Handover:
         if self._vbucket.handover is self:
             self._vbucket.handover = None
             self._vbucket.back_up(False)
+            if self._vbucket.state is State.DEAD:
+                self._vbucket.handed_over()

@@ -231,6 +231,11 @@ class VBucket:
         self.state = State.DEAD
         self._stage()
 
+    def handed_over(self) -> None:
+        """The hand-over is finished, or broke off with nobody active here. Streams were left open to drain; now they
+        would be silent for ever, and hold up readers who find at the new owner what they lack, in the same history."""
+        self._tell(lambda reader: reader.state_changed())
+
     def take_back(self) -> None:
         """The node that was to take over refused to: serve again. Nothing was written elsewhere, so no new branch."""
         self.state = State.ACTIVE

@@ -1,0 +1,65 @@
+"""A drain's eye on the cluster map, for a node that does not know that it lost its vbuckets.
+
+A node that gives a vbucket away ends its streams, and the drain looks for the new owner. But a node that was failed
+over because nobody reached it (nobody but us) goes on streaming, and says nothing new for ever. So every few seconds
+one of the nodes, each in its turn, is asked for its map. Where that gives a vbucket to another node than the one that
+streams it, the old one gets some time to end the stream by itself; then its connection is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from headwater.client.cluster import Cluster
+from headwater.client.routing import Address
+from headwater.client.worker import Worker
+from headwater.errors import HeadwaterError, StatusError, TransportError
+from headwater.transport.waiting import Ready, Steps
+
+REFRESH_SECONDS = 0.1
+"""A map is not fetched more often, however many vbuckets are looking for a node."""
+
+
+def watch(
+    cluster: Cluster,
+    poll_seconds: float | None,
+    workers: Mapping[Address, Worker],
+    drop: Callable[[Address, HeadwaterError], None],
+) -> Steps[None]:
+    """Watch for ever; `drop` is called with a node that streams what is no longer its own, and with the reason.
+
+    A cluster of one is left alone: whatever becomes of its vbuckets, it is the one to know.
+    """
+    turn = 0
+    suspects: set[tuple[Address, int]] = set()
+    while True:
+        yield from _rest(cluster, poll_seconds)
+        if len(cluster.map.nodes) < 2:
+            continue
+        turn += 1
+        with suppress(TransportError, StatusError):
+            yield from cluster.ask_map_of(cluster.map.nodes[turn % len(cluster.map.nodes)])
+        found = set(_misplaced(cluster, workers))
+        for address, vbucket in sorted(found & suspects):
+            if address in workers:
+                drop(address, cluster.misplaced(vbucket, "stream", address))
+        suspects = found - suspects
+
+
+def _rest(cluster: Cluster, seconds: float | None) -> Steps[None]:
+    until = None if seconds is None else cluster.clock() + seconds
+    yield Ready((), until)
+    while until is None or cluster.clock() < until:
+        yield Ready((), until)
+
+
+def _misplaced(cluster: Cluster, workers: Mapping[Address, Worker]) -> list[tuple[Address, int]]:
+    """The vbuckets that have a stream from another node than the map says."""
+    known = cluster.map
+    return [
+        (address, vbucket)
+        for address, worker in workers.items()
+        for vbucket in worker.vbuckets
+        if known.owner(vbucket) not in (None, address)
+    ]

@@ -1,0 +1,240 @@
+"""The nodes of one bucket: the map, and a key-value connection to each node that is needed.
+
+The first node of the connection string that answers gives the map. After that a map comes from whoever is asked, or
+with a NOT_MY_VBUCKET answer, and replaces the one we have if it is newer. A server without maps is a cluster of one.
+
+A node's word about the map is not the last one: the node may be the very one that does not know yet that it lost a
+vbucket. So whoever looks for a newer map asks until one node has it, and all nodes if none has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+from headwater.client.pipeline import Pipeline
+from headwater.client.routing import Address, ClusterMap, Target
+from headwater.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    OptionError,
+    RemoteProtocolError,
+    StatusError,
+    TransportError,
+)
+from headwater.protocol.handshake import Login, refused, request
+from headwater.transport.waiting import Ready, Steps
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+
+SEQNO_ENTRY_BYTES = 10
+AGAIN_SECONDS = 0.01
+_ACTIVE = (1).to_bytes(4)
+_NO_MAP = frozenset({Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.KEY_ENOENT})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `connect` was told.
+
+    Args:
+        vbuckets: how many the bucket has, for servers without maps; None asks the server.
+        connect_timeout_seconds: for a connection and its handshake.
+        timeout_seconds: for one operation, retries included.
+        clock: seconds, monotonic.
+    """
+
+    target: Target
+    login: Login
+    vbuckets: int | None = None
+    connect_timeout_seconds: float = 5.0
+    timeout_seconds: float = 10.0
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+
+
+class Nodes:
+    """Connections and the map; all methods with `yield` are step generators."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.clock = settings, settings.clock
+        self._map: ClusterMap | None = None
+        self._links: dict[Address, Pipeline] = {}
+        self._opening: dict[Address, Pipeline] = {}
+        self._closed = False
+        self._refreshing, self._refreshed_at = False, float("-inf")
+
+    def twin(self) -> Self:
+        """Return a cluster with the same settings and map, and connections of its own."""
+        made = type(self)(self.settings)
+        made._map = self._map
+        return made
+
+    @property
+    def map(self) -> ClusterMap:
+        """The newest map seen.
+
+        Raises:
+            ConnectionLost: not connected yet.
+        """
+        if self._map is None:
+            raise ConnectionLost(str(self.settings.target.seeds[0]), "not connected yet")
+        return self._map
+
+    def close(self) -> None:
+        """Close all connections, those being made too, for good."""
+        self._closed = True
+        for link in (*self._links.values(), *self._opening.values()):
+            link.close()
+        self._links.clear()
+
+    def deadline(self) -> float:
+        """When an operation that begins now must be over."""
+        return self.clock() + self.settings.timeout_seconds
+
+    def link(self, address: Address) -> Steps[Pipeline]:
+        """Return an open connection to a node, made now if there is none.
+
+        Raises:
+            LocalProtocolError: the client was closed.
+            TransportError, StatusError, RemoteProtocolError: as `Link.open`.
+        """
+        self._check_open()
+        deadline = self.clock() + self.settings.connect_timeout_seconds
+        while address in self._opening and self.clock() < deadline:  # another task is at it
+            yield Ready((), min(deadline, self.clock() + AGAIN_SECONDS))
+        link = self._links.get(address)
+        if link is not None:
+            if link.is_open and not link.is_stale:
+                return link
+            link.close()
+        link = self._opening[address] = Pipeline(address, self.clock)
+        try:
+            yield from link.open(self.settings.login, self.settings.connect_timeout_seconds)
+            self._check_open()
+        except BaseException:
+            link.close()
+            raise
+        finally:
+            self._opening.pop(address, None)
+        self._links[address] = link
+        if link.greeting.config:
+            self.learn(link.greeting.config, address)
+        return link
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LocalProtocolError("this client was closed; connect again")
+
+    def learn(self, config: bytes, source: Address) -> None:
+        """Take a map over if it is newer than ours."""
+        told = ClusterMap.from_json(config, source)
+        if self._map is None or told.rev > self._map.rev:
+            self._map = told
+
+    def connect(self) -> Steps[None]:
+        """Reach one node and get to know the others.
+
+        Raises:
+            TransportError: no node of the connection string could be reached; the error is that of the last.
+            StatusError: a node refused us.
+        """
+        lost: TransportError | None = None
+        for seed in self.settings.target.seeds:
+            try:
+                link = yield from self.link(seed)
+                if self._map is None:
+                    self._map = ClusterMap.single(seed, (yield from self._count_vbuckets(link)))
+            except TransportError as error:
+                lost = error
+            else:
+                return
+        raise lost or OptionError("connection", "", "a list of nodes")
+
+    def _count_vbuckets(self, link: Pipeline) -> Steps[int]:
+        if self.settings.vbuckets is not None:
+            return self.settings.vbuckets
+        seqnos = yield from self.seqnos_of(link)
+        if not seqnos:
+            raise OptionError(
+                "vbuckets", None, f"known: {link.address} has neither a map nor an active vbucket; give it"
+            )
+        return 1 << max(seqnos).bit_length()  # numbers of vbuckets are powers of two (kv.md 1.4)
+
+    def refresh(self, without: Address | None = None) -> Steps[None]:
+        """Ask the nodes, but the one `without` which we are to do, until one has a newer map than ours.
+
+        Many tasks that find the map wrong at the same time ask once.
+
+        Raises:
+            TransportError, StatusError: no node answered; the error is that of the last.
+        """
+        asked_at = self.clock()
+        while self._refreshing:
+            yield Ready((), self.clock() + AGAIN_SECONDS)
+        if self._refreshed_at > asked_at:
+            return
+        self._refreshing = True
+        try:
+            yield from self._ask_for_map(without)
+        finally:
+            self._refreshing, self._refreshed_at = False, self.clock()
+
+    def look_around(self, without: Address | None = None) -> Steps[None]:
+        """As `refresh`; but if nobody answers, the map stays what it is."""
+        with suppress(TransportError, StatusError):
+            yield from self.refresh(without)
+
+    def _ask_for_map(self, without: Address | None) -> Steps[None]:
+        before, answered = self._map, False
+        lost: TransportError | StatusError | None = None
+        for address in self.known_nodes:
+            if address == without:
+                continue
+            try:
+                yield from self.ask_map_of(address)
+                answered = True
+            except (TransportError, StatusError) as error:
+                lost = error
+            if self._map is not before:
+                return
+        if not answered:
+            raise lost or ConnectionLost(str(self.settings.target.seeds[0]), "no other node is known")
+
+    @property
+    def known_nodes(self) -> list[Address]:
+        """The nodes of the map and the seeds; those that we are connected to come first."""
+        found = dict.fromkeys((*self.map.nodes, *self.settings.target.seeds))
+        return sorted(found, key=lambda address: address not in self._links)
+
+    def ask_map_of(self, address: Address) -> Steps[None]:
+        """Ask one node for its map.
+
+        Raises:
+            TransportError, StatusError: it did not answer, or with a refusal; a node without maps is none.
+        """
+        link = yield from self.link(address)
+        until = self.clock() + self.settings.connect_timeout_seconds
+        answer = yield from link.call(request(Opcode.GET_CLUSTER_CONFIG), until)
+        if answer.status == Status.SUCCESS and answer.value:
+            self.learn(answer.value, address)
+        elif answer.status and answer.status not in _NO_MAP:
+            raise refused(f"fetch the cluster map of {address}", answer)
+
+    def seqnos_of(self, link: Pipeline) -> Steps[dict[int, int]]:
+        """Return the high seqno of each active vbucket of a node."""
+        asked = request(Opcode.GET_ALL_VB_SEQNOS, extras=_ACTIVE)
+        answer = yield from link.call(asked, self.deadline())
+        if answer.status == Status.EINVAL:  # old servers take no state
+            answer = yield from link.call(request(Opcode.GET_ALL_VB_SEQNOS), self.deadline())
+        if answer.status:
+            raise refused(f"fetch the seqnos of {link.address}", answer)
+        if len(answer.value) % SEQNO_ENTRY_BYTES:
+            raise RemoteProtocolError(
+                f"seqnos of {link.address}: {len(answer.value)} bytes, no multiple of {SEQNO_ENTRY_BYTES}"
+            )
+        value = memoryview(answer.value)
+        entries = (value[at : at + SEQNO_ENTRY_BYTES] for at in range(0, len(value), SEQNO_ENTRY_BYTES))
+        return {int.from_bytes(entry[:2]): int.from_bytes(entry[2:]) for entry in entries}
