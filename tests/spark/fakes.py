@@ -29,7 +29,8 @@ class FakeClient:
 
     def __init__(self, vbuckets: Mapping[int, FakeVbucket], nodes: int = 1) -> None:
         self.vbuckets, self.asked, self.closed = dict(vbuckets), [], 0
-        self.map = SimpleNamespace(nodes=("node",) * nodes)
+        names = tuple(f"n{number}:11210" for number in range(nodes))
+        self.map = SimpleNamespace(nodes=names, owners=[0] * (1 + max(vbuckets, default=0)), version="1.7")
         self.before: Callable[[str], None] = lambda question: None
         self.asked: list[str] = []
 
@@ -50,10 +51,12 @@ class FakeClient:
         self._ask("seqnos")
         return {vb: vbucket.high for vb, vbucket in self.vbuckets.items()}
 
-    def stats(self, group: str) -> dict[str, str]:
+    def vbucket_stats(self, group: str) -> dict[int, dict[str, str]]:
         self._ask("stats")
-        told = {f"vb_{vb}:uuid": str(vbucket.log[0][0]) for vb, vbucket in self.vbuckets.items()}
-        return told | {f"vb_{vb}:purge_seqno": str(vbucket.purge) for vb, vbucket in self.vbuckets.items()}
+        return {
+            vb: {"uuid": str(vbucket.log[0][0]), "purge_seqno": str(vbucket.purge)}
+            for vb, vbucket in self.vbuckets.items()
+        }
 
     def failover_log(self, vb: int) -> list[tuple[int, int]]:
         self._ask(f"log {vb}")

@@ -1,6 +1,6 @@
 import pytest
 
-from headwater.errors import ConnectionLost, KeyNotFound, TemporaryFailure
+from headwater.errors import ConnectionLost, KeyNotFound, NotMyVbucket, TemporaryFailure
 from headwater.spark.history import History
 from headwater.spark.nodes import Nodes, patiently
 from headwater.spark.settings import Settings, parse
@@ -33,15 +33,6 @@ def test_logs_that_are_known_are_not_asked_for_again() -> None:
     assert client.asked == ["seqnos", "stats"]
 
 
-def test_of_several_nodes_every_log_is_asked_for_as_statistics_tell_of_replicas_too() -> None:
-    client = FakeClient({0: FakeVbucket(OLD, range(1, 10))}, nodes=2)
-    nodes = Nodes(settings(), lambda _: client)
-    nodes.observe()
-    client.asked.clear()
-    nodes.observe()
-    assert client.asked == ["seqnos", "stats", "log 0"]
-
-
 def test_a_failover_between_the_questions_is_noticed() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 10))})
     nodes = Nodes(settings(), lambda _: client)
@@ -55,13 +46,27 @@ def test_a_failover_between_the_questions_is_noticed() -> None:
     assert nodes.observe() == {0: History(NEW, 7)}
 
 
-def test_a_vbucket_that_moved_away_asks_for_a_fresh_map() -> None:
-    client = FakeClient({0: FakeVbucket(OLD, range(1, 3)), 1: FakeVbucket(OLD, range(1, 3))})
-    nodes = Nodes(settings(), lambda _: client)
-    nodes.observe()
+def test_a_vbucket_of_a_cluster_that_nobody_owns_is_missed_by_who_wants_the_whole() -> None:
+    client = FakeClient({vb: FakeVbucket(OLD, range(1, 3)) for vb in range(4)}, nodes=2)
     del client.vbuckets[1]
-    assert list(nodes.observe()) == [0]
-    assert client.closed == 1
+    assert list(Nodes(settings(), lambda _: client).observe()) == [0, 2, 3]
+    with pytest.raises(NotMyVbucket, match=r"1 of 4 vbuckets, the first is 1, have no active node in the cluster map"):
+        Nodes(settings(), lambda _: client).observe(whole=True)
+    assert list(Nodes(settings(vbuckets="2,3"), lambda _: client).observe(whole=True)) == [2, 3]
+
+
+def test_a_node_of_its_own_may_have_some_vbuckets_only() -> None:
+    client = FakeClient({vb: FakeVbucket(OLD, range(1, 3)) for vb in range(4)})
+    del client.vbuckets[1]
+    assert list(Nodes(settings(), lambda _: client).observe(whole=True)) == [0, 2, 3]
+
+
+def test_the_nodes_that_are_known_are_handed_on_to_the_tasks() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 3))}, nodes=2)
+    nodes = Nodes(settings(), lambda _: client)
+    assert nodes.known_url() == URL
+    nodes.observe()
+    assert nodes.known_url() == "couchbase://n0:11210,n1:11210,h:11210/b"
 
 
 class Clock:

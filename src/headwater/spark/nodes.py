@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from headwater.errors import StatusError, TransportError
+from headwater.errors import NotMyVbucket, StatusError, TransportError
 from headwater.spark.history import History
 from headwater.spark.settings import Settings
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 2.0
 STATS = "vbucket-seqno"
+Stats: TypeAlias = Mapping[int, Mapping[str, str]]
+"""What the owners tell, by vbucket and name."""
 
 
 def patiently(
@@ -55,7 +57,7 @@ def connect(settings: Settings) -> Client:
 
 
 class Nodes:
-    """The planner's connection; made when first needed, made anew when it broke.
+    """The planner's client; made when first needed. It follows the map by itself, and makes lost connections anew.
 
     Args:
         settings: whom to ask, for which vbuckets, and for how long to go on asking.
@@ -73,55 +75,63 @@ class Nodes:
         if client is not None:
             client.close()
 
-    def observe(self) -> dict[int, History]:
+    def observe(self, *, whole: bool = False) -> dict[int, History]:
         """Return what the nodes hold now, by vbucket: all active ones among those that are wanted.
 
         A failover log and a high seqno come by two questions. Seqnos are asked first; if the log that is read
         afterwards is the one known before, no failover lay between, and the two belong together. Otherwise once more.
 
+        Args:
+            whole: a vbucket that no node of a cluster owns at present is waited for, as one that moves always is.
+
         Raises:
             TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
         """
-        return patiently(self._attempt, self._settings.retry_seconds)
+        return patiently(lambda: self._observe(whole), self._settings.retry_seconds)
 
-    def _attempt(self) -> dict[int, History]:
-        try:
-            return self._observe()
-        except (TransportError, StatusError):
-            self.close()  # the map may be out of date as well
-            raise
+    def known_url(self) -> str:
+        """Return the url with all nodes that are known: a task may start when the first of them is gone."""
+        if self._client is None or len(self._client.map.nodes) < 2:
+            return self._settings.url
+        from headwater.client.routing import parse  # noqa: PLC0415
 
-    def _observe(self) -> dict[int, History]:
+        target = parse(self._settings.url)
+        nodes = dict.fromkeys((*self._client.map.nodes, *target.seeds))
+        return f"couchbase://{','.join(str(node) for node in nodes)}/{target.bucket}"
+
+    def _observe(self, whole: bool) -> dict[int, History]:
+        client = self._client = self._client or self._connect(self._settings)
         while True:
-            client = self._client = self._client or self._connect(self._settings)
             highs = self._wanted(client.seqnos())
-            stats = client.stats(STATS)
+            if whole:
+                self._check_whole(client, highs)
+            stats = client.vbucket_stats(STATS)
             known, self._logs = self._logs, self._logs_of(client, highs, stats)
-            if known.keys() - highs.keys():
-                self.close()  # a vbucket moved away: next time with a fresh map
             if all(known.get(vb) == log for vb, log in self._logs.items()):
-                purged = purge_seqnos(stats)
-                return {vb: History(log, highs[vb], purged.get(vb, 0)) for vb, log in self._logs.items()}
+                return {vb: History(log, highs[vb], purge_seqno(stats, vb)) for vb, log in self._logs.items()}
 
     def _wanted(self, highs: Mapping[int, int]) -> dict[int, int]:
         wanted = self._settings.vbuckets
         return {vb: high for vb, high in highs.items() if wanted is None or vb in wanted}
 
-    def _logs_of(self, client: Client, highs: Mapping[int, int], stats: Mapping[str, str]) -> dict[int, FailoverLog]:
-        """Ask for the logs, one request a vbucket; but not for those whose newest uuid the statistics tell is known.
+    def _check_whole(self, client: Client, highs: Mapping[int, int]) -> None:
+        """A lone node may well have some vbuckets only; in a cluster, what nobody owns is missing."""
+        wanted = self._settings.vbuckets or range(len(client.map.owners))
+        lost = [vb for vb in wanted if vb not in highs]
+        if lost and len(client.map.nodes) > 1:
+            told = f"{len(lost)} of {len(wanted)} vbuckets, the first is {lost[0]},"
+            raise NotMyVbucket(f"{told} have no active node in the cluster map {client.map.version}")
 
-        Statistics tell of replicas too, so with several nodes they say nothing sure about the active one.
-        """
-        alone = len(client.map.nodes) == 1
+    def _logs_of(self, client: Client, highs: Mapping[int, int], stats: Stats) -> dict[int, FailoverLog]:
+        """Ask for the logs, one request a vbucket; but not for those whose newest uuid the statistics tell is known."""
         return {
             vb: self._logs[vb]
-            if alone and vb in self._logs and stats.get(f"vb_{vb}:uuid") == str(self._logs[vb][0][0])
+            if vb in self._logs and stats.get(vb, {}).get("uuid") == str(self._logs[vb][0][0])
             else tuple((uuid, seqno) for uuid, seqno in client.failover_log(vb))
             for vb in highs
         }
 
 
-def purge_seqnos(stats: Mapping[str, str]) -> dict[int, int]:
-    """Return the purge seqno of each vbucket that the statistics `vbucket-seqno` tell of."""
-    named = ((name.partition(":"), text) for name, text in stats.items() if name.startswith("vb_"))
-    return {int(parts[0][3:]): int(text) for parts, text in named if parts[2] == "purge_seqno"}
+def purge_seqno(stats: Stats, vbucket: int) -> int:
+    """Return the purge seqno of a vbucket, as its owner's statistics `vbucket-seqno` tell it."""
+    return int(stats.get(vbucket, {}).get("purge_seqno", 0))

@@ -14,7 +14,7 @@ from headwater.errors import RollbackRequired
 from headwater.protocol.position import Position
 from headwater.spark.columns import RowMaker
 from headwater.spark.history import History
-from headwater.spark.nodes import STATS, connect, patiently, purge_seqnos
+from headwater.spark.nodes import STATS, connect, patiently, purge_seqno
 from headwater.spark.offsets import U64_MAX
 from headwater.spark.planner import Range
 from headwater.spark.settings import Settings
@@ -120,7 +120,7 @@ class _Task:
         part = self.pending.pop(refused.vbucket)
         log = tuple(client.failover_log(part.vbucket))
         parted = _shared(part, log) < max(part.snapshot_end, part.end_seqno)
-        if not parted and purge_seqnos(client.stats(STATS)).get(part.vbucket, 0) <= part.start_seqno:
+        if not parted and purge_seqno(client.vbucket_stats(STATS), part.vbucket) <= part.start_seqno:
             raise refused
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -57,8 +58,8 @@ class DcpDataSource(DataSource):
 class DcpPartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, parts: Sequence[Range]) -> None:
-        self.parts = tuple(parts)
+    def __init__(self, parts: Sequence[Range], url: str) -> None:
+        self.parts, self.url = tuple(parts), url
 
 
 class _Reading:
@@ -70,16 +71,22 @@ class _Reading:
         self.names = choose(wanted, settings.key_format, settings.value_format)
         self.partitions_wanted = settings.partitions or slots or os.cpu_count() or 1
 
-    def packed(self, parts: Sequence[Range]) -> Sequence[InputPartition]:
-        """Return the partitions that read these ranges, about as many as there are slots."""
-        return [DcpPartition(members) for members in pack(parts, self.partitions_wanted)]
+    def packed(self, parts: Sequence[Range], url: str) -> Sequence[InputPartition]:
+        """Return the partitions that read these ranges, about as many as there are slots.
+
+        Args:
+            url: names the nodes that the planner knows; from there a task follows the cluster map by itself.
+        """
+        return [DcpPartition(members, url) for members in pack(parts, self.partitions_wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a partition's rows as Arrow batches; runs in a task."""
         from headwater.spark.reader import read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
 
         # Spark turns "no partitions" into one without content.
-        return read(self.settings, self.names, partition.parts) if isinstance(partition, DcpPartition) else iter(())
+        if not isinstance(partition, DcpPartition):
+            return iter(())
+        return read(replace(self.settings, url=partition.url), self.names, partition.parts)
 
 
 def _check(policy: str, start: Offset, end: Offset) -> None:
@@ -97,14 +104,14 @@ class DcpBatchReader(_Reading, DataSourceReader):
         """Plan: from `startingOffsets` to `endingOffsets`, or to what the nodes hold now."""
         nodes, start, ends = Nodes(self.settings), self.settings.starting_offsets, self.settings.ending_seqnos
         try:
-            seen = nodes.observe()
+            seen, url = nodes.observe(whole=True), nodes.known_url()
         finally:
             nodes.close()
         if ends is not None:
             seen = {vb: history for vb, history in seen.items() if vb in ends}
         end = plan(start, seen, targets=ends)
         _check(self.settings.rollback_policy, start, end)
-        return self.packed([] if end is start else ranges(start, end))
+        return self.packed([] if end is start else ranges(start, end), url)
 
 
 class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -145,7 +152,7 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch from its two offsets alone, so that a restart plans the same."""
-        return self.packed(ranges(Offset.from_json(start), Offset.from_json(end)))
+        return self.packed(ranges(Offset.from_json(start), Offset.from_json(end)), self.planning.nodes.known_url())
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to release: the nodes keep their history anyway. An exception here would end the query."""
@@ -173,7 +180,7 @@ class _Planning:
 
     def aim(self) -> None:
         """Make what there is now the end of this run."""
-        self._observe()
+        self._observe(whole=True)
         self.targets = {vb: history.high_seqno for vb, history in self._seen.items()}
 
     def latest(self, start: dict[str, Any], changes_max: int | None) -> dict[str, Any]:
@@ -195,7 +202,7 @@ class _Planning:
         _check(self.settings.rollback_policy, begun, end)
         return end.to_json()
 
-    def _observe(self) -> None:
-        self._seen = self.nodes.observe()
+    def _observe(self, *, whole: bool = False) -> None:
+        self._seen = self.nodes.observe(whole=whole)
         self._asked_at = time.monotonic()
         self.reported = newest(self._seen).to_json()
