@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "headwater"
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 LINES_MAX = 400
 
@@ -34,6 +35,57 @@ def test_each_source_file_opens_with_its_plan_and_ends_in_time(source: Path) -> 
     text = source.read_text()
     assert ast.get_docstring(ast.parse(text)), "no docstring at its head"
     assert text.count("\n") <= LINES_MAX
+
+
+TESTED_TOGETHER = {
+    "cluster": "several nodes and what moves between them are tested as one, in tests/cluster",
+    "cli/cluster": "so are the commands for them",
+    "node/replication": "two ends of a connection make one machine: test_machine.py and test_nodes.py there",
+    "cli/failover.py": "tests/cluster",
+    "cli/replicate.py": "tests/node/replication/test_nodes.py",
+    "node/calling.py": "tests/node/replication/test_nodes.py",
+    "node/membership/stats.py": "tests/node/membership/test_member.py",
+    "testing/owners.py": "tests/cluster",
+}
+"""Sources without a test file of their own, and why; packages stand for all of theirs."""
+
+
+def test_each_source_file_with_a_function_has_a_test_file_of_its_name() -> None:
+    missing = []
+    for source in SOURCES:
+        name = (
+            source.relative_to(ROOT / "src" / "headwater")
+            if source.is_relative_to(ROOT / "src" / "headwater")
+            else None
+        )
+        if name is None or name.name.startswith("__") or not _has_functions(source):
+            continue
+        test = ROOT / "tests" / name.with_name(f"test_{name.name}")
+        elsewhere = {str(name), *map(str, name.parents)} & TESTED_TOGETHER.keys()
+        if not test.exists() and not elsewhere:
+            missing.append(f"{name}: no {test.relative_to(ROOT)}")
+    assert missing == []
+
+
+def _has_functions(source: Path) -> bool:
+    """Declarations alone are tested by what they declare, all at once: tests/wire/test_vectors.py and the like."""
+    nodes = ast.walk(ast.parse(source.read_text()))
+    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes)
+
+
+FUNCTION_LINES_MAX = 50
+
+
+def test_no_function_but_a_kernel_is_longer_than_a_page() -> None:
+    long = []
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                is_kernel = any("kernel" in ast.unparse(each) for each in node.decorator_list)
+                lines = node.end_lineno - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX and not is_kernel:
+                    long.append(f"{source.relative_to(ROOT)}: {node.name} has {lines} lines")
+    assert long == []
 
 
 @pytest.mark.parametrize("name", ["raise NotImplementedError", "TODO", "FIXME", "XXX"])

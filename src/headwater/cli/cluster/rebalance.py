@@ -73,7 +73,10 @@ def rebalance(
     started = time.monotonic()
     with progress(err()) as bar:
         after = run(_work(seeds, asked, bar), bucket, user, password)
-    seconds = time.monotonic() - started
+    _tell(plan, after, time.monotonic() - started)
+
+
+def _tell(plan: "Plan", after: "BucketMap", seconds: float) -> None:
     typer.echo(f"done in {seconds:.1f} s, {rate(len(plan.moves), seconds, 'vbuckets')}, map {after.epoch}:{after.rev}")
 
 
