@@ -1,109 +1,17 @@
-"""The map and the connections of a bucket: seeds, nodes that fail, clients that were closed."""
-
-import asyncio
-import json
+"""Requests find the node that owns their vbucket, or say why not."""
 
 import pytest
 
-from headwater.client import aio
 from headwater.client.cluster import Cluster
 from headwater.client.routing import Address
 from headwater.client.settings import settings_for
-from headwater.errors import ConnectionLost, LocalProtocolError, NoAccess, OptionError, PeerSilent, RemoteProtocolError
-from headwater.testing.peers import Peer, cluster_map, history, serve
+from headwater.errors import NoAccess, PeerSilent
+from headwater.testing.peers import cluster_map, serve
 from headwater.transport.blocking import run
-from headwater.wire.header import Frame, response
+from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-
-QUICK = {"timeout_seconds": 2.0, "connect_timeout_seconds": 1.0}
-
-
-class Node(Peer):
-    """Answers GET with "v", and other opcodes with the statuses in `says`."""
-
-    says: dict[int, int]
-
-    def answers(self, request: Frame):
-        if request.opcode in self.says:
-            self.seen.append(request)
-            yield response(request, self.says[request.opcode])
-        elif request.opcode == Opcode.GET:
-            self.seen.append(request)
-            yield response(request, value=b"v", extras=bytes(4))
-        else:
-            yield from super().answers(request)
-
-
-def a_node(says: dict[int, int] | None = None, **options: object) -> Node:
-    peer = Node(**options)
-    peer.says = says or {}
-    return peer
-
-
-def refusing_port() -> str:
-    """An address where nobody listens (any more)."""
-    with serve(Peer()) as address:
-        return address
-
-
-def cluster(connection: str, **settings: object) -> Cluster:
-    return Cluster(settings_for(connection, **{**QUICK, **settings}))
-
-
-def test_a_seed_that_is_down_is_passed_over():
-    with serve(a_node(vbuckets=4)) as address:
-        found = cluster(f"{refusing_port()},{address}")
-        run(found.connect())
-        assert found.map.vbuckets == 4
-        found.close()
-
-
-def test_of_seeds_that_are_all_down_the_last_ones_error_is_told():
-    first, last = refusing_port(), refusing_port()
-    with pytest.raises(ConnectionLost, match=f"{last}: connection refused"):
-        run(cluster(f"{first},{last}").connect())
-
-
-def test_before_connecting_there_is_no_map():
-    with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:9: not connected yet"):
-        _ = cluster("127.0.0.1:9").map
-
-
-@pytest.mark.parametrize(("vbuckets", "count"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8)])
-def test_without_maps_the_highest_vbucket_tells_how_many_there_are(vbuckets: int, count: int):
-    with serve(a_node({Opcode.GET_CLUSTER_CONFIG: Status.UNKNOWN_COMMAND}, vbuckets=vbuckets)) as address:
-        found = cluster(address)
-        run(found.connect())
-        assert found.map.vbuckets == count
-        found.close()
-
-
-def test_without_maps_the_count_that_was_given_is_not_asked_for():
-    peer = a_node({Opcode.GET_CLUSTER_CONFIG: Status.NOT_SUPPORTED}, vbuckets=2)
-    with serve(peer) as address:
-        found = cluster(address, vbuckets=64)
-        run(found.connect())
-        assert found.map.vbuckets == 64
-        found.close()
-    assert Opcode.GET_ALL_VB_SEQNOS not in {frame.opcode for frame in peer.seen}
-
-
-def test_a_node_with_neither_a_map_nor_a_vbucket_leads_to_the_option():
-    with serve(a_node({Opcode.GET_CLUSTER_CONFIG: Status.NOT_SUPPORTED}, vbuckets=0)) as address:
-        found = cluster(address)
-        with pytest.raises(OptionError, match="neither a map nor an active vbucket; give it"):
-            run(found.connect())
-        found.close()
-
-
-def test_an_older_map_does_not_replace_a_newer_one():
-    found, node = cluster("127.0.0.1:9"), Address("127.0.0.1", 9)
-    sizes = []
-    for rev, count in ((5, 2), (4, 8), (5, 16), (6, 32)):
-        found.learn(json.dumps(cluster_map([node], [0] * count, rev=rev)).encode(), node)
-        sizes.append(found.map.vbuckets)
-    assert sizes == [2, 2, 2, 32]
+from tests.client.seeds import QUICK, a_node, cluster, refusing_port
 
 
 def test_when_the_owner_is_down_the_others_are_asked_who_took_its_place():
@@ -118,75 +26,6 @@ def test_when_the_owner_is_down_the_others_are_asked_who_took_its_place():
         client.close()
 
 
-def test_a_twin_has_the_map_and_connections_of_its_own():
-    with serve(a_node(vbuckets=4)) as address:
-        one = cluster(address)
-        run(one.connect())
-        twin = one.twin()
-        one.close()
-        assert twin.map is one.map
-        assert run(twin.seqnos()) == {0: 0, 1: 0, 2: 0, 3: 0}
-        twin.close()
-
-
-def test_a_client_that_was_closed_says_so():
-    with serve(a_node()) as address:
-        found = cluster(address)
-        run(found.connect())
-        found.close()
-        with pytest.raises(LocalProtocolError, match="this client was closed; connect again"):
-            run(found.seqnos())
-
-
-def test_closing_ends_the_connections_that_are_being_made():
-    peer = a_node()
-    with serve(peer) as address:
-
-        async def main() -> BaseException | None:
-            client = await aio.connect(address, connect_timeout_seconds=60.0, timeout_seconds=60.0)
-            client._cluster._links.popitem()[1].close()
-            peer.silent = {Opcode.HELLO}
-            task = asyncio.create_task(client.get("k"))
-            while [frame.opcode for frame in peer.seen].count(Opcode.HELLO) < 2:
-                await asyncio.sleep(0)
-            await client.close()
-            (outcome,) = await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 10)
-            return outcome
-
-        assert isinstance(asyncio.run(main()), LocalProtocolError)
-
-
-def test_a_connection_that_was_ready_just_after_the_client_was_closed_is_not_kept():
-    with serve(a_node()) as address:
-        found = cluster(address)
-        steps = found.connect()
-        asked = next(steps)  # the name is being looked up; there is nothing to close yet
-        found.close()
-        with pytest.raises(LocalProtocolError, match="this client was closed"):
-            run(resumed(steps, asked))
-        assert found._links == {} == found._opening
-
-
-def resumed(steps, asked):
-    """A step generator from what it asked last."""
-    while True:
-        asked = steps.send((yield asked))
-
-
-def test_two_tasks_that_need_the_same_node_make_one_connection():
-    peer = a_node()
-    with serve(peer) as address:
-
-        async def main() -> list[bytes]:
-            async with await aio.connect(address, **QUICK) as client:
-                client._cluster._links.popitem()[1].close()
-                found = await asyncio.gather(*(client.get("k") for _ in range(5)))
-                return [document.value for document in found]
-
-        assert asyncio.run(main()) == [b"v"] * 5
-    assert peer.connections == 2
-
-
 @pytest.mark.parametrize("opcode", [Opcode.HELLO, Opcode.SELECT_BUCKET, Opcode.GET_CLUSTER_CONFIG])
 def test_a_node_that_accepts_and_says_nothing_is_an_error_and_not_a_hang(opcode: int):
     with serve(a_node(silent={opcode})) as address, pytest.raises(PeerSilent, match=address):
@@ -197,36 +36,3 @@ def test_a_bucket_that_may_not_be_selected_is_named():
     node = a_node({Opcode.SELECT_BUCKET: Status.EACCESS})
     with serve(node) as address, pytest.raises(NoAccess, match='select bucket "beer"'):
         run(cluster(f"{address}/beer").connect())
-
-
-def test_old_servers_are_asked_for_their_seqnos_without_a_state():
-    peer = a_node(vbuckets=2, histories={1: history(7)})
-    answered = peer.answers
-
-    def old(request: Frame):
-        if request.opcode == Opcode.GET_ALL_VB_SEQNOS and request.extras:
-            return iter([response(request, Status.EINVAL)])
-        return answered(request)
-
-    peer.answers = old
-    with serve(peer) as address:
-        found = cluster(address)
-        run(found.connect())
-        assert run(found.seqnos()) == {0: 0, 1: 7}
-        found.close()
-
-
-def test_seqnos_that_are_no_whole_entries_are_refused():
-    peer = a_node(vbuckets=2)
-    with serve(peer) as address:
-        found = cluster(address)
-        run(found.connect())
-        peer.answers = lambda request: iter([response(request, value=bytes(19))])
-        with pytest.raises(RemoteProtocolError, match=f"seqnos of {address}: 19 bytes, no multiple of 10"):
-            run(found.seqnos())
-        found.close()
-
-
-def address_of(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host, int(port)

@@ -1,5 +1,5 @@
-"""A node or the mover is killed at every step of a takeover, while somebody writes; then the same move is asked for again.
-One owner, one history, nothing lost (failover 4, with its table of failures)."""
+"""A node or the mover is killed at every step of a takeover, while somebody writes; then the same move is asked for
+again. One owner, one history, nothing lost (failover 4, with its table of failures)."""
 
 from __future__ import annotations
 

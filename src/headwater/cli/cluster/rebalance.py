@@ -53,9 +53,8 @@ def rebalance(
     what is left. All members must answer.
     """
     seeds, bucket = addresses([node])
-    joining, _ = addresses(add or [])
-    leaving, _ = addresses(remove or [])
-    asked: dict[str, Any] = {"add": joining, "remove": leaving, "replicas": replicas, "vbuckets_at_once": at_once}
+    asked: dict[str, Any] = {"add": addresses(add or [])[0], "remove": addresses(remove or [])[0]}
+    asked |= {"replicas": replicas, "vbuckets_at_once": at_once}
 
     async def look(members: "Members", _: Stop) -> "Plan":
         from headwater.cluster.rebalance import Rebalance
