@@ -39,3 +39,8 @@ def refusing_port() -> str:
 
 def cluster(connection: str, **settings: object) -> Cluster:
     return Cluster(settings_for(connection, **{**QUICK, **settings}))
+
+
+def address_of(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)

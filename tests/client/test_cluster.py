@@ -11,7 +11,7 @@ from headwater.transport.blocking import run
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from tests.client.seeds import QUICK, a_node, cluster, refusing_port
+from tests.client.seeds import QUICK, a_node, address_of, cluster, refusing_port
 
 
 def test_when_the_owner_is_down_the_others_are_asked_who_took_its_place():

@@ -166,8 +166,3 @@ def test_seqnos_that_are_no_whole_entries_are_refused():
         with pytest.raises(RemoteProtocolError, match=f"seqnos of {address}: 19 bytes, no multiple of 10"):
             run(found.seqnos())
         found.close()
-
-
-def address_of(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host, int(port)
