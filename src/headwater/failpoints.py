@@ -59,6 +59,10 @@ FAILPOINTS = {
     "move.active_sent": "the source asks the target to become active; that is not passed on yet",
     "move.active_answered": "the target is active; that is not passed on yet, and nobody was told",
     "move.owned": "the target is active, and whoever asked for the move is about to be told",
+    "init.map_sent": "the first map is at all nodes, no vbucket was made active",
+    "rebalance.joined": "the new replicas of a vbucket are in its chain and level with the owner",
+    "rebalance.narrowed": "the copies that are to go are out of the map, and still on their nodes",
+    "failover.map_sent": "the map without the dead node is at all others, nobody is promoted",
     "move.given_back": "a hand-over broke off: the source is active again, the target still pending",
 }
 

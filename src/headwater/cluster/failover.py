@@ -21,6 +21,7 @@ from headwater.cluster.map import BucketMap
 from headwater.cluster.members import Members
 from headwater.cluster.survey import Copy, Log, Survey, best
 from headwater.errors import ClusterError, OptionError, TransportError
+from headwater.failpoints import failpoint
 from headwater.wire.vbucket import State
 
 
@@ -156,6 +157,7 @@ class Failover:
             return plan
         final = plan.after.after(survey.latest_rev())
         await self._members.send(final)
+        failpoint("failover.map_sent")
         by_node: dict[Address, dict[int, State]] = {}
         for vb, node in {**{each.vbucket: each.chosen for each in plan.promotions}, **plan.anew}.items():
             by_node.setdefault(node, {})[vb] = State.ACTIVE

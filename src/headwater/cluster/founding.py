@@ -19,6 +19,7 @@ from headwater.cluster.map import NOBODY, BucketMap
 from headwater.cluster.members import Members
 from headwater.cluster.survey import NodeView
 from headwater.errors import ClusterError, OptionError
+from headwater.failpoints import failpoint
 from headwater.wire.vbucket import State
 
 
@@ -104,6 +105,7 @@ async def found(members: Members, nodes: Sequence[Address], replicas: int) -> Fo
     if any(view.version != first.version or view.map is None for view in views):
         first = replace(first, rev=max(first.rev, *(view.version[1] + 1 for view in views)))
         await members.send(first)
+        failpoint("init.map_sent")
     for view in views:
         owned, replicas_here = first.held_by(view.address)
         inactive = {vb: State.ACTIVE for vb in owned if view.states.get(vb) is not State.ACTIVE}

@@ -29,6 +29,7 @@ from headwater.cluster.plan import Plan, make_plan
 from headwater.cluster.repair import repair
 from headwater.cluster.watch import Watch
 from headwater.errors import HeadwaterError, MoveError
+from headwater.failpoints import failpoint
 
 VBUCKETS_AT_ONCE = 8
 
@@ -177,11 +178,13 @@ class Rebalance:
             chain = (*keeper.current.copies(vb), *new)
             await keeper.change(vb, chain, first=(owner, *new))
             await self._watch.until_level(vb, owner, new)
+            failpoint("rebalance.joined")
         if move.changes_owner:
             await self._hand_over(move, owner, target, movers)
         replicas = [node for node in move.after[1:] if node is not None]
         await self._watch.until_level(vb, target, replicas)
         await keeper.change(vb, move.after, first=(target,))
+        failpoint("rebalance.narrowed")
         for node in move.dropped_from:
             await self._members.admin(node).delete(vb)
 
