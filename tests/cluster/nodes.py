@@ -15,6 +15,7 @@ from headwater.client.routing import Address
 from headwater.cluster.founding import found
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
+from headwater.cluster.watch import Watch
 from headwater.errors import StatusError, TransportError
 from headwater.testing.node import Node, node
 
@@ -126,8 +127,20 @@ class Writer(Thread):
             raise self.error
 
 
+def until_level(*nodes: Node) -> None:
+    """Wait for the replicas to have what their actives have now."""
+
+    async def work() -> None:
+        async with Members() as members:
+            survey = await members.survey(at(*nodes))
+            await Watch(members).until_all_level(survey.map)
+
+    asyncio.run(work())
+
+
 def check(nodes: list[Node], expected: dict[bytes, bytes]) -> None:
-    """Every vbucket has one owner, replicas equal their actives, and the documents are these."""
+    """Every vbucket has one owner, replicas come to equal their actives, and the documents are these."""
+    until_level(*nodes)
     there = check_cluster([each.port for each in nodes])
     missing = {key for key in expected if there.get(key) != expected[key]}
     assert not missing, f"{len(missing)} of {len(expected)} documents are wrong, such as {min(missing)!r}"

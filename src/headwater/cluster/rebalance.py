@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from headwater.client.routing import Address
 from headwater.cluster.balance import Move
 from headwater.cluster.keeper import Keeper
+from headwater.cluster.lane import Limits
 from headwater.cluster.map import BucketMap
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
@@ -57,6 +58,7 @@ class Rebalance:
         seeds: nodes to start from.
         add, remove, replicas: as `make_plan`.
         vbuckets_at_once: how many are under way at the same time.
+        limits: how long movers wait for what; `patience_seconds` for replicas, too.
         progress: called with each piece of news.
         stopping: asked before each vbucket; True lets those under way come to their end and begins no other.
     """
@@ -70,13 +72,15 @@ class Rebalance:
         remove: Sequence[Address] = (),
         replicas: int | None = None,
         vbuckets_at_once: int = VBUCKETS_AT_ONCE,
+        limits: Limits = Limits(),  # noqa: B008 - a constant
         progress: Progress = _silent,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._members, self._seeds = members, seeds
         self._add, self._remove, self._replicas = tuple(add), tuple(remove), replicas
         self._at_once, self._progress, self._stopping = vbuckets_at_once, progress, stopping
-        self._watch = Watch(members)
+        self._limits = limits
+        self._watch = Watch(members, still_seconds_max=limits.patience_seconds)
         self._movers: dict[tuple[Address, Address], Mover] = {}
         self._keeper: Keeper
         self._moves: dict[int, Move] = {}
@@ -130,11 +134,13 @@ class Rebalance:
         return await self._look()
 
     async def _finish(self, plan: Plan) -> BucketMap:
-        """The last map: only those who stay; then copies that nobody counts are deleted."""
+        """The last map: only those who stay; then copies that nobody counts are deleted, once all others are level."""
         self._tell("the last map")
         leaving = [node for node in self._keeper.current.servers if node not in plan.after.servers]
         final = self._keeper.current.with_servers(plan.after.servers)
         await self._members.send(final, also=leaving)
+        self._tell("waiting for the last replicas")
+        await self._watch.until_all_level(final)
         survey = await self._members.survey((*plan.after.servers, *leaving))
         for address, node in survey.nodes.items():
             strays = [vb for vb in node.states if vb < final.vbuckets and address not in final.copies(vb)]
@@ -195,6 +201,7 @@ class Rebalance:
                 self._members.endpoint(owner),
                 self._members.endpoint(target),
                 concurrency=self._at_once,
+                limits=self._limits,
                 on_owned=self._owned,
             )
             self._movers[pair] = made

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from headwater.client.routing import Address
+from headwater.cluster.map import BucketMap
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError
 from headwater.wire.vbucket import State
 
 PAUSE_SECONDS = 0.05
-STILL_SECONDS_MAX = 120.0
+STILL_SECONDS_MAX = 60.0
+VBUCKETS_AT_ONCE = 32
 
 
 class Watch:
@@ -51,11 +53,30 @@ class Watch:
         """
         waiting = list(copies)
         if waiting:
-            admin = self._members.admin(owner)
-            goal = (await admin.seqnos(State.ACTIVE)).get(vbucket)
-            if goal is None:
-                raise ClusterError(f"{owner} does not own vbucket {vbucket} any more", "type this again")
+            goal = self._goal(vbucket, owner, await self._members.admin(owner).seqnos(State.ACTIVE))
             await asyncio.gather(*(self._until(vbucket, owner, each, goal) for each in waiting))
+
+    async def until_all_level(self, wanted: BucketMap) -> None:
+        """Return when all replicas of a map have on disk what their owners have now.
+
+        Raises: as `until_level`.
+        """
+        seqnos = {node: await self._members.admin(node).seqnos(State.ACTIVE) for node in wanted.servers}
+        gate = asyncio.Semaphore(VBUCKETS_AT_ONCE)
+
+        async def one(vb: int) -> None:
+            owner = wanted.active(vb)
+            if owner is not None:
+                goal = self._goal(vb, owner, seqnos[owner])
+                async with gate:
+                    await asyncio.gather(*(self._until(vb, owner, each, goal) for each in wanted.replicas(vb)))
+
+        await asyncio.gather(*map(one, range(wanted.vbuckets)))
+
+    def _goal(self, vbucket: int, owner: Address, seqnos: Mapping[int, int]) -> int:
+        if vbucket not in seqnos:
+            raise ClusterError(f"{owner} does not own vbucket {vbucket} any more", "type this again")
+        return seqnos[vbucket]
 
     async def _until(self, vbucket: int, owner: Address, copy: Address, goal: int) -> None:
         seen, changed_at = -1, self._clock()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, ask, run
+from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, ask, run, table_of
 from headwater.cli.options import examples
 from headwater.cli.screen import count, out
 
@@ -67,12 +67,13 @@ def failover(
 
 
 def _show(plan: "FailoverPlan") -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets")
-    table.add_column("node", no_wrap=True)
-    for name in ("active", "promoted", "begun anew", ""):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = table_of(
+        f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets",
+        "active",
+        "promoted",
+        "begun anew",
+        "",
+    )
     promoted = Counter(each.chosen for each in plan.promotions)
     anew = Counter(plan.anew.values())
     for node in plan.before.servers:

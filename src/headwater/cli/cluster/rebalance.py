@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, ask, run
+from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, ask, run, table_of
 from headwater.cli.options import examples
 from headwater.cli.screen import count, err, out, progress, rate
 
@@ -41,6 +41,12 @@ def rebalance(
     at_once: Annotated[
         int, typer.Option("--at-once", min=1, max=64, metavar="N", help="How many vbuckets are under way together.")
     ] = 8,
+    patience: Annotated[
+        float,
+        typer.Option(
+            "--patience-seconds", min=1, metavar="S", help="Give up a vbucket that does not come on for so long."
+        ),
+    ] = 60.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, do nothing.")] = False,
     yes: Yes = False,
     user: User = None,
@@ -52,9 +58,11 @@ def rebalance(
     a copy less than before. Ctrl-C lets what is under way come to its end; typed again, killed or not, it goes on with
     what is left. All members must answer.
     """
+    from headwater.cluster.lane import Limits
+
     seeds, bucket = addresses([node])
     asked: dict[str, Any] = {"add": addresses(add or [])[0], "remove": addresses(remove or [])[0]}
-    asked |= {"replicas": replicas, "vbuckets_at_once": at_once}
+    asked |= {"replicas": replicas, "vbuckets_at_once": at_once, "limits": Limits(patience_seconds=patience)}
 
     async def look(members: "Members", _: Stop) -> "Plan":
         from headwater.cluster.rebalance import Rebalance
@@ -96,12 +104,15 @@ def _work(seeds: "list[Address]", asked: dict[str, Any], bar: Any) -> Any:
 
 def _show(plan: "Plan") -> None:
     """Each node's vbuckets before and after; then who hands over to whom."""
-    from rich.table import Table
-
-    table = Table(title=f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets, {plan.after.replica_count} replicas")
-    table.add_column("node", no_wrap=True)
-    for name in ("active", "then", "replicas", "then", "copied", ""):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = table_of(
+        f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets, {plan.after.replica_count} replicas",
+        "active",
+        "then",
+        "replicas",
+        "then",
+        "copied",
+        "",
+    )
     copies, handed = plan.copies(), plan.handovers()
     for node in dict.fromkeys((*plan.before.servers, *plan.after.servers)):
         before, after = plan.before.held_by(node), plan.after.held_by(node)

@@ -15,10 +15,12 @@ from headwater.cli.options import Password, User
 from headwater.cli.stopping import Stopped
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from headwater.client.routing import Address
     from headwater.cluster.members import Members
 
-__all__ = ["Node", "Password", "User", "Yes", "addresses", "ask", "run"]
+__all__ = ["Node", "Password", "User", "Yes", "addresses", "ask", "run", "table_of"]
 
 Result = TypeVar("Result")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -102,3 +104,15 @@ def ask(question: str, yes: bool) -> None:
     """Ask before something is begun; ends the command if the answer is no."""
     if not yes:
         typer.confirm(question, abort=True)
+
+
+def table_of(title: str, *columns: str) -> "Table":
+    """A table with a line for each node: its address, then columns of numbers; narrow enough for 80 characters."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("node", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table

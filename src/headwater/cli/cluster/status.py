@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.cluster.running import Node, Password, Stop, User, addresses, run
+from headwater.cli.cluster.running import Node, Password, Stop, User, addresses, run, table_of
 from headwater.cli.failures import CommandError
 from headwater.cli.options import examples
 from headwater.cli.screen import count, out
@@ -49,16 +49,17 @@ def status(
 
 
 def _show(found: "Status") -> None:
-    from rich.table import Table
-
     told = found.map
-    table = Table(
-        title=f"{told.bucket}: {told.vbuckets} vbuckets, {told.replica_count} replicas, map {told.epoch}:{told.rev}"
+    table = table_of(
+        f"{told.bucket}: {told.vbuckets} vbuckets, {told.replica_count} replicas, map {told.epoch}:{told.rev}",
+        "active",
+        "replica",
+        "pending",
+        "dead",
+        "documents",
+        "behind",
+        "",
     )
-    table.add_column("node", no_wrap=True)
-    for name in ("active", "replica", "pending", "dead", "documents", "behind"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
     for node in found.nodes:
         table.add_row(str(node.address), *_cells(node, told.version))
     console = out()

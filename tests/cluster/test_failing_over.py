@@ -1,0 +1,163 @@
+"""Failover, founding and promotion on real nodes, and how the commands tell of it."""
+
+import asyncio
+import json
+
+import pytest
+
+from headwater.cluster.failover import Failover
+from headwater.cluster.members import Members
+from headwater.errors import ClusterError
+
+from .contents import check_cluster, vbuckets
+from .nodes import VBUCKETS, Writer, at, check, command, documents, empty_nodes, fill, init, rebalance, until_level
+
+DOCUMENTS = documents()
+MORE = {f"later-{number}".encode(): b"later" for number in range(300)}
+KILLED = -9
+
+
+def fail_over(seed, dead, **options):
+    async def work():
+        async with Members() as members:
+            return await Failover(members, at(seed), at(dead), **options).run()
+
+    return asyncio.run(work())
+
+
+def status(seed):
+    """What `headwater cluster status --json` tells, and its exit status."""
+    code, shown, _ = command("cluster", "status", seed.address, "--json")
+    return code, json.loads(shown)
+
+
+def test_the_replicas_of_a_dead_node_take_over_and_it_comes_back_as_a_replica():
+    with empty_nodes(3) as nodes:
+        one, two, three = nodes
+        init(*nodes, replicas=1)
+        fill(one, DOCUMENTS)
+        until_level(*nodes)
+        three.kill()
+        done = fail_over(one, three)
+        assert len(done.promotions) in (5, 6) and {each.lost for each in done.promotions} == set(at(three))
+        check([one, two], DOCUMENTS)
+        fill(one, MORE)
+        three.restart()
+        rebalance(one, add=at(three))
+        check(nodes, DOCUMENTS | MORE)
+        assert min(len(vbuckets(node.port)) for node in nodes) >= 10  # 5 owned and 5 followed at least
+
+
+def test_a_dead_node_that_comes_back_by_itself_serves_nothing_it_lost():
+    with empty_nodes(3) as nodes:
+        one, two, three = nodes
+        init(*nodes, replicas=1)
+        fill(one, DOCUMENTS)
+        until_level(*nodes)
+        three.kill()
+        fail_over(one, three)
+        three.restart()
+        with Writer(three) as writer:  # an application that only knows the node that was dead
+            while len(writer.acknowledged) < 100:
+                pass
+        check([one, two], DOCUMENTS | writer.acknowledged)
+
+
+def test_a_failover_that_was_killed_goes_on_when_it_is_typed_again():
+    with empty_nodes(3) as nodes:
+        init(*nodes, replicas=1)
+        fill(nodes[0], DOCUMENTS)
+        until_level(*nodes)
+        nodes[0].kill()
+        line = ("cluster", "failover", nodes[1].address, "--node", nodes[0].address, "--yes")
+        assert command(*line, failpoints="failover.map_sent=kill")[0] == KILLED
+        code, told = status(nodes[1])
+        assert code == 1 and "nobody owns" in told["problems"][0]
+        assert command(*line)[0] == 0
+        check(nodes[1:], DOCUMENTS)
+        assert command(*line)[1] == "there is nothing to do\n"
+
+
+def test_a_node_that_lives_is_not_failed_over_unless_it_is_forced():
+    with empty_nodes(2) as nodes:
+        init(*nodes, replicas=1)
+        fill(nodes[0], DOCUMENTS)
+        until_level(*nodes)
+        with pytest.raises(ClusterError, match="answers: it is not dead"):
+            fail_over(nodes[0], nodes[1])
+        fail_over(nodes[0], nodes[1], force=True)
+        check([nodes[0]], DOCUMENTS)
+        assert "ACTIVE" not in {state.name for state in vbuckets(nodes[1].port).values()}
+
+
+def test_vbuckets_without_a_replica_are_begun_anew_only_when_that_is_asked_for():
+    with empty_nodes(2) as nodes:
+        init(*nodes)
+        fill(nodes[0], DOCUMENTS)
+        nodes[1].kill()
+        with pytest.raises(ClusterError, match="no copy is left of 8 vbuckets"):
+            fail_over(nodes[0], nodes[1])
+        fail_over(nodes[0], nodes[1], lose_data=True)
+        fill(nodes[0], MORE)
+        assert status(nodes[0])[0] == 0
+
+
+def test_founding_that_was_killed_goes_on_when_it_is_typed_again():
+    with empty_nodes(3) as nodes:
+        line = ("cluster", "init", *(node.address for node in nodes), "--replicas", "2")
+        assert command(*line, failpoints="init.map_sent=kill")[0] == KILLED
+        code, shown, _ = command(*line)
+        assert code == 0 and shown.startswith(f"{VBUCKETS} vbuckets of default on 3 nodes, 2 replicas of each")
+        fill(nodes[0], DOCUMENTS)
+        check(nodes, DOCUMENTS)
+        code, told = status(nodes[2])
+        assert (code, told["healthy"], told["remarks"]) == (0, True, [])
+
+
+def test_status_names_what_is_wrong_in_one_line_and_ends_with_1():
+    with empty_nodes(2) as nodes:
+        init(*nodes)
+        nodes[1].kill()
+        code, shown, told = command("cluster", "status", nodes[0].address)
+        assert code == 1 and "no answer" in shown
+        assert told.startswith("headwater: ") and nodes[1].address in told and told.count("\n") == 1
+
+
+def test_a_plan_is_shown_and_not_begun_without_a_yes():
+    with empty_nodes(2) as nodes:
+        init(nodes[0])
+        line = ("cluster", "rebalance", nodes[0].address, "--add", nodes[1].address)
+        assert command(*line, "--dry-run")[0] == 0
+        code, shown, told = command(*line)  # nobody is there to be asked
+        assert code == 130 and "hands 8 vbuckets over" in shown and "stopped" in told
+        assert vbuckets(nodes[1].port) == {}
+        assert command(*line, "--yes")[0] == 0
+        assert len(vbuckets(nodes[1].port)) == VBUCKETS // 2
+
+
+def test_the_replicas_of_a_pair_without_a_map_are_promoted():
+    async def follow(follower, source):
+        async with Members() as members:
+            await members.admin(at(follower)[0]).replicate(members.endpoint(at(source)[0]), range(VBUCKETS))
+
+    with empty_nodes(2) as (one, two):
+        init(one)
+        fill(one, DOCUMENTS)
+        asyncio.run(follow(two, one))
+        code, _, told = command("failover", two.address, "--yes")
+        assert code == 1 and "headwater move" in told
+        wait_for_items(two, one)
+        one.kill()
+        code, shown, _ = command("failover", two.address, "--yes")
+        assert code == 0 and f"{VBUCKETS} vbuckets of {two.address} become active" in shown
+        assert check_cluster([two.port]) == DOCUMENTS
+
+
+def wait_for_items(follower, source):
+    async def work():
+        async with Members() as members:
+            wanted = await members.admin(at(source)[0]).seqnos()
+            for vb, seqno in wanted.items():
+                await members.admin(at(follower)[0]).wait_persisted(vb, seqno)
+
+    asyncio.run(work())
