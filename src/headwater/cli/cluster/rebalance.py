@@ -63,13 +63,7 @@ def rebalance(
     seeds, bucket = addresses([node])
     asked: dict[str, Any] = {"add": addresses(add or [])[0], "remove": addresses(remove or [])[0]}
     asked |= {"replicas": replicas, "vbuckets_at_once": at_once, "limits": Limits(patience_seconds=patience)}
-
-    async def look(members: "Members", _: Stop) -> "Plan":
-        from headwater.cluster.rebalance import Rebalance
-
-        return await Rebalance(members, seeds, **asked).plan()
-
-    plan = run(look, bucket, user, password)
+    plan = run(_look(seeds, asked), bucket, user, password)
     if plan.is_empty:
         typer.echo("there is nothing to do")
         return
@@ -85,6 +79,15 @@ def rebalance(
 
 def _tell(plan: "Plan", after: "BucketMap", seconds: float) -> None:
     typer.echo(f"done in {seconds:.1f} s, {rate(len(plan.moves), seconds, 'vbuckets')}, map {after.epoch}:{after.rev}")
+
+
+def _look(seeds: "list[Address]", asked: dict[str, Any]) -> Any:
+    async def look(members: "Members", _: Stop) -> "Plan":
+        from headwater.cluster.rebalance import Rebalance
+
+        return await Rebalance(members, seeds, **asked).plan()
+
+    return look
 
 
 def _work(seeds: "list[Address]", asked: dict[str, Any], bar: Any) -> Any:
