@@ -183,9 +183,11 @@ class Ownership:
         """After a crash the node would not be active."""
         self.actives.pop(node, None)
 
-    def became_active(self, node: str, log: Log, high_seqno: int, *, restarted: bool) -> None:
-        """A node is active that was not, or that was another process."""
+    def became_active(self, node: str, log: Log, high_seqno: int, *, restarted: bool, clean: bool = True) -> None:
+        """A node is active that was not, or that was another process, which may have stopped in order."""
         uuid = log[0][0]
+        if uuid in self.known and restarted and not clean:
+            raise Broken(f"owner: {node} is active for vbucket {self.vb} after a crash, and goes on in branch {uuid:x}")
         if uuid in self.known:
             self._taken_over(node, log, high_seqno)
         elif restarted:

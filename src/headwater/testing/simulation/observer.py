@@ -100,7 +100,8 @@ class Observer:
                 self._authored.add((vb, newest.vb_uuid))
                 # What was received of an unfinished snapshot belongs to the new branch from here on (failover 1).
                 self._read[vb] = min(self._read.get(vb, 0), newest.seqno)
-                owner.became_active(self.host.name, vbucket.failover.entries, vbucket.high_seqno, restarted=restarted)
+                log, high, clean = vbucket.failover.entries, vbucket.high_seqno, self.host.store.clean
+                owner.became_active(self.host.name, log, high, restarted=restarted, clean=clean)
                 if restarted:
                     self.durable()
 

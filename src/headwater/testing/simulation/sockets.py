@@ -11,13 +11,15 @@ import asyncio
 import errno
 from collections.abc import Callable
 from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.testing.simulation.scheduler import Schedule, SimLoop
 
 BUFFER_BYTES = 64 << 10
-LATENCY_SECONDS = 0.002
+LATENCY_SECONDS = 0.004
+CUT_CHANCE = 0.3
 
 
 class Link(Enum):
@@ -275,10 +277,11 @@ class Network:
 
     def carry(self, sender: SimSocket, receiver: SimSocket, data: bytes) -> None:
         """Bytes set out; they may arrive in pieces."""
-        random, cut = self.schedule.random, len(data)
-        if len(data) > 1 and random.random() < 0.1:
-            cut = random.randrange(1, len(data))
-        for piece in (data[:cut], data[cut:]):
+        random, cuts = self.schedule.random, [0, len(data)]
+        while random.random() < CUT_CHANCE:
+            cuts.append(random.randrange(len(data)))
+        for begin, end in pairwise(sorted(cuts)):
+            piece = data[begin:end]
             if piece:
                 receiver._travelling += len(piece)
                 receiver._arrives_at = max(receiver._arrives_at, self.schedule.now + self._latency())
