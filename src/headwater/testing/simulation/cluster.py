@@ -167,8 +167,6 @@ class SimCluster:
         """SET_VBUCKET."""
         if state is State.ACTIVE:
             self.owners[vb].promised.add(self.hosts[at].name)
-        else:
-            self.owners[vb].demoted(self.hosts[at].name)
         self.admins[at].ask(Opcode.SET_VBUCKET, lambda _: None, extras=bytes([state]), vbucket=vb)
 
     def delete_vbucket(self, at: int, vb: int) -> None:

@@ -168,7 +168,7 @@ class Ownership:
             self.acknowledged.add((uuid, seqno))
 
     def demoted(self, node: str) -> None:
-        """Somebody told a node to be active no more: it may follow others, and lose what they do not have."""
+        """A node is active no more, and not because of a takeover: it may follow others, and lose what they lack."""
         self.is_vacant |= node == self.holder
 
     def chosen(self, node: str, log: Log, high_seqno: int) -> None:

@@ -95,6 +95,8 @@ class Observer:
             if state == self._states[vb]:
                 continue
             self._states[vb] = state
+            if state in (None, State.REPLICA, State.PENDING):
+                owner.demoted(self.host.name)
             if vbucket is not None and state is State.ACTIVE:
                 newest = vbucket.failover.newest
                 self._authored.add((vb, newest.vb_uuid))
