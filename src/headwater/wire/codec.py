@@ -7,7 +7,8 @@ ValueError, to which `headwater.wire.layout` adds the message and field.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from struct import Struct
 from typing import Annotated, Any, ClassVar, Protocol
 
 __all__ = [
@@ -91,6 +92,8 @@ u56 = Annotated[int, Number(7)]
 u64 = Annotated[int, Number(8)]
 i64 = Annotated[int, Number(8, signed=True)]
 
+_STRUCT_CODES = {Number(1): "B", Number(2): "H", Number(4): "I", Number(8): "Q"}
+
 NUMBERS = {bits: Number(bits // 8) for bits in (8, 16, 24, 32, 56, 64)}
 
 
@@ -139,7 +142,14 @@ class Rows:
 
     columns: tuple[tuple[str, Codec], ...]
     rows_min: int = 0
+    struct: Struct | None = field(init=False, repr=False, compare=False)
+    """All of a row at once, where that can be."""
     size: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        codes = [_STRUCT_CODES.get(codec) for _, codec in self.columns if isinstance(codec, Number)]
+        at_once = len(codes) == len(self.columns) > 1 and all(codes)
+        object.__setattr__(self, "struct", Struct(">" + "".join(map(str, codes))) if at_once else None)
 
     def write(self, value: Any) -> bytes:
         """Return the rows one after the other."""
@@ -148,6 +158,10 @@ class Rows:
 
     def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
         """Return all rows; a last row cut short is an error."""
+        if self.struct is not None and len(data) > at and (len(data) - at) % self.struct.size == 0:
+            rows = list(self.struct.iter_unpack(memoryview(data)[at:]))
+            self._enough(len(rows))
+            return rows, len(data)
         rows = []
         while at < len(data):
             row, at = self.read_row(data, at)

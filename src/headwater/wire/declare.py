@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, dataclass_transform
 
 from headwater.errors import BadMessage
 from headwater.wire.codec import Codec
+from headwater.wire.compact import Compact, compact_of
 from headwater.wire.header import RESPONSES, Magic
 from headwater.wire.sections import Field, Place, Section, section_of
 
@@ -88,16 +89,18 @@ class Layout:
     extras: Section
     body: Section | None
     engine: bool
+    compact: Compact | None = dataclasses.field(init=False, repr=False, compare=False)
+    magics: frozenset[int] = dataclasses.field(init=False, repr=False, compare=False)
+    """The magics its frames may have: its own, and for what clients send and get the flexible one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compact", compact_of(self))
+        object.__setattr__(self, "magics", _MAGICS[self.magic])
 
     @property
     def is_response(self) -> bool:
         """Whether the message answers something."""
         return self.magic in RESPONSES
-
-    @property
-    def magics(self) -> frozenset[int]:
-        """The magics its frames may have: its own, and for what clients send and get the flexible one."""
-        return _MAGICS[self.magic]
 
     def bad(self, opcode: int, problem: object) -> BadMessage:
         """Return the error for a frame that is not this message."""

@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
+from typing import NamedTuple
 
 from headwater.errors import BadFrame, LocalProtocolError
 
@@ -58,8 +59,7 @@ KEY_BYTES_MAX = 250
 _U8, _U16, _U32, _U64 = 0xFF, 0xFFFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
 
-@dataclass(slots=True, frozen=True)
-class Lengths:
+class Lengths(NamedTuple):
     """How long the sections of a frame are, in bytes, as its header tells."""
 
     framing: int
@@ -188,17 +188,18 @@ class Frame:
         extras_at = HEADER_BYTES + found.framing
         key_at = extras_at + found.extras
         value_at = key_at + found.key
+        end = HEADER_BYTES + found.body
         return cls(
-            magic=magic,
-            opcode=opcode,
-            key=bytes(data[key_at:value_at]),
-            extras=bytes(data[extras_at:key_at]),
-            value=bytes(data[value_at : found.frame]),
-            datatype=datatype,
-            vbucket=vbucket,
-            opaque=opaque,
-            cas=cas,
-            framing=bytes(data[HEADER_BYTES:extras_at]),
+            magic,
+            opcode,
+            bytes(data[key_at:value_at]) if found.key else b"",
+            bytes(data[extras_at:key_at]) if found.extras else b"",
+            bytes(data[value_at:end]) if value_at < end else b"",
+            datatype,
+            vbucket,
+            opaque,
+            cas,
+            bytes(data[HEADER_BYTES:extras_at]) if found.framing else b"",
         )
 
 

@@ -16,7 +16,8 @@ What a frame holds is kept bit for bit: `Class.decode(data).encode() == data` fo
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from headwater.errors import LocalProtocolError
 from headwater.wire.codec import i64, u8, u16, u24, u32, u56, u64
@@ -50,9 +51,19 @@ class Message(Declared):
     key: bytes = b""
     value: bytes = b""
 
+    _defaults: ClassVar[Mapping[str, Any]] = {}
+    """What a field is that a frame may lack."""
+
+    def __init_subclass__(cls, **declared: Any) -> None:
+        super().__init_subclass__(**declared)
+        fields = dataclasses.fields(cls)
+        cls._defaults = {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
+
     def encode(self) -> bytes:
         """Return the message's bytes; LocalProtocolError when a field does not fit the wire."""
-        return self.frame().encode()
+        compact = self.layout.compact
+        data = compact.encode(self.__dict__) if compact is not None and self.framing is None else None
+        return self.frame().encode() if data is None else data
 
     def frame(self) -> Frame:
         """Return the message as a frame; `framing` other than None makes it a flexible one."""
@@ -93,9 +104,15 @@ class Message(Declared):
         if layout.is_response and layout.status not in (ANY_STATUS, frame.status):
             raise layout.bad(frame.opcode, f"status is 0x{frame.status:02x}, expected 0x{layout.status:02x}")
         try:
-            return cls(**cls._values(frame))
+            values = cls._values(frame)
         except ValueError as error:
             raise layout.bad(frame.opcode, error) from None
+        # As the constructor would, which sets one attribute after the other in a way that takes longest of all.
+        made = cls.__new__(cls)
+        made.__dict__.update(cls._defaults)
+        made.__dict__.update(values)
+        made.__post_init__()
+        return made
 
     @classmethod
     def _values(cls, frame: Frame) -> dict[str, Any]:
@@ -105,16 +122,17 @@ class Message(Declared):
         key, value = frame.key, frame.value
         if layout.engine:
             values["engine_specific"], key, value = _split_engine(frame, values.pop("engine_len"))
-        for name, presence, data in (("key", layout.key, key), ("value", layout.value, value)):
-            if not (name == "value" and layout.body) and presence.refuses(data):
-                expected = "none is expected" if data else "one is required"
-                raise ValueError(f"the {name} is {len(data)} bytes, {expected}")
+        if layout.key.refuses(key):
+            raise _unexpected("key", key)
         if layout.body:
             values |= layout.body.read(value, values.get("flags") or 0)
             value = b""
+        elif layout.value.refuses(value):
+            raise _unexpected("value", value)
         values |= {"opaque": frame.opaque, "cas": frame.cas, "datatype": frame.datatype, "key": key, "value": value}
         values["framing"] = frame.framing if frame.magic in FLEXIBLE else None
-        return values | cls._header_values(frame)
+        values |= cls._header_values(frame)
+        return values
 
     @classmethod
     def _header_values(cls, frame: Frame) -> dict[str, Any]:
@@ -177,6 +195,11 @@ class Response(Message, magic=Magic.CLIENT_RESPONSE):
     @classmethod
     def _header_values(cls, frame: Frame) -> dict[str, Any]:
         return {"status": frame.status}
+
+
+def _unexpected(section: str, data: bytes) -> ValueError:
+    expected = "none is expected" if data else "one is required"
+    return ValueError(f"the {section} is {len(data)} bytes, {expected}")
 
 
 def _split_engine(frame: Frame, engine_len: int) -> tuple[bytes, bytes, bytes]:

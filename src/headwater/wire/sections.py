@@ -62,11 +62,13 @@ class Shape:
 
     fields: tuple[Field, ...]
     struct: Struct = field(init=False, repr=False, compare=False)
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     packs: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         codes = "".join(_struct_code(each.codec) for each in self.fields)
         object.__setattr__(self, "struct", Struct(">" + codes))
+        object.__setattr__(self, "names", tuple(each.name for each in self.fields))
         object.__setattr__(self, "packs", "s" not in codes and not any(each.only for each in self.fields))
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
@@ -78,6 +80,8 @@ class Shape:
 
     def unpack(self, data: bytes) -> dict[str, Any]:
         """Return the fields' values; `data` has this shape's length."""
+        if self.packs:
+            return dict(zip(self.names, self.struct.unpack(data), strict=True))
         values = {}
         for each, value in zip(self.fields, self.struct.unpack(data), strict=True):
             values[each.name] = int.from_bytes(value) if isinstance(value, bytes) else value
