@@ -8,7 +8,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from headwater.kernels import columns
+from headwater.kernels import columns, decode
 from headwater.kernels.columns import SCHEMA, Arena, Stop, StreamTable
 from headwater.wire import dcp
 from tests.kernels.decoding import MARKER, MUTATION, small, streams
@@ -100,6 +100,7 @@ def test_an_arena_needs_room_for_something() -> None:
 
 
 def test_every_column_has_its_place_in_the_schema() -> None:
-    names = [name for name in columns.Columns._fields if not name.endswith(("_offsets", "_data"))]
+    names = [name for name in decode.COLUMN_TYPES if not name.endswith(("_offsets", "_data"))]
+    assert columns.Columns._fields == (*decode.COLUMN_TYPES, "places")
     assert SCHEMA.names == [*names, "key", "value"]
     assert all(a != b for a, b in pairwise(SCHEMA.names))

@@ -18,7 +18,8 @@ DATA = bytes(range(1, 33))
 CHECKED = jit.debug_copy("headwater.kernels.intrinsics")
 
 LOADS = ["load8", "load16", "load32", "load64", "load32_native", "load64_native"]
-STORES = ["store8", "store16", "store32", "store64", "store32_native", "store64_native"]
+STORES = ["store8", "store16", "store32", "store64", "store16_native", "store32_native", "store64_native"]
+MOVES = {"copy16": 16, "copy64": 64}
 
 
 def compiled(name: str) -> Callable[..., Any]:
@@ -28,10 +29,12 @@ def compiled(name: str) -> Callable[..., Any]:
         return numba.njit(lambda address: operation(address))  # noqa: PLW0108 - numba wants a function
     if name in STORES:
         return numba.njit(lambda address, value: operation(address, value))  # noqa: PLW0108
+    if name in MOVES:
+        return numba.njit(lambda target, source: operation(target, source))  # noqa: PLW0108
     return numba.njit(lambda target, source, count: operation(target, source, count))  # noqa: PLW0108
 
 
-COMPILED = {name: compiled(name) for name in (*LOADS, *STORES, "copy")}
+COMPILED = {name: compiled(name) for name in (*LOADS, *STORES, *MOVES, "copy")}
 
 
 def test_network_order_at_any_alignment() -> None:
@@ -67,6 +70,16 @@ def test_copy_moves_exactly_the_bytes_asked_for() -> None:
         with guard.registered(source, target):
             build(target.ctypes.data + 2, source.ctypes.data + 4, 3)
         assert target.tolist() == [0, 0, 5, 6, 7, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_block_is_moved_at_any_alignment_and_nothing_beside_it(name: str) -> None:
+    size = MOVES[name]
+    for build in (COMPILED[name], getattr(CHECKED, name)):
+        source, target = np.arange(1, size + 2, dtype=np.uint8), np.zeros(size + 4, np.uint8)
+        with guard.registered(source, target):
+            build(target.ctypes.data + 3, source.ctypes.data + 1)
+        assert target.tolist() == [0, 0, 0, *source[1:].tolist(), 0]
 
 
 @pytest.mark.parametrize("offset", [-1, 25, 32, 1000])

@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headwater.kernels.batches import SCHEMA, Block
 from headwater.kernels.decode import (
-    COLUMN_TYPES,
     CONSUMED,
     KEY_BYTES,
     PROGRESS_FIELDS,
@@ -52,29 +52,6 @@ KEY_SHARE: Final = 4  # key bytes are reserved for a quarter of the value bytes
 FREE_KEPT: Final = 4  # idle memories an arena keeps; more came from a burst and are given back
 ARRAY_MAX: Final = (1 << 31) - 1  # Arrow's binary offsets are 32-bit
 
-_TYPES: Final[list[tuple[str, Any]]] = [
-    ("vbucket", pa.uint16()),
-    ("opcode", pa.uint8()),
-    ("seqno", pa.uint64()),
-    ("rev_seqno", pa.uint64()),
-    ("cas", pa.uint64()),
-    ("flags", pa.uint32()),
-    ("expiry", pa.uint32()),
-    ("datatype", pa.uint8()),
-    ("snapshot_start", pa.uint64()),
-    ("snapshot_end", pa.uint64()),
-    ("key", pa.binary()),
-    ("value", pa.binary()),
-]
-SCHEMA: Final = pa.schema(_TYPES)
-"""The columns of a batch, numbers as on the wire. `opcode` is 0x57 mutation, 0x58 deletion or 0x59 expiration;
-`expiry` the expiration of a mutation, the delete time of a deletion or expiration that carries one (Unix seconds,
-0 none); `flags` 0 unless a mutation; `snapshot_start` and `snapshot_end` those of the snapshot the change came in.
-There are no nulls."""
-
-_BINARY: Final = pa.binary()
-_FIXED: Final = [kind for kind in SCHEMA.types if kind != _BINARY]
-
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
@@ -99,29 +76,6 @@ class Decoded:
     stop: Stop
 
 
-class _Memory:
-    """Columns for so many rows and bytes, allocated once and used for one batch after another; costs nothing until it
-    is written."""
-
-    __slots__ = ("columns", "shape", "spans")
-
-    def __init__(self, rows: int, key_bytes: int, value_bytes: int) -> None:
-        self.shape = (rows, key_bytes, value_bytes)
-        lengths = {"key_offsets": rows + 1, "key_data": key_bytes, "value_offsets": rows + 1, "value_data": value_bytes}
-        arrays = [np.empty(lengths.get(name, rows), kind) for name, kind in COLUMN_TYPES.items()]
-        self.columns = Columns._make(arrays)
-        self.spans = [(array.ctypes.data, array.nbytes) for array in arrays]
-
-    def batch(self, rows: int, lease: _Lease) -> pa.RecordBatch:
-        """Arrow's view of the first rows; every buffer holds the lease."""
-        buffers = [pa.foreign_buffer(address, size, lease) for address, size in self.spans]
-        fixed = zip(_FIXED, buffers, strict=False)
-        arrays = [pa.Array.from_buffers(kind, rows, [None, buffer], 0) for kind, buffer in fixed]
-        for at in range(len(_FIXED), len(buffers), 2):
-            arrays.append(pa.Array.from_buffers(_BINARY, rows, [None, *buffers[at : at + 2]], 0))
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
 class _Lease:
     """Held by every buffer of one batch; when the last is gone, the memory goes back to be used again.
 
@@ -130,7 +84,7 @@ class _Lease:
 
     __slots__ = ("_free", "_memory")
 
-    def __init__(self, memory: _Memory, free: deque[_Memory]) -> None:
+    def __init__(self, memory: Block, free: deque[Block]) -> None:
         self._memory = memory
         self._free = free
 
@@ -164,8 +118,8 @@ class Arena:
         if not (self._rows > 0 and controls > 0 and 0 <= max(self._rows, self._key_bytes, value_bytes) <= ARRAY_MAX):
             raise ValueError(f"an arena holds 1 to {ARRAY_MAX} rows and bytes, and at least one control frame")
         self._decoder = decoder
-        self._free: deque[_Memory] = deque(maxlen=FREE_KEPT)
-        self._memory: _Memory | None = None  # taken when the first bytes come: by then the last batch may be gone
+        self._free: deque[Block] = deque(maxlen=FREE_KEPT)
+        self._memory: Block | None = None  # taken when the first bytes come: by then the last batch may be gone
         self._controls = np.empty((controls, 2), np.int64)
         self._progress = np.zeros(PROGRESS_FIELDS, np.int64)
 
@@ -218,14 +172,14 @@ class Arena:
         self._progress[:] = 0
         return batch
 
-    def _take(self) -> _Memory:
+    def _take(self) -> Block:
         """Memory whose batch is gone, or fresh memory; what was made before the arena grew is let go."""
         shape = (self._rows, self._key_bytes, self._value_bytes)
         while self._free:
             memory = self._free.pop()  # the one used last is the one still in cache
             if memory.shape == shape:
                 return memory
-        return _Memory(*shape)
+        return Block(*shape)
 
 
 def warm_up() -> None:

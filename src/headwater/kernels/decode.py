@@ -17,11 +17,43 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.kernels.copying import copy_key, copy_value
 from headwater.kernels.follow import DELETION, EXPIRATION, MUTATION, STREAM_END, counted_bytes, follow_control
-from headwater.kernels.intrinsics import copy, load16, load32, load64
+from headwater.kernels.intrinsics import (
+    load16,
+    load32,
+    load64,
+    store8,
+    store16_native,
+    store32_native,
+    store64_native,
+)
 from headwater.kernels.jit import inline_kernel, kernel, reachable
-from headwater.kernels.scan import FULL, HEADER, NEED_MORE, Stop, check_header, extras_bytes, framing_bytes, key_bytes
-from headwater.kernels.tracker import DROPPED, END, FIELDS, LAST, START, TAKEN, get, judge_seqno, put
+from headwater.kernels.scan import (
+    BODY_MAX,
+    FULL,
+    HEADER,
+    NEED_MORE,
+    Stop,
+    check_header,
+    extras_bytes,
+    framing_bytes,
+    key_bytes,
+)
+from headwater.kernels.tracker import (
+    DROPPED,
+    END,
+    FIELDS,
+    IN_SNAPSHOT,
+    LAST,
+    OPAQUE,
+    START,
+    STATE,
+    TAKEN,
+    get,
+    judge_seqno,
+    put,
+)
 
 U = np.uintp
 U64 = np.uint64
@@ -53,6 +85,8 @@ class Columns(NamedTuple):
     """Preallocated memory for one batch: an array per column, the binary ones as offsets and bytes.
 
     All of the fixed columns have the same length, the capacity in rows; `key_offsets` and `value_offsets` one more.
+    `places` tells the kernel in one array where all that is, since every argument has its price: the address of each
+    column, in order, and the capacities in rows, bytes of keys and bytes of values.
     """
 
     vbucket: NDArray[np.uint16]
@@ -69,6 +103,7 @@ class Columns(NamedTuple):
     key_data: NDArray[np.uint8]
     value_offsets: NDArray[np.int32]
     value_data: NDArray[np.uint8]
+    places: NDArray[np.uint64]
 
 
 COLUMN_TYPES: Final = {
@@ -87,7 +122,7 @@ COLUMN_TYPES: Final = {
     "value_offsets": np.int32,
     "value_data": np.uint8,
 }
-"""The element type of each member of `Columns`, in order."""
+"""The element type of each column, in order."""
 
 
 @inline_kernel
@@ -109,36 +144,99 @@ def metadata_bytes(layout: Any, extras_at: Any) -> Any:
     return load16(extras_at + U(16)) if layout == METADATA_LENGTH else np.uint16(0)
 
 
+# A header's first eight bytes, key length, datatype and vbucket blanked out: a mutation with 31 bytes of extras. Nearly
+# all frames of a bulk transfer begin so.
+ORDINARY: Final = 0x8057_0000_1F00_0000
+ORDINARY_MASK: Final = 0xFFFF_0000_FF00_0000
+ORDINARY_EXTRAS: Final = 31
+
+
+@inline_kernel
+def is_ordinary(head: Any, word: Any, body: Any, room: Any, row: Any, checked: Any) -> Any:
+    """Whether the frame is an ordinary mutation that breaks no rule: what all the questions below would find out."""
+    key, extras_at = U((word >> U64(32)) & U64(0xFFFF)), head + U(HEADER)
+    if (word & U64(ORDINARY_MASK)) != U64(ORDINARY) or body > U(BODY_MAX) or U(HEADER) + body > room:
+        return False
+    if key == U(0) or U(ORDINARY_EXTRAS) + key > body or load16(extras_at + U(28)) != 0:
+        return False
+    if not checked:
+        return True
+    seqno, last = load64(extras_at), get(row, LAST)
+    mine = get(row, STATE) == U64(IN_SNAPSHOT) and get(row, OPAQUE) == U64(load32(head + U(12)))
+    return mine and last < seqno and get(row, START) <= seqno and seqno <= get(row, END)
+
+
+@inline_kernel
+def put_row(to: Any, index: Any, head: Any, word: Any, row: Any, extras_at: Any, flags: Any, expiry: Any) -> None:
+    """Write the numbers of a change, and move its stream on; `to` are the addresses of the columns."""
+    seqno = load64(extras_at)
+    store16_native(to[0] + index * U(2), np.uint16(word & U64(0xFFFF)))
+    store8(to[1] + index, np.uint8((word >> U64(48)) & U64(0xFF)))
+    store64_native(to[2] + index * U(8), seqno)
+    store64_native(to[3] + index * U(8), load64(extras_at + U(8)))
+    store64_native(to[4] + index * U(8), load64(head + U(16)))
+    store32_native(to[5] + index * U(4), flags)
+    store32_native(to[6] + index * U(4), expiry)
+    store8(to[7] + index, np.uint8((word >> U64(16)) & U64(0xFF)))
+    store64_native(to[8] + index * U(8), get(row, START))
+    store64_native(to[9] + index * U(8), get(row, END))
+    put(row, LAST, seqno)
+
+
+@inline_kernel
+def put_offsets(to: Any, index: Any, keys: Any, values: Any) -> None:
+    """Write where the key and the value of a row begin, which is where those before end."""
+    store32_native(to[10] + index * U(4), np.uint32(keys))
+    store32_native(to[12] + index * U(4), np.uint32(values))
+
+
 @kernel
-def decode_frames(
-    base: Any, length: Any, columns: Any, controls: Any, streams: Any, progress: Any, checked: Any
-) -> None:
-    """Append the changes among the frames of [base, base + length) to `columns`.
+def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any) -> None:
+    """Append the changes among the frames of `view` to columns.
 
     Args:
-        base, length: address of the received bytes and how many there are.
-        columns: a `Columns`; rows from progress[ROWS] on are written.
+        view: uint8, the received bytes.
+        places: `Columns.places`; rows from progress[ROWS] on are written.
         controls: int64[n, 2] that takes (offset, row) of each control frame of this call.
         streams: `StreamTable.rows`.
         progress: int64[PROGRESS_FIELDS]. ROWS, KEY_BYTES and VALUE_BYTES go in and out; out come CONSUMED, CONTROLS,
             FLOW_BYTES, DROPPED_FRAMES, NEEDED and STOP of this call.
         checked: whether changes are held against `streams`.
     """
-    start, end, position = U(base), U(length), U(0)
+    start, end, position = U(view.ctypes.data), U(len(view)), U(0)
     table = U(streams.ctypes.data)
-    rows, row_capacity = U(progress[ROWS]), U(len(columns.seqno))
-    keys, key_capacity = U(progress[KEY_BYTES]), U(len(columns.key_data))
-    values, value_capacity = U(progress[VALUE_BYTES]), U(len(columns.value_data))
-    key_data, value_data = U(columns.key_data.ctypes.data), U(columns.value_data.ctypes.data)
+    fixed = (places[0], places[1], places[2], places[3], places[4], places[5], places[6], places[7], places[8])
+    to = (*fixed, places[9], places[10], places[11], places[12], places[13])
+    rows, row_capacity = U(progress[ROWS]), places[14]
+    keys, key_capacity = U(progress[KEY_BYTES]), places[15]
+    values, value_capacity = U(progress[VALUE_BYTES]), places[16]
     count, count_capacity = U(0), U(len(controls))
     flow, dropped = U(0), 0
     stop, needed = NEED_MORE, U(HEADER)
-    columns.key_offsets[rows] = np.int32(keys)
-    columns.value_offsets[rows] = np.int32(values)
+    put_offsets(to, rows, keys, values)
     while end - position >= U(HEADER):
         head = start + position
         word = load64(head)
         body = U(load32(head + U(8)))
+        row = table + U(word & U64(0xFFFF)) * U(8 * FIELDS)
+        if is_ordinary(head, word, body, end - position, row, checked):
+            key, extras_at = U((word >> U64(32)) & U64(0xFFFF)), head + U(HEADER)
+            value = body - U(ORDINARY_EXTRAS) - key
+            if rows == row_capacity or key > key_capacity - keys or value > value_capacity - values:
+                stop, needed = FULL, U(HEADER) + body
+                break
+            flags, expiry = load32(extras_at + U(16)), load32(extras_at + U(20))
+            put_row(to, rows, head, word, row, extras_at, flags, expiry)
+            key_at = extras_at + U(ORDINARY_EXTRAS)
+            copy_key(to[11] + keys, key_at, key)
+            copy_value(to[13] + values, key_at + key, value)
+            keys += key
+            values += value
+            rows += U(1)
+            put_offsets(to, rows, keys, values)
+            flow += U(HEADER) + body
+            position += U(HEADER) + body
+            continue
         stop = check_header(word, body)
         if stop != 0:
             break
@@ -147,7 +245,6 @@ def decode_frames(
             break
         opcode = np.int64((word >> U64(48)) & U64(0xFF))
         request = (word >> U64(56)) == U64(0x80) or (word >> U64(56)) == U64(0x08)
-        row = table + U(word & U64(0xFFFF)) * U(8 * FIELDS)
         if request and MUTATION <= opcode <= EXPIRATION:
             extras, key = extras_bytes(word), key_bytes(word)
             extras_at = head + U(HEADER) + framing_bytes(word)
@@ -161,8 +258,7 @@ def decode_frames(
             if key == U(0):
                 stop = EMPTY_KEY
                 break
-            seqno = load64(extras_at)
-            code = judge_seqno(row, U64(load32(head + U(12))), seqno) if checked else TAKEN
+            code = judge_seqno(row, U64(load32(head + U(12))), load64(extras_at)) if checked else TAKEN
             if code > 0:
                 stop = code
                 break
@@ -173,28 +269,18 @@ def decode_frames(
                 if rows == row_capacity or key > key_capacity - keys or value > value_capacity - values:
                     stop = FULL
                     break
-                columns.vbucket[rows] = np.uint16(word & U64(0xFFFF))
-                columns.opcode[rows] = np.uint8(opcode)
-                columns.seqno[rows] = seqno
-                columns.rev_seqno[rows] = load64(extras_at + U(8))
-                columns.cas[rows] = load64(head + U(16))
-                columns.datatype[rows] = np.uint8((word >> U64(16)) & U64(0xFF))
                 mutated = layout == FLAGS_AND_EXPIRY
-                columns.flags[rows] = load32(extras_at + U(16)) if mutated else np.uint32(0)
-                columns.expiry[rows] = (
-                    load32(extras_at + (U(20) if mutated else U(16))) if layout != METADATA_LENGTH else np.uint32(0)
-                )
-                columns.snapshot_start[rows] = get(row, START)
-                columns.snapshot_end[rows] = get(row, END)
+                flags = load32(extras_at + U(16)) if mutated else np.uint32(0)
+                dated = layout != METADATA_LENGTH
+                expiry = load32(extras_at + (U(20) if mutated else U(16))) if dated else np.uint32(0)
+                put_row(to, rows, head, word, row, extras_at, flags, expiry)
                 key_at = extras_at + extras
-                copy(key_data + keys, key_at, key)
-                copy(value_data + values, key_at + key, value)
+                copy_key(to[11] + keys, key_at, key)
+                copy_value(to[13] + values, key_at + key, value)
                 keys += key
                 values += value
                 rows += U(1)
-                columns.key_offsets[rows] = np.int32(keys)
-                columns.value_offsets[rows] = np.int32(values)
-                put(row, LAST, seqno)
+                put_offsets(to, rows, keys, values)
             flow += needed
         else:
             if count == count_capacity:
@@ -235,5 +321,5 @@ def decode(
     checked: bool,
 ) -> None:
     """Call the kernel for an array of bytes; the arguments are those of `decode_frames`."""
-    with reachable(view):
-        decode_frames(view.ctypes.data, len(view), columns, controls, table, progress, checked)
+    with reachable(*columns):
+        decode_frames(view, columns.places, controls, table, progress, checked)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.copying import copy_value
 from headwater.kernels.index import (
     DELETION,
     EXPIRATION,
@@ -90,7 +91,7 @@ def count_visible(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -
 
 
 @inline_kernel
-def _extras_out(kind: Any, form: Any) -> Any:
+def extras_out(kind: Any, form: Any) -> Any:
     """Length of the extras that a frame has on its way out."""
     if form & UPR:
         return U(30) if kind == MUTATION else U(18)
@@ -170,7 +171,7 @@ def gather(
         key = U(load16(frame + _TWO))
         if U(load8(frame + U(5))) & U(slow) or offset + length > segments[slot, 1]:
             return row, np.int64(at - start), frames, PLAIN
-        extras = _extras_out(kind, form)
+        extras = extras_out(kind, form)
         value = length - HEADER - kept - key
         if strip:
             value = _ZERO
@@ -178,7 +179,7 @@ def gather(
         if sent > end - at:
             return row, np.int64(at - start), frames, SPACE if at > start else PLAIN
         if sent == length and extras == kept and not strip:
-            copy(at, frame, length)
+            copy_value(at, frame, length)
         else:
             _reshape(at, frame, kind, extras, value, form)
         store32(at + _OPAQUE, np.uint32(opaque))

@@ -3,8 +3,9 @@
 numba has no unaligned big-endian load; written byte by byte in Python the same kernels run six to eight times slower.
 These are the whole trick. Addresses are `np.uintp` (`array.ctypes.data`, plus offsets of the same type: adding a signed
 integer to an unsigned one yields a float in numba as in numpy). `load16/32/64` and `store16/32/64` speak network order,
-the `_native` ones the machine's (for tables of our own). `copy` is memcpy: the ranges must not overlap. `prefetch` asks
-the processor to bring the cache line of an address closer; it reads nothing, and any address will do.
+the `_native` ones the machine's (for tables of our own). `copy` is memcpy: the ranges must not overlap; `copy16` and
+`copy64` move so many bytes in registers, as a call would cost more than the move (copying.py makes copies of them).
+`prefetch` asks the processor to bring the cache line of an address closer; it reads nothing, and any address will do.
 
 Nothing here checks a bound; the kernel that calls must have. In the debug build (jit.py) the same names are Python
 functions that ask guard.py about every range and raise `KernelFault`.
@@ -28,6 +29,8 @@ from headwater.kernels.jit import debugging
 __all__ = [
     "KernelFault",
     "copy",
+    "copy16",
+    "copy64",
     "load8",
     "load16",
     "load32",
@@ -39,6 +42,7 @@ __all__ = [
     "registered",
     "store8",
     "store16",
+    "store16_native",
     "store32",
     "store32_native",
     "store64",
@@ -72,6 +76,13 @@ def _checked_store(bits: int, native: bool) -> Callable[[Unsigned, Unsigned], No
 
 def _checked_copy(target: Unsigned, source: Unsigned, count: Unsigned) -> None:
     guard.copy(guard.as_int(target), guard.as_int(source), guard.as_int(count))
+
+
+def _checked_move(count: int) -> Callable[[Unsigned, Unsigned], None]:
+    def move(target: Unsigned, source: Unsigned) -> None:
+        guard.copy(guard.as_int(target), guard.as_int(source), count)
+
+    return move
 
 
 def _compiled_load(bits: int, native: bool) -> Any:
@@ -122,6 +133,22 @@ def _compiled_copy() -> Any:
     return copy
 
 
+def _compiled_move(count: int) -> Any:
+    block = ir.VectorType(ir.IntType(8), count)
+
+    @intrinsic
+    def move(typing_context, target, source):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            value = builder.load(builder.inttoptr(arguments[1], block.as_pointer()))
+            placed = builder.store(value, builder.inttoptr(arguments[0], block.as_pointer()))
+            value.align = placed.align = 1
+            return context.get_dummy_value()
+
+        return types.void(types.uintp, types.uintp), generate
+
+    return move
+
+
 def _compiled_prefetch() -> Any:
     @intrinsic
     def prefetch(typing_context, address):  # type: ignore[no-untyped-def]
@@ -143,6 +170,7 @@ def _no_prefetch(address: Unsigned) -> None:
 
 
 _load, _store = (_checked_load, _checked_store) if debugging() else (_compiled_load, _compiled_store)
+_move = _checked_move if debugging() else _compiled_move
 
 load8: Callable[[Unsigned], np.uint8] = _load(8, False)
 load16: Callable[[Unsigned], np.uint16] = _load(16, False)
@@ -154,7 +182,10 @@ store8: Callable[[Unsigned, Unsigned], None] = _store(8, False)
 store16: Callable[[Unsigned, Unsigned], None] = _store(16, False)
 store32: Callable[[Unsigned, Unsigned], None] = _store(32, False)
 store64: Callable[[Unsigned, Unsigned], None] = _store(64, False)
+store16_native: Callable[[Unsigned, Unsigned], None] = _store(16, True)
 store32_native: Callable[[Unsigned, Unsigned], None] = _store(32, True)
 store64_native: Callable[[Unsigned, Unsigned], None] = _store(64, True)
 copy: Callable[[Unsigned, Unsigned, Unsigned], None] = _checked_copy if debugging() else _compiled_copy()
+copy16: Callable[[Unsigned, Unsigned], None] = _move(16)
+copy64: Callable[[Unsigned, Unsigned], None] = _move(64)
 prefetch: Callable[[Unsigned], None] = _no_prefetch if debugging() else _compiled_prefetch()

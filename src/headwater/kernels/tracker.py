@@ -12,6 +12,7 @@ as the answer. If the request is refused, close it.
 from __future__ import annotations
 
 import mmap
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -37,6 +38,9 @@ END: Final = 4
 HELD_START: Final = 5
 HELD_END: Final = 6
 FIELDS: Final = 8
+
+_ROW: Final = struct.Struct("=7Q")
+_HELD: Final = struct.Struct("=5Q")  # from LAST to HELD_END
 
 
 class StreamState(IntEnum):
@@ -93,13 +97,19 @@ class StreamTable:
         self.checked = checked
         # Pages of its own, zero until they are touched and given back with the table: 4 MiB that come from a heap which
         # had them before are written full of zeros, and a node may have thousands of connections.
-        pages = mmap.mmap(-1, VBUCKETS * FIELDS * 8)
-        self.rows: NDArray[np.uint64] = np.frombuffer(pages, np.uint64).reshape(VBUCKETS, FIELDS)
+        self._pages = mmap.mmap(-1, VBUCKETS * FIELDS * 8)
+        self.rows: NDArray[np.uint64] = np.frombuffer(self._pages, np.uint64).reshape(VBUCKETS, FIELDS)
 
     def open(self, vbucket: int, opaque: int, seqno: int = 0, snapshot_start: int = 0, snapshot_end: int = 0) -> None:
         """Expect a stream: the request that goes out now carries this opaque and these numbers."""
         held = (snapshot_start, snapshot_end) if snapshot_start < seqno else (seqno, seqno)
-        self.rows[vbucket, :7] = (StreamState.OPEN, opaque, seqno, snapshot_start, snapshot_end, *held)
+        numbers = (StreamState.OPEN, opaque, seqno, snapshot_start, snapshot_end, *held)
+        _ROW.pack_into(self._pages, vbucket * 8 * FIELDS, *numbers)
+
+    def held(self, vbucket: int) -> tuple[int, int, int]:
+        """The last seqno of a stream, and the range that is held only in part (see follow.enter_snapshot)."""
+        last, _, _, held_start, held_end = _HELD.unpack_from(self._pages, 8 * (vbucket * FIELDS + LAST))
+        return last, held_start, held_end
 
     def enter(self, vbucket: int, start: int, end: int) -> None:
         """A snapshot was announced on an open stream, and found to be in order."""
@@ -127,6 +137,10 @@ class StreamTable:
         """Where a vbucket's stream stands."""
         state, opaque, seqno, start, end = (int(field) for field in self.rows[vbucket, :5])
         return Stream(StreamState(state), opaque, seqno, start, end)
+
+    def last_seqnos(self) -> NDArray[np.uint64]:
+        """The last seqno of each vbucket; a view, indexed by vbucket."""
+        return self.rows[:, LAST]
 
 
 @inline_kernel

@@ -1,0 +1,41 @@
+"""Copies of sizes that are common in frames, without a call: of a key, of a value.
+
+memcpy decides anew each time how to go about it, which for 16 bytes costs more than the copy. Here a size is covered by
+blocks of 16 or 64 bytes of which the last may lie over the one before, so no byte outside of the ranges is read or
+written. The ranges must not overlap.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headwater.kernels.intrinsics import copy, copy16, copy64
+from headwater.kernels.jit import inline_kernel
+
+U = np.uintp
+
+
+@inline_kernel
+def copy_key(target: Any, source: Any, count: Any) -> None:
+    """Copy `count` bytes; soonest done from 16 to 32."""
+    if count < U(16) or count > U(32):
+        copy(target, source, count)
+    else:
+        last = count - U(16)
+        copy16(target, source)
+        copy16(target + last, source + last)
+
+
+@inline_kernel
+def copy_value(target: Any, source: Any, count: Any) -> None:
+    """Copy `count` bytes; soonest done from 64 to 1024."""
+    if count < U(64) or count > U(1024):
+        copy(target, source, count)
+    else:
+        last, done = count - U(64), U(0)
+        while done < last:
+            copy64(target + done, source + done)
+            done += U(64)
+        copy64(target + last, source + last)
