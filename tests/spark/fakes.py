@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -61,6 +61,9 @@ class FakeClient:
     def failover_log(self, vb: int) -> list[tuple[int, int]]:
         self._ask(f"log {vb}")
         return list(self.vbuckets[vb].log)
+
+    def failover_logs(self, vbuckets: Iterable[int]) -> dict[int, list[tuple[int, int]]]:
+        return {vb: self.failover_log(vb) for vb in sorted(vbuckets)}
 
     def batches(self, start: Mapping[int, Any], *, until: Mapping[int, int], **options: Any) -> FakeBatches:
         self._ask("batches")

@@ -7,11 +7,13 @@ One client may be used by many tasks of one event loop at the same time; their r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headwater.client import bulk
 from headwater.client.cluster import Cluster
 from headwater.client.kv import Document, Observed, Operations
+from headwater.client.logs import failover_logs
 from headwater.client.nodes import Settings
 from headwater.client.options import DrainOptions, Start, Until
 from headwater.client.routing import ClusterMap
@@ -42,7 +44,9 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def _run(self, steps: Steps[Result]) -> Result:
@@ -152,6 +156,10 @@ class AsyncClient:
     async def failover_log(self, vbucket: int) -> list[tuple[int, int]]:
         """Return a vbucket's failover log, newest history first, as (vb uuid, seqno)."""
         return await self._run(self._do.failover_log(vbucket))
+
+    async def failover_logs(self, vbuckets: Iterable[int] | None = None) -> dict[int, list[tuple[int, int]]]:
+        """Return the failover logs of these vbuckets, of all by default: asked for in one go from each node."""
+        return await self._run(failover_logs(self._cluster, vbuckets))
 
     async def set_vbucket_state(self, vbucket: int, state: State | str) -> None:
         """Set a vbucket's state on its node: active, replica, pending or dead."""

@@ -7,11 +7,13 @@ A client belongs to one thread at a time; so does each drain made from it, which
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headwater.client import bulk
 from headwater.client.cluster import Cluster
 from headwater.client.kv import Document, Observed, Operations
+from headwater.client.logs import failover_logs
 from headwater.client.nodes import Settings
 from headwater.client.options import DrainOptions, Start, Until
 from headwater.client.routing import ClusterMap
@@ -41,7 +43,9 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         self.close()
 
     def _run(self, steps: Steps[Result]) -> Result:
@@ -150,6 +154,10 @@ class Client:
     def failover_log(self, vbucket: int) -> list[tuple[int, int]]:
         """Return a vbucket's failover log, newest history first, as (vb uuid, seqno)."""
         return self._run(self._do.failover_log(vbucket))
+
+    def failover_logs(self, vbuckets: Iterable[int] | None = None) -> dict[int, list[tuple[int, int]]]:
+        """Return the failover logs of these vbuckets, of all by default: asked for in one go from each node."""
+        return self._run(failover_logs(self._cluster, vbuckets))
 
     def set_vbucket_state(self, vbucket: int, state: State | str) -> None:
         """Set a vbucket's state on its node: active, replica, pending or dead."""

@@ -22,6 +22,7 @@ from headwater.wire.vbucket import State
 
 FLAGS_EXPIRY = Struct(">II")
 COUNTER = Struct(">QQI")
+LOG_ENTRY = Struct(">QQ")
 NO_CREATE = 0xFFFF_FFFF
 STATS_MAX = 1_000_000
 U32_MAX, U64_MAX = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
@@ -213,12 +214,7 @@ class Operations:
         unsigned("vbucket", vbucket, 0xFFFF)
         asked = request(Opcode.GET_FAILOVER_LOG, vbucket=vbucket)
         answer = yield from self.cluster.call(vbucket, asked, "failover log", reads=True)
-        if not answer.value or len(answer.value) % 16:
-            raise RemoteProtocolError(
-                f"GET_FAILOVER_LOG (opcode 0x96): {len(answer.value)} bytes, expected 16 for each entry"
-            )
-        numbers = [int.from_bytes(answer.value[at : at + 8]) for at in range(0, len(answer.value), 8)]
-        return list(zip(numbers[::2], numbers[1::2], strict=True))
+        return read_log(answer)
 
     def set_vbucket_state(self, vbucket: int, state: State | str) -> Steps[None]:
         """Set the state of a vbucket on the node that the map names for it (or on the only node)."""
@@ -246,6 +242,15 @@ class Operations:
         if answer.status:
             raise refused(f"{what} vbucket {vbucket} on {owner}", answer)
         return answer
+
+
+def read_log(answer: Frame) -> list[tuple[int, int]]:
+    """Return the (vb uuid, seqno) pairs of an answer to GET_FAILOVER_LOG, newest history first."""
+    if not answer.value or len(answer.value) % LOG_ENTRY.size:
+        raise RemoteProtocolError(
+            f"GET_FAILOVER_LOG (opcode 0x96): {len(answer.value)} bytes, expected 16 for each entry"
+        )
+    return list(LOG_ENTRY.iter_unpack(answer.value))
 
 
 def as_state(state: State | str) -> State:

@@ -14,7 +14,7 @@ from typing import Any
 
 from headwater.client.cluster import Cluster
 from headwater.client.drainer import Drainer
-from headwater.client.kv import Operations
+from headwater.client.logs import failover_logs
 from headwater.client.options import DrainOptions, Start, Until
 from headwater.errors import OptionError
 from headwater.protocol.position import ENDLESS, Position
@@ -59,11 +59,8 @@ def _begin(cluster: Cluster, start: Start, chosen: list[int], seqnos: Mapping[in
         return {vb: _fitting(vb, start[vb]) if vb in start else Position.beginning(vb) for vb in chosen}
     if start != "now":
         raise OptionError("start", start, '"now", a mapping of vbucket to Position, or None for the whole history')
-    operations, begin = Operations(cluster), {}
-    for vb in chosen:
-        log = yield from operations.failover_log(vb)
-        begin[vb] = Position.after(vb, seqnos.get(vb, 0), log)
-    return begin
+    logs = yield from failover_logs(cluster, chosen)
+    return {vb: Position.after(vb, seqnos.get(vb, 0), log) for vb, log in logs.items()}
 
 
 def _fitting(vbucket: int, position: Any) -> Position:

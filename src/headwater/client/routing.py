@@ -18,6 +18,7 @@ from headwater.wire.vbucket import vbucket_of
 PORT = 11210
 VBUCKETS_MAX = 65536
 NODES_MAX = 4096
+_SCHEME = "couchbase://"
 
 
 class Address(NamedTuple):

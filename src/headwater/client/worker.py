@@ -21,10 +21,9 @@ from headwater.errors import ConnectionLost
 from headwater.kernels.columns import Arena
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
 from headwater.protocol.drain import Drain
-from headwater.protocol.events import Event
+from headwater.protocol.events import Event, Opened
 from headwater.protocol.handshake import DCP_FEATURES, Opening, open_producer
 from headwater.protocol.position import FailoverLog, Position
-from headwater.protocol.stream import Phase
 from headwater.transport.waiting import Ready, Resolve, Steps
 from headwater.wire.dcp import OpenFlag
 from headwater.wire.features import Feature
@@ -34,6 +33,8 @@ SERVER_IDLE_SECONDS = 360.0
 
 GATHER_BYTES_MIN = 64 * 1024
 """Receiving goes on while the inbox has so much room."""
+
+REQUESTS_SENT_AT_ONCE = 64
 
 HELD = [LAST, HELD_START, HELD_END]
 AGAIN = Ready()
@@ -81,7 +82,8 @@ class Worker(Task):
         self._cluster, self._arena, self._options = cluster, arena, options
         self._link = Link(address, cluster.clock)
         self.drain: Drain | None = None
-        self._open_streams: NDArray[np.int64] | None = None  # made again when it changes
+        self._opened: dict[int, None] = {}  # vbuckets whose stream was accepted, and is not over
+        self._open_streams: NDArray[np.int64] | None = None  # the same, made again when it changes
 
     def assign(self, position: Position, end_seqno: int) -> None:
         """Take a vbucket over."""
@@ -90,6 +92,7 @@ class Worker(Task):
     def release(self, vbucket: int) -> None:
         """The stream is over."""
         self.vbuckets.pop(vbucket, None)
+        self._opened.pop(vbucket, None)
         self._open_streams = None
 
     @property
@@ -121,6 +124,7 @@ class Worker(Task):
         if self.drain is None or not self.drain.events:
             return ()
         events, self.drain.events = self.drain.events, []
+        self._opened |= {event.vbucket: None for _, event in events if isinstance(event, Opened)}
         self._open_streams = None
         return events
 
@@ -128,8 +132,7 @@ class Worker(Task):
         """Return the numbers of all open streams at this moment."""
         drain = self._drain
         if self._open_streams is None:
-            still_open = [vb for vb in self.vbuckets if drain.streams[vb].phase is Phase.OPEN]
-            self._open_streams = np.array(still_open, np.int64)
+            self._open_streams = np.fromiter(self._opened, np.int64, len(self._opened))
         return Part(self._open_streams, drain.table.rows[self._open_streams[:, None], HELD])
 
     def processed(self, now: float) -> None:
@@ -179,10 +182,12 @@ class Worker(Task):
 
     def _ask(self, drain: Drain, now: float) -> None:
         """Request the streams that are to do, and send whatever else is due."""
-        for vbucket, (position, end_seqno) in self.todo.items():
-            drain.request(position, end_seqno, now)
+        while self.todo:
+            vbucket = next(iter(self.todo))
+            drain.request(*self.todo.pop(vbucket), now)
             self.vbuckets[vbucket] = None
-        self.todo.clear()
+            if not len(self.todo) % REQUESTS_SENT_AT_ONCE:
+                self._link.channel.send(drain.data_to_send())  # the node may begin while the others are being made
         self._link.channel.send(drain.data_to_send())
 
     def _open(self) -> Steps[Drain]:

@@ -123,13 +123,14 @@ class Nodes:
             raise NotMyVbucket(f"{told} have no active node in the cluster map {client.map.version}")
 
     def _logs_of(self, client: Client, highs: Mapping[int, int], stats: Stats) -> dict[int, FailoverLog]:
-        """Ask for the logs, one request a vbucket; but not for those whose newest uuid the statistics tell is known."""
-        return {
+        """Ask for the logs, in one go; but not for those whose newest uuid the statistics tell is known."""
+        known = {
             vb: self._logs[vb]
-            if vb in self._logs and stats.get(vb, {}).get("uuid") == str(self._logs[vb][0][0])
-            else tuple((uuid, seqno) for uuid, seqno in client.failover_log(vb))
             for vb in highs
+            if vb in self._logs and stats.get(vb, {}).get("uuid") == str(self._logs[vb][0][0])
         }
+        asked = client.failover_logs(highs.keys() - known.keys()) if len(known) < len(highs) else {}
+        return {vb: known[vb] if vb in known else tuple(asked[vb]) for vb in highs}
 
 
 def purge_seqno(stats: Stats, vbucket: int) -> int:

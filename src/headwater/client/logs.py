@@ -1,0 +1,66 @@
+"""Failover logs of many vbuckets: asked for in one go from each node, as a thousand round trips take their time.
+
+The requests to a node leave together with a no-op behind them (pipeline.py); vbuckets that were not answered that way,
+because they moved or the connection broke, are asked for one at a time, with all the patience of `Cluster.call`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headwater.client.cluster import Cluster
+from headwater.client.kv import Operations, read_log
+from headwater.client.routing import Address
+from headwater.errors import ConnectionLost, RemoteProtocolError
+from headwater.protocol.handshake import refused
+from headwater.transport.waiting import Steps
+from headwater.wire.header import HEADER
+from headwater.wire.opcodes import Opcode, name_of
+
+Log = list[tuple[int, int]]
+
+
+def failover_logs(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> Steps[dict[int, Log]]:
+    """Return the failover logs of these vbuckets, of all by default, each newest history first.
+
+    Raises:
+        StatusError: a node refused, or a vbucket still has no active node at the deadline.
+        TransportError: no connection, or no answer in time.
+    """
+    chosen = range(cluster.map.vbuckets) if vbuckets is None else sorted(set(vbuckets))
+    owned: dict[Address, list[int]] = {}
+    for vbucket in chosen:
+        if (owner := cluster.map.owner(vbucket)) is not None:
+            owned.setdefault(owner, []).append(vbucket)
+    found: dict[int, Log] = {}
+    for owner, mine in owned.items():
+        try:
+            found |= yield from _logs_of(cluster, owner, mine)
+        except ConnectionLost:
+            continue
+    one_by_one = Operations(cluster)
+    for vbucket in chosen:
+        if vbucket not in found:
+            found[vbucket] = yield from one_by_one.failover_log(vbucket)
+    return {vbucket: found[vbucket] for vbucket in chosen}
+
+
+def _logs_of(cluster: Cluster, owner: Address, vbuckets: list[int]) -> Steps[dict[int, Log]]:
+    """Ask one node; what it refuses for now is left out."""
+    link = yield from cluster.link(owner)
+    first = link.reserve(len(vbuckets) + 1)
+    heads = [
+        HEADER.pack(0x80, Opcode.GET_FAILOVER_LOG, 0, 0, 0, vbucket, 0, first + at, 0)
+        for at, vbucket in enumerate(vbuckets)
+    ]
+    bulk = link.send_bulk(first, len(vbuckets), b"".join(heads))
+    found = {}
+    for frame in (yield from link.finish_bulk(bulk, cluster.deadline())):
+        vbucket = vbuckets[frame.opaque - first]
+        if frame.opcode != Opcode.GET_FAILOVER_LOG:
+            raise RemoteProtocolError(f"{name_of(frame.opcode)}: the answer to GET_FAILOVER_LOG (opcode 0x96)")
+        if not frame.status:
+            found[vbucket] = read_log(frame)
+        elif not (refusal := refused(f"failover log (vbucket {vbucket})", frame)).retriable:
+            raise refusal
+    return found
