@@ -1,6 +1,7 @@
 """From a node's disk to a client's columns: drains of a million items, slow clients, and how soon a change is seen.
 
-A node in a process of its own, 64 vbuckets, 16-byte keys, 256-byte values; flow control on. The reference of a drain is
+A node in a process of its own, 64 vbuckets (a drain also from 1024, the default of a node, where opening the streams
+is a part of the work), 16-byte keys, 256-byte values; flow control on. The reference of a drain is
 a loop that does nothing but receive: another process sends it the same bytes, out of memory, in pieces of 256 KiB. Both
 take turns. The drain is repeated after every key was overwritten five times and nothing was compacted.
 """
@@ -28,6 +29,7 @@ from headwater.wire.vbucket import vbucket_of
 
 ITEMS = 1_000_000
 VBUCKETS = 64
+VBUCKETS_DEFAULT = 1024
 VALUE_BYTES = 256
 WINDOW_BYTES = 10 << 20
 PIECE_BYTES = 256 << 10
@@ -41,14 +43,14 @@ LATENCY_MS_MAX = 5.0
 _SET = struct.Struct(">BBHBBHIIQQ")
 
 
-def requests(items: int, value_byte: int) -> Iterator[bytes]:
+def requests(items: int, value_byte: int, vbuckets: int) -> Iterator[bytes]:
     """Quiet sets of all keys, in pieces of about a MiB."""
     value = bytes([value_byte]) * VALUE_BYTES
     body = 8 + 16 + VALUE_BYTES
     piece: list[bytes] = []
     for number in range(items):
         key = b"key-%012d" % number
-        head = _SET.pack(0x80, Opcode.SETQ, 16, 8, 0, vbucket_of(key, VBUCKETS), body, number & 0xFFFF_FFFF, 0, 0)
+        head = _SET.pack(0x80, Opcode.SETQ, 16, 8, 0, vbucket_of(key, vbuckets), body, number & 0xFFFF_FFFF, 0, 0)
         piece.append(head + key + value)
         if len(piece) == 4000:
             yield b"".join(piece)
@@ -56,10 +58,10 @@ def requests(items: int, value_byte: int) -> Iterator[bytes]:
     yield b"".join(piece)
 
 
-def load(node: testing.Node, items: int, value_byte: int = 0x61) -> None:
+def load(node: testing.Node, items: int, value_byte: int = 0x61, vbuckets: int = VBUCKETS) -> None:
     """Set all keys, and wait until that is acknowledged."""
     with socket.create_connection((node.host, node.port)) as sock:
-        for piece in requests(items, value_byte):
+        for piece in requests(items, value_byte, vbuckets):
             sock.sendall(piece)
         sock.sendall(Frame(0x80, Opcode.NOOP, opaque=0xFFFF_FFFF).encode())
         answer = sock.recv(24, socket.MSG_WAITALL)
@@ -258,6 +260,9 @@ def main() -> None:
         load(node, ITEMS)
         drain(node, "drain of 1 M items, 256 B values")
         latency(node)
+    with testing.node(vbuckets=VBUCKETS_DEFAULT) as node:
+        load(node, ITEMS, vbuckets=VBUCKETS_DEFAULT)
+        drain(node, "the same from 1024 vbuckets")
     with testing.node(vbuckets=VBUCKETS) as node:
         load(node, ITEMS)
         slow_clients(node)
