@@ -93,6 +93,10 @@ class FakeConnection:
     def is_paused(self) -> bool:
         return bool(self.paused)
 
+    @property
+    def writable(self) -> bool:
+        return True
+
     def send(self, data: bytes | memoryview, gate: int = 0) -> None:
         if data:
             self.sent.append((bytes(data), gate))

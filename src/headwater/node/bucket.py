@@ -254,6 +254,6 @@ class Bucket:
         column = self.store.table[:, index.DURABLE_HIGH]
         for vb in np.flatnonzero(column != self._durable_high).tolist():
             found = self.vbuckets.get(vb)
-            if found is not None:
+            if found is not None and found.readers:
                 found.advanced()
         np.copyto(self._durable_high, column)

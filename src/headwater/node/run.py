@@ -8,6 +8,7 @@ record, exit 0. Anything less is an unclean stop: the next start begins a new br
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import signal
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from headwater.kernels import apply, execute, gather, history, index, json, sweep, tap
+from headwater.kernels import apply, execute, gather, history, index, json, live, sweep, tap
 from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
@@ -100,8 +101,10 @@ def _warn_of_the_open_network(host: str, has_users: bool) -> None:
 
 def warm_up() -> None:
     """Compile, or load from the cache, the kernels that requests need, so that the first client does not wait."""
-    for module in (json, execute, sweep, index, history, gather, apply, tap):
+    for module in (json, execute, sweep, index, history, gather, live, apply, tap):
         module.warm_up()
+    gc.collect()
+    gc.freeze()  # what is here now stays: numba alone is objects enough for pauses of a tenth of a second
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

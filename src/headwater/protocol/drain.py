@@ -17,6 +17,10 @@ Source: dcp.md 2, 6, 7 and 9.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headwater.errors import PeerSilent, RemoteProtocolError
 from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
@@ -71,6 +75,7 @@ class Drain:
         self._silence_seconds, self._answer_seconds = silence_seconds, answer_seconds
         self._markers = markers
         self._asked: dict[int, Stream] = {}  # by opaque, in the order of asking
+        self._awaited: tuple[NDArray[Any], NDArray[np.uint64]] | None = None  # their vbuckets, and where they stand
         self._acks: dict[int, tuple[int, int]] = {}  # vbucket: (end of snapshot, opaque) of markers to answer
         self._opaque = 0
         # A producer that took a control, for flow or for no-ops, is none of UPR's.
@@ -91,6 +96,7 @@ class Drain:
         self._opaque += 1
         stream.opaque, stream.asked_at, asked = self._opaque, now, stream.asked
         self.streams[stream.vbucket] = self._asked[stream.opaque] = stream
+        self._awaited = None
         self.table.open(stream.vbucket, stream.opaque, asked.seqno, asked.snapshot_start, asked.snapshot_end)
         stream.dialect = Dialect.UPR if self._dialect is Dialect.UPR else Dialect.DCP
         self._outgoing.append(stream_request(stream, vb_uuid))
@@ -100,8 +106,8 @@ class Drain:
         stream = self.streams[vbucket]
         if stream.phase is Phase.ASKED:
             return stream.asked
-        row = self.table.rows[vbucket]
-        return place(vbucket, int(row[LAST]), int(row[HELD_START]), int(row[HELD_END]), stream.failover_log)
+        last, held_start, held_end = self.table.held(vbucket)
+        return place(vbucket, last, held_start, held_end, stream.failover_log)
 
     def processed(self, now: float) -> None:
         """The caller is done with all rows and events handed out so far."""
@@ -128,22 +134,28 @@ class Drain:
             RemoteProtocolError: the producer broke the rules. Rows not handed out yet should be dropped as well.
         """
         self.heard_at = now
-        view, at, self.full = memoryview(data), 0, False
+        view, at, counted, self.full = memoryview(data), 0, 0, False
         while True:
             decoded = self.arena.decode(view[at:], self.table)
-            self.window.receive(decoded.flow_bytes)
+            counted += decoded.flow_bytes
             self._take_controls(view[at:], decoded, now)
             at += decoded.consumed
             if decoded.stop is Stop.FRAME_TOO_LARGE:
                 self.arena.grow(decoded.needed)
             elif decoded.stop is not Stop.CONTROLS_FULL:
                 break
+        self.window.receive(counted)
         if decoded.stop.refused:
             raise RemoteProtocolError(complaint(view[at:], decoded.stop, self.table))
         self.full, self.needed = decoded.stop is Stop.FULL, decoded.needed
-        self._check_order()
-        self._answer_markers()
+        if counted and self._asked:
+            self._check_order()
+        if self._acks:
+            self._answer_markers()
         return at
+
+    def receive_eof(self) -> None:
+        """The producer closed the connection: nothing more comes; positions tell where to go on."""
 
     def tick(self, now: float) -> None:
         """Look at the clock.
@@ -183,7 +195,7 @@ class Drain:
             handler(self, frame, row, now)
 
     def _stream_answer(self, frame: Frame, row: int, now: float) -> None:
-        stream = self._asked.pop(frame.opaque, None)
+        stream, self._awaited = self._asked.pop(frame.opaque, None), None
         if stream is None:  # dcp.md 9: a response with an unknown opaque: disconnect
             raise RemoteProtocolError(
                 f"{named(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
@@ -272,11 +284,17 @@ class Drain:
     # ------------------------------------------------------------------ after a buffer
 
     def _check_order(self) -> None:
-        for stream in self._asked.values():
-            self._expect_nothing_yet(stream)
+        if self._awaited is None:
+            asked = self._asked.values()
+            seqnos = np.array([stream.asked.seqno for stream in asked], np.uint64)
+            self._awaited = np.array([stream.vbucket for stream in asked]), seqnos
+        vbuckets, seqnos = self._awaited
+        if (self.table.rows[vbuckets, LAST] != seqnos).any():
+            for stream in self._asked.values():
+                self._expect_nothing_yet(stream)
 
     def _expect_nothing_yet(self, stream: Stream) -> None:
-        if int(self.table.rows[stream.vbucket][LAST]) != stream.asked.seqno:
+        if self.table.held(stream.vbucket)[0] != stream.asked.seqno:
             raise RemoteProtocolError(
                 f"vbucket {stream.vbucket}: changes came before the stream request {stream.opaque} was accepted"
             )
@@ -284,7 +302,7 @@ class Drain:
     def _answer_markers(self) -> None:
         """A marker with flag ACK is answered once the last seqno of its range has been processed (dcp.md 2.7)."""
         for vbucket, (end, opaque) in list(self._acks.items()):
-            if int(self.table.rows[vbucket][LAST]) >= end:
+            if self.table.held(vbucket)[0] >= end:
                 self._outgoing.append(dcp.SnapshotMarkerResponse(opaque=opaque).encode())
                 del self._acks[vbucket]
 

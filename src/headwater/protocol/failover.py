@@ -138,8 +138,7 @@ def decode_log(value: bytes) -> list[FailoverEntry]:
     return [FailoverEntry(*entry) for entry in _ENTRY.iter_unpack(value)]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """What a consumer says it holds: the numbers of its stream request (dcp 2.4).
 
     `branch_seqno` is None in DCP; in UPR, where the branch `vb_uuid` began, as the consumer's failover log has it.

@@ -57,6 +57,12 @@ class Position:
     failover_log: FailoverLog = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        in_order = 0 <= self.snapshot_start <= self.seqno <= self.snapshot_end <= SEQNO_MAX
+        if not (in_order and 0 <= self.vbucket <= VBUCKET_MAX and 0 <= self.vb_uuid <= SEQNO_MAX):
+            self._complain()
+
+    def _complain(self) -> None:
+        """Tell which number it is."""
         if not 0 <= self.vbucket <= VBUCKET_MAX:
             raise OptionError("vbucket", self.vbucket, f"a vbucket number, 0 to {VBUCKET_MAX}")
         for name in _NUMBERS:

@@ -102,6 +102,11 @@ class Producer:
 
     # --- output -----------------------------------------------------------------------------------------------------
 
+    @property
+    def waiting_bytes(self) -> int:
+        """How much `data_to_send` would return."""
+        return len(self._out)
+
     def data_to_send(self) -> bytes:
         """Take the bytes that wait to be sent."""
         data = bytes(self._out)
@@ -162,6 +167,16 @@ class Producer:
         stream.snapshot_end_seqno = end_seqno
         stream.unanswered_markers += bool(int(flags) & _ACK) and stream.dialect is not Dialect.UPR
         return data
+
+    def sent_snapshot(self, stream: ProducerStream, end_seqno: int, size_bytes: int) -> None:
+        """Enter a marker and all changes up to its end, which go out now in one piece; the window has room for all."""
+        if not stream.last_seqno < end_seqno or stream.state is not StreamState.BETWEEN:
+            raise LocalProtocolError(
+                f"vbucket {stream.vbucket}: a snapshot up to {end_seqno} after seqno {stream.last_seqno}, "
+                f"on a stream that is {stream.state.value}"
+            )
+        self.flow.send(size_bytes)
+        stream.snapshot_end_seqno = stream.last_seqno = end_seqno
 
     def set_state(self, stream: ProducerStream, state: State) -> None:
         """Tell the consumer which state the vbucket has there: a step of a takeover, which it must answer."""
@@ -313,11 +328,12 @@ class Producer:
 
     def _drop_unknown(self, frame: Frame) -> list[Event]:
         """The consumer does not have this stream (any more): it is closed without a word (dcp 2.3)."""
-        dropped = self._streams_of(frame)
-        for stream in dropped:
-            stream.step(Sent.CUT)
-            del self.streams[stream.key]
-        return [StreamClosed(stream) for stream in dropped]
+        stream = next((each for each in self.streams.values() if each.opaque == frame.opaque), None)
+        if stream is None:
+            return []
+        stream.step(Sent.CUT)
+        del self.streams[stream.key]
+        return [StreamClosed(stream)]
 
 
 def encode_marker(stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int) -> bytes:

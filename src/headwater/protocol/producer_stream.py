@@ -12,15 +12,14 @@ Source: dcp 8.1, 8.2, 8.5.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from headwater.errors import LocalProtocolError
 from headwater.protocol.stream_request import Accepted, StreamKey
-from headwater.wire.dcp import StreamFlag
 from headwater.wire.dialect import Dialect
 
 
-class StreamState(Enum):
+class StreamState(StrEnum):
     """Where a stream stands."""
 
     BETWEEN = "between snapshots"
@@ -28,7 +27,7 @@ class StreamState(Enum):
     ENDED = "ended"
 
 
-class Sent(Enum):
+class Sent(StrEnum):
     """What may be sent on a stream, or happen to it."""
 
     MARKER = "a snapshot marker"
@@ -87,8 +86,8 @@ class ProducerStream:
         return self.key[0]
 
     @property
-    def flags(self) -> StreamFlag:
-        """Those of the request."""
+    def flags(self) -> int:
+        """Those of the request: StreamFlag bits."""
         return self.accepted.flags
 
     def step(self, sent: Sent) -> None:

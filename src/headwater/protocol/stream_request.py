@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwater.errors import BadMessage
 from headwater.protocol.controls import Negotiated, Settings
@@ -32,13 +32,21 @@ STREAM_ID_MAX = 65_535
 StreamKey = tuple[int, int | None]
 """What tells streams of one connection apart: vbucket, and stream id where those are enabled."""
 
-_KNOWN = sum(StreamFlag)
-_CACHE_TRANSFER_NEEDS = StreamFlag.TAKEOVER | StreamFlag.ACTIVE_VB_ONLY
+# Plain numbers: with an IntFlag every & costs as much as the rest of a request.
+_KNOWN = int(sum(StreamFlag))
+_TAKEOVER = int(StreamFlag.TAKEOVER)
+_FROM_LATEST = int(StreamFlag.FROM_LATEST)
+_STRICT = int(StreamFlag.STRICT_VB_UUID)
+_IGNORE_PURGED = int(StreamFlag.IGNORE_PURGED_TOMBSTONES)
+_CACHE_TRANSFER = int(StreamFlag.CACHE_TRANSFER)
+_CACHE_TRANSFER_NEEDS = int(StreamFlag.TAKEOVER | StreamFlag.ACTIVE_VB_ONLY)
+_OWNER = int(StreamFlag.ACTIVE_VB_ONLY | StreamFlag.TAKEOVER)
+_FINITE = int(StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY)
+_OWNED, _HELD = (State.ACTIVE,), (State.ACTIVE, State.REPLICA)
 _VALUE_KEYS = {"collections", "scope", "uid", "sid", "purge_seqno", "cts"}
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What the node knows about a vbucket when it is asked for a stream of it.
 
     Attributes:
@@ -66,15 +74,18 @@ class StreamFilter:
     purge_seqno: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The stream may begin: after `start_seqno`, the first snapshot announced from `snap_start_seqno`."""
+_NO_FILTER = StreamFilter()
+
+
+class Accepted(NamedTuple):
+    """The stream may begin: after `start_seqno`, the first snapshot announced from `snap_start_seqno`; `flags` are
+    StreamFlag bits."""
 
     key: StreamKey
     start_seqno: int
     end_seqno: int
     snap_start_seqno: int
-    flags: StreamFlag
+    flags: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,7 @@ def _read_dcp(frame: Frame, *, collections: bool) -> dcp.StreamRequest:
     flags, problem = request.flags, ""
     if flags & ~_KNOWN:
         problem = f"flags 0x{flags & ~_KNOWN:x} are unknown or retired"
-    elif flags & StreamFlag.CACHE_TRANSFER and not flags & _CACHE_TRANSFER_NEEDS:
+    elif flags & _CACHE_TRANSFER and not flags & _CACHE_TRANSFER_NEEDS:
         problem = "flag 0x100 needs flag 0x01 or 0x10"
     elif request.value and not collections:
         problem = f"a value of {len(request.value)} bytes needs Collections"
@@ -125,8 +136,7 @@ def judge(
         live: the streams that are open on the connection.
     """
     # Only its owner can hand a vbucket over: were a replica to do so, there would be two (failover 4, step 1).
-    owner = request.flags & (StreamFlag.ACTIVE_VB_ONLY | StreamFlag.TAKEOVER)
-    wanted = (State.ACTIVE,) if owner else (State.ACTIVE, State.REPLICA)
+    wanted = _OWNED if request.flags & _OWNER else _HELD
     if facts is None or facts.state not in wanted:
         return Refused(Status.NOT_MY_VBUCKET, f"vbucket {request.vbucket} is not here, or its state is not fit")
     claim = _claim(request, facts)
@@ -148,27 +158,27 @@ def _claim(request: StreamRequest, facts: Facts) -> Claim:
     """The numbers of the request; check 5: with FROM_LATEST, those of a consumer that has everything."""
     # "Takeover forces end = endless" (dcp 2.4).
     claim = claim_of(request)
-    if request.flags & StreamFlag.TAKEOVER:
-        claim = replace(claim, end_seqno=END_OF_TIME)
-    if not request.flags & StreamFlag.FROM_LATEST:
+    if request.flags & _TAKEOVER:
+        claim = claim._replace(end_seqno=END_OF_TIME)
+    if not request.flags & _FROM_LATEST:
         return claim
     high = facts.high_seqno
     uuid = claim.vb_uuid or next(iter(facts.failover_log))[0]
-    return replace(claim, start_seqno=high, snap_start_seqno=high, snap_end_seqno=high, vb_uuid=uuid)
+    return claim._replace(start_seqno=high, snap_start_seqno=high, snap_end_seqno=high, vb_uuid=uuid)
 
 
 def _place(
     request: StreamRequest, claim: Claim, facts: Facts, key: StreamKey, remote_purge_seqno: int
 ) -> Accepted | Refused:
     """Checks 12 to 16: where in the history the stream begins and ends."""
-    flags = StreamFlag(request.flags)
+    flags = request.flags
     match decide(
         claim,
         facts.failover_log,
         facts.high_seqno,
-        purge_seqno=0 if flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else facts.purge_seqno,
+        purge_seqno=0 if flags & _IGNORE_PURGED else facts.purge_seqno,
         remote_purge_seqno=remote_purge_seqno,
-        strict=bool(flags & StreamFlag.STRICT_VB_UUID),
+        strict=bool(flags & _STRICT),
     ):
         case Rollback(seqno=seqno, reason=reason):
             # The seqno is the value: 8 bytes, no extras (errata S11, U3).
@@ -176,13 +186,13 @@ def _place(
         case Erange(reason=reason):
             return Refused(Status.ERANGE, reason)
     # 13. TO_LATEST, then DISK_ONLY, replace the end that was asked for; both mean what is on disk now.
-    is_finite = flags & (StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY) and not flags & StreamFlag.TAKEOVER
+    is_finite = flags & _FINITE and not flags & _TAKEOVER
     end = facts.high_seqno if is_finite else claim.end_seqno
     if claim.start_seqno > end:
         return Refused(Status.ERANGE, f"start seqno {claim.start_seqno} lies above end seqno {end}")
     if facts.receives_first_snapshot:
         return Refused(Status.ETMPFAIL, f"vbucket {request.vbucket} still receives its first snapshot")
-    if flags & StreamFlag.TAKEOVER and facts.is_being_handed_over:
+    if flags & _TAKEOVER and facts.is_being_handed_over:
         return Refused(Status.ETMPFAIL, f"vbucket {request.vbucket} is being handed over to somebody else")
     return Accepted(key, claim.start_seqno, end, claim.snap_start_seqno, flags)
 
@@ -197,7 +207,7 @@ class _ValueError(Exception):
 
 def _read_value(request: StreamRequest, settings: Settings) -> StreamFilter:
     """Checks 9 and 10: the JSON value, and that a stream id is there exactly if those are enabled."""
-    found = _parse_value(request) if request.value else StreamFilter()
+    found = _parse_value(request) if request.value else _NO_FILTER
     if (found.stream_id is not None) != settings.stream_ids:
         wanted = "needed" if settings.stream_ids else "not enabled"
         raise _ValueError(f"a stream id is {wanted} on this connection", Status.DCP_STREAMID_INVALID)

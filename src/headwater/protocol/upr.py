@@ -18,7 +18,7 @@ from headwater.wire.vbucket import State
 StreamRequest = dcp.StreamRequest | upr.StreamRequest
 
 _BY_EXTRAS = {40: Dialect.UPR, 48: Dialect.DCP}
-_FLAGS = StreamFlag.TAKEOVER | StreamFlag.DISK_ONLY | StreamFlag.TO_LATEST
+_FLAGS = int(StreamFlag.TAKEOVER | StreamFlag.DISK_ONLY | StreamFlag.TO_LATEST)
 _STATES_AS_PRINTED = {State.ACTIVE: 1, State.PENDING: 2, State.REPLICA: 3, State.DEAD: 4}
 
 

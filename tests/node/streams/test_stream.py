@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headwater.node.streams.stream import PHASES, Phase
@@ -36,6 +38,44 @@ def test_a_backfill_then_what_is_written_after_it(desk: StreamDesk) -> None:
     desk.set(0, "e")
     desk.commit()
     assert told(reader.read()) == [("marker", 4, 5, MEMORY), ("mutation", 4, "d"), ("mutation", 5, "e")]
+
+
+def test_live_changes_take_no_view(desk: StreamDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Producer(desk, flags=0x21)
+    reader.stream()
+    monkeypatch.setattr(desk.store, "view", lambda *_: pytest.fail("a view was taken"))
+    for number in range(3):
+        desk.set(0, "a", b"%d" % number)
+    desk.set(0, "b")
+    desk.commit()
+    assert told(reader.read()) == [("marker", 0, 4, FIRST), ("mutation", 3, "a"), ("mutation", 4, "b")]
+    desk.delete(0, "b")
+    desk.commit()
+    assert told(reader.read()) == [("marker", 5, 5, MEMORY), ("deletion", 5, "b")]
+    entry = next(iter(reader.session.streams.values())).entry
+    assert (entry.last_seqno, entry.snapshot_end_seqno) == (5, 5)
+
+
+def test_a_damaged_vbucket_is_looked_at_before_anything_is_sent(desk: StreamDesk, monkeypatch: Any) -> None:
+    reader = Producer(desk)
+    reader.stream()
+    monkeypatch.setattr(desk.store.lost, "vbuckets", {0})
+    looked: list[int] = []
+    monkeypatch.setattr(desk.store.lost, "check_range", lambda vb, *_: looked.append(vb))
+    desk.set(0, "a")
+    desk.commit()
+    assert told(reader.read()) == [("marker", 0, 1, FIRST), ("mutation", 1, "a")]
+    assert looked == [0]
+
+
+def test_live_changes_count_in_the_window_like_all_others(desk: StreamDesk) -> None:
+    reader = Producer(desk)
+    reader.control("connection_buffer_size", "1000")
+    reader.stream()
+    desk.set(0, "a")
+    desk.commit()
+    sent = sum(map(len, reader.read()))
+    assert reader.session.producer.flow.outstanding_bytes == sent == 44 + 55 + 1 + 5
 
 
 def test_a_stream_with_nothing_to_catch_up_on_has_no_disk_snapshot(desk: StreamDesk) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.kernels import history, index
+from headwater.kernels import history, index, live
 from headwater.node.storage.columns import Index
 from headwater.node.storage.lost import Lost
 from headwater.node.storage.records import Document
@@ -39,15 +39,15 @@ class Reading:
 
     def high_seqno(self, vb: int) -> int:
         """Seqno of the newest change, durable or not."""
-        return int(self.table[vb, index.HIGH])
+        return self._index.table.item(vb, index.HIGH)  # an int at once
 
     def durable_seqno(self, vb: int) -> int:
         """Seqno of the newest change that is on disk."""
-        return int(self.table[vb, index.DURABLE_HIGH])
+        return self._index.table.item(vb, index.DURABLE_HIGH)
 
     def purge_seqno(self, vb: int) -> int:
         """Tombstones up to here may be missing."""
-        return int(self.table[vb, index.PURGE])
+        return self._index.table.item(vb, index.PURGE)
 
     def rollback_floor(self, vb: int) -> int:
         """States below this seqno can't be rebuilt."""
@@ -97,6 +97,19 @@ class Reading:
         if vb in self.lost.vbuckets:
             self.lost.check_range(vb, first, rows)
         return View(self._slots, vb, self._index.columns[vb], first, rows, after_seqno)
+
+    def gather_live(  # noqa: PLR0917 - as the kernel has them
+        self, vb: int, numbers: NDArray[np.uint64], out: NDArray[np.uint8], opaque: int, form: int, slow: int, room: int
+    ) -> tuple[int, int]:
+        """Marker and frames of what became durable, for a stream that follows; see kernels/live.py.
+
+        Of a vbucket that was found damaged nothing goes out unseen: `view` tells what is lost.
+        """
+        if vb in self.lost.vbuckets:
+            return 0, 0
+        return live.gather_live(  # type: ignore[no-any-return]
+            self._index.table, vb, self._slots.table, numbers, out, np.uint32(opaque), form, slow, room
+        )
 
     def expired(self, vb: int, now: int, limit: int = 1000) -> list[bytes]:
         """Keys of up to `limit` live documents whose expiry is at or before Unix second `now`.

@@ -85,6 +85,8 @@ class Slots:
         return len(self._retired)
 
     def _release(self) -> None:
+        if not self._retired:
+            return
         oldest = min(self._readers.values(), default=self._time + 1)
         for when, segment in self._retired:
             if when < oldest and segment.slot != UNREGISTERED:

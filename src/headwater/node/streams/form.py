@@ -9,7 +9,7 @@ Source: dcp 2.9 and 2.10 (layouts), 2.21 (stream ids), 11 (what of xattrs, delet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headwater.kernels.gather import DELETE_TIMES, EXPIRY_OPCODE, KEEP_DATATYPE, NO_VALUE, UPR
@@ -43,6 +43,8 @@ class Form:
         snappy: compressed values are understood; compress: those that are not are compressed for the way.
         framing: the stream id, ready to send; None on most connections.
         upr: the layouts of UPR, which has nothing of the above, but expirations.
+        bits: all that in the words of the kernel that copies frames in bulk.
+        slow: datatype bits of frames that the kernel must leave to `dress`.
     """
 
     xattrs: bool = False
@@ -55,18 +57,20 @@ class Form:
     compress: bool = False
     framing: bytes | None = None
     upr: bool = False
+    bits: int = field(init=False)
+    slow: int = field(init=False)
 
-    @property
-    def bits(self) -> int:
-        """The form in the words of the kernel that copies frames in bulk."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bits", int(self._bits()))
+        object.__setattr__(self, "slow", int(self._slow()))
+
+    def _bits(self) -> int:
         bits = DELETE_TIMES * self.delete_times | EXPIRY_OPCODE * self.expiry_opcode | UPR * self.upr
         if self.no_value:
             bits |= KEEP_DATATYPE if self.keep_datatype else NO_VALUE
         return bits
 
-    @property
-    def slow(self) -> int:
-        """Datatype bits of frames that the kernel must leave to `dress`."""
+    def _slow(self) -> int:
         whole = self.xattrs and self.deleted_user_xattrs and not self.no_value
         looks_inside = not whole and (self.xattrs or not self.no_value)
         inflates = not self.snappy and not self.no_value
