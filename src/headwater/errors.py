@@ -346,7 +346,7 @@ class StorageError(HeadwaterError):
 
 
 class CorruptStore(StorageError):
-    """A file of the store is damaged at a place no crash explains; nothing was changed or skipped."""
+    """A file of the store is damaged at a place no crash explains; nothing was changed, and nothing of it is served."""
 
     def __init__(self, path: str | Path, offset: int, why: str) -> None:
         super().__init__(path, offset, why)

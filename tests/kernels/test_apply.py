@@ -16,10 +16,13 @@ from headwater.kernels import apply as compiled
 from headwater.kernels.jit import debug_copy
 from headwater.kernels.tracker import LAST, StreamTable
 from headwater.node.storage.store import Store
-from headwater.wire import dcp
+from headwater.protocol.consumer_changes import check_change, read_change
+from headwater.wire import dcp, upr
+from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
 
 OPAQUE = 7
+NOW = 1_700_000_000
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def run(kernel: ModuleType, store: Store, streams: StreamTable, data: bytes) -> 
     while True:
         arena, used = store.stage_arena()
         code, offset, used, count, vb = kernel.apply(
-            streams.rows, store.table, store.segments, frames, offset, store.stage_slot, used, len(arena), 1_700_000_000
+            streams.rows, store.table, store.segments, frames, offset, store.stage_slot, used, len(arena), NOW
         )
         store.stage_used(int(used))
         taken += int(count)
@@ -69,7 +72,7 @@ def test_changes_are_stored_as_they_came(store: Store) -> None:
     assert int(streams.rows[1, LAST]) == store.high_seqno(1) == 9
     found = {key: store.document(1, key) for key in (b"a", b"b", b"c", b"d")}
     assert [(d.seqno, d.cas, d.rev_seqno, d.deleted, d.delete_time) for d in found.values() if d] == [
-        (3, 8, 3, True, 1_700_000_000),
+        (3, 8, 3, True, NOW),
         (2, 9, 2, False, 0),
         (5, 7, 4, True, 11),
         (9, 6, 4, True, 12),
@@ -92,9 +95,11 @@ def test_changes_are_stored_as_they_came(store: Store) -> None:
         mutation(2, datatype=8),
         mutation(2, b"k" * 251),
         Frame(0x80, 0x57, b"", bytes(7) + b"\2" + bytes(23), vbucket=1, opaque=OPAQUE, cas=1).encode(),
-        Frame(0x80, 0x57, b"k", bytes(7) + b"\2" + bytes(22), vbucket=1, opaque=OPAQUE, cas=1).encode(),
+        Frame(0x80, 0x57, b"k", bytes(7) + b"\2" + bytes(21), vbucket=1, opaque=OPAQUE, cas=1).encode(),
+        Frame(0x80, 0x57, b"k", bytes(7) + b"\2" + bytes(21) + b"\1", vbucket=1, opaque=OPAQUE, cas=1).encode(),
         Frame(0x80, 0x58, b"k", bytes(7) + b"\2" + bytes(13), b"x", 4, 1, OPAQUE, 1).encode(),
-        Frame(0x80, 0x59, b"k", bytes(7) + b"\2" + bytes(10), vbucket=1, opaque=OPAQUE, cas=1).encode(),
+        Frame(0x80, 0x59, b"k", bytes(7) + b"\2" + bytes(9) + b"\1", vbucket=1, opaque=OPAQUE, cas=1).encode(),
+        Frame(0x80, 0x59, b"k", bytes(7) + b"\2" + bytes(11), vbucket=1, opaque=OPAQUE, cas=1).encode(),
         Frame(0x81, 0x57, vbucket=1, opaque=OPAQUE).encode(),
         dcp.Noop(opaque=1).encode(),
         b"\x42" + bytes(23),
@@ -105,6 +110,75 @@ def test_what_is_not_plainly_right_is_left_to_python(store: Store, frame: bytes)
     streams = table()
     assert run(compiled, store, streams, first + frame + mutation(3)) == (compiled.PLAIN, len(first), 1)
     assert store.high_seqno(1) == int(streams.rows[1, LAST]) == 1
+
+
+def test_the_layouts_of_upr_are_stored_in_the_form_of_the_log(store: Store) -> None:
+    data = (
+        upr.Mutation(
+            vbucket=1, opaque=OPAQUE, cas=9, key=b"a", by_seqno=1, rev_seqno=2, flags=5, expiration=6, value=b"v"
+        ).encode()
+        + dcp.Deletion(vbucket=1, opaque=OPAQUE, cas=9, key=b"b", by_seqno=2, rev_seqno=3).encode()
+        + upr.Expiration(vbucket=1, opaque=OPAQUE, cas=9, key=b"c", by_seqno=3, rev_seqno=4).encode()
+    )
+    stored = (
+        dcp.Mutation(vbucket=1, cas=9, key=b"a", by_seqno=1, rev_seqno=2, flags=5, expiration=6, value=b"v").encode()
+        + dcp.DeletionV2(vbucket=1, cas=9, key=b"b", by_seqno=2, rev_seqno=3, delete_time=NOW).encode()
+        + dcp.Expiration(vbucket=1, cas=9, key=b"c", by_seqno=3, rev_seqno=4, delete_time=NOW).encode()
+    )
+    assert run(compiled, store, table(), data) == (compiled.DONE, len(data), 3)
+    arena, used = store.stage_arena()
+    assert arena[:used].tobytes() == stored
+
+
+def stage_plainly(store: Store, data: bytes) -> None:
+    """What Python does with frames, one by one."""
+    for frame in FrameBuffer().receive_data(data):
+        check_change(frame)
+        change = read_change(frame, deleted_user_xattrs=False)
+        numbers = {"seqno": change.seqno, "cas": change.cas, "rev_seqno": change.rev_seqno}
+        if change.deleted:
+            when = NOW if change.delete_time is None else change.delete_time
+            store.stage_deletion(1, change.key, **numbers, delete_time=when, expired=change.expired)
+        else:
+            more = {"flags": change.flags, "expiry": change.expiry, "datatype": change.datatype}
+            store.stage_mutation(1, change.key, change.value, **numbers, **more)
+
+
+KINDS = {0x57: (30, 31), 0x58: (18, 21), 0x59: (18, 20)}
+_NUMBERS = st.integers(0, 2**32 - 1)
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> bytes:
+    """Changes in all layouts of DCP and UPR, seqnos from 1."""
+    frames = []
+    for seqno in range(1, draw(st.integers(1, 12)) + 1):
+        opcode = draw(st.sampled_from(sorted(KINDS)))
+        extras = seqno.to_bytes(8) + draw(_NUMBERS).to_bytes(8)
+        value, datatype = b"", 0
+        match length := draw(st.sampled_from(KINDS[opcode])):
+            case 30 | 31:
+                extras += b"".join(draw(_NUMBERS).to_bytes(4) for _ in "fe") + bytes(length - 24)
+                value, datatype = draw(st.binary(max_size=40)), draw(st.integers(0, 1))
+            case 18:
+                extras += bytes(2)
+            case _:
+                extras += draw(_NUMBERS).to_bytes(4) + bytes(length - 20)
+        key = draw(st.binary(min_size=1, max_size=3))
+        frames.append(Frame(0x80, opcode, key, extras, value, datatype, 1, OPAQUE, draw(_NUMBERS) + 1).encode())
+    return b"".join(frames)
+
+
+@given(data=changes())
+def test_the_kernel_stores_what_the_plain_path_stores(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    arenas = []
+    for stage in (lambda store: run(compiled, store, table(), data), lambda store: stage_plainly(store, data)):
+        store = Store.open(tmp_path_factory.mktemp("s"), vbuckets=2, arena_bytes=1 << 20, random=bytes)
+        stage(store)
+        arena, used = store.stage_arena()
+        arenas.append((arena[:used].tobytes(), store.items(1), store.high_seqno(1)))
+        store.close(clean=False)
+    assert arenas[0] == arenas[1]
 
 
 def test_a_stream_that_was_closed_takes_nothing(store: Store) -> None:

@@ -18,6 +18,7 @@ class Disk:
         self.batches: list[list[str]] = []
         self.may_end = threading.Semaphore(0)
         self.error: Exception | None = None
+        self.full = False
 
     def freeze(self) -> list[str] | None:
         batch, self.staged = self.staged, []
@@ -131,6 +132,29 @@ def test_whoever_waits_for_room_is_called_when_the_arena_is_empty() -> None:
         assert disk.staged == []
         disk.may_end.release()
         await committer.drain()
+
+    run(story)
+
+
+def test_whoever_waits_for_room_on_a_full_disk_asks_now_and_then_and_not_all_the_time() -> None:
+    async def story(disk: Disk, committer: Committer) -> None:
+        disk.full, asked, over = True, 0, asyncio.Event()
+
+        def ask() -> None:
+            nonlocal asked
+            asked += 1
+            if disk.full:
+                committer.when_room(ask)
+            else:
+                over.set()
+
+        committer.when_room(ask)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert asked == 0
+        disk.full = False
+        await asyncio.wait_for(over.wait(), 10)
+        assert asked == 1
 
     run(story)
 

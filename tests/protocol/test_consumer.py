@@ -113,6 +113,19 @@ def test_fifty_kilobytes_are_acknowledged_however_large_the_window() -> None:
     assert int.from_bytes(ack.extras) == 50_001
 
 
+def test_what_a_snapshot_announced_counts_down_to_nothing() -> None:
+    talk = Talk()
+    stream = talk.open()
+    assert talk.end.announced(stream.vbucket) == 0
+    talk.give(marker(stream.opaque, 1, 100))
+    assert talk.end.announced(stream.vbucket) == 100
+    (changed,) = talk.give(mutation(stream.opaque, 40))
+    talk.end.applied(changed)
+    assert talk.end.announced(stream.vbucket) == 60
+    talk.end.close(stream)
+    assert talk.end.announced(stream.vbucket) == 0
+
+
 def test_a_producer_that_says_nothing_for_too_long_is_gone() -> None:
     talk = Talk(ConsumerSettings(idle_seconds=30))
     talk.open()

@@ -22,6 +22,19 @@ def test_more_than_a_fifth_of_the_window_is_acknowledged_at_once():
     assert window.due(10.0) == 201 and window.due(10.0) == 0
 
 
+def test_while_more_waits_the_share_of_the_window_decides() -> None:
+    window = ConsumerWindow(1000, owed_bytes_max=50)
+    window.receive(200)
+    window.process(0.0)
+    assert window.due(0.0, more_waits=True) == 0
+    window.receive(1)
+    window.process(0.0)
+    assert window.due(0.0, more_waits=True) == 201
+    window.receive(51)
+    window.process(0.0)
+    assert (window.due(0.0, more_waits=True), window.due(0.0)) == (0, 51)
+
+
 def test_a_little_is_acknowledged_after_five_seconds():
     window = ConsumerWindow(1000)
     window.receive(1)

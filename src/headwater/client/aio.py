@@ -7,7 +7,6 @@ One client may be used by many tasks of one event loop at the same time; their r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headwater.client import bulk
@@ -44,9 +43,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def _run(self, steps: Steps[Result]) -> Result:

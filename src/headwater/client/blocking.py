@@ -7,7 +7,6 @@ A client belongs to one thread at a time; so does each drain made from it, which
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headwater.client import bulk
@@ -43,9 +42,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _run(self, steps: Steps[Result]) -> Result:

@@ -7,7 +7,6 @@ positions cover.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from types import TracebackType
 from typing import Self
 
 from headwater.client.changes import ChangeBatch, ChangeFeed, Event, batch_of
@@ -30,9 +29,7 @@ class _Feed:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _advance(self) -> Handout | None:
@@ -90,9 +87,7 @@ class _Async(_Feed):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

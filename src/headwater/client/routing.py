@@ -18,7 +18,6 @@ from headwater.wire.vbucket import vbucket_of
 PORT = 11210
 VBUCKETS_MAX = 65536
 NODES_MAX = 4096
-_SCHEME = "couchbase://"
 
 
 class Address(NamedTuple):

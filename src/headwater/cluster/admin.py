@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from struct import Struct
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from headwater.client.pipeline import Pipeline
@@ -102,9 +101,7 @@ class NodeAdmin:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.close()
 
     @property

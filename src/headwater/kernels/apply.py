@@ -52,8 +52,9 @@ _ALL_ONES = U64(0xFFFFFFFFFFFFFFFF)
 
 @inline_kernel
 def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any) -> Any:
-    """Whether lengths, datatype and metadata are those of a change without anything out of the ordinary. Deletions
-    with a value (surviving xattrs) are for Python."""
+    """Whether lengths, datatype and metadata are those of a change without anything out of the ordinary. "By extras
+    length" (dcp.md 14): mutations of 30 bytes and expirations of 18 are UPR's. Deletions with a value (surviving
+    xattrs) are for Python."""
     extras, key, datatype = (
         (word >> U64(24)) & U64(0xFF),
         (word >> U64(32)) & U64(0xFFFF),
@@ -62,12 +63,11 @@ def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any) -> Any:
     if key == U64(0) or key > U64(_KEY_MAX) or extras + key > body:
         return False
     if kind == U64(MUTATION):
-        return extras == U64(31) and datatype <= U64(7) and load16(frame + U(52)) == 0
+        return (extras == U64(31) or extras == U64(30)) and datatype <= U64(7) and load16(frame + U(52)) == 0
     if datatype != U64(0) or extras + key != body:
         return False
-    if kind == U64(EXPIRATION):
-        return extras == U64(20)
-    return extras == U64(21) or (extras == U64(18) and load16(frame + U(40)) == 0)
+    whole = U64(20) if kind == U64(EXPIRATION) else U64(21)
+    return extras == whole or (extras == U64(18) and load16(frame + U(40)) == 0)
 
 
 @inline_kernel
@@ -110,7 +110,7 @@ def apply(
         streams: `StreamTable.rows` of the connection; the last seqno of each stream moves on.
         table, segments: the store's.
         slot, used, limit: the staging arena, how full it is and may become.
-        now: the delete time, in Unix seconds, of V1 deletions, which carry none.
+        now: the delete time, in Unix seconds, of tombstones that carry none (V1 deletions, UPR's expirations).
 
     Returns: (why it stopped, offset of the first frame not taken, arena bytes used, changes taken, vbucket of the frame
         it stopped at).

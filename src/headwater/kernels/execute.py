@@ -67,13 +67,12 @@ FEATURES = 5  # in: FEATURE_* bits of the connection
 ANSWERED = 6  # out: bytes of `out` in use
 FLAGS = 7  # out: FLAG_* bits
 GROW = 8  # out: the vbucket that must grow, with STOP_GROW
-FRAMES = 9  # out: changes staged by this call
-GETS = 10  # out: counters of this call
-HITS = 11
-SETS = 12
-DELETES = 13
-LIMIT = 14  # in: how far the arena may be filled
-STATE_FIELDS = 15  # ANSWERED to DELETES are set to 0 first
+GETS = 9  # out: counters of this call
+HITS = 10
+SETS = 11
+DELETES = 12
+LIMIT = 13  # in: how far the arena may be filled
+STATE_FIELDS = 14  # ANSWERED to DELETES are set to 0 first
 
 FEATURE_JSON = np.uint64(1)
 FEATURE_SEQNO = np.uint64(2)
@@ -119,8 +118,8 @@ def _head(address: Any, code: Any, middle: Any, body: Any, request: Any, cas: An
 
 
 @inline_kernel
-def _error(out: Any, state: Any, code: Any, status: Any, request: Any) -> None:
-    """Answer a refusal: header only, also for quiet forms."""
+def _bare(out: Any, state: Any, code: Any, status: Any, request: Any) -> None:
+    """Answer by a header alone: a refusal, which quiet forms get as well, or (status 0) a no-op."""
     _head(U(out.ctypes.data) + state[ANSWERED], code, status, _ZERO, request, _ZERO)
     state[ANSWERED] += _HEADER
 
@@ -162,7 +161,7 @@ def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, se
             _note_row(table, vb, row, state)
         state[GETS] += _ONE
         if code == _GET or code == _GETK:
-            _error(out, state, code, _ENOENT, at)
+            _bare(out, state, code, _ENOENT, at)
         return _DONE
     datatype = U(load8(frame + U(5)))
     if is_expired(frame, state[NOW]) or (datatype & _NOT_PLAIN) != _ZERO:
@@ -236,7 +235,7 @@ def _change(
     if refused != _ZERO:
         if row >= 0:
             _note_row(table, vb, row, state)
-        _error(out, state, code, refused, at)
+        _bare(out, state, code, refused, at)
         return _DONE
     size = DELETION_BYTES + key_length if deletes else MUTATION_BYTES + key_length + value_length
     arena = state[ARENA]
@@ -253,7 +252,6 @@ def _change(
         state[SETS] += _ONE
     append_row(table, vb, segments, to, location(arena, state[STAGED]), hashed, slot, row)
     state[STAGED] += size
-    state[FRAMES] += _ONE
     state[FLAGS] |= FLAG_WROTE
     if deletes and (state[FEATURES] & FEATURE_HELLO) == _ZERO:
         cas = _ZERO  # the answer of a client that says no HELLO, see documents.remove
@@ -297,7 +295,7 @@ def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, sc
     if code == _NOOP:
         if body != _ZERO or U(load8(at + U(5))) != _ZERO or U(load64(at + U(16))) != _ZERO:
             return STOP_PLAIN
-        _error(out, state, code, _ZERO, at)  # the same bytes, status SUCCESS
+        _bare(out, state, code, _ZERO, at)
         return _DONE
     reads = _is_read(code)
     value_length = body - extras - key_length

@@ -54,6 +54,7 @@ from headwater.kernels.intrinsics import (
     load32_native,
     load64,
     load64_native,
+    prefetch,
     store32_native,
     store64_native,
 )
@@ -71,6 +72,8 @@ BAD_VBUCKET = 4  # a vbucket the store does not have
 BAD_SEQNO = 5  # not above the one before it
 BAD_KIND = 6  # an opcode, or extras of a length, that this version never wrote
 CONTROL_FIRST = U(0xF0)
+
+AHEAD_FRAMES = 8
 
 
 @kernel
@@ -163,12 +166,17 @@ def undo_staged(table: Table, segments: Table) -> None:
 
 @kernel
 def count_frames(frames: Any, used: Any) -> Any:
-    """How many frames fill exactly the first `used` bytes; -1 when they do not."""
+    """How many frames fill exactly the first `used` bytes; -1 when they do not.
+
+    Each length leads to the next: where frames are of one size, asking for one some frames ahead hides the waiting.
+    """
     at, end, count = U(frames.ctypes.data), U(frames.ctypes.data) + U(used), 0
     if used > len(frames):
         return -1
     while at + HEADER <= end:
-        at = at + frame_bytes(at)
+        length = frame_bytes(at)
+        prefetch(at + U(AHEAD_FRAMES) * length)
+        at = at + length
         count += 1
     return count if at == end else -1
 

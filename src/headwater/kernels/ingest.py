@@ -72,20 +72,37 @@ def _judge(table: Table, frame: Any, end: Any) -> Any:
 
 
 @inline_kernel
+def _widened(out: Any, frame: Any, length: Any, kept: Any, extras: Any) -> Any:
+    """Copy a frame with the first `kept` bytes of its extras, which become `extras` long; returns its length."""
+    had = U(load8(frame + _FOUR))
+    copy(out, frame, HEADER + kept)
+    store8(out + _FOUR, np.uint8(extras))
+    store32(out + _EIGHT, np.uint32(length - HEADER + extras - had))
+    copy(out + HEADER + extras, frame + HEADER + had, length - HEADER - had)
+    return length + extras - had
+
+
+@inline_kernel
 def as_logged(out: Any, frame: Any, length: Any, now: Any) -> Any:
-    """Copy a frame in the form of the log; returns its length there."""
-    if U(load8(frame + _FOUR)) != _V1:
+    """Copy a frame in the form of the log; returns its length there, three bytes more at most.
+
+    V1 deletions become V2 ones, UPR's expirations DCP's: both get a delete time. UPR's mutations get an NRU byte.
+    """
+    extras, made = U(load8(frame + _FOUR)), length
+    if extras == _V1:
+        if opcode(frame) == EXPIRATION:
+            made = _widened(out, frame, length, U(16), U(20))
+        else:
+            made = _widened(out, frame, length, U(16), _V2)
+            store8(out + U(44), np.uint8(0))
+        store32(out + U(40), np.uint32(now))
+    elif extras == U(30):
+        made = _widened(out, frame, length, U(30), U(31))
+        store8(out + U(54), np.uint8(0))
+    else:
         copy(out, frame, length)
-        store32(out + U(12), np.uint32(0))
-        return length
-    copy(out, frame, U(40))
-    store8(out + _FOUR, np.uint8(_V2))
-    store32(out + _EIGHT, np.uint32(length - HEADER + U(3)))
     store32(out + U(12), np.uint32(0))
-    store32(out + U(40), np.uint32(now))
-    store8(out + U(44), np.uint8(0))
-    copy(out + U(45), frame + U(42), length - U(42))
-    return length + U(3)
+    return made
 
 
 @kernel

@@ -138,10 +138,6 @@ class StreamTable:
         state, opaque, seqno, start, end = (int(field) for field in self.rows[vbucket, :5])
         return Stream(StreamState(state), opaque, seqno, start, end)
 
-    def last_seqnos(self) -> NDArray[np.uint64]:
-        """The last seqno of each vbucket; a view, indexed by vbucket."""
-        return self.rows[:, LAST]
-
 
 @inline_kernel
 def get(row: Any, field: Any) -> Any:

@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Protocol
+
+FULL_DISK_SECONDS = 0.25
 
 log = logging.getLogger("headwater.node")
 
@@ -33,6 +35,10 @@ class Waiter(Protocol):
 class BatchStore(Protocol):
     """The part of the store that committing needs (node/storage/store.py)."""
 
+    @property
+    def full(self) -> bool:
+        """The disk has no room for another batch; asking tries to make some now and then."""
+
     def freeze(self) -> Any:
         """Close the open batch and return it; None when nothing was staged."""
 
@@ -47,9 +53,13 @@ class BatchStore(Protocol):
 
 
 class Committer:
-    """Owns the order freeze, write, settle. All methods belong to the event loop's thread."""
+    """Owns the order freeze, write, settle. All methods belong to the event loop's thread.
 
-    def __init__(self, store: BatchStore, loop: asyncio.AbstractEventLoop) -> None:
+    Args:
+        thread: what writes, one batch at a time; a thread of its own if None.
+    """
+
+    def __init__(self, store: BatchStore, loop: asyncio.AbstractEventLoop, thread: Executor | None = None) -> None:
         self.durable = 0
         self.open = 1
         self.commits = 0
@@ -59,7 +69,7 @@ class Committer:
         self.on_failure: list[Callable[[BaseException, list[int]], None]] = []
         self._store = store
         self._loop = loop
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+        self._thread = thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self._dirty = False
         self._scheduled = False
         self._in_flight = 0
@@ -128,7 +138,11 @@ class Committer:
         if batch is None:  # nothing came of it: durable as it stands
             self.durable = number
             self._release()
-            self._call_room()
+            # What had no room although nothing was staged would ask again at once, and so for ever.
+            if self._room and self._store.full:
+                self._loop.call_later(FULL_DISK_SECONDS, self._call_room)
+            else:
+                self._call_room()
             return
         self._in_flight = number
         future = self._thread.submit(self._store.write, batch)

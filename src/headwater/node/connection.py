@@ -343,6 +343,3 @@ class Connection:
         if now >= deadline:
             self._safely(self.session.tick, now)
         self._arm()
-
-
-Opened = Callable[[Connection], Session]

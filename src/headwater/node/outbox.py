@@ -27,11 +27,6 @@ class Outbox:
         """The batch that the first item waits for; 0 when nothing waits or it needs none."""
         return self._items[0][1] if self._items else 0
 
-    @property
-    def last_gate(self) -> int:
-        """The highest batch that any item waits for."""
-        return max((gate for _, gate in self._items), default=0)
-
     def push(self, data: bytes, gate: int) -> None:
         """Append an item."""
         self._items.append((data, gate))

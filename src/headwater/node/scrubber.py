@@ -65,7 +65,7 @@ class Scrubber:
             self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError):  # as asked
                 await self._task
 
     async def run(self) -> None:
@@ -94,6 +94,9 @@ class Scrubber:
         self._task = self._loop.create_task(self._pass())
 
     async def _pass(self) -> None:
-        await self.run()
+        try:
+            await self.run()
+        except Exception:  # a fault of ours: told in full, and the node goes on
+            log.exception("the log could not be verified")
         self._task = None
         self.start()

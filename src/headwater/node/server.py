@@ -108,11 +108,25 @@ class Server:
             register(self._arena)
         committer.on_failure.append(self._drop_writers)
 
-    def listen(self) -> tuple[str, int]:
-        """Bind and begin to accept; returns (host, port).
+    def listen(self, listener: socket.socket | None = None) -> tuple[str, int]:
+        """Bind (unless a bound listener is given) and begin to accept; returns (host, port).
 
         Raises OptionError when the address can't be had.
         """
+        self._listener = listener = listener or self._bind()
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        host, port = listener.getsockname()[:2]
+        self.cluster = Cluster(port, self.bucket)
+        self.membership.start()
+        self.loop.add_reader(listener.fileno(), self._accept)
+        self.pager.start()
+        self.compactor.start()
+        self.scrubber.start()
+        self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
+        return host, port
+
+    def _bind(self) -> socket.socket:
         config = self.config
         try:
             family, kind, _, _, address = socket.getaddrinfo(
@@ -126,18 +140,7 @@ class Server:
             raise OptionError("port", where, f"an address to listen on ({error.strerror or error})") from None
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-        self._listener = listener
-        host, port = listener.getsockname()[:2]
-        self.cluster = Cluster(port, self.bucket)
-        self.membership.start()
-        self.loop.add_reader(listener.fileno(), self._accept)
-        self.pager.start()
-        self.compactor.start()
-        self.scrubber.start()
-        self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
-        return host, port
+        return listener
 
     async def close(self) -> None:
         """Stop accepting, finish what was received, commit, close the connections."""

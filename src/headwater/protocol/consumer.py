@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from headwater.errors import BadMessage, RemoteProtocolError
 from headwater.kernels.follow import COUNTED_OPCODES
-from headwater.kernels.tracker import LAST
+from headwater.kernels.tracker import END, IN_SNAPSHOT, LAST, STATE
 from headwater.protocol.consumer_events import (
     Advanced,
     Boundary,
@@ -41,7 +41,7 @@ from headwater.protocol.consumer_stream import ConsumerStream, PassiveState, Ste
 from headwater.protocol.consumer_streams import LiveStreams, refusal
 from headwater.protocol.controls import Negotiated
 from headwater.protocol.negotiation import NOOP, V7_CODES, WINDOW, ConsumerSettings, Negotiation, wanted_controls
-from headwater.protocol.position import Position
+from headwater.protocol.position import SEQNO_MAX, Position
 from headwater.protocol.producer_events import NotDcp, PeerGone
 from headwater.protocol.stream import named, read_failover_log, read_rollback
 from headwater.protocol.window import SMALL_ACK_BYTES, ConsumerWindow
@@ -117,12 +117,12 @@ class Consumer:
             self._refuse(frame, bad.status)
             return []
 
-    def counted(self, size_bytes: int, now: float) -> None:
-        """The kernel took changes of so many bytes: they are processed."""
+    def counted(self, size_bytes: int, now: float, *, more_waits: bool = False) -> None:
+        """The kernel took changes of so many bytes: they are processed. `more_waits`: there is more to take at once."""
         self.heard_at = now
         self.window.receive(size_bytes)
         self.window.process(now)
-        self._acknowledge(now)
+        self._acknowledge(now, more_waits=more_waits)
 
     def tick(self, now: float) -> list[Event]:
         """The deadline has come."""
@@ -178,6 +178,11 @@ class Consumer:
     def stop_changes(self, stream: ConsumerStream) -> None:
         """The vbucket is ours now: what may still come on the stream is its end, no change."""
         self.table.close(stream.vbucket)
+
+    def announced(self, vbucket: int) -> int:
+        """How many seqnos of the snapshot in hand are still to come; 0 where that is unknown, as it is in UPR."""
+        state, last, end = (int(self.table.rows[vbucket, field]) for field in (STATE, LAST, END))
+        return end - last if state == IN_SNAPSHOT and last < end < SEQNO_MAX else 0
 
     def applied(self, change: Changed | Advanced) -> None:
         """A change that came as an event is staged."""
@@ -334,8 +339,8 @@ class Consumer:
             self.window.process(now)
             self._acknowledge(now)
 
-    def _acknowledge(self, now: float) -> None:
-        if due := self.window.due(now):
+    def _acknowledge(self, now: float, *, more_waits: bool = False) -> None:
+        if due := self.window.due(now, more_waits=more_waits):
             self._out += dcp.BufferAck(acked_bytes=due).encode()
 
 

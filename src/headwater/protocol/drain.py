@@ -154,9 +154,6 @@ class Drain:
             self._answer_markers()
         return at
 
-    def receive_eof(self) -> None:
-        """The producer closed the connection: nothing more comes; positions tell where to go on."""
-
     def tick(self, now: float) -> None:
         """Look at the clock.
 

@@ -328,12 +328,11 @@ class Producer:
 
     def _drop_unknown(self, frame: Frame) -> list[Event]:
         """The consumer does not have this stream (any more): it is closed without a word (dcp 2.3)."""
-        stream = next((each for each in self.streams.values() if each.opaque == frame.opaque), None)
-        if stream is None:
-            return []
-        stream.step(Sent.CUT)
-        del self.streams[stream.key]
-        return [StreamClosed(stream)]
+        dropped = self._streams_of(frame)
+        for stream in dropped:
+            stream.step(Sent.CUT)
+            del self.streams[stream.key]
+        return [StreamClosed(stream) for stream in dropped]
 
 
 def encode_marker(stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int) -> bytes:

@@ -54,12 +54,15 @@ class ConsumerWindow:
         """When the oldest byte that is owed must be acknowledged; None when none is."""
         return None if self._owed_since is None else self._owed_since + ACK_SECONDS_MAX
 
-    def due(self, now: float) -> int:
-        """Return how many bytes to acknowledge now, 0 for not yet; what is returned counts as acknowledged."""
+    def due(self, now: float, *, more_waits: bool = False) -> int:
+        """Return how many bytes to acknowledge now, 0 for not yet; what is returned counts as acknowledged.
+
+        `more_waits`: more was received already, so the producer is not held up by us: the share of the window counts.
+        """
         owed = min(self.owed_bytes, ACK_BYTES_MAX)
         late = self._owed_since is not None and now >= self._owed_since + ACK_SECONDS_MAX
         share = self.window_bytes * ACK_SHARE
-        bearable = share if self.owed_bytes_max is None else min(share, self.owed_bytes_max)
+        bearable = share if self.owed_bytes_max is None or more_waits else min(share, self.owed_bytes_max)
         if not owed or not (late or owed > bearable):
             return 0
         self.acknowledged_bytes += owed

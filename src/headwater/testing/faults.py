@@ -69,7 +69,7 @@ class _File:
         self._disk = disk
         self._inode = inode
 
-    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+    def write(self, buffers: Sequence[Buffer], offset: int, *, unread: bool = False) -> None:
         data, inode = b"".join(bytes(buffer) for buffer in buffers), self._inode
         error = self._disk.turn()
         if error:

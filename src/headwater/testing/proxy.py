@@ -15,7 +15,6 @@ import socket
 import threading
 from collections.abc import Callable
 from enum import Enum
-from types import TracebackType
 
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
@@ -75,9 +74,7 @@ class FaultProxy:
     def __enter__(self) -> FaultProxy:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def cut(self) -> int:

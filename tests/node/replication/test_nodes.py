@@ -113,6 +113,26 @@ def test_kill_nine_of_either_end_loses_nothing(victim: str) -> None:
         assert not lost(written, content(replica, 0))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["log.before_sync=kill@6", "log.after_sync=kill@6"])
+def test_a_backfill_of_many_megabytes_goes_on_after_a_crash_in_its_midst(point: str) -> None:
+    with (
+        node(vbuckets=2) as source,
+        node(vbuckets=2, vbucket_state="none", environment={"HEADWATER_FAILPOINTS": point}) as replica,
+    ):
+        for number in range(60):
+            put(source, 0, f"k{number}", bytes([number]) * 500_000)
+        replicate(replica, source.address, "0")
+        replica.wait()
+        replica.environment = {}
+        replica.start()
+        replicate(replica, source.address, "0")
+        until(lambda: caught_up(source, replica, 0), "the replica is there")
+        assert content(replica, 0) == content(source, 0)
+        replica.restart()  # every checksum is verified
+        assert content(replica, 0) == content(source, 0)
+
+
 def test_an_old_owner_that_comes_back_gives_up_what_the_new_one_never_had(owner: Node, other: Node) -> None:
     for number in range(20):
         put(owner, 10, f"k{number}", b"shared")

@@ -21,3 +21,16 @@ def test_a_cleared_arena_remembers_nothing() -> None:
     arena.destroyed.add(3)
     arena.clear()
     assert (arena.used, arena.records, arena.destroyed) == (0, {}, set())
+
+
+def test_a_batch_is_unread_if_it_is_much_and_nearly_all_of_it_is() -> None:
+    arena = Arena(0, 4 << 20)
+    batch = Batch(arena)
+    arena.used = arena.unread_bytes = (1 << 20) - 1
+    assert not batch.is_unread
+    arena.used = arena.unread_bytes = 1 << 20
+    assert batch.is_unread
+    arena.used = 1_200_000
+    assert not batch.is_unread
+    arena.clear()
+    assert arena.unread_bytes == 0

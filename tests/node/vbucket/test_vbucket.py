@@ -217,6 +217,17 @@ def test_following_a_producer_takes_over_its_history(home: Home) -> None:
     assert home.restart(clean=False).failover.entries == ((0xABC, 5), (0xDEF, 0))
 
 
+def test_readers_ask_again_when_the_producer_has_begun_a_branch_that_they_were_not_told_of(home: Home) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.follow([(0xABC, 0)])
+    listener = Listener()
+    home.vbucket.readers.add(listener)
+    home.vbucket.follow([(0xABC, 0)])
+    assert listener.heard == []
+    home.vbucket.follow([(0xDEF, 5), (0xABC, 0)])
+    assert listener.heard == ["state changed"]
+
+
 def test_only_what_this_node_wrote_itself_can_be_shown_at_every_seqno(home: Home) -> None:
     home.vbucket.set_state(State.REPLICA)
     home.vbucket.begin_snapshot(1, 3)

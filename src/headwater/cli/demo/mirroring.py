@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from headwater.cli.failures import CommandError
@@ -36,9 +35,7 @@ class MirrorProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def check(self) -> None:

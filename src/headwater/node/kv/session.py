@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
 from headwater.errors import BadMessage, CorruptStore, StorageError
@@ -298,6 +298,3 @@ def encode_reply(frame: Frame, reply: Reply) -> bytes:
 def join_frames(frames: Iterable[Frame]) -> bytes:
     """The bytes of several frames."""
     return b"".join(frame.encode() for frame in frames)
-
-
-Factory = Callable[["Connection"], KvSession]

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
-from headwater.kernels import apply as kernel
+from headwater.node.dcp_end import DcpEnd
 from headwater.node.kv.command import NoRoom
 from headwater.node.replication.inbound import InboundStream
-from headwater.node.streams.session import REFUSED_ON_DCP
+from headwater.node.replication.intake import Intake
+from headwater.protocol.consumer import Consumer
 from headwater.protocol.consumer_events import (
     Advanced,
     Boundary,
@@ -34,14 +33,13 @@ from headwater.protocol.consumer_events import (
     StreamWanted,
 )
 from headwater.protocol.producer_events import NotDcp, PeerGone
-from headwater.wire.header import HEADER_BYTES, Frame, lengths, response
+from headwater.wire.header import Frame, response
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.dcp import DcpHub
     from headwater.node.kv.session import KvSession
-    from headwater.protocol.consumer import Consumer
     from headwater.protocol.consumer_stream import ConsumerStream
     from headwater.protocol.position import FailoverLog
 
@@ -63,60 +61,26 @@ class StreamListener(Protocol):
         """The socket is gone, and all streams with it."""
 
 
-class ConsumerSession:
+class ConsumerSession(DcpEnd[Consumer]):
     """One connection on which this node consumes.
 
     Attributes:
-        connection: the socket; consumer: the protocol's end of it.
+        consumer: the protocol's end of the connection.
         streams: the inbound streams of this connection, by vbucket.
-        deadline: when `tick` must be called.
-        applied_changes, applied_bytes: what the kernel took since the connection was opened.
+        intake: where changes enter the store in bulk.
     """
 
     def __init__(
         self, kv: KvSession, hub: DcpHub, consumer: Consumer, *, listener: StreamListener | None = None
     ) -> None:
-        self.connection = kv.connection
+        super().__init__(kv, hub, consumer)
         self.consumer = consumer
         self.streams: dict[int, InboundStream] = {}
-        self.deadline: float | None = None
-        self.applied_changes = self.applied_bytes = 0
-        self._kv = kv
-        self._hub = hub
-        self._bucket = hub.bucket
+        self.intake = Intake(self._bucket, consumer)
         self._committer = kv.server.committer
-        self._loop = kv.server.loop
-        self._name = consumer.negotiated.connection_name.encode("latin-1")
-        self._gate = 0
         self._listener = listener
-        hub.enter(self._name, self)
 
     # --- Session ----------------------------------------------------------------------------------------------------
-
-    def receive(self, data: memoryview) -> int:
-        """Take every whole frame; stops early when something pauses the connection."""
-        offset, connection, frames = 0, self.connection, np.frombuffer(data, np.uint8)
-        while not connection.is_paused and not connection.is_closed:
-            offset = self._apply(frames, offset)
-            if connection.is_paused or len(data) - offset < HEADER_BYTES:
-                break
-            size = lengths(data, offset).frame
-            if size > len(data) - offset:
-                break
-            if not self._has_room(size):
-                self._wait_for_room()
-                break
-            try:
-                self._take(Frame.decode(data[offset : offset + size]))
-            except NoRoom:
-                self._kv.wait_for_room()
-                break
-            offset += size
-        self._answer()
-        return offset
-
-    def pump(self) -> None:
-        """Nothing is streamed from here."""
 
     def tick(self, now: float) -> None:
         """Bytes are to be acknowledged, or the producer was silent for too long."""
@@ -124,18 +88,15 @@ class ConsumerSession:
             self._handle(event)
         self._answer()
 
-    @property
-    def written_gate(self) -> int:
-        """The newest batch with a key-value write that came over this connection."""
-        return self._kv.written_gate
-
-    def closed(self) -> None:
-        """The socket is gone, and its streams; the replicas keep what they have."""
+    def _close_streams(self) -> None:
+        """The replicas keep what they have."""
         for stream in tuple(self.streams.values()):
             stream.close()
         self.streams.clear()
-        self._hub.leave(self._name, self)
-        self._kv.closed()
+
+    def closed(self) -> None:
+        """The socket is gone."""
+        super().closed()
         if self._listener is not None:
             self._listener.connection_lost()
 
@@ -145,39 +106,14 @@ class ConsumerSession:
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
-    def _apply(self, frames: np.ndarray[tuple[int], np.dtype[np.uint8]], offset: int) -> int:
+    def _take_many(self, data: memoryview, offset: int) -> int:
         """Let the kernel take what it can; returns where it stopped."""
-        store, table = self._bucket.store, self.consumer.table.rows
-        while True:
-            arena, used = store.stage_arena()
-            code, end, used, count, vb = kernel.apply(
-                table, store.table, store.segments, frames, offset, store.stage_slot, used, len(arena), self._now()
-            )
-            if count:
-                self._took(int(end) - offset, int(used), int(count))
-            offset = int(end)
-            if code == kernel.GROW:
-                store.grow(int(vb))
-            elif code == kernel.ARENA_FULL:
-                self._wait_for_room()
-                return offset
-            else:
-                return offset
-
-    def _took(self, size_bytes: int, used: int, count: int) -> None:
-        self._bucket.store.stage_used(used)
-        self._committer.wrote()
-        self.applied_changes += count
-        self.applied_bytes += size_bytes
-        self.consumer.counted(size_bytes, self._loop.time())
-        self._answer_markers()
-
-    def _now(self) -> int:
-        return self._bucket.now()
-
-    def _has_room(self, size_bytes: int) -> bool:
-        arena, used = self._bucket.store.stage_arena()
-        return len(arena) - used >= size_bytes + RECORDS_BYTES
+        end = self.intake.take(data, offset, self._loop.time())
+        if end > offset:
+            self._answer_markers()
+        if self.intake.is_full:
+            self._wait_for_room()
+        return end
 
     def _wait_for_room(self) -> None:
         """Read on after the next commit; if the disk is full, look again and again ("never skip it", dcp 9)."""
@@ -189,11 +125,14 @@ class ConsumerSession:
 
     def _answer_markers(self) -> None:
         if self.consumer.answer_markers():
-            self._gate = max(self._gate, self._committer.gate())
+            self._hold_until(self._committer.gate())
 
     # --- everything else --------------------------------------------------------------------------------------------
 
     def _take(self, frame: Frame) -> None:
+        arena, used = self._bucket.store.stage_arena()
+        if len(arena) - used < len(frame) + RECORDS_BYTES:
+            raise NoRoom
         for event in self.consumer.receive_frame(frame, self._loop.time()):
             self._handle(event)
         self._answer_markers()
@@ -208,8 +147,8 @@ class ConsumerSession:
                 self._roll_back(stream, seqno)
             case Opened(stream=stream, failover_log=log):
                 self._follow(self.streams[stream.vbucket], log)
-            case Marked(stream=stream) | Boundary(stream=stream) | Flushed(stream=stream):
-                self.streams[stream.vbucket].obey(event)
+            case Marked() | Boundary() | Flushed():
+                self._obey(event)
             case Changed():
                 self._change(event)
             case Advanced(stream=stream, seqno=seqno):
@@ -223,6 +162,12 @@ class ConsumerSession:
                 self._pass_on(frame)
             case PeerGone(silent_seconds=seconds):
                 self.connection.drop(f"the producer has been silent for {seconds:g} s")
+
+    def _obey(self, event: Marked | Boundary | Flushed) -> None:
+        inbound = self.streams[event.stream.vbucket]
+        inbound.obey(event)
+        if isinstance(event, Marked):
+            self.intake.marked(event, is_read=bool(inbound.vbucket.readers))
 
     def _add(self, wanted: StreamWanted) -> None:
         """dcp 2.2: 07 if the vbucket is not here or active, 02 if it has a stream already, whosever it is."""
@@ -255,7 +200,7 @@ class ConsumerSession:
 
     def _follow(self, inbound: InboundStream, log: FailoverLog) -> None:
         inbound.follow(log)
-        self._gate = max(self._gate, inbound.vbucket.gate)
+        self._hold_until(inbound.vbucket.gate)
         if self._listener is not None:
             self._listener.stream_opened(inbound.vbucket.id)
 
@@ -279,7 +224,7 @@ class ConsumerSession:
         if inbound.vbucket.state is State.ACTIVE:
             self.consumer.stop_changes(event.stream)
         self.consumer.answer_state(event, status)
-        self._gate = max(self._gate, inbound.vbucket.gate)
+        self._hold_until(inbound.vbucket.gate)
 
     def close_stream(self, vb: int) -> None:
         """End a stream at both ends; nothing if there is none."""
@@ -304,22 +249,13 @@ class ConsumerSession:
             self._answer()
 
     def _pass_on(self, frame: Frame) -> None:
-        """What is no DCP: the key-value session answers, but for what would change whose connection this is."""
-        self._answer()
-        if not self.consumer.settings.takes_movers:
-            self.connection.drop(f"opcode 0x{frame.opcode:02x} came from a producer that this node called")
-        elif frame.opcode in REFUSED_ON_DCP and not frame.is_response:
-            self.connection.send(response(frame, REFUSED_ON_DCP[frame.opcode]).encode())
+        if self.consumer.settings.takes_movers:
+            super()._pass_on(frame)
         else:
-            self._kv.handle(frame)
+            self.connection.drop(f"opcode 0x{frame.opcode:02x} came from a producer that this node called")
 
-    def _answer(self) -> None:
-        """Send what the protocol object has to say, once it is true on disk as well."""
-        data = self.consumer.data_to_send()
-        if data:
-            self.connection.send(data, self._gate)
-        self._gate = 0 if data else self._gate
-        self.deadline = self.consumer.deadline
+    def _refuse(self, frame: Frame, status: Status) -> None:
+        self.connection.send(response(frame, status).encode())
 
     def stats(self) -> Iterable[tuple[str, str]]:
         """This connection's part of STAT dcp."""

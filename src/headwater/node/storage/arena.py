@@ -20,6 +20,8 @@ from headwater.node.storage.segment import Segment
 __all__ = ["ARENA_BYTES", "Arena", "Batch"]
 
 ARENA_BYTES: Final = 64 << 20  # virtual; pages are touched as far as batches really reach
+UNREAD_BYTES_MIN: Final = 1 << 20
+UNREAD_SHARE_MIN: Final = 0.9
 
 
 class Arena:
@@ -29,6 +31,7 @@ class Arena:
         slot: its number in the `segments` table (0 or 1).
         data: the bytes.
         used: how many of them are frames.
+        unread_bytes: how many of those nobody will read soon.
         records: the vbucket records among them, the newest of each vbucket; None stands for a drop.
         destroyed: vbuckets with a rollback or drop among them: rows are gone that only the log could bring back.
     """
@@ -37,6 +40,7 @@ class Arena:
         self.slot = slot
         self.data: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(capacity, np.uint8)
         self.used = 0
+        self.unread_bytes = 0
         self.records: dict[int, VBucketRecord | None] = {}
         self.destroyed: set[int] = set()
         if debugging():
@@ -51,7 +55,7 @@ class Arena:
 
     def clear(self) -> None:
         """Forget the frames."""
-        self.used = 0
+        self.used = self.unread_bytes = 0
         self.records = {}
         self.destroyed = set()
 
@@ -68,6 +72,11 @@ class Batch:
     def bytes_on_disk(self) -> int:
         """What it takes there."""
         return HEADER_BYTES + self.arena.used
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether it is much, and nobody will read (nearly) any of it soon."""
+        return self.arena.used >= UNREAD_BYTES_MIN and self.arena.unread_bytes >= self.arena.used * UNREAD_SHARE_MIN
 
     @property
     def frames(self) -> memoryview:

@@ -127,15 +127,15 @@ class Log:
         if segment.end + batches.HEADER_BYTES + len(body) > segment.size:
             raise StorageError(f"{segment.path}: a batch of {len(body)} bytes was staged, {self.room} were promised")
         header = batches.header_of(segment.next_number, frames, body, segment.header.salt, segment.end)
-        segment.writable().write([header, body], segment.end)
+        segment.writable().write([header, body], segment.end, unread=batch.is_unread)
         failpoint("log.before_sync")
         segment.writable().sync()
         failpoint("log.after_sync")
         batch.segment, batch.body = segment, segment.end + len(header)
         begun, segment.end = segment.end, segment.end + len(header) + len(body)
-        # Streams read this soon: map its pages here, not fault by fault on the event loop's thread.
-        page = begun - begun % mmap.PAGESIZE
-        segment.writable().populate(segment.memory[page:], segment.end - page)
+        if not batch.is_unread:  # streams read this soon: map its pages here, not fault by fault on the loop's thread
+            page = begun - begun % mmap.PAGESIZE
+            segment.writable().populate(segment.memory[page:], segment.end - page)
         segment.reserved = max(segment.reserved, segment.end)
         segment.batches += 1
 

@@ -33,6 +33,7 @@ __all__ = ["ArenaFull", "Staged", "Staging"]
 
 CONTROL_RESERVE_BYTES: Final = 64 << 10  # of a batch's room are kept for control frames
 RETRY_SECONDS: Final = 1.0
+COMING_MIN: Final = 4096  # announced changes of a vbucket that are always believed
 
 
 class ArenaFull(StorageError):  # noqa: N818 - a state, like DiskFull
@@ -124,13 +125,16 @@ class Staging(Reading):
         """The slot of the arena that is filling (0 or 1), for LOCs."""
         return self._arena.slot
 
-    def stage_used(self, used: int) -> None:
-        """The arena's first `used` bytes are frames now."""
+    def stage_used(self, used: int, *, unread: bool = False) -> None:
+        """The arena's first `used` bytes are frames now. `unread`: nobody will read the new ones soon (a hint)."""
+        self._arena.unread_bytes += (used - self._arena.used) * unread
         self._arena.used = used
 
-    def grow(self, vb: int) -> None:
-        """Make room in a vbucket's index: a kernel said that it has none."""
-        self._index.grow(vb)
+    def grow(self, vb: int, coming: int = 1) -> None:
+        """Make room in a vbucket's index: a kernel said that it has none. `coming`: how many changes are announced;
+        what somebody else announces is believed as far as four times of what is here."""
+        rows = max(1, min(coming, COMING_MIN + 3 * self._index.rows(vb)))
+        self._index.grow(vb, rows, rows)
 
     # ------------------------------------------------------------------ staging
 

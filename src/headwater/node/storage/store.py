@@ -243,11 +243,6 @@ class Store(Committing):
         return self._compaction
 
     @property
-    def sealed_bytes(self) -> int:
-        """Bytes of the segments that compaction can have."""
-        return sum(segment.end for segment in self._log.segments[:-1])
-
-    @property
     def log_bytes(self) -> int:
         """Bytes of all segments."""
         return sum(segment.end for segment in self._log.segments)

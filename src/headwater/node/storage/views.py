@@ -64,11 +64,6 @@ class View:
         """No visible row is left."""
         return self._row >= self._rows
 
-    @property
-    def next_seqno(self) -> int:
-        """The seqno of the next change; only when there is one."""
-        return int(self._open().seq[self._row])
-
     def count(self) -> tuple[int, int]:
         """(changes, bytes as stored) that lie ahead; looks at each of them."""
         columns = self._open()

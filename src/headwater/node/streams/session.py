@@ -1,9 +1,8 @@
-"""The session of a DCP connection: glues the socket, the protocol's producer and the streams together.
+"""The session of a DCP connection that produces: socket, the protocol's producer and the streams together.
 
-What arrives goes into the protocol object; its events are answered from the vbuckets; what is no DCP goes on to the
-key-value session, which keeps serving. What is sent is pulled: when the connection's queue is empty it asks (`pump`),
-and the streams that have something take turns, an arena's worth each. So a slow client holds views of the store and
-one arena of bytes, and nothing grows behind it. Source: dcp 1, 8.6, 13.
+What arrives goes into the protocol object; its events are answered from the vbuckets. What is sent is pulled: when the
+connection's queue is empty it asks (`pump`), and the streams that have something take turns, an arena's worth each. So
+a slow client holds views of the store and one arena of bytes, and nothing grows behind it. Source: dcp 1, 8.6, 13.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from headwater.node.dcp_end import DcpEnd
 from headwater.node.kv.command import NoRoom
 from headwater.node.streams.form import Form, form_of
 from headwater.node.streams.handover import Handover
@@ -29,7 +29,7 @@ from headwater.protocol.producer_events import (
 )
 from headwater.protocol.stream_request import Facts
 from headwater.wire.dcp import OpenFlag, StreamFlag
-from headwater.wire.header import HEADER_BYTES, Frame, lengths
+from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 
@@ -39,12 +39,6 @@ if TYPE_CHECKING:
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.producer_stream import ProducerStream
 
-REFUSED_ON_DCP: dict[int, Status] = {
-    **dict.fromkeys((Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET), Status.NOT_SUPPORTED),
-    Opcode.TAP_CONNECT: Status.EINVAL,
-}
-"""What a connection can not do any more once it is a DCP connection, and the answer: dcp 1; for TAP, "mixing on one
-connection is an error (EINVAL)" (tap 6)."""
 
 ANSWERS_BYTES_MAX = 64 << 10
 """So much may gather before it is sent: a request of 24 bytes can ask for a failover log."""
@@ -55,67 +49,26 @@ STREAMS_OPENED_AT_ONCE = 32
 TAKEOVER = int(StreamFlag.TAKEOVER)
 
 
-class DcpSession:
+class DcpSession(DcpEnd[Producer]):
     """One producer connection.
 
     Attributes:
-        connection: the socket; producer: the protocol's end of it.
+        producer: the protocol's end of the connection.
         streams: those that live, by their entry in the protocol object.
-        deadline: when `tick` must be called.
     """
 
     def __init__(self, kv: KvSession, hub: DcpHub, producer: Producer, open_flags: int) -> None:
-        self.connection = kv.connection
+        super().__init__(kv, hub, producer)
         self.producer = producer
         self.streams: dict[ProducerStream, Stream] = {}
-        self.deadline: float | None = None
-        self._kv = kv
-        self._hub = hub
-        self._bucket = hub.bucket
         self._open_flags = open_flags
         self._skip_deletes = bool(open_flags & OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL)
         self._formed: tuple[object, Form] | None = None
-        self._name = producer.negotiated.connection_name.encode("latin-1")
         self._turns: Turns[Stream] = Turns()
         self._handovers: set[Handover] = set()
-        self._gate = 0
         self._opened = 0  # streams, since something was sent
-        hub.enter(self._name, self)
 
     # --- Session ----------------------------------------------------------------------------------------------------
-
-    def receive(self, data: memoryview) -> int:
-        """Take every whole frame; stops early when something pauses the connection."""
-        try:
-            return self._take_all(data, self._kv.server.loop.time())
-        finally:
-            self._answer()
-            self._opened = 0
-
-    def _take_all(self, data: memoryview, now: float) -> int:
-        """Answers leave together: a thousand stream requests come at once, and each send has its price."""
-        offset, connection = 0, self.connection
-        while not connection.is_paused and not connection.is_closed and len(data) - offset >= HEADER_BYTES:
-            found = lengths(data, offset)
-            if found.frame > len(data) - offset:
-                break
-            frame = Frame.cut(data[offset : offset + found.frame], found)
-            try:
-                self._take(frame, now)
-            except NoRoom:
-                self._kv.wait_for_room()
-                break
-            offset += found.frame
-            if self.producer.waiting_bytes > ANSWERS_BYTES_MAX or self._opened == STREAMS_OPENED_AT_ONCE:
-                self._answer()
-                self._keep_busy()
-        return offset
-
-    def _keep_busy(self) -> None:
-        """A consumer that asks for a thousand streams has something to do while the rest of them are opened."""
-        self._opened = 0
-        if self._turns and self.connection.writable and not self.connection.is_paused:
-            self.pump()
 
     def pump(self) -> None:
         """Send at most an arena's worth: the streams take turns; one that has enough to say has it all."""
@@ -133,25 +86,22 @@ class DcpSession:
             handover.tick(now)
         self._answer()
 
-    @property
-    def written_gate(self) -> int:
-        """The newest batch with a key-value write that came over this connection."""
-        return self._kv.written_gate
-
-    def closed(self) -> None:
-        """The socket is gone, and all that belongs to it."""
-        for stream in tuple(self.streams.values()):
-            stream.close()
-        self._hub.leave(self._name, self)
-        self._kv.closed()
-
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def _take(self, frame: Frame, now: float) -> None:
+    def _take(self, frame: Frame) -> None:
         if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE and not self._bucket.has_room_for_record():
             raise NoRoom
-        for event in self.producer.receive_frame(frame, now):
+        for event in self.producer.receive_frame(frame, self._loop.time()):
             self._handle(event)
+        if self.producer.waiting_bytes > ANSWERS_BYTES_MAX or self._opened >= STREAMS_OPENED_AT_ONCE:
+            self._keep_busy()
+
+    def _keep_busy(self) -> None:
+        """A consumer that asks for a thousand streams has something to do while the rest of them are opened."""
+        self._answer()
+        self._opened = 0
+        if self._turns and self.connection.writable and not self.connection.is_paused:
+            self.pump()
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -215,13 +165,9 @@ class DcpSession:
         return self._formed[1]
 
     def _handover(self, vbucket: VBucket) -> Handover:
-        made = Handover(vbucket, self._kv.server.loop.time, self._hold_until, self._hub.takeover_seconds_max)
+        made = Handover(vbucket, self._loop.time, self._hold_until, self._hub.takeover_seconds_max)
         self._handovers.add(made)
         return made
-
-    def _hold_until(self, gate: int) -> None:
-        """What the protocol object says next leaves once this batch is durable."""
-        self._gate = max(self._gate, gate)
 
     def _answered(self, entry: ProducerStream, what: Callable[[Stream], None]) -> None:
         if (stream := self.streams.get(entry)) is not None:
@@ -232,25 +178,14 @@ class DcpSession:
         vbucket = self._bucket.vbuckets.get(vb)
         if vbucket is None:
             return None
-        self._gate = max(self._gate, vbucket.gate)
+        self._hold_until(vbucket.gate)
         return vbucket.failover.encode()
 
-    def _pass_on(self, frame: Frame) -> None:
-        """What is no DCP: the key-value session answers, but for what would change whose connection this is."""
-        self._answer()
-        status = None if frame.is_response else REFUSED_ON_DCP.get(frame.opcode)
-        if status is not None:
-            self.producer.refuse(frame, status)
-        else:
-            self._kv.handle(frame)
+    def _refuse(self, frame: Frame, status: Status) -> None:
+        self.producer.refuse(frame, status)
 
     def _answer(self) -> None:
-        """Send what the protocol object has to say."""
-        data = self.producer.data_to_send()
-        if data:
-            self.connection.send(data, self._gate)
-            self._gate = 0
-        self.deadline = self._next_deadline()
+        super()._answer()
         if self._turns and not self.producer.flow.is_full:
             self.connection.wake()
 
@@ -261,6 +196,10 @@ class DcpSession:
         return min((moment for moment in (self.producer.deadline, *waits) if moment is not None), default=None)
 
     # --- streams ----------------------------------------------------------------------------------------------------
+
+    def _close_streams(self) -> None:
+        for stream in tuple(self.streams.values()):
+            stream.close()
 
     def _ready(self, stream: Stream) -> None:
         """A stream has something to send: it waits for its turn, behind the others."""

@@ -302,10 +302,17 @@ class VBucket:
         self._stage()
 
     def follow(self, log: list[tuple[int, int]]) -> None:
-        """Take over the failover log of the producer that this vbucket is a replica of."""
+        """Take over the failover log of the producer that this vbucket is a replica of.
+
+        Whoever reads it was told the log of before, and would take what comes for changes of a branch that never had
+        them: a consumer goes by the log of its last stream (failover 2.3). So it must ask again.
+        """
+        before = self.failover.entries
         self.failover.replace(log)
         self.checkpoint = 0
         self._stage()
+        if self.failover.entries != before:
+            self._tell(lambda reader: reader.state_changed())
 
     def roll_back(self, seqno: int) -> int:
         """Give up everything above `seqno`, or above the newest consistent state below it; returns what is left.
