@@ -8,7 +8,8 @@ found (recovery.py), finished or taken back, and gone on with. So "again" is all
 object while it has patience, and by whoever runs it after that. Nothing is kept but in the nodes.
 
 Two lanes are used: on one the vbuckets are copied, on the other they change hands, so that the few messages of a
-hand-over, during which nobody takes writes, do not queue behind somebody else's backfill.
+hand-over, during which nobody takes writes, do not queue behind somebody else's backfill; and copying and handing over
+take turns (turns.py).
 
 Source: failover 4 and 5. Steps 7 and 8 of failover 5 (the new map, the old copy) are the caller's: `on_owned`.
 """
@@ -31,6 +32,7 @@ from headwater.cluster.passage import VBUCKETS
 from headwater.cluster.proxy import Side
 from headwater.cluster.settling import Settling
 from headwater.cluster.transfer import AGAIN, Transfer
+from headwater.cluster.turns import Turns
 from headwater.errors import (
     AuthError,
     HeadwaterError,
@@ -125,6 +127,7 @@ class Mover:
         self._on_owned, self._progress = on_owned, progress or (lambda event: None)
         self._slots = asyncio.Semaphore(concurrency)
         self._lanes: dict[str, Lane] = {}
+        self._turns = Turns()
         self._opening = asyncio.Lock()
         self._handovers: set[asyncio.Task[float]] = set()
         self._changes = np.zeros(VBUCKETS, np.int64)  # what lanes that are closed have passed
@@ -231,16 +234,18 @@ class Mover:
     async def _transfer(self, transfer: Transfer, *, takeover: bool) -> float:
         vb = transfer.vb
         self._progress(MoveEvent(vb, Stage.COPYING))
-        await transfer.copy(self._lanes[_COPY])
+        async with self._turns.copying():
+            await transfer.copy(self._lanes[_COPY])
         if not takeover:
             self._progress(MoveEvent(vb, Stage.COPIED))
             return 0.0
         self._progress(MoveEvent(vb, Stage.TAKING_OVER))
-        # Whoever stops the mover does not stop this: half a hand-over would leave the vbucket without an owner.
-        task = asyncio.create_task(self._hand_over(transfer))
-        self._handovers.add(task)
-        task.add_done_callback(self._handovers.discard)
-        return await asyncio.shield(task)
+        async with self._turns.handing_over():
+            # Whoever stops the mover does not stop this: half a hand-over would leave the vbucket without an owner.
+            task = asyncio.create_task(self._hand_over(transfer))
+            self._handovers.add(task)
+            task.add_done_callback(self._handovers.discard)
+            return await asyncio.shield(task)
 
     async def _hand_over(self, transfer: Transfer) -> float:
         vb, lane = transfer.vb, self._lanes[_HAND_OVER]
