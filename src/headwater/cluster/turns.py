@@ -13,41 +13,50 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """Either any number copies, or any number hands over."""
+    """Either any number copies, or any number hands over. Nothing but waiting for a turn can be cancelled half-way."""
 
     def __init__(self) -> None:
-        self._copying = self._handing_over = self._waiting = 0
-        self._changed = asyncio.Condition()
+        self._copying = self._handing_over = self._due = 0
+        self._waiting: set[asyncio.Future[None]] = set()
 
     @asynccontextmanager
     async def copying(self) -> AsyncIterator[None]:
         """One copy; waits for hand-overs that are under way or due."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._handing_over and not self._waiting)
-            self._copying += 1
+        while self._handing_over or self._due:
+            await self._change()
+        self._copying += 1
         try:
             yield
         finally:
             self._copying -= 1
-            await self._tell()
+            self._changed()
 
     @asynccontextmanager
     async def handing_over(self) -> AsyncIterator[None]:
         """One hand-over; waits for the copies that are under way."""
-        self._waiting += 1
+        self._due += 1
         try:
-            async with self._changed:
-                await self._changed.wait_for(lambda: not self._copying)
-                self._handing_over += 1
+            while self._copying:
+                await self._change()
+            self._handing_over += 1
         finally:
-            self._waiting -= 1
-            await self._tell()
+            self._due -= 1
+            self._changed()
         try:
             yield
         finally:
             self._handing_over -= 1
-            await self._tell()
+            self._changed()
 
-    async def _tell(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    async def _change(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiting.discard(waiter)
+
+    def _changed(self) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -175,7 +175,7 @@ class OwnerWatch(Thread):
     The two can't be asked at once; but one that is active before and after the other is, was active with it: an owner
     that stops being one does not come back while another is.
 
-    Attributes: samples: how often both were asked. violations: what must not be.
+    Attributes: samples: how often one of them was asked. violations: what must not be.
     """
 
     def __init__(self, one: int, other: int, vb: int) -> None:
@@ -196,6 +196,13 @@ class OwnerWatch(Thread):
                 self.violations.append(f"both nodes own vbucket {self._vb} (sample {self.samples})")
             last[turn] = is_active
             self.samples += 1
+
+    def wait_samples(self, count: int, seconds: float = ANSWER_SECONDS_MAX) -> bool:
+        """Wait until each node was asked about so often; False if not in time."""
+        give_up = time.monotonic() + seconds
+        while self.samples < 2 * count and time.monotonic() < give_up:
+            self._over.wait(PAUSE_SECONDS)
+        return self.samples >= 2 * count
 
     def finish(self) -> None:
         """Stop; raises a Violation if there were two owners."""
