@@ -27,11 +27,10 @@ class Step(IntEnum):
     PENDING = 1  # takeover: tell the consumer to make the vbucket, pending
     INITIAL = 2  # tell it that the vbucket comes from scratch
     BACKFILL = 3
-    CLOSE_BACKFILL = 4  # tell it that the backfill is complete
-    LIVE = 5
-    DRAIN = 6  # takeover: this node's vbucket is dead, what is left of it goes out
-    HANDED = 7  # takeover: the consumer was told to be active
-    DONE = 8
+    LIVE = 4
+    DRAIN = 5  # takeover: this node's vbucket is dead, what is left of it goes out
+    HANDED = 6  # takeover: the consumer was told to be active
+    DONE = 7
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Source: tap.md 1 and 1.1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from headwater.errors import BadMessage, OptionError, RemoteProtocolError
 from headwater.wire.header import Frame
@@ -17,6 +18,19 @@ NAME_BYTES_MAX = 250
 VBUCKET_MAX = 0xFFFF
 NOW = 0xFFFF_FFFF_FFFF_FFFF
 """As `since`: changes only, nothing of what is there."""
+
+FLAGS = {
+    "since": ConnectFlag.BACKFILL,
+    "dump": ConnectFlag.DUMP,
+    "vbuckets": ConnectFlag.LIST_VBUCKETS,
+    "takeover": ConnectFlag.TAKEOVER_VBUCKETS,
+    "acknowledge": ConnectFlag.SUPPORT_ACK,
+    "keys_only": ConnectFlag.REQUEST_KEYS_ONLY,
+    "checkpoints": ConnectFlag.CHECKPOINT,
+    "registered": ConnectFlag.REGISTERED_CLIENT,
+    "network_byte_order": ConnectFlag.FIX_FLAG_BYTEORDER,
+}
+"""Which flag says that a field of TapOptions is set, or that its value follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +66,9 @@ class TapOptions:
     @property
     def flags(self) -> ConnectFlag:
         """The flags that say so."""
-        wanted = {
-            ConnectFlag.BACKFILL: self.since is not None,
-            ConnectFlag.DUMP: self.dump,
-            ConnectFlag.LIST_VBUCKETS: bool(self.vbuckets),
-            ConnectFlag.TAKEOVER_VBUCKETS: self.takeover,
-            ConnectFlag.SUPPORT_ACK: self.acknowledge,
-            ConnectFlag.REQUEST_KEYS_ONLY: self.keys_only,
-            ConnectFlag.CHECKPOINT: self.checkpoints is not None,
-            ConnectFlag.REGISTERED_CLIENT: self.registered,
-            ConnectFlag.FIX_FLAG_BYTEORDER: self.network_byte_order,
-        }
-        return ConnectFlag(sum(flag for flag, is_set in wanted.items() if is_set))
+        with_values = {"since": self.since is not None, "vbuckets": bool(self.vbuckets)}
+        with_values["checkpoints"] = self.checkpoints is not None
+        return ConnectFlag(sum(flag for name, flag in FLAGS.items() if with_values.get(name, getattr(self, name))))
 
     def check(self) -> TapOptions:
         """Themselves, if a client can ask for that.
@@ -111,19 +116,11 @@ def read_connect(frame: Frame) -> TapOptions:
     except BadMessage as bad:
         raise _refusal(frame, bad) from None
     flags = ConnectFlag((read.flags or 0) & sum(ConnectFlag))  # "unknown flag bits: ignore"
-    return TapOptions(
-        name=read.key,
-        since=read.backfill_age,
-        dump=ConnectFlag.DUMP in flags,
-        vbuckets=tuple(dict.fromkeys(read.vbuckets or ())),
-        takeover=ConnectFlag.TAKEOVER_VBUCKETS in flags and bool(read.vbuckets),
-        acknowledge=ConnectFlag.SUPPORT_ACK in flags,
-        keys_only=ConnectFlag.REQUEST_KEYS_ONLY in flags,
-        checkpoints=dict(read.checkpoints or ()) if ConnectFlag.CHECKPOINT in flags else None,
-        registered=ConnectFlag.REGISTERED_CLIENT in flags,
-        closed_checkpoints_only=bool(read.closed_checkpoints_only),
-        network_byte_order=ConnectFlag.FIX_FLAG_BYTEORDER in flags,
-    )
+    fields: dict[str, Any] = {name: flag in flags for name, flag in FLAGS.items()}
+    fields |= {"since": read.backfill_age, "vbuckets": tuple(dict.fromkeys(read.vbuckets or ()))}
+    fields["takeover"] &= bool(read.vbuckets)
+    fields["checkpoints"] = dict(read.checkpoints or ()) if fields["checkpoints"] else None
+    return TapOptions(name=read.key, closed_checkpoints_only=bool(read.closed_checkpoints_only), **fields)
 
 
 def _refusal(frame: Frame, bad: BadMessage) -> RemoteProtocolError:

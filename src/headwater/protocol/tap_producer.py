@@ -94,9 +94,9 @@ class TapProducer:
     def _set_up(self) -> None:
         """tap.md 3.4: with acknowledgements the first messages are OPAQUE 0 (and 2 with checkpoints)."""
         if self.options.acknowledge:
-            self._out += self._opaque(None, 0, OpaqueCode.ENABLE_AUTO_NACK)
+            self._out += self._opaque(None, OpaqueCode.ENABLE_AUTO_NACK)
             if self.options.checkpoints is not None:
-                self._out += self._opaque(None, 0, OpaqueCode.ENABLE_CHECKPOINT_SYNC)
+                self._out += self._opaque(None, OpaqueCode.ENABLE_CHECKPOINT_SYNC)
 
     def resume(self, options: TapOptions, now: float) -> None:
         """The client is back: "unacked messages are re-queued and sent again with new seqnos; the filter is replaced
@@ -134,7 +134,7 @@ class TapProducer:
 
     def filter_changed(self) -> None:
         """Tell the client that CHANGE_VB_FILTER is done."""
-        self._out += self._opaque(None, 0, OpaqueCode.COMPLETE_VB_FILTER_CHANGE)
+        self._out += self._opaque(None, OpaqueCode.COMPLETE_VB_FILTER_CHANGE)
 
     @property
     def is_complete(self) -> bool:
@@ -186,12 +186,11 @@ class TapProducer:
                 return self._state(stream, State.PENDING, Step.INITIAL)
             case Step.INITIAL:
                 stream.upto = high_seqno
-                code, after = OpaqueCode.INITIAL_VBUCKET_STREAM, Place(Step.BACKFILL)
-                return self._opaque(stream, stream.vbucket, code, after)
+                return self._opaque(stream, OpaqueCode.INITIAL_VBUCKET_STREAM, Place(Step.BACKFILL))
             case Step.BACKFILL if place.seqno >= stream.upto:
                 # "DUMP: existing items only"; else what was written meanwhile follows.
                 after = replace(place, step=Step.DONE if self.options.dump else Step.LIVE)
-                return self._opaque(stream, stream.vbucket, OpaqueCode.CLOSE_BACKFILL, after)
+                return self._opaque(stream, OpaqueCode.CLOSE_BACKFILL, after)
             case Step.LIVE | Step.DRAIN:
                 return self._checkpoint(stream, high_seqno) or self._hand_over(stream, high_seqno)
         return None
@@ -245,14 +244,14 @@ class TapProducer:
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def _opaque(self, stream: TapStream | None, vb: int, code: OpaqueCode, after: Place | None = None) -> bytes:
+    def _opaque(self, stream: TapStream | None, code: OpaqueCode, after: Place | None = None) -> bytes:
         if self.ledger.acknowledges:
             self._opaque_asked = self.ledger.sent + 1
-        return self._send(stream, tap.Opaque, vb, after, engine_specific=int(code).to_bytes(4))
+        return self._send(stream, tap.Opaque, after, engine_specific=int(code).to_bytes(4))
 
     def _state(self, stream: TapStream, state: State, step: Step) -> bytes:
         after = replace(stream.place, step=step)
-        return self._send(stream, tap.VbucketSet, stream.vbucket, after, engine_specific=int(state).to_bytes(4))
+        return self._send(stream, tap.VbucketSet, after, engine_specific=int(state).to_bytes(4))
 
     def _checkpoint(self, stream: TapStream, high_seqno: int) -> bytes | None:
         """START before the first change of a checkpoint, END behind its last; START of the next only "after END of the
@@ -264,15 +263,14 @@ class TapProducer:
             if place.seqno < place.checkpoint * CHECKPOINT_SEQNOS:
                 return None
             stream.blocked_by = self.ledger.sent + 1 if self.ledger.acknowledges else 0
-            return self._framing(stream, tap.CheckpointEnd, place.checkpoint, replace(place, checkpoint=0))
+            return self._mark(stream, tap.CheckpointEnd, place.checkpoint, replace(place, checkpoint=0))
         if stream.blocked_by > self.ledger.acked or (place.step is Step.DRAIN and place.seqno >= high_seqno):
             return None
         opened = place.seqno // CHECKPOINT_SEQNOS + 1
-        return self._framing(stream, tap.CheckpointStart, opened, replace(place, checkpoint=opened))
+        return self._mark(stream, tap.CheckpointStart, opened, replace(place, checkpoint=opened))
 
-    def _framing(self, stream: TapStream, kind: type[tap.CheckpointStart], number: int, after: Place) -> bytes:
-        extra = {"item_flags": 0, "item_expiration": 0, "checkpoint_id": number}
-        return self._send(stream, kind, stream.vbucket, after, **extra)
+    def _mark(self, stream: TapStream, kind: type[tap.CheckpointStart], number: int, after: Place) -> bytes:
+        return self._send(stream, kind, after, item_flags=0, item_expiration=0, checkpoint_id=number)
 
     def _hand_over(self, stream: TapStream, high_seqno: int) -> bytes | None:
         """The last word of a takeover, when nothing else is outstanding; without acknowledgements it is the end."""
@@ -280,10 +278,10 @@ class TapProducer:
             return None
         return self._state(stream, State.ACTIVE, Step.HANDED if self.ledger.acknowledges else Step.DONE)
 
-    def _send(self, stream: TapStream | None, kind: type, vb: int, after: Place | None, **fields: object) -> bytes:
+    def _send(self, stream: TapStream | None, kind: type, after: Place | None, **fields: object) -> bytes:
         """One message that is no change; all of them ask for an acknowledgement (tap.md 4)."""
-        flags = MessageFlag.ACK if self.ledger.acknowledges else 0
-        data: bytes = kind(vbucket=vb, opaque=self.ledger.next_opaque, flags=int(flags), **fields).encode()
+        flags, vb = int(MessageFlag.ACK) * self.ledger.acknowledges, stream.vbucket if stream else 0
+        data: bytes = kind(vbucket=vb, opaque=self.ledger.next_opaque, flags=flags, **fields).encode()
         self.ledger.sending(stream, stream.place if stream else Place(Step.DONE), asks=True)
         if stream is not None and after is not None:
             stream.place = after

@@ -145,7 +145,7 @@ class Feed:
         """This session's part of STAT tap (tap.md 7)."""
         producer, ledger, options = self.producer, self.producer.ledger, self.producer.options
         left = [max(0, each.vbucket.durable_seqno - each.stream.place.seqno) for each in self.readers.values()]
-        backfilling = [each for each in self.readers.values() if each.stream.place.step <= Step.CLOSE_BACKFILL]
+        backfilling = [each for each in self.readers.values() if each.stream.place.step <= Step.BACKFILL]
         yield "type", "producer"
         yield "created", f"{self.created_at:.0f}"
         yield "connected", str(self.connection is not None).lower()

@@ -55,7 +55,7 @@ class TapHub:
             self._forget(feed)
             feed = None
         elif feed is not None:
-            self._take_over(feed)
+            self._cut(feed)
             feed.producer.resume(options, now)
         if feed is None:
             feed = self.feeds[name] = Feed(name, self._bucket, TapProducer(options, now), self._bucket.now())
@@ -113,21 +113,16 @@ class TapHub:
         self._anonymous += 1
         return b"anon_%d" % self._anonymous
 
-    def _take_over(self, feed: Feed) -> None:
-        if (expiry := self._expiries.pop(feed.name, None)) is not None:
-            expiry.cancel()
-        self._cut(feed)
-
     def _forget(self, feed: Feed) -> None:
-        if (expiry := self._expiries.pop(feed.name, None)) is not None:
-            expiry.cancel()
         if self.feeds.get(feed.name) is feed:
             del self.feeds[feed.name]
         self._cut(feed)
         feed.close()
 
     def _cut(self, feed: Feed) -> None:
-        """ "Same name as a live session: the old socket is closed"."""
+        """ "Same name as a live session: the old socket is closed"; and nobody waits for the client any more."""
+        if (expiry := self._expiries.pop(feed.name, None)) is not None:
+            expiry.cancel()
         connection = feed.connection
         feed.detach()
         if connection is not None:
