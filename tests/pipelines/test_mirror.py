@@ -14,6 +14,8 @@ from deltalake import DeltaTable
 
 from headwater.pipelines.mirror import MirrorFailed, Progress, mirror
 from headwater.testing.node import Node, node
+from tests.client.moving import cluster
+from tests.node.replication.support import leave, put
 from tests.spark.histories import diverge
 
 pytestmark = pytest.mark.spark
@@ -202,3 +204,27 @@ def test_the_reason_of_a_failure_is_one_line(spark: Any, tmp_path: Path) -> None
         mirror(spark, nowhere, tmp_path / "t", once=True, options={"retrySeconds": "0"})
     assert "127.0.0.1:1" in str(failed.value)
     assert "\n" not in str(failed.value)
+
+
+def test_a_mirror_of_two_nodes_follows_a_takeover_and_undoes_what_a_failover_lost(spark: Any, tmp_path: Path) -> None:
+    with cluster(2, 4) as two:
+        bucket = two.nodes[0]
+        change(bucket, "first")
+        mirror(spark, two.url, tmp_path / "t", once=True)
+        two.take_over(0, 1)
+        two.follow(1, 1)
+        two.publish()
+        change(bucket, "second")
+        mirror(spark, two.url, tmp_path / "t", once=True)
+        assert table(tmp_path / "t") == documents(bucket)
+        leave(two.nodes[1], bucket.address)
+        put(bucket, 1, "lost", b"v")
+        assert mirror(spark, two.url, tmp_path / "t", once=True).rollbacks == 0
+        assert b"lost" in table(tmp_path / "t")
+        two.fail_over(1, 1)
+        two.publish()
+        put(two.nodes[1], 1, "new", b"v")
+        assert mirror(spark, two.url, tmp_path / "t", once=True).rollbacks == 1
+        held = table(tmp_path / "t")
+        assert held == documents(bucket)
+        assert b"new" in held and b"lost" not in held

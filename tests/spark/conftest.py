@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwater.pipelines.session import local_session
+from headwater.pipelines.session import DELTA_SPARK, local_session
 from headwater.testing.node import Node, node
 
 
@@ -17,7 +18,8 @@ from headwater.testing.node import Node, node
 def spark() -> Iterator[Any]:
     if shutil.which("java") is None:
         pytest.fail("these tests start a local Spark and need Java 17 or newer; leave them out with -m 'not spark'")
-    session = local_session("headwater-tests", cores="local[2,2]", quiet=True)
+    delta = version("pyspark").startswith(DELTA_SPARK)  # the source is tested on newer ones as well
+    session = local_session("headwater-tests", cores="local[2,2]", quiet=True, delta=delta)
     yield session
     session.stop()
 

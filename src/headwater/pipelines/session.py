@@ -24,13 +24,22 @@ DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 DELTA_JARS, DELTA_MEGABYTES = 33, 87
 
-CONFIGURATION = {
+DELTA_SPARK = "4.2."
+"""The versions of Spark that `DELTA` is for. There is none for 4.3 yet; there the source works, the mirror does not."""
+
+DELTA_CONFIGURATION = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+SOURCE_CONFIGURATION = {
     # Unix sockets between the JVM and Python cost half of what loopback TCP does, a task and a batch.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
+"""What the `dcp` source wants of any session."""
+
+CONFIGURATION = DELTA_CONFIGURATION | SOURCE_CONFIGURATION
 """What headwater's pipelines want of any session."""
 
 LOCAL = {
@@ -62,6 +71,7 @@ def local_session(
     memory: str = "2g",
     settings: dict[str, str] | None = None,
     quiet: bool = False,
+    delta: bool = True,
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Any:
     """Return a Spark session in this process, with Delta Lake and the `dcp` source registered.
@@ -72,22 +82,26 @@ def local_session(
         memory: of the JVM.
         settings: more of Spark's settings; they win.
         quiet: silence Spark's own log, but for errors.
+        delta: with Delta Lake, which the mirror needs; without it any Spark does that has the source's interface.
         say: told one line if Delta's jars have to be fetched.
 
     Raises:
         SparkUnavailable: no Java, no PySpark, or one we do not support.
     """
-    _check()
-    jars = _fetched()
-    if not jars:
+    _check(delta)
+    jars = _fetched() if delta else []
+    if delta and not jars:
         say(
             f"first run: Spark now fetches Delta Lake ({DELTA}) from Maven Central, "
             f"{DELTA_JARS} jars, {DELTA_MEGABYTES} MB; this happens once"
         )
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    delta = {"spark.jars": ",".join(jars)} if jars else {"spark.jars.packages": DELTA}
-    chosen = CONFIGURATION | LOCAL | delta | {"spark.driver.memory": memory} | (settings or {})
+    chosen = SOURCE_CONFIGURATION | LOCAL | {"spark.driver.memory": memory}
+    if delta:
+        chosen |= DELTA_CONFIGURATION
+        chosen |= {"spark.jars": ",".join(jars)} if jars else {"spark.jars.packages": DELTA}
+    chosen |= settings or {}
     if quiet:
         chosen |= {"spark.log.level": "ERROR"}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what this interpreter has installed
@@ -95,13 +109,13 @@ def local_session(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    if not jars:
+    if delta and not jars:
         _remember(session.sparkContext.getConf().get("spark.jars", ""))
     register(session)
     return session
 
 
-def _check() -> None:
+def _check(delta: bool) -> None:
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else shutil.which("java")
     if java is None or not Path(java).exists():
         raise SparkUnavailable(
@@ -112,7 +126,7 @@ def _check() -> None:
         found = version("pyspark")
     except ModuleNotFoundError:
         raise SparkUnavailable("PySpark is not installed: pip install 'headwater[spark]'") from None
-    if not found.startswith("4.2."):
+    if delta and not found.startswith(DELTA_SPARK):
         raise SparkUnavailable(f"Delta Lake 4.4.0 needs PySpark 4.2 and this is {found}: pip install 'pyspark==4.2.0'")
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headwater.errors import OptionError
 from headwater.protocol.position import FailoverLog
 from headwater.spark.history import branches
-from headwater.spark.offsets import hex_uuid
+from headwater.spark.offsets import HEX_DIGITS, hex_uuid
 from headwater.spark.planner import Range
 from headwater.spark.schema import types
 
@@ -57,6 +57,7 @@ class RowMaker:
         self._codes = np.full(VBUCKETS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches
         self._branches: dict[int, _Branches] = {}
         self._mutations: Any = pa.array([], pa.string())
+        self._offsets: NDArray[np.int32] = np.zeros(1, np.int32)
 
     def expect(self, part: Range, log: FailoverLog, shared: int) -> None:
         """Learn how far a vbucket's rows are wanted, and which branch wrote which of them.
@@ -88,10 +89,11 @@ class RowMaker:
         Raises:
             OptionError: a key or value is not UTF-8 though its format is `string`.
         """
-        vbuckets = records.column("vbucket").to_numpy()
-        keep = records.column("seqno").to_numpy() <= self._bounds[vbuckets]
-        if not keep.all():
-            records = records.filter(pa.array(keep))
+        vbuckets, seqnos = records.column("vbucket").to_numpy(), records.column("seqno").to_numpy()
+        last = _run_ends(vbuckets)
+        # Within a vbucket seqnos only rise: what holds for the last row of a run holds for all.
+        if not (seqnos[last] <= self._bounds[vbuckets[last]]).all():
+            records = records.filter(pa.array(seqnos <= self._bounds[vbuckets]))
         return pa.RecordBatch.from_arrays([self._column(name, records) for name in self.names], schema=self.schema)
 
     def rollbacks(self, parts: Sequence[Range]) -> pa.RecordBatch:
@@ -113,7 +115,7 @@ class RowMaker:
         if name == "event":
             return self._events(records.column("opcode").to_numpy())
         if name == "vb_uuid":
-            return pa.array(self.uuids, pa.string()).take(pa.array(self._branch_codes(records), pa.int32()))
+            return self._uuid_column(records)
         column = records.column(name)
         if name in ("key", "value"):
             return self._bytes(name, column, records)
@@ -129,15 +131,32 @@ class RowMaker:
             return self._mutations.slice(0, len(opcodes))
         return _EVENT_NAMES.take(pa.array(opcodes - np.uint8(MUTATION), pa.uint8()))
 
-    def _branch_codes(self, records: pa.RecordBatch) -> NDArray[np.int32]:
+    def _uuid_column(self, records: pa.RecordBatch) -> Any:
+        """The text of each row's branch: 16 characters a row, laid out as Arrow keeps text, run by run."""
+        codes, counts = self._branch_runs(records)
+        rows = records.num_rows
+        if len(self._offsets) <= rows:
+            self._offsets = np.arange(0, (2 * rows + 1) * HEX_DIGITS, HEX_DIGITS, dtype=np.int32)
+        text = np.array(self.uuids, f"S{HEX_DIGITS}")[codes].repeat(counts)
+        buffers = [None, pa.py_buffer(self._offsets[: rows + 1].data), pa.py_buffer(text.data)]
+        return pa.Array.from_buffers(pa.string(), rows, buffers)
+
+    def _branch_runs(self, records: pa.RecordBatch) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return branches as places in `uuids`, and for how many rows each holds."""
         vbuckets = records.column("vbucket").to_numpy()
-        codes: NDArray[np.int32] = self._codes[vbuckets]
+        last = _run_ends(vbuckets)
+        codes: NDArray[np.int32] = self._codes[vbuckets[last]]
         if (codes < 0).any():
-            seqnos = records.column("seqno").to_numpy()
-            for vb in np.unique(vbuckets[codes < 0]):
-                mine, known = vbuckets == vb, self._branches[int(vb)]
-                places = np.searchsorted(known.begins, seqnos[mine]).astype(np.int64) - 1
-                codes[mine] = known.codes[np.maximum(places, 0)]
+            return self._branch_codes(vbuckets, records.column("seqno").to_numpy()), np.ones(len(vbuckets), np.int64)
+        return codes, np.diff(last, prepend=-1)
+
+    def _branch_codes(self, vbuckets: NDArray[np.uint16], seqnos: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The same row by row, where a vbucket's rows are of several branches."""
+        codes: NDArray[np.int32] = self._codes[vbuckets]
+        for vb in np.unique(vbuckets[codes < 0]):
+            mine, known = vbuckets == vb, self._branches[int(vb)]
+            places = np.searchsorted(known.begins, seqnos[mine]).astype(np.int64) - 1
+            codes[mine] = known.codes[np.maximum(places, 0)]
         return codes
 
     def _bytes(self, name: str, column: Any, records: pa.RecordBatch) -> Any:
@@ -164,6 +183,13 @@ class RowMaker:
                 found = f"possible: the {name} of vbucket {vb}, seqno {seqno} is not UTF-8; read it as binary"
                 return OptionError(f"{name}Format", "string", found)
         return OptionError(f"{name}Format", "string", f"possible for these {name}s; read them as binary")
+
+
+def _run_ends(vbuckets: NDArray[np.uint16]) -> NDArray[np.int64]:
+    """Return the last row of each run of the same vbucket: streams take turns, each says a lot at once."""
+    if not len(vbuckets):
+        return np.zeros(0, np.int64)
+    return np.append(np.flatnonzero(vbuckets[1:] != vbuckets[:-1]), len(vbuckets) - 1)
 
 
 def _signed(number: int) -> int:

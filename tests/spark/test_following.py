@@ -1,0 +1,109 @@
+"""Planner, tasks and queries on a bucket of two real nodes whose vbuckets move and fail over meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headwater.spark.nodes import Nodes
+from headwater.spark.offsets import Offset
+from headwater.spark.planner import pack, plan, ranges
+from headwater.spark.reader import read
+from headwater.spark.settings import Settings, parse
+from tests.client.moving import HandMade, cluster
+from tests.node.replication.support import leave, put
+
+Drain = Callable[..., list[Any]]
+NAMES = ("vbucket", "seqno", "event", "key")
+VBUCKETS = 4
+
+
+@pytest.fixture
+def two() -> Iterator[HandMade]:
+    with cluster(2, VBUCKETS) as made:
+        yield made
+
+
+def write(two: HandMade, name: str, count: int = 100) -> None:
+    with two.client() as client:
+        assert client.set_many((f"{name}{i}", name) for i in range(count)) == {}
+
+
+def planned(settings: Settings, start: Offset) -> tuple[Offset, list[Any], str]:
+    """The end of a batch, its partitions, and where the tasks begin to look."""
+    nodes = Nodes(settings)
+    end = plan(start, nodes.observe(whole=True))
+    url = nodes.known_url()
+    nodes.close()
+    return end, pack(ranges(start, end), 2), url
+
+
+def rows_of(url: str, partitions: list[Any]) -> list[dict[str, Any]]:
+    settings = parse({"url": url}, streaming=True)
+    return [row for parts in partitions for batch in read(settings, NAMES, parts) for row in batch.to_pylist()]
+
+
+def test_what_moves_between_planning_and_reading_is_read_where_it_is_by_then(two: HandMade) -> None:
+    write(two, "a")
+    end, partitions, url = planned(parse({"url": two.url}, streaming=True), Offset())
+    two.take_over(0, 1)
+    two.take_over(1, 1)
+    two.publish()
+    two.take_over(2, 1)  # the map says so when the task has begun to look
+    told = threading.Timer(0.3, two.publish)
+    told.start()
+    rows = rows_of(url, partitions)
+    told.join()
+    assert Counter(row["event"] for row in rows) == {"mutation": 100}
+    assert len({row["key"] for row in rows}) == 100
+    write(two, "b")
+    again, partitions, url = planned(parse({"url": two.url}, streaming=True), end)
+    assert not again.rollbacks
+    assert {row["key"] for row in rows_of(url, partitions)} == {b"b%d" % i for i in range(100)}
+
+
+def test_a_task_finds_the_cluster_when_the_node_of_the_url_is_gone(two: HandMade) -> None:
+    write(two, "a")
+    for vb in range(VBUCKETS):
+        two.take_over(vb, 1)
+    two.publish()
+    _, partitions, url = planned(parse({"url": two.url}, streaming=True), Offset())
+    two.nodes[0].kill()
+    assert len(rows_of(url, partitions)) == 100
+
+
+def fail_over_with_loss(two: HandMade, vb: int, lose: Callable[[], None]) -> None:
+    """Vbucket `vb` goes to the second node, without what `lose` writes to the first."""
+    two.follow(vb, 1)
+    leave(two.nodes[1], two.nodes[0].address)
+    lose()
+    two.fail_over(vb, 1)
+    two.publish()
+
+
+@pytest.mark.spark
+def test_a_query_follows_takeovers_and_tells_of_what_a_failover_took_back(two: HandMade, drain: Drain) -> None:
+    write(two, "a")
+    rows = drain(two.url)
+    two.take_over(0, 1)
+    two.publish()
+    write(two, "b")
+    rows += drain(two.url)
+    assert Counter(row.event for _, row in rows) == {"mutation": 200}
+    assert len({bytes(row.key) for _, row in rows}) == 200
+
+    def lose() -> None:
+        put(two.nodes[0], 1, "lost", b"v")
+        assert [bytes(row.key) for _, row in drain(two.url)] == [b"lost"]
+
+    fail_over_with_loss(two, 1, lose)
+    put(two.nodes[1], 1, "new", b"v")
+    after = [row for _, row in drain(two.url)]
+    assert (after[0].vbucket, after[0].event) == (1, "rollback")
+    assert {row.vbucket for row in after} == {1}
+    assert b"new" in {bytes(row.key) for row in after[1:]} and b"lost" not in {bytes(row.key) for row in after[1:]}
+    assert drain(two.url) == []
