@@ -9,6 +9,7 @@ take turns. The drain is repeated after every key was overwritten five times and
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import select
 import socket
@@ -33,6 +34,7 @@ VBUCKETS_DEFAULT = 1024
 VALUE_BYTES = 256
 WINDOW_BYTES = 10 << 20
 PIECE_BYTES = 256 << 10
+ANSWER_SECONDS = 60.0
 SLOW_CLIENTS = 50
 WRITERS = 50
 LATENCY_SECONDS = 3.0
@@ -59,14 +61,19 @@ def requests(items: int, value_byte: int, vbuckets: int) -> Iterator[bytes]:
 
 
 def load(node: testing.Node, items: int, value_byte: int = 0x61, vbuckets: int = VBUCKETS) -> None:
-    """Set all keys, and wait until that is acknowledged."""
-    with socket.create_connection((node.host, node.port)) as sock:
-        for piece in requests(items, value_byte, vbuckets):
+    """Set all keys, and wait until that is acknowledged.
+
+    A quiet set is answered only when it is refused (a full disk, say). Were the refusals not read, the node would stop
+    reading once enough of them wait to be sent, and both ends would wait for ever.
+    """
+    with socket.create_connection((node.host, node.port), ANSWER_SECONDS) as sock:
+        for piece in itertools.chain(requests(items, value_byte, vbuckets), (Frame(0x80, Opcode.NOOP).encode(),)):
             sock.sendall(piece)
-        sock.sendall(Frame(0x80, Opcode.NOOP, opaque=0xFFFF_FFFF).encode())
-        answer = sock.recv(24, socket.MSG_WAITALL)
-        if Frame.decode(answer).opcode != Opcode.NOOP:
-            raise AssertionError(f"a set was refused: {Frame.decode(answer)}")
+            if select.select([sock], [], [], 0)[0]:
+                break
+        answer = Frame.decode(sock.recv(24, socket.MSG_WAITALL))
+        if answer.opcode != Opcode.NOOP:
+            raise AssertionError(f"a set was refused: {answer}")
 
 
 def draining(bucket: client.Client, items: int) -> Callable[[], None]:

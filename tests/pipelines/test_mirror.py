@@ -209,7 +209,8 @@ def test_the_reason_of_a_failure_is_one_line(spark: Any, tmp_path: Path) -> None
 def test_a_mirror_of_two_nodes_follows_a_takeover_and_undoes_what_a_failover_lost(spark: Any, tmp_path: Path) -> None:
     with cluster(2, 4) as two:
         bucket = two.nodes[0]
-        change(bucket, "first")
+        with bucket.client() as client:
+            assert client.set_many((f"a{i}", b"old") for i in range(60)) == {}
         mirror(spark, two.url, tmp_path / "t", once=True)
         two.take_over(0, 1)
         two.follow(1, 1)
