@@ -42,6 +42,7 @@ TESTED_TOGETHER = {
     "cli/cluster": "so are the commands for them",
     "node/replication": "two ends of a connection make one machine: test_machine.py and test_nodes.py there",
     "cli/failover.py": "tests/cluster",
+    "testing/simulation": "a cluster, its time and its callers are one machine, tested in tests/testing/simulation",
     "cli/replicate.py": "tests/node/replication/test_nodes.py",
     "node/calling.py": "tests/node/replication/test_nodes.py",
     "node/membership/stats.py": "tests/node/membership/test_member.py",

@@ -58,11 +58,8 @@ def rebalance(
     a copy less than before. Ctrl-C lets what is under way come to its end; typed again, killed or not, it goes on with
     what is left. All members must answer.
     """
-    from headwater.cluster.lane import Limits
-
     seeds, bucket = addresses([node])
-    asked: dict[str, Any] = {"add": addresses(add or [])[0], "remove": addresses(remove or [])[0]}
-    asked |= {"replicas": replicas, "vbuckets_at_once": at_once, "limits": Limits(patience_seconds=patience)}
+    asked = _asked(add or [], remove or [], replicas, at_once, patience)
     plan = run(_look(seeds, asked), bucket, user, password)
     if plan.is_empty:
         typer.echo("there is nothing to do")
@@ -75,6 +72,14 @@ def rebalance(
     with progress(err()) as bar:
         after = run(_work(seeds, asked, bar), bucket, user, password)
     _tell(plan, after, time.monotonic() - started)
+
+
+def _asked(add: list[str], remove: list[str], replicas: int | None, at_once: int, patience: float) -> dict[str, Any]:
+    """The options as the work takes them."""
+    from headwater.cluster.lane import Limits
+
+    asked: dict[str, Any] = {"add": addresses(add)[0], "remove": addresses(remove)[0]}
+    return asked | {"replicas": replicas, "vbuckets_at_once": at_once, "limits": Limits(patience_seconds=patience)}
 
 
 def _tell(plan: "Plan", after: "BucketMap", seconds: float) -> None:
