@@ -10,24 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from headwater.errors import OptionError, RemoteProtocolError
+from headwater.protocol.address import Address
 from headwater.wire.vbucket import vbucket_of
+
+__all__ = ["NODES_MAX", "PORT", "VBUCKETS_MAX", "Address", "ClusterMap", "Target", "parse"]
 
 PORT = 11210
 VBUCKETS_MAX = 65536
 NODES_MAX = 4096
-
-
-class Address(NamedTuple):
-    """Where a node listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

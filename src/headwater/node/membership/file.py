@@ -14,11 +14,10 @@ import json
 from pathlib import Path
 from typing import Final
 
-import xxhash
-
-from headwater.errors import CorruptStore, DiskFull, StorageError
+from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk
+from headwater.node.storage.titled import read_titled, titled
 
 NAME: Final = "CLUSTER_MAP"
 NEXT_NAME: Final = "CLUSTER_MAP.new"
@@ -83,18 +82,10 @@ class MapFile:
 def _encode(config: bytes, given_up: list[int]) -> bytes:
     # A line break in JSON is blank space between tokens; in the file it would end the line.
     body = json.dumps(given_up).encode() + b"\n" + config.replace(b"\n", b" ").replace(b"\r", b" ")
-    return f"{_TITLE} {_FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode() + body + b"\n"
+    return titled(_TITLE, _FORMAT, body)
 
 
 def _decode(data: bytes, path: Path) -> tuple[bytes, list[int]]:
-    title, _, body = data.partition(b"\n")
-    words = title.decode("ascii", "replace").split(" ")
-    if words[0] != _TITLE or len(words) != 3:
-        raise CorruptStore(path, 0, "not a cluster map")
-    if words[1] != _FORMAT:
-        raise StorageError(f"{path}: format {words[1]}; this headwater reads format {_FORMAT}, use a newer one")
-    body = body.removesuffix(b"\n")
-    if xxhash.xxh3_64_hexdigest(body) != words[2]:
-        raise CorruptStore(path, len(title) + 1, "the checksum of the cluster map is wrong")
+    body = read_titled(data, path, _TITLE, _FORMAT, "cluster map")
     given_up, _, config = body.partition(b"\n")
     return config, json.loads(given_up)

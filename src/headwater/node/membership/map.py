@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from headwater.errors import RemoteProtocolError
+from headwater.protocol.address import Address
+
+__all__ = ["NOBODY", "SERVERS_MAX", "Address", "NodeMap"]
 
 SERVERS_MAX = 4096
 NOBODY = -1
-
-
-class Address(NamedTuple):
-    """Where a node listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import xxhash
-
-from headwater.errors import CorruptStore, StorageError
 from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk
+from headwater.node.storage.titled import read_titled, titled
 
 __all__ = ["NAME", "Entry", "Manifest", "ManifestFile"]
 
@@ -64,8 +62,7 @@ class Manifest:
             "next_segment": self.next_segment,
             "clean": self.clean,
         }
-        body = json.dumps(content, sort_keys=True)
-        return f"{_TITLE} {_FORMAT} {xxhash.xxh3_64_hexdigest(body.encode())}\n{body}\n".encode()
+        return titled(_TITLE, _FORMAT, json.dumps(content, sort_keys=True).encode())
 
     @classmethod
     def decode(cls, data: bytes, path: Path) -> Manifest:
@@ -75,16 +72,7 @@ class Manifest:
             CorruptStore: they are not a manifest, or not what was written.
             StorageError: another format.
         """
-        title, _, body = data.partition(b"\n")
-        words = title.decode("ascii", "replace").split(" ")
-        if words[0] != _TITLE or len(words) != 3:
-            raise CorruptStore(path, 0, "not a manifest")
-        if words[1] != _FORMAT:
-            raise StorageError(f"{path}: format {words[1]}; this headwater reads format {_FORMAT}, use a newer one")
-        body = body.removesuffix(b"\n")
-        if xxhash.xxh3_64_hexdigest(body) != words[2]:
-            raise CorruptStore(path, len(title) + 1, "the checksum of the manifest is wrong")
-        content = json.loads(body)
+        content = json.loads(read_titled(data, path, _TITLE, _FORMAT, "manifest"))
         entries = tuple(Entry(one["id"], int(one["salt"], 16), one["bytes"]) for one in content["segments"])
         return cls(
             bytes.fromhex(content["store"]),

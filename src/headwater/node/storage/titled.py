@@ -1,0 +1,41 @@
+"""Small files of text: a line with title, format and checksum, then the body.
+
+    headwater-store 1 0123456789abcdef          XXH3-64 of the body, in hex
+    {"clean": null, ...}                        the body; the line break at its end is not part of it
+
+Such a file is written whole and takes the place of the one before by a rename, so it is never there in part.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import xxhash
+
+from headwater.errors import CorruptStore, StorageError
+
+__all__ = ["read_titled", "titled"]
+
+
+def titled(title: str, form: str, body: bytes) -> bytes:
+    """The file's bytes; `title` and `form` are one word each."""
+    return f"{title} {form} {xxhash.xxh3_64_hexdigest(body)}\n".encode() + body + b"\n"
+
+
+def read_titled(data: bytes, path: Path, title: str, form: str, what: str) -> bytes:
+    """The body of the file at `path`, which is to be `what`.
+
+    Raises:
+        CorruptStore: it is none, or not what was written.
+        StorageError: another format.
+    """
+    line, _, body = data.partition(b"\n")
+    words = line.decode("ascii", "replace").split(" ")
+    if words[0] != title or len(words) != 3:
+        raise CorruptStore(path, 0, f"not a {what}")
+    if words[1] != form:
+        raise StorageError(f"{path}: format {words[1]}; this headwater reads format {form}, use a newer one")
+    body = body.removesuffix(b"\n")
+    if xxhash.xxh3_64_hexdigest(body) != words[2]:
+        raise CorruptStore(path, len(line) + 1, f"the checksum of the {what} is wrong")
+    return body

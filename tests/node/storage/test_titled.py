@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+
+from headwater.errors import CorruptStore, StorageError
+from headwater.node.storage.titled import read_titled, titled
+
+PATH = Path("/data/NOTE")
+WRITTEN = titled("NOTE", "1", b"body\nof two lines")
+
+
+def read(data: bytes) -> bytes:
+    return read_titled(data, PATH, "NOTE", "1", "note")
+
+
+def test_what_was_written_is_read() -> None:
+    assert WRITTEN.startswith(b"NOTE 1 ")
+    assert WRITTEN.endswith(b"\nbody\nof two lines\n")
+    assert read(WRITTEN) == b"body\nof two lines"
+
+
+@pytest.mark.parametrize("data", [b"", b"NOTE\n", b"OTHER 1 0\nbody\n"])
+def test_another_file_is_told_as_such(data: bytes) -> None:
+    with pytest.raises(CorruptStore, match="byte 0: not a note"):
+        read(data)
+
+
+def test_a_body_that_is_not_the_one_written_is_told_with_its_offset() -> None:
+    with pytest.raises(CorruptStore, match="byte 24: the checksum of the note is wrong"):
+        read(WRITTEN.replace(b"two", b"too"))
+
+
+def test_a_newer_format_is_told() -> None:
+    with pytest.raises(StorageError, match="format 2; this headwater reads format 1"):
+        read(titled("NOTE", "2", b"x"))
