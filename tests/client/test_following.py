@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from headwater.client import Deletion, Mutation
+from headwater.client import Deletion, Mutation, aio
 from headwater.errors import ConnectionLost, NotMyVbucket, RollbackRequired
 from headwater.protocol.position import safe_point
 from headwater.wire.vbucket import State
@@ -138,6 +139,30 @@ def test_writes_and_drains_go_on_through_takeovers_and_nothing_is_lost_or_invent
     assert has_prefix(following.held, told) == held
     for vb, seqnos in following.seqnos.items():
         assert seqnos == sorted(set(seqnos)), f"vbucket {vb}: a seqno twice, or out of order"
+
+
+def test_many_tasks_of_one_client_follow_together(three: HandMade) -> None:
+    async def counting(client: aio.AsyncClient, name: str, moving: threading.Thread) -> int:
+        count = 0
+        while moving.is_alive():
+            count = await client.incr(name, initial=1)
+        return count
+
+    async def main(moving: threading.Thread) -> list[tuple[int, bytes]]:
+        names = [f"task-{number}" for number in range(40)]
+        async with await aio.connect(three.url) as client:
+            moving.start()
+            counts = await asyncio.gather(*(counting(client, name, moving) for name in names))
+            return [(count, (await client.get(name)).value) for count, name in zip(counts, names, strict=True)]
+
+    def move() -> None:
+        for vb in range(VBUCKETS):
+            three.take_over(vb, (three.owners[vb] + 1) % 3)
+            three.publish()
+
+    counted = asyncio.run(main(threading.Thread(target=move)))
+    assert [b"%d" % count for count, _ in counted] == [value for _, value in counted]
+    assert min(count for count, _ in counted) > 5
 
 
 def test_bulk_writes_and_bulk_deletes_follow(three: HandMade) -> None:
