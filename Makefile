@@ -8,7 +8,7 @@ RUN   := . ./.venv/env.sh &&
 PYTEST := $(BIN)/python -m pytest -n 2 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-one check lint format types imports warm bench docs clean
+.PHONY: help setup demo model test test-one check lint format types imports warm bench docs clean
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,12 @@ demo: $(READY) ## a year of flights through node, crash and mirror; ends with: t
 
 test: $(READY) warm ## every test
 	@$(RUN) $(PYTEST) $(TESTS)
+
+MINUTES ?= 10
+SEED    ?= 1
+
+model: $(READY) warm ## three simulated nodes against a model, for MINUTES=10 from SEED=1 on
+	@$(RUN) $(BIN)/python -m headwater.testing.simulation --minutes $(MINUTES) --seed $(SEED)
 
 warm: $(READY)
 	@$(RUN) $(BIN)/python -c "from headwater import kernels; kernels.warm(print)"

@@ -51,6 +51,7 @@ class Bucket:
         stat_groups: name of a STAT group -> function of its arguments; other parts of the node put theirs in.
         fenced: vbuckets that are active here and not served, until it is known that no other node owns them by now.
         traffic_disabled: document commands answer ETMPFAIL while it is.
+        on_owned: called with a vbucket that is active, whenever its record changes.
         counters: totals since start, by name. map_changes: how often a vbucket's record changed.
     """
 
@@ -77,6 +78,7 @@ class Bucket:
         self.counters = {"cmd_get": 0, "get_hits": 0, "cmd_set": 0, "cmd_delete": 0, "cmd_flush": 0, "expired": 0}
         self._new_uuid = new_uuid or (lambda: secrets.randbits(VB_UUID_BITS))
         self._changed: set[int] = set()
+        self.on_owned: list[Callable[[int], None]] = []
         self._state_waiters: dict[int, list[Callable[[], None]]] = {}
         self._durable_high = store.table[:, index.DURABLE_HIGH].copy()
         committer.on_durable.append(self._tell_readers)
@@ -226,6 +228,8 @@ class Bucket:
         def wrote() -> int:
             self._changed.add(vb)
             self.map_changes += 1
+            for callback in self.on_owned if self.is_active(vb) else ():
+                callback(vb)
             loop = asyncio.get_running_loop() if vb in self._state_waiters else None
             for callback in self._state_waiters.pop(vb, ()):
                 if loop is not None:

@@ -43,6 +43,7 @@ class Replication:
         self.dialers: dict[tuple[str, int, str], Dialer] = {}
         self._server = server
         server.bucket.stat_groups["replication"] = self.stats
+        server.bucket.on_owned.append(self._owned)
 
     def start(self, source: Source, vbuckets: list[int], *, takeover: bool) -> None:
         """Let vbuckets follow a producer; those that follow another one by our call leave it."""
@@ -63,6 +64,10 @@ class Replication:
         if dialer is not None:
             dialer.leave(tuple(dialer.wanted) if vbuckets is None else vbuckets)
         return dialer is not None
+
+    def _owned(self, vb: int) -> None:
+        for dialer in self.dialers.values():
+            dialer.forget(vb)
 
     def wants(self, vb: int) -> bool:
         """Whether a vbucket follows anybody, or is about to."""

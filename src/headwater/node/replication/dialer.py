@@ -109,6 +109,15 @@ class Dialer:
                 session.close_stream(vb)
         self._finish_if_idle()
 
+    def forget(self, vb: int) -> None:
+        """A vbucket became active: it follows nobody any more, now and when it will have given that up.
+
+        Its stream, if there is one, ends by itself. Without one nothing else would tell us, and once the vbucket is
+        dead or a replica again it would follow this producer, who may never have had what was written since.
+        """
+        if self.wanted.pop(vb, None) is not None and (self._session is None or vb not in self._session.streams):
+            self._finish_if_idle()
+
     def stop(self) -> None:
         """Let go of everything."""
         self.wanted.clear()
@@ -185,6 +194,7 @@ class Dialer:
                 await self._lost.wait()
                 wait = RETRY_SECONDS_MIN
             await asyncio.sleep(wait * (0.5 + secrets.randbelow(1000) / 1000))
+        self._task = None
 
     async def _connect(self) -> None:
         """Open the connection and begin every stream."""

@@ -18,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from headwater.testing.simulation.machine import ClusterMachine
 
-ROUND_EXAMPLES = 200
+ROUND_EXAMPLES = 50
 TOLD_SECONDS = 30.0
 
 
