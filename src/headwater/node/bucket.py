@@ -228,8 +228,8 @@ class Bucket:
         def wrote() -> int:
             self._changed.add(vb)
             self.map_changes += 1
-            for callback in self.on_owned if self.is_active(vb) else ():
-                callback(vb)
+            for owned in self.on_owned if self.is_active(vb) else ():
+                owned(vb)
             loop = asyncio.get_running_loop() if vb in self._state_waiters else None
             for callback in self._state_waiters.pop(vb, ()):
                 if loop is not None:
