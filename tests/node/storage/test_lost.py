@@ -49,6 +49,16 @@ def test_a_range_with_lost_changes_is_an_error_and_what_lies_before_or_behind_is
     assert not store.lost.after(1, 0)
 
 
+def test_each_vbucket_names_the_damage_that_it_met(store: Store) -> None:
+    places = starts(store)
+    for batch in (0, 1):
+        store.take_out(spoil(store, batch))
+        flip(store, places[batch] + 100)  # the disk is mended, for the next look; what was taken out stays so
+    for vb, key in ((0, b"k0"), (1, b"k1")):
+        with pytest.raises(CorruptStore, match=f"byte {places[vb]}: "):
+            store.document(vb, key)
+
+
 def test_damage_that_is_known_is_nothing_new(store: Store) -> None:
     found = spoil(store, 1)
     assert store.take_out(found) == {1}

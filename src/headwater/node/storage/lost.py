@@ -37,12 +37,12 @@ class Lost:
 
     Attributes:
         damage: all of it, by file and offset.
-        vbuckets: those with rows in it; most stores never have any.
+        vbuckets: those with rows in it, and the first damage that each met; most stores never have any.
     """
 
     def __init__(self, into: Index, slots: Slots) -> None:
         self.damage: dict[tuple[str, int], Damage] = {}
-        self.vbuckets: set[int] = set()
+        self.vbuckets: dict[int, Damage] = {}
         self._index = into
         self._slots = slots
 
@@ -63,7 +63,7 @@ class Lost:
             if inside.any():
                 locs[inside] = LOST
                 hit.add(vb)
-        self.vbuckets |= hit
+        self.vbuckets = dict.fromkeys(hit, damage) | self.vbuckets
         return hit
 
     def check_key(self, vb: int, key: bytes) -> None:
@@ -87,7 +87,7 @@ class Lost:
 
     def error(self, vb: int) -> CorruptStore:
         """What a reader of this vbucket is told."""
-        first = next(iter(self.damage.values()))
+        first = self.vbuckets[vb]
         return CorruptStore(first.segment.path, first.offset, f"{first.why}; a part of vbucket {vb} can't be read")
 
     def _rows(self, vb: int) -> NDArray[np.int64]:
