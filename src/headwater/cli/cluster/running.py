@@ -111,7 +111,7 @@ def table_of(title: str, *columns: str) -> "Table":
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("node", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
