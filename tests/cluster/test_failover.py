@@ -60,6 +60,14 @@ def test_vbuckets_with_an_owner_are_nobodys_orphans():
     assert orphans(dead(a_map("AB", "BC"), C), [C]) == {}
 
 
+def test_a_majority_is_taken_out_only_by_force():
+    found = a_map("AB", "BC", "CA")
+    told = dead(found, A, B=view(B, "", found, error="gone"))
+    with pytest.raises(ClusterError, match="2 of 3 members are dead"):
+        plan_failover(told, [A, B], {}, lose_data=True)
+    assert plan_failover(told, [A, B], {}, force=True, lose_data=True).after.servers == (C,)
+
+
 def test_somebody_must_be_left():
     with pytest.raises(OptionError):
-        plan_failover(survey(a_map("A", servers=(A,))), [A], {})
+        plan_failover(survey(a_map("A", servers=(A,))), [A], {}, force=True)

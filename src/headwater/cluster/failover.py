@@ -57,18 +57,31 @@ class FailoverPlan:
 
 
 def plan_failover(
-    survey: Survey, dead: Sequence[Address], logs: dict[tuple[Address, int], Log], *, lose_data: bool = False
+    survey: Survey,
+    dead: Sequence[Address],
+    logs: dict[tuple[Address, int], Log],
+    *,
+    force: bool = False,
+    lose_data: bool = False,
 ) -> FailoverPlan:
     """Decide who takes over from the dead.
 
     Args:
         logs: failover logs of the copies (node, vbucket) of vbuckets without a living owner.
+        force: take a majority out, too. Nodes that come back serve as soon as a majority of the map they have agrees
+            (decision 0030), so the dead must not be one.
         lose_data: begin vbuckets anew of which no copy is left; without it they are a reason to refuse.
 
     Raises:
-        ClusterError: copies are missing and `lose_data` was not given.
+        ClusterError: copies are missing and `lose_data` was not given, or a majority is dead and `force` was not.
         OptionError: nobody would be left.
     """
+    gone = [node for node in survey.map.servers if node in dead]
+    if len(gone) > len(survey.map.servers) // 2 and not force:
+        raise ClusterError(
+            f"{len(gone)} of {len(survey.map.servers)} members are dead: back together, they would serve again",
+            "start one of them first, or --force if they never come back",
+        )
     left = [node for node in survey.map.servers if node not in dead]
     if not left:
         raise OptionError("node", ", ".join(map(str, dead)), "such that a member is left")
@@ -120,7 +133,7 @@ class Failover:
 
     Args:
         seeds: nodes to start from. dead: who is to be taken out.
-        force: the dead may still answer; they are fenced first.
+        force: the dead may still answer, and are fenced first; they may be a majority.
         lose_data: as `plan_failover`.
     """
 
@@ -187,7 +200,7 @@ class Failover:
         for node, vbuckets in wanted.items():
             found = await self._members.logs(node, vbuckets)
             logs |= {(node, vb): log for vb, log in found.items()}
-        return plan_failover(survey, self._dead, logs, lose_data=self._lose_data), survey
+        return plan_failover(survey, self._dead, logs, force=self._force, lose_data=self._lose_data), survey
 
     async def _check(self, survey: Survey) -> None:
         others = [node for node in survey.silent if node.address not in self._dead]

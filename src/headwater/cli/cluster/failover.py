@@ -25,7 +25,7 @@ def failover(
         list[str], typer.Option("--node", metavar="NODE", help="Who is dead; may be given more than once.")
     ],
     force: Annotated[
-        bool, typer.Option("--force", help="It answers, but take it out: what it owns is made dead there first.")
+        bool, typer.Option("--force", help="It answers, or a majority is dead; take it out all the same.")
     ] = False,
     lose_data: Annotated[
         bool, typer.Option("--lose-data", help="Begin vbuckets anew, empty, of which no copy is left.")
