@@ -11,6 +11,7 @@ import pytest
 from headwater.node.membership.conforming import Conforming
 from headwater.node.membership.following import Following
 from headwater.node.membership.map import NodeMap
+from headwater.node.membership.roles import News
 from headwater.node.replication.dialer import Source
 from headwater.wire.vbucket import State
 from tests.node.membership.support import cluster_map
@@ -30,7 +31,7 @@ class Rig:
     def ask(self, *chains: tuple[int, ...]) -> bool:
         config = cluster_map(1, ["a:1", "b:2"], chains, this=0)
         self.conforming.known = NodeMap.from_json(config, bucket="default", vbuckets=4)
-        self.conforming.ask(range(4), news=True)
+        self.conforming.ask(range(4), News.OWNER)
         return self.conforming.conform()
 
     @property
@@ -102,6 +103,6 @@ def test_what_is_active_here_and_anothers_by_the_map_stays_behind_the_fence(rig:
     rig.bucket.fenced.update(range(4))
     config = cluster_map(1, ["a:1", "b:2"], [(0,), (1,), (1, 0), (-1,)], this=0)
     rig.conforming.known = NodeMap.from_json(config, bucket="default", vbuckets=4)
-    rig.conforming.ask(range(4), news=False)
+    rig.conforming.ask(range(4))
     assert rig.conforming.conform()
     assert rig.bucket.fenced == {1, 2} and rig.states == [State.ACTIVE] * 4

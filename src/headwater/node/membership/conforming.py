@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from headwater.node.membership.following import Following
 from headwater.node.membership.map import Address, NodeMap
-from headwater.node.membership.roles import role
+from headwater.node.membership.roles import News, role
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Conforming:
         self._server = server
         self._bucket = server.bucket
         self._following = following
-        self._todo: dict[int, bool] = {}
+        self._todo: dict[int, News] = {}
         self._given_up: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._looking = False
@@ -53,17 +53,14 @@ class Conforming:
 
     @property
     def waiting(self) -> list[int]:
-        """The vbuckets that the map has news of and that are not yet what it says."""
-        return [vb for vb, news in self._todo.items() if news]
+        """The vbuckets that have another owner by the map and are not yet what that makes them."""
+        return [vb for vb, news in self._todo.items() if news is News.OWNER]
 
-    def ask(self, vbuckets: Iterable[int], *, news: bool) -> None:
-        """These vbuckets must be looked at, at the next `look` or `settle`.
-
-        Args:
-            news: the map has news of them; if not, and they wait with news already, that stays so.
-        """
+    def ask(self, vbuckets: Iterable[int], news: News = News.NONE) -> None:
+        """These vbuckets must be looked at, at the next `look` or `conform`; with more news than they wait with, if
+        they do."""
         for vb in vbuckets:
-            self._todo[vb] = news or self._todo.get(vb, False)
+            self._todo[vb] = max(news, self._todo.get(vb, News.NONE))
 
     def overruled(self, vb: int) -> None:
         """An operator has set the vbucket's state: his word counts, fence or not."""
@@ -113,7 +110,7 @@ class Conforming:
                 self.moving.add(vb)
                 continue
             news = self._todo.pop(vb)
-            wanted[vb] = self._take_role(known, vb, news=news)
+            wanted[vb] = self._take_role(known, vb, news)
             told += [vb] if news else []
         self._following.obey(wanted, news=told)
         if len(self._given_up) > owned:
@@ -122,9 +119,9 @@ class Conforming:
             self._timer = self._server.loop.call_later(AGAIN_SECONDS, self.look)
         return self._todo.keys() <= self.moving
 
-    def _take_role(self, known: NodeMap, vb: int, *, news: bool) -> Address | None:
+    def _take_role(self, known: NodeMap, vb: int, news: News) -> Address | None:
         """One vbucket's role; whom it is to follow."""
-        wanted = role(known, vb, self._bucket.state(vb), news=news)
+        wanted = role(known, vb, self._bucket.state(vb), news)
         if wanted.state is not None:
             self._become(vb, wanted.state)
         if wanted.state is not None or (self.serves and known.owner(vb) in (None, known.here)):
@@ -159,5 +156,5 @@ class Conforming:
         again = [vb for vb in lost if vb in self._given_up and self._bucket.state(vb) is State.ACTIVE]
         if again:
             self._bucket.fenced.update(again)
-            self.ask(again, news=True)
+            self.ask(again, News.OWNER)
             self._server.loop.call_soon(self.look)

@@ -27,7 +27,7 @@ from headwater.node.membership.file import MapFile
 from headwater.node.membership.following import Following
 from headwater.node.membership.map import Address, NodeMap
 from headwater.node.membership.peers import FEATURES, Peers
-from headwater.node.membership.roles import news, role
+from headwater.node.membership.roles import News, news, role
 from headwater.node.replication.dialer import Source
 from headwater.protocol.handshake import Login
 from headwater.wire.status import Status
@@ -76,8 +76,8 @@ class Membership:
         if self.map.peers:
             bucket.fenced.update(vb for vb, each in bucket.vbuckets.items() if each.state is State.ACTIVE)
         self.conforming.known, self.conforming.serves = self.map, self.fence.is_open
-        self.conforming.ask(range(bucket.vbucket_count), news=False)
-        self.conforming.ask(given_up, news=True)
+        self.conforming.ask(range(bucket.vbucket_count))
+        self.conforming.ask(given_up, News.OWNER)
 
     def start(self) -> None:
         """The node listens: take the roles of the map, and ask the others for theirs."""
@@ -164,19 +164,21 @@ class Membership:
 
     async def _keep(self, found: NodeMap) -> None:
         """Put a map on disk."""
+        told = news(self.map, found)
         given_up = [
             vb
-            for vb in {*self.conforming.waiting, *news(self.map, found)}
-            if self._bucket.state(vb) is State.ACTIVE and role(found, vb, State.ACTIVE, news=True).state is not None
+            for vb in {*self.conforming.waiting, *(vb for vb, each in told.items() if each is News.OWNER)}
+            if self._bucket.state(vb) is State.ACTIVE and role(found, vb, State.ACTIVE, News.OWNER).state is not None
         ]
         await self._server.loop.run_in_executor(None, self._file.save, found.config, sorted(given_up))
 
     def _adopt(self, found: NodeMap) -> None:
         """Go by a map that is on disk."""
         before, self.map = self.map, found
-        told = () if before is not None and found.says_the_same(before) else news(before, found)
+        told = news(before, found)
         self.conforming.known = found
-        self.conforming.ask(told, news=True)
+        for vb, each in told.items():
+            self.conforming.ask([vb], each)
         self.following.news(told)
         self.fence = Fence(found, is_open=self.fence is None or self.fence.is_open)
         self._server.cluster.take(found.version, found.config)
@@ -192,7 +194,7 @@ class Membership:
         if self.fence is not None:
             self.fence.is_open = True
         self.conforming.serves = True
-        self.conforming.ask(self._bucket.fenced, news=False)
+        self.conforming.ask(self._bucket.fenced)
 
     # --- what operators do meanwhile --------------------------------------------------------------------------------
 
@@ -210,7 +212,7 @@ class Membership:
         """An operator has set a vbucket's state: his word counts, fence or not; a replica follows as the map says."""
         self.conforming.overruled(vb)
         if self.map is not None:
-            self.conforming.ask([vb], news=False)
+            self.conforming.ask([vb])
             self.conforming.look()
 
     # --- how to reach others ----------------------------------------------------------------------------------------

@@ -4,24 +4,33 @@
     ours                    anything                stays as it is, and follows nobody: the map never makes an owner
     another's, we replica   not here, dead          becomes a replica and follows the owner
                             replica                 follows the owner
-                            pending                 waits for its mover; becomes a replica when the map has news of it
-                            active                  becomes a replica and follows, if the map has news of it
-    another's, not in it    active                  becomes dead, if the map has news of it
+                            pending                 waits for its mover; becomes a replica when it has another owner
+                            active                  becomes a replica and follows, if it has another owner now
+    another's, not in it    active                  becomes dead, if it has another owner now
                             anything else           stays as it is, and follows nobody
     nobody's                active                  stays as it is: nobody else has it
 
-News of a vbucket: its chain is another than in the map before. Only news takes an ownership away. A vbucket that has
-been taken over a moment ago is another's in every map until the next one; a map in between that was made for the sake
-of other vbuckets says nothing about it, and must not leave it without owner.
+Another owner: than in the map before. Only that takes an ownership away. A vbucket that has been taken over a moment
+ago is another's in every map until the next one; a map in between says nothing new about its owner, and must not leave
+it without any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 
 from headwater.node.membership.map import Address, NodeMap
 from headwater.wire.vbucket import State
+
+
+class News(IntEnum):
+    """What a map tells of a vbucket that the one before did not."""
+
+    NONE = 0
+    CHAIN = 1
+    """Other nodes hold it, with the same owner."""
+    OWNER = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +44,44 @@ class Role:
 AS_IT_IS = Role()
 
 
-def role(known: NodeMap, vb: int, state: State | None, *, news: bool) -> Role:
+def role(known: NodeMap, vb: int, state: State | None, news: News) -> Role:
     """What a map asks of a vbucket.
 
     Args:
         state: the vbucket's, None if it is not on this node.
-        news: the map tells something about it that we did not know.
+        news: what the map tells of it that we did not know.
     """
-    owner = known.owner(vb)
+    owner, told = known.owner(vb), news is News.OWNER
     if known.is_owner(vb):
         return AS_IT_IS
     if known.is_replica(vb):
-        return _as_replica(owner, state, news)
-    return Role(State.DEAD) if state is State.ACTIVE and news and owner is not None else AS_IT_IS
+        return _as_replica(owner, state, told)
+    return Role(State.DEAD) if state is State.ACTIVE and told and owner is not None else AS_IT_IS
 
 
-def _as_replica(owner: Address | None, state: State | None, news: bool) -> Role:
+def _as_replica(owner: Address | None, state: State | None, told: bool) -> Role:
     if state is State.REPLICA:
         return Role(source=owner)
-    if state is State.PENDING and not news:
+    if state is State.PENDING and not told:
         return AS_IT_IS
-    if state is State.ACTIVE and not (news and owner is not None):
+    if state is State.ACTIVE and not (told and owner is not None):
         return AS_IT_IS
     return Role(State.REPLICA, owner)
 
 
-def news(before: NodeMap | None, after: NodeMap) -> Iterable[int]:
-    """The vbuckets that a map tells something new about; all of them if there was none, or we were not in it."""
-    if before is None or before.here != after.here:
-        return range(len(after.chains))
-    return [vb for vb in range(len(after.chains)) if before.chain(vb) != after.chain(vb)]
+def news(before: NodeMap | None, after: NodeMap) -> dict[int, News]:
+    """What a map tells anew, of the vbuckets of which it does; the first map, of all of them."""
+    everything = range(len(after.chains))
+    if before is None:
+        return dict.fromkeys(everything, News.OWNER)
+    same_nodes = before.servers == after.servers and before.this == after.this
+    changed = (vb for vb in everything if not same_nodes or before.chains[vb] != after.chains[vb])
+    found = {vb: _news(before, after, vb) for vb in changed}
+    return {vb: told for vb, told in found.items() if told}
+
+
+def _news(before: NodeMap, after: NodeMap, vb: int) -> News:
+    if before.owner(vb) != after.owner(vb):
+        return News.OWNER
+    same = before.chain(vb) == after.chain(vb) and before.here == after.here
+    return News.NONE if same else News.CHAIN
