@@ -141,15 +141,16 @@ def test_a_stream_begun_by_hand_goes_on_until_the_map_has_news() -> None:
     with nodes(3) as (one, two, three):
         spread(1, [one, two, three], [[0, 1]] * 4)
         until(lambda: stats(two, "cluster")["following"] == "4", "it follows")
-        set_state(three, 0, State.ACTIVE)
-        put(three, 0, "of", b"three")
+        replicate(three, one.address, "0")
         replicate(two, three.address, "0")
-        until(lambda: follows(three, two, 0), "it follows the other one")
+        by_hand, by_map = f"{three.address}/default:vb_0", f"{one.address}/default:vb_0"
+        until(lambda: stats(two, "replication").get(by_hand) == "reading", "it follows the other replica")
         spread(2, [one, two, three], [[0, 1], [0, 1], [0, 1], [0]])
-        assert follows(three, two, 0) and stats(two, "cluster")["following"] == "2"
-        put(one, 0, "of", b"one")
+        assert by_hand in stats(two, "replication") and by_map not in stats(two, "replication")
         spread(3, [one, two, three], [[0, 1, 2], [0, 1], [0, 1], [0]])
-        until(lambda: content(two, 0) == content(one, 0) == content(three, 0), "all follow the map")
+        assert by_map in stats(two, "replication") and by_hand not in stats(two, "replication")
+        put(one, 0, "k", b"v")
+        until(lambda: content(two, 0) == content(one, 0) == content(three, 0) != {}, "all follow the map")
 
 
 def test_older_maps_other_maps_and_nonsense_are_refused() -> None:
