@@ -108,6 +108,7 @@ def test_a_write_shows_in_the_seqnos_and_the_failover_log_has_a_beginning(bucket
     changed = {vb: seqno - before[vb] for vb, seqno in bucket.seqnos().items() if seqno != before[vb]}
     assert changed == {bucket.vbucket_of("counted"): 1}
     assert bucket.failover_log(3)[-1][1] == 0
+    assert bucket.failover_logs([3]) == {3: bucket.failover_log(3)}
 
 
 def test_the_state_of_a_vbucket_is_set_and_read(bucket):
