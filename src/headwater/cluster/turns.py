@@ -1,8 +1,10 @@
-"""Copying and handing over take turns: while a vbucket changes hands, nothing else is copied between the two nodes.
+"""Copying and handing over take turns: while a vbucket changes hands, nothing else happens between the two nodes.
 
 A hand-over is a handful of messages, each of which waits for a disk or an event loop of one of the nodes; a copy keeps
 both busy, with megabytes on their way in the queues. So those that are copied are brought near together, then change
-hands together, and the next ones begin. Who waits to hand over lets no new copy begin, so none waits for ever.
+hands one by one, and the next ones begin. One by one, because four at the same time made each of them refuse writes for
+five times as long (43 ms instead of 8, in the median, on a machine with two busy cores). Who waits to hand over lets no
+new copy begin, so none waits for ever.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """Either any number copies, or any number hands over. Nothing but waiting for a turn can be cancelled half-way."""
+    """Either any number copies, or one hands over. Nothing but waiting for a turn can be cancelled half-way."""
 
     def __init__(self) -> None:
-        self._copying = self._handing_over = self._due = 0
+        self._copying = self._due = 0
+        self._handing_over = False
         self._waiting: set[asyncio.Future[None]] = set()
 
     @asynccontextmanager
@@ -33,19 +36,19 @@ class Turns:
 
     @asynccontextmanager
     async def handing_over(self) -> AsyncIterator[None]:
-        """One hand-over; waits for the copies that are under way."""
+        """A hand-over; waits for the copies that are under way, and for those that came before."""
         self._due += 1
         try:
-            while self._copying:
+            while self._copying or self._handing_over:
                 await self._change()
-            self._handing_over += 1
+            self._handing_over = True
         finally:
             self._due -= 1
             self._changed()
         try:
             yield
         finally:
-            self._handing_over -= 1
+            self._handing_over = False
             self._changed()
 
     async def _change(self) -> None:
