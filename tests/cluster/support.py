@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 
 from headwater import client
 from headwater.client.routing import Address
@@ -12,6 +13,7 @@ from headwater.cluster.admin import Endpoint, NodeAdmin
 from headwater.cluster.lane import Limits
 from headwater.cluster.mover import Mover
 from headwater.cluster.proxy import Liveness
+from headwater.errors import MoveError
 from headwater.testing.checker import Ledger
 from headwater.testing.owners import Nomad, OwnerWatch, check_history
 from headwater.testing.proxy import Fault, FaultProxy
@@ -103,6 +105,21 @@ class Case:
 
         self.break_at(step, kill)
         return killed
+
+    def move_to(self, step, limits):
+        """Ask for the move until the step was reached, which a busy machine may need more than one try for; whether
+        the last try failed."""
+        give_up = time.monotonic() + SECONDS
+        while time.monotonic() < give_up:
+            try:
+                self.pair.move(self.vb, limits)
+            except MoveError:
+                if step in self.script.seen:
+                    return True
+            else:
+                assert step in self.script.seen
+                return False
+        raise AssertionError(f"step {step} was not reached")
 
     def heal(self):
         """The link is whole again; what was stalled is reset."""
