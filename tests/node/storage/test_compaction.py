@@ -51,6 +51,16 @@ def test_old_versions_go_and_the_newest_stay() -> None:
     assert store.recovered[0] == VBucketRecord(1, ((7, 0),), high_seqno=62, rollback_floor=62)
 
 
+def test_a_vbucket_that_refuses_writes_goes_on_refusing_them() -> None:
+    store = open_store(FaultyDisk())
+    overwritten(store)
+    refusing = 5  # what failover 4 calls backed up: active on disk, no writes for now
+    store.table[0, index.STATE] = refusing
+    compact(store)
+    assert store.rollback_floor(0) == 62  # a record was staged
+    assert int(store.table[0, index.STATE]) == refusing
+
+
 def test_old_tombstones_go_but_for_the_newest_change_and_the_purge_seqno_says_so() -> None:
     store = open_store(FaultyDisk())
     history = overwritten(store)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.kernels import index
 from headwater.node.storage.store import Store
 from headwater.node.vbucket.vbucket import VBucket
 from headwater.wire.vbucket import State
@@ -129,6 +130,16 @@ def test_a_replica_promoted_after_a_whole_snapshot_branches_at_its_end(home: Hom
     home.write("a", "b")
     home.vbucket.set_state(State.ACTIVE)
     assert seqnos(home.vbucket) == [2, 0]
+
+
+def test_a_record_staged_while_writes_are_refused_does_not_let_them_in(home: Home) -> None:
+    home.write("a", "b")
+    home.vbucket.back_up(True)
+    refusing = int(home.store.table[1, index.STATE])
+    home.vbucket.roll_back(1)
+    assert int(home.store.table[1, index.STATE]) == refusing != State.ACTIVE
+    home.vbucket.back_up(False)
+    assert int(home.store.table[1, index.STATE]) == State.ACTIVE
 
 
 def test_a_clean_restart_is_no_new_branch(home: Home) -> None:

@@ -152,7 +152,7 @@ class Compaction:
                 continue
             row[index.FLOOR] = max(int(row[index.FLOOR]), share.floor)
             row[index.PURGE] = max(int(row[index.PURGE]), share.purge)
-            self._store.stage_record(vb, self._store._records.get(vb, VBucketRecord(0)))
+            self._store.restage_record(vb)
 
     def copy(self) -> None:
         """Write what stays to new segments and make them the store's. Any thread; announce must be durable.

@@ -238,6 +238,16 @@ class Staging(Reading):
         self._records[vb] = record
         self._arena.records[vb] = record
 
+    def restage_record(self, vb: int) -> None:
+        """Store a vbucket's record again, because the store's own numbers in it have changed.
+
+        Whether the vbucket takes writes at the moment is its owner's business, not the record's: one that refuses them
+        for the end of a takeover (failover 4) goes on refusing.
+        """
+        state = self.table[vb, index.STATE]
+        self.stage_record(vb, self._records.get(vb, VBucketRecord(0)))
+        self.table[vb, index.STATE] = state
+
     def _next(self, vb: int, seqno: int | None) -> int:
         high = self.high_seqno(vb)
         if seqno is not None and seqno <= high:

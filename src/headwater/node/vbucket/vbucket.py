@@ -374,6 +374,8 @@ class VBucket:
 
     def _stage(self) -> None:
         self._store.stage_record(self.id, self.record())
+        if self.is_backed_up:
+            self.back_up(True)  # the record says active, which would let writes in again
         self.gate = self._wrote()
 
     def _tell(self, what: Callable[[Reader], None]) -> None:
