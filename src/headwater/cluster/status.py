@@ -121,7 +121,7 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
     missing: dict[Address, list[int]] = {}
     for vb in range(survey.map.vbuckets):
         for replica in survey.map.replicas(vb):
-            if survey.nodes[replica].answers and survey.nodes[replica].states.get(vb) is not State.REPLICA:
+            if survey.nodes[replica].answers and survey.nodes[replica].states.get(vb) in (None, State.DEAD):
                 missing.setdefault(replica, []).append(vb)
     for replica, vbuckets in missing.items():
         yield f"{replica} has no replica of {_named(vbuckets)}, which the map gives it"

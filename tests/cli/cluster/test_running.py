@@ -1,0 +1,82 @@
+"""Naming nodes, and how work on them is stopped."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+import typer
+
+from headwater.cli.cluster.running import addresses, run, table_of
+from headwater.cli.stopping import Stopped
+from headwater.errors import OptionError
+
+
+def test_nodes_are_named_by_address_or_url():
+    assert addresses(["10.0.0.1:11210", "couchbase://10.0.0.2:1/default", "10.0.0.1:11210"]) == (
+        [("10.0.0.1", 11210), ("10.0.0.2", 1)],
+        "default",
+    )
+    assert addresses([]) == ([], "default")
+
+
+def test_nodes_of_different_buckets_are_refused():
+    with pytest.raises(typer.BadParameter, match="beer, default"):
+        addresses(["a:1", "b:2/beer"])
+    with pytest.raises(OptionError):
+        addresses(["a:x"])
+
+
+def send_myself(number):
+    os.kill(os.getpid(), number)
+
+
+def test_a_signal_ends_work_that_does_not_heed_it():
+    async def work(_members, _stop):
+        send_myself(signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    with pytest.raises(Stopped) as stopped:
+        run(work, "default", None, None)
+    assert stopped.value.signal == signal.SIGTERM
+
+
+def test_work_that_heeds_the_first_signal_comes_to_its_end():
+    async def work(_members, stop):
+        stop.gently = True
+        send_myself(signal.SIGINT)
+        while not stop():
+            await asyncio.sleep(0)
+
+    with pytest.raises(Stopped):
+        run(work, "default", None, None)
+
+
+def test_a_second_signal_does_not_wait():
+    async def work(_members, stop):
+        stop.gently = True
+        send_myself(signal.SIGINT)
+        while not stop():
+            await asyncio.sleep(0)
+        send_myself(signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with pytest.raises(Stopped):
+        run(work, "default", None, None)
+
+
+def test_what_was_done_before_the_signal_came_is_done():
+    async def work(_members, stop):
+        stop.gently = True
+        send_myself(signal.SIGINT)
+        while not stop():
+            await asyncio.sleep(0)
+        return "done"
+
+    before = signal.getsignal(signal.SIGINT)
+    assert run(work, "default", None, None) == "done"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_tables_begin_with_the_node():
+    assert [column.header for column in table_of("title", "active", "").columns] == ["node", "active", ""]

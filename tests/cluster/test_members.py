@@ -1,0 +1,82 @@
+"""The nodes, asked and told, over real connections."""
+
+import asyncio
+
+import pytest
+
+from headwater.client.routing import Address
+from headwater.cluster.map import BucketMap
+from headwater.cluster.members import Members
+from headwater.errors import ClusterError, TransportError
+from headwater.wire.vbucket import State
+
+from .nodes import VBUCKETS, at, documents, empty_nodes, fill, init
+
+NOBODY = Address("127.0.0.1", 1)
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    with empty_nodes(2) as running:
+        yield running
+
+
+def ask(work):
+    async def asked():
+        async with Members(timeout_seconds=5.0) as members:
+            return await work(members)
+
+    return asyncio.run(asked())
+
+
+def test_nodes_that_were_never_in_a_cluster_have_no_survey(nodes):
+    with pytest.raises(ClusterError, match="in no cluster; start with: headwater cluster init"):
+        ask(lambda members: members.survey(at(nodes[0])))
+
+
+def test_one_node_leads_to_the_others(nodes):
+    init(*nodes)
+    fill(nodes[0], documents(100))
+    found = ask(lambda members: members.survey(at(nodes[0])))
+    assert list(found.nodes) == at(*nodes) and found.silent == []
+    for address, node in found.nodes.items():
+        assert node.this == address and node.map == found.map and node.fenced == ""
+        assert node.count(State.ACTIVE) == len(node.states) == VBUCKETS // 2 and node.has_data
+    assert sum(sum(node.items.values()) for node in found.nodes.values()) == 100
+
+
+def test_a_node_that_does_not_answer_is_a_fact_of_the_survey(nodes):
+    found = ask(lambda members: members.survey([*at(nodes[0]), NOBODY]))
+    assert not found.nodes[NOBODY].answers and "refused" in found.nodes[NOBODY].error
+    dead = ask(lambda members: members.survey(at(nodes[0]), without=at(nodes[1])))
+    assert [node.error for node in dead.silent] == ["taken for dead"]
+
+
+def test_if_nobody_answers_each_reason_is_told():
+    with pytest.raises(ClusterError, match=r"127\.0\.0\.1:1: connection refused"):
+        ask(lambda members: members.survey([NOBODY]))
+
+
+def test_an_older_map_is_refused_in_words(nodes):
+    async def work(members):
+        survey = await members.survey(at(nodes[0]))
+        await members.send(survey.map.after(survey.latest_rev()))
+        await members.send(survey.map)
+
+    with pytest.raises(ClusterError, match=r"has a map that is newer.*somebody else changes this cluster"):
+        ask(work)
+
+
+def test_the_others_get_a_map_that_one_node_can_not_get(nodes):
+    async def work(members):
+        survey = await members.survey(at(nodes[0]))
+        wider = survey.map.with_servers((NOBODY, *survey.map.servers))
+        with pytest.raises(TransportError):
+            await members.send(wider, first=[NOBODY])
+        views = [await members.view(node) for node in at(*nodes)]
+        await members.send(survey.map.after(wider.rev))
+        return wider, views
+
+    wider, views = ask(work)
+    assert [view.version for view in views] == [wider.version] * 2
+    assert isinstance(views[0].map, BucketMap) and views[0].map.servers[0] == NOBODY

@@ -1,0 +1,78 @@
+"""Waiting for copies: a seqno as high is not enough, the history must be the owner's."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from headwater.cluster.watch import Watch
+from headwater.errors import ClusterError
+
+from .views import A, B, a_map
+
+
+@dataclass
+class Node:
+    """Stands for a NodeAdmin; each look at the seqnos takes the next of `found`, the last one stays."""
+
+    found: list
+    logs: list = field(default_factory=lambda: [[(1, 0)]])
+    asked: int = 0
+
+    async def seqnos(self, state=None):
+        self.asked += 1
+        return {0: self.found.pop(0) if len(self.found) > 1 else self.found[0]}
+
+    async def failover_log(self, vb):
+        return self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
+
+
+class Members:
+    def __init__(self, nodes):
+        self.nodes = nodes
+
+    def admin(self, address):
+        return self.nodes[address]
+
+
+def wait(owner, copy, clock=lambda: 0.0, **options):
+    watch = Watch(Members({A: owner, B: copy}), pause_seconds=0.0, clock=clock, **options)
+    asyncio.run(watch.until_level(0, A, [B]))
+
+
+def test_a_copy_is_waited_for_until_it_has_what_the_owner_had():
+    copy = Node([3, 7, 9, 12])
+    wait(Node([9]), copy)
+    assert copy.found == [12]
+
+
+def test_a_copy_with_a_history_of_its_own_is_not_level_however_high_its_seqno():
+    copy = Node([500, 500, 500, 80, 90], [[(7, 0)], [(7, 0)], [(2, 80), (1, 0)]])
+    wait(Node([90], [[(2, 80), (1, 0)]]), copy)
+    assert copy.found == [90] and len(copy.logs) == 1
+
+
+def test_a_copy_that_does_not_come_on_is_given_up_with_its_numbers():
+    now = iter(range(1000))
+    with pytest.raises(ClusterError, match="stands at seqno 3, 9 is wanted"):
+        wait(Node([9]), Node([3]), clock=lambda: float(next(now)), still_seconds_max=20.0)
+
+
+def test_a_copy_that_comes_on_slowly_is_not_given_up():
+    now = iter(range(100_000))
+    wait(Node([200]), Node([*range(200), 200]), clock=lambda: float(next(now)), still_seconds_max=20.0)
+
+
+def test_an_owner_that_is_none_any_more_is_told():
+    async def work():
+        await Watch(Members({A: Node([9])})).until_level(1, A, [B])
+
+    with pytest.raises(ClusterError, match="does not own vbucket 1"):
+        asyncio.run(work())
+
+
+def test_all_replicas_of_a_map_are_waited_for():
+    copy = Node([1, 5, 9])
+    watch = Watch(Members({A: Node([9]), B: copy}), pause_seconds=0.0)
+    asyncio.run(watch.until_all_level(a_map("AB", servers=(A, B))))
+    assert copy.found == [9]
