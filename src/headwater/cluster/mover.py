@@ -51,6 +51,9 @@ CONCURRENCY = 4
 FINISH_SECONDS_MAX = 5.0
 """How long hand-overs that are under way are waited for when the mover is stopped."""
 
+QUIET_SECONDS = 0.05
+"""Between hand-overs and the next copies; see turns.py."""
+
 _FOR_GOOD = (AuthError, NoAccess, NoBucket, UnknownCommand)
 _COPY, _HAND_OVER = "copy", "hand-over"
 
@@ -127,7 +130,7 @@ class Mover:
         self._on_owned, self._progress = on_owned, progress or (lambda event: None)
         self._slots = asyncio.Semaphore(concurrency)
         self._lanes: dict[str, Lane] = {}
-        self._turns = Turns()
+        self._turns = Turns(QUIET_SECONDS)
         self._opening = asyncio.Lock()
         self._handovers: set[asyncio.Task[float]] = set()
         self._changes = np.zeros(VBUCKETS, np.int64)  # what lanes that are closed have passed

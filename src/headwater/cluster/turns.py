@@ -15,9 +15,15 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """Either any number copies, or one hands over. Nothing but waiting for a turn can be cancelled half-way."""
+    """Either any number copies, or one hands over. Nothing but waiting for a turn can be cancelled half-way.
 
-    def __init__(self) -> None:
+    Args:
+        quiet_seconds: how long after the last hand-over of a turn nothing is copied: the clients have just learned who
+            owns their vbuckets now, and what was refused is written then. Behind a copy it would wait for its commits.
+    """
+
+    def __init__(self, quiet_seconds: float = 0.0) -> None:
+        self._quiet = quiet_seconds
         self._copying = self._due = 0
         self._handing_over = False
         self._waiting: set[asyncio.Future[None]] = set()
@@ -47,6 +53,8 @@ class Turns:
             self._changed()
         try:
             yield
+            if not self._due:
+                await asyncio.sleep(self._quiet)
         finally:
             self._handing_over = False
             self._changed()
