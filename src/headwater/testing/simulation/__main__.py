@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -22,13 +23,13 @@ ROUND_EXAMPLES = 50
 TOLD_SECONDS = 30.0
 
 
-def main() -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Read the arguments and run; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m headwater.testing.simulation", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
     parser.add_argument("--steps", type=int, default=50, help="of an example, at most")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     begun = told = time.monotonic()
     number = arguments.seed
     while time.monotonic() < begun + 60 * arguments.minutes:
@@ -53,7 +54,15 @@ def _round(number: int, steps: int) -> bool:
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    machine = seed(number)(type("Round", (ClusterMachine,), {}))
+    told: list[str] = []
+
+    def failed(error: BaseException) -> None:
+        """Making it small takes a while."""
+        if not told:
+            told.append(str(error))
+            print(f"seed {number} fails, its steps are being made few: {error}", flush=True)
+
+    machine = seed(number)(type("Round", (ClusterMachine,), {"failed": staticmethod(failed)}))
     try:
         run_state_machine_as_test(machine, settings=chosen)
     except BaseException as error:  # told with its seed, whatever it is

@@ -16,6 +16,7 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headwater.errors import HeadwaterError
 from headwater.testing.simulation.callers import PLACE
 from headwater.testing.simulation.cluster import SimCluster
 from headwater.testing.simulation.host import Crash
@@ -223,14 +224,27 @@ class ClusterMachine(RuleBasedStateMachine):
         if hasattr(self, "cluster"):
             self.cluster.check()
 
+    def failed(self, error: BaseException) -> None:
+        """A promise was broken; hypothesis goes on to find out with how few steps it can be."""
+
     def teardown(self) -> None:
         """Everything comes to rest, and is equal."""
+        error = sys.exc_info()[1]
         try:
-            if hasattr(self, "cluster") and sys.exc_info()[0] is None:
-                self.cluster.settle()
-                self.cluster.check_everything()
-                self.counts["acknowledged"] += self.cluster.acknowledged
-                self.counts["rollbacks of consumers"] += sum(each.rollbacks for each in self.cluster.consumers)
-                self.counts["writes a failover gave up"] += sum(each.discarded for each in self.cluster.owners.values())
+            if isinstance(error, AssertionError | HeadwaterError):
+                self.failed(error)
+            elif error is None and hasattr(self, "cluster"):
+                self._come_to_rest(self.cluster)
         finally:
             self.stack.close()
+
+    def _come_to_rest(self, cluster: SimCluster) -> None:
+        try:
+            cluster.settle()
+            cluster.check_everything()
+        except (AssertionError, HeadwaterError) as error:
+            self.failed(error)
+            raise
+        self.counts["acknowledged"] += cluster.acknowledged
+        self.counts["rollbacks of consumers"] += sum(each.rollbacks for each in cluster.consumers)
+        self.counts["writes a failover gave up"] += sum(each.discarded for each in cluster.owners.values())

@@ -1,0 +1,74 @@
+"""A simulated cluster told what to do by hand, and that the same seed is the same run."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwater.testing.simulation.cluster import SimCluster
+from headwater.testing.simulation.histories import Broken
+from headwater.testing.simulation.host import Crash
+from headwater.testing.simulation.sockets import Link
+from headwater.wire.vbucket import State
+
+
+def begun(cluster: SimCluster) -> None:
+    for at in range(3):
+        cluster.start(at)
+    for vb in cluster.vbuckets:
+        cluster.set_state(0, vb, State.ACTIVE)
+    cluster.run(0.1)
+    for vb in cluster.vbuckets:
+        cluster.follow(1, 0, vb)
+        cluster.follow(2, 0, vb)
+    cluster.run(0.5)
+
+
+def story(seed: int) -> tuple[int, int, float]:
+    """A takeover, a stalled link and a crash of the new owner; what it came to."""
+    with SimCluster.running(seed) as cluster:
+        begun(cluster)
+        cluster.consumers[0].connect("n2")
+        for number in range(50):
+            cluster.set(0, number % 2, b"key-%d" % (number % 7), size=number * 10)
+            cluster.run(0.001)
+        cluster.follow(1, 0, 0, takeover=True)
+        cluster.network.set_link("n1", "n2", Link.STALLED)
+        cluster.run(1.0)
+        assert cluster.owners[0].holder == "n1" and cluster.hosts[0].bucket.state(0) is State.DEAD
+        cluster.crash(1, Crash.POWER)
+        cluster.run(1.0)
+        cluster.settle()
+        cluster.check_everything()
+        assert cluster.acknowledged == 50 and cluster.owners[0].discarded == 0
+        return cluster.schedule.events, cluster.histories.recorded, cluster.schedule.now
+
+
+def test_a_takeover_and_a_crash_of_the_new_owner_lose_nothing() -> None:
+    assert story(7) == story(7)
+
+
+def test_a_replica_that_is_changed_behind_everybodys_back_is_found() -> None:
+    with SimCluster.running(1) as cluster:
+        begun(cluster)
+        cluster.set(0, 0, b"key")
+        cluster.run(0.5)
+        store = cluster.hosts[1].store
+        store.stage_mutation(0, b"key", b"never sent", cas=9, rev_seqno=9)
+        cluster.hosts[1].committer.wrote()
+        with pytest.raises(Broken, match="identity: n1"):
+            cluster.run(0.5)
+
+
+def test_a_consumer_that_held_what_a_failover_gave_up_goes_back() -> None:
+    with SimCluster.running(3) as cluster:
+        begun(cluster)
+        cluster.network.set_link("n0", "n1", Link.STALLED)
+        cluster.consumers[0].connect("n0")
+        cluster.set(0, 0, b"given up")
+        cluster.run(0.5)
+        assert cluster.consumers[0].position(0).seqno == 1
+        cluster.set_state(1, 0, State.ACTIVE)
+        cluster.run(0.5)
+        cluster.settle()
+        cluster.check_everything()
+        assert cluster.consumers[0].rollbacks == 1 and cluster.consumers[0].told[0] == []
