@@ -28,7 +28,7 @@ class Observer:
         self.host = host
         self._histories, self._owners = histories, owners
         self._read: dict[int, int] = {}  # vbucket: seqno up to which its rows were looked at
-        self._states: dict[int, State | None] = {}
+        self._states: dict[int, tuple[State | None, int]] = {}
         self._authored: set[tuple[int, int]] = set()  # (vbucket, uuid) that this node was active in
         self._map_changes = -1
         self._durable_before: dict[int, int] = {}
@@ -38,7 +38,7 @@ class Observer:
         host = self.host
         before, self._durable_before = self._durable_before, {}
         self._read.clear()
-        self._states = dict.fromkeys(self._owners)
+        self._states = dict.fromkeys(self._owners, (None, 0))
         self._map_changes = -1
         host.committer.on_durable.append(self.durable)
         for vb, vbucket in host.bucket.vbuckets.items():
@@ -92,9 +92,11 @@ class Observer:
         for vb, owner in self._owners.items():
             vbucket = self.host.bucket.vbuckets.get(vb)
             state = None if vbucket is None else vbucket.state
-            if state == self._states[vb]:
+            # It may have been something else in between, within one turn of the loop: then it has a new branch.
+            now = state, vbucket.failover.newest.vb_uuid if vbucket is not None and state is State.ACTIVE else 0
+            if now == self._states[vb]:
                 continue
-            self._states[vb] = state
+            self._states[vb] = now
             if state in (None, State.REPLICA, State.PENDING):
                 owner.demoted(self.host.name)
             if vbucket is not None and state is State.ACTIVE:
