@@ -24,7 +24,8 @@ from headwater.node.replication import dialer
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.stream import Stream
 from headwater.protocol.position import Position
-from headwater.testing.simulation.callers import PLACE, Caller, Consumer, Seen
+from headwater.testing.simulation.callers import PLACE, Caller
+from headwater.testing.simulation.consumers import Consumer, Seen
 from headwater.testing.simulation.histories import Broken, Change, Histories, Ownership
 from headwater.testing.simulation.host import Crash, Host
 from headwater.testing.simulation.observer import Observer
