@@ -160,8 +160,10 @@ def test_seqno_persistence_waits_for_the_commit(tmp_path: Path) -> None:
     async def main(counter: Desk) -> None:
         counter.loop = asyncio.get_running_loop()
         waiting = asyncio.Event()
+        counter.committer.durable, counter.committer.open = 6, 8  # batch 7 is in flight; there may never be an 8th
 
         async def wait(gate: int) -> bool:
+            assert gate == 7
             waiting.set()
             await asyncio.sleep(0)
             counter.committer.commit()

@@ -127,8 +127,8 @@ async def seqno_persistence(session: KvSession, frame: Frame) -> Answer:
     give_up = session.server.loop.time() + PERSISTENCE_SECONDS_MAX
     while found.durable_seqno < seqno:
         left = give_up - session.server.loop.time()
-        try:
-            await asyncio.wait_for(committer.wait(committer.open), left)
+        try:  # the next batch that ends, not the open one: nothing may be staged after the batch in flight
+            await asyncio.wait_for(committer.wait(committer.durable + 1), left)
         except TimeoutError:
             raise Refused(Status.ETMPFAIL, f"seqno {seqno} is not durable yet") from None
     return Reply()
