@@ -54,6 +54,10 @@ def test_a_tombstone_may_be_missing_once_it_is_purged(histories: Histories) -> N
         histories.check_complete("n1", 0, LOG, held, 4)
     histories.purged(0, 4)
     histories.check_complete("n1", 0, LOG, held, 4)
+    assert histories.is_purged(0, LOG, b"y") and not histories.is_purged(0, LOG, b"x")
+    assert histories.forgiven == 0
+    histories.check_complete("n1", 0, LOG, held | {b"y": (2, change(b"y", b"2"))}, 4)
+    assert histories.forgiven == 1
 
 
 @pytest.fixture

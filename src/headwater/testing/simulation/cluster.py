@@ -301,16 +301,12 @@ class SimCluster:
             holder = self.holder(vb)
             owner = self.hosts[holder].bucket.vbuckets[vb]
             self.owners[vb].check_kept(owner_name := self.hosts[holder].name, owner.failover.entries, owner.high_seqno)
-            held, purge = self.observers[holder].held(vb), self.purge_seqno(vb)
+            held = self.observers[holder].held(vb)
             for host, observer in zip(self.hosts, self.observers, strict=True):
                 unequal = set(observer.held(vb).items()) ^ set(held.items())
-                if any(change.value is not None or seqno > purge for _, (seqno, change) in unequal):
+                if any(not self.histories.is_purged(vb, owner.failover.entries, key) for key, _ in unequal):
                     raise Broken(f"equal: vbucket {vb} of {host.name} differs from {owner_name}: {unequal}")
             self._drain_to_the_end(vb, holder)
-
-    def purge_seqno(self, vb: int) -> int:
-        """Tombstones up to here may be missing somewhere."""
-        return max(host.store.purge_seqno(vb) for host in self.hosts)
 
     def _drain_to_the_end(self, vb: int, holder: int) -> None:
         high = self.hosts[holder].store.durable_seqno(vb)

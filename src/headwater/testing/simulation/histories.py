@@ -6,7 +6,9 @@ Promised, and held against every node and every consumer after every step:
                 CAS, revision, flags, expiry. Nothing is there that no owner wrote, and no owner writes what was not
                 sent.
     complete    who is at the end of a snapshot at seqno s holds exactly the newest change of each key up to s, of the
-                history that his failover log describes; only tombstones at or below a purge seqno may be missing.
+                history that his failover log describes; only tombstones at or below a purge seqno may be missing, and
+                what they deleted be there still: one who went on at a replica that does not know of the purge was not
+                told (docs/reliability.md, what is not promised). These are counted, as `forgiven`.
     owner       a node becomes active because somebody said so (a new branch), because it was active when it crashed (a
                 new branch), or at the end of a takeover (the same branch); in the last case nobody else may be active
                 in that branch, nor come back as active from his disk.
@@ -76,6 +78,7 @@ class Histories:
         self._sent: set[tuple[int, bytes, bytes]] = set()
         self._purged: dict[int, int] = {}
         self.recorded = 0
+        self.forgiven = 0
 
     def sent(self, vb: int, key: bytes, value: bytes) -> None:
         """A writer is about to send this value; no two are the same."""
@@ -108,6 +111,11 @@ class Histories:
         if known != change:
             raise Broken(f"identity: {who} has {change} as vbucket {vb} {uuid:x}@{seqno}; it was {known}")
 
+    def is_purged(self, vb: int, log: Log, key: bytes) -> bool:
+        """Whether the newest change of a key is a deletion that some node has dropped."""
+        seqno, change = self.newest(vb, log, 1 << 64).get(key, (0, None))
+        return change is not None and change.value is None and seqno <= self._purged.get(vb, 0)
+
     def newest(self, vb: int, log: Log, upto: int) -> dict[bytes, tuple[int, Change]]:
         """The newest change of each key up to a seqno, in the history of a log (as far as that reaches back)."""
         found: dict[bytes, tuple[int, Change]] = {}
@@ -122,7 +130,10 @@ class Histories:
         purged = self._purged.get(vb, 0)
         for key, (seqno, change) in self.newest(vb, log, upto).items():
             at = held[key][0] if key in held else 0
-            if at > upto or at == seqno or (not at and change.value is None and seqno <= purged):
+            if at > upto or at == seqno:
+                continue
+            if change.value is None and seqno <= purged:
+                self.forgiven += bool(at)
                 continue
             shown = [f"{uuid:x}@{begun}" for uuid, begun in log]
             raise Broken(
