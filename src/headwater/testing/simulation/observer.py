@@ -124,6 +124,8 @@ class Observer:
             vbucket = self.host.bucket.vbuckets.get(vb)
             if vbucket is None or self.host.store.durable_seqno(vb) != vbucket.high_seqno:
                 continue
+            if vbucket.high_seqno > self._read.get(vb, 0):
+                self._look_at_rows(vbucket)  # promoted within a snapshot: what it had of that is the new branch's
             log, complete, held = vbucket.failover.entries, vbucket.complete_seqno, self.held(vb)
             for seqno, change in held.values():
                 self._histories.shown(self.host.name, vb, log, seqno, change)
