@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 from headwater.errors import BadMessage, RemoteProtocolError
 from headwater.wire import dcp, snappy, xattr
@@ -51,18 +52,29 @@ class Change:
     delete_time: int | None = None
 
 
-def read_marker(frame: Frame) -> tuple[int, int, int]:
-    """(start, end, flags) of a snapshot marker in any of its layouts.
+class Marker(NamedTuple):
+    """What a snapshot marker tells; `purge_seqno` is 0 in the layouts that have none."""
+
+    start_seqno: int
+    end_seqno: int
+    flags: int
+    purge_seqno: int = 0
+
+
+def read_marker(frame: Frame) -> Marker:
+    """A snapshot marker in any of its layouts.
 
     Raises:
         BadMessage: an unknown version, or a body of the wrong length.
     """
     if len(frame.extras) != 1:
         marker = dcp.SnapshotMarker.decode(frame)
-        return marker.start_seqno, marker.end_seqno, marker.flags
-    layout = dcp.SnapshotMarkerV22 if frame.extras == b"\x02" else dcp.SnapshotMarkerV2
-    found = layout.decode(frame)
-    return found.start_seqno, found.end_seqno, found.flags
+        return Marker(marker.start_seqno, marker.end_seqno, marker.flags)
+    if frame.extras == b"\x02":
+        latest = dcp.SnapshotMarkerV22.decode(frame)
+        return Marker(latest.start_seqno, latest.end_seqno, latest.flags, latest.purge_seqno)
+    found = dcp.SnapshotMarkerV2.decode(frame)
+    return Marker(found.start_seqno, found.end_seqno, found.flags)
 
 
 def check_change(frame: Frame) -> None:

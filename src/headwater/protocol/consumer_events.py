@@ -53,12 +53,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A snapshot begins."""
+    """A snapshot begins; tombstones up to `purge_seqno`, as far as that was told, are missing from it."""
 
     stream: ConsumerStream
     start_seqno: int
     end_seqno: int
     flags: int
+    purge_seqno: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,10 @@ from headwater.wire.vbucket import State
 def _marker(live: LiveStreams, frame: Frame) -> list[Event]:
     if live.dialect is Dialect.UPR and not frame.extras:
         return _boundary(live, frame)
-    start, end, flags = read_marker(frame)
+    start, end, flags, purged = read_marker(frame)
     stream = live.enter_snapshot(frame, start, end, ack=bool(flags & SnapshotFlag.ACK))
-    return [Marked(stream, start, end, flags)]
+    # Of what lies above the end nothing is missing yet; a number without bounds would send readers back for ever.
+    return [Marked(stream, start, end, flags, min(purged, end))]
 
 
 def _boundary(live: LiveStreams, frame: Frame) -> list[Event]:

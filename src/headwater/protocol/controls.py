@@ -14,6 +14,9 @@ from headwater.protocol.noop import INTERVAL_SECONDS_DEFAULT, INTERVAL_SECONDS_M
 from headwater.wire.status import Status
 
 TRUE = "true"
+PURGE_SEQNOS = "headwater_purge_seqno"
+"""A key of our own, between nodes of headwater: markers tell up to where tombstones were purged, in the layout V2.2,
+which max_marker_version grants to Collections only. Others answer EINVAL, which is "feature absent" (dcp 4)."""
 
 
 @dataclass(slots=True)
@@ -53,6 +56,7 @@ class Settings:
     out_of_order_snapshots: str = ""
     v7_status_codes: bool = False
     flatbuffers_system_events: bool = False
+    purge_seqnos: bool = False
     consumer_name: str = ""
 
 
@@ -205,4 +209,5 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     "change_streams": Control("nothing: no history is kept", _not_supported),
     "max_marker_version": Control("2.2; needs Collections", _max_marker_version),
     "cache_transfer": Control("nothing: no cache to transfer", _not_supported),
+    PURGE_SEQNOS: Control("true, else off; headwater's own", _switch("purge_seqnos")),
 }

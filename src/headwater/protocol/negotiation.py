@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headwater.errors import RemoteProtocolError
+from headwater.protocol.controls import PURGE_SEQNOS
 from headwater.protocol.noop import IDLE_TIMEOUT_SECONDS, INTERVAL_SECONDS_DEFAULT
 from headwater.wire import dcp
 from headwater.wire.dialect import Dialect
@@ -48,7 +49,7 @@ def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
     """The keys and values in the order of dcp 4.
 
     Left out are those whose messages this node could not take: synchronous writes, collections' system events and
-    markers, change streams, cache transfer.
+    markers, change streams, cache transfer. The last is our own, and refused by everybody else.
     """
     return (
         (WINDOW, str(settings.window_bytes)),
@@ -61,6 +62,7 @@ def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
         ("enable_expiry_opcode", "true"),
         *((("include_deleted_user_xattrs", "true"),) if settings.deleted_user_xattrs else ()),
         (V7_CODES, "true"),
+        (PURGE_SEQNOS, "true"),
     )
 
 

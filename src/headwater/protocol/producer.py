@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from struct import Struct
 
 from headwater.errors import BadMessage, LocalProtocolError, RemoteProtocolError
 from headwater.protocol.controls import Negotiated, Settings, apply, settings_for
 from headwater.protocol.flow import FlowLedger
+from headwater.protocol.markers import encode_marker
 from headwater.protocol.noop import NoopTimer
 from headwater.protocol.producer_events import (
     Event,
@@ -32,11 +32,11 @@ from headwater.protocol.producer_events import (
 from headwater.protocol.producer_stream import ProducerStream, Sent, StreamState
 from headwater.protocol.stream_request import Accepted, Facts, StreamKey, judge, read_stream_request
 from headwater.protocol.upr import end_status, settled_by, state_number
-from headwater.wire import dcp, upr
+from headwater.wire import dcp
 from headwater.wire.dcp import EndReason, SnapshotFlag
 from headwater.wire.dialect import Dialect
 from headwater.wire.framing import stream_id_framing, stream_id_of
-from headwater.wire.header import HEADER, Frame, Magic, response
+from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status, name_of, without_xerror
 from headwater.wire.vbucket import State
@@ -152,8 +152,10 @@ class Producer:
         else:
             self._out += response(asked.frame, value=log).encode()
 
-    def marker(self, stream: ProducerStream, start_seqno: int, end_seqno: int, flags: SnapshotFlag) -> bytes:
-        """The snapshot marker to send next; it is entered into the ledger.
+    def marker(
+        self, stream: ProducerStream, start_seqno: int, end_seqno: int, flags: SnapshotFlag, purge_seqno: int = 0
+    ) -> bytes:
+        """The snapshot marker to send next; it is entered into the ledger. `purge_seqno`: 0 for nothing to tell.
 
         All seqnos of the snapshot lie above the snapshot before it and up to `end_seqno` (dcp 8.2).
         """
@@ -162,7 +164,7 @@ class Producer:
                 f"vbucket {stream.vbucket}: a marker [{start_seqno}, {end_seqno}] after one that ended at "
                 f"{stream.snapshot_end_seqno}"
             )
-        data = encode_marker(stream, start_seqno, end_seqno, flags)
+        data = encode_marker(stream, start_seqno, end_seqno, flags, purge_seqno)
         self._send(stream, Sent.MARKER, len(data))
         stream.snapshot_end_seqno = end_seqno
         stream.unanswered_markers += bool(int(flags) & _ACK) and stream.dialect is not Dialect.UPR
@@ -335,31 +337,7 @@ class Producer:
         return [StreamClosed(stream) for stream in dropped]
 
 
-def encode_marker(stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int) -> bytes:
-    """A snapshot marker's bytes. A live change has one of its own, so this is the only message with a short way beside
-    its declaration, which a test holds it to.
-
-    In UPR a marker is a boundary, which declares whole what came before it. So a snapshot that was replaced before its
-    end just goes on: nothing is sent (dcp 14).
-    """
-    if stream.dialect is Dialect.UPR:
-        marker = upr.SnapshotMarker(vbucket=stream.vbucket, opaque=stream.opaque)
-        return b"" if stream.state is StreamState.INSIDE else marker.encode()
-    if stream.framing is None:
-        header = (Magic.CLIENT_REQUEST, Opcode.DCP_SNAPSHOT_MARKER, 0, 20, 0, stream.vbucket, 20, stream.opaque, 0)
-        return _MARKER.pack(*header, start_seqno, end_seqno, flags)
-    return dcp.SnapshotMarker(
-        vbucket=stream.vbucket,
-        opaque=stream.opaque,
-        framing=stream.framing,
-        start_seqno=start_seqno,
-        end_seqno=end_seqno,
-        flags=int(flags),
-    ).encode()
-
-
 _ACK = int(SnapshotFlag.ACK)  # with plain numbers: a live change has a marker of its own
-_MARKER = Struct(HEADER.format + "QQI")
 
 CONSUMER_COMMANDS = frozenset(
     {

@@ -54,10 +54,16 @@ def test_a_tombstone_may_be_missing_once_it_is_purged(histories: Histories) -> N
         histories.check_complete("n1", 0, LOG, held, 4)
     histories.purged(0, 4)
     histories.check_complete("n1", 0, LOG, held, 4)
-    assert histories.is_purged(0, LOG, b"y") and not histories.is_purged(0, LOG, b"x")
-    assert histories.forgiven == 0
-    histories.check_complete("n1", 0, LOG, held | {b"y": (2, change(b"y", b"2"))}, 4)
-    assert histories.forgiven == 1
+    assert histories.may_be_missing(0, 4, change(b"y", None))
+    assert not histories.may_be_missing(0, 5, change(b"y", None))
+    assert not histories.may_be_missing(0, 2, change(b"y", b"2"))
+
+
+def test_what_a_purged_tombstone_deleted_may_not_be_there(histories: Histories) -> None:
+    histories.wrote("n0", 0, 0xA, 4, change(b"y", None))
+    histories.purged(0, 4)
+    with pytest.raises(Broken, match="has 2 for b'y'"):
+        histories.check_complete("n1", 0, LOG, {b"x": (3, change(b"x", b"3")), b"y": (2, change(b"y", b"2"))}, 4)
 
 
 @pytest.fixture

@@ -80,8 +80,8 @@ class InboundStream:
     def obey(self, event: Marked | Boundary | Flushed) -> None:
         """What is consistent changes: a snapshot begins, or (UPR) one is over, or all data is dropped."""
         match event:
-            case Marked(start_seqno=start, end_seqno=end):
-                self.vbucket.begin_snapshot(start, end)
+            case Marked(start_seqno=start, end_seqno=end, purge_seqno=purged):
+                self.vbucket.begin_snapshot(start, end, purged)
             case Boundary(goes_on=goes_on):
                 self.vbucket.pass_boundary(goes_on=goes_on)
             case Flushed():  # "drop all data of vb" (dcp 2.11); the history and the stream go on

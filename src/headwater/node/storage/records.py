@@ -59,7 +59,8 @@ class VBucketRecord:
     Attributes:
         state: wire.vbucket.State.
         failover: (vb uuid, seqno) pairs, newest first.
-        purge_seqno: tombstones up to here may be missing. The store's own; what the caller gives is replaced.
+        purge_seqno: tombstones up to here may be missing, purged here or at the producer. The store's own; what the
+            caller gives is replaced.
         snapshot_start, snapshot_end: the snapshot that the high seqno lies in.
         max_cas: no CAS at or below it will be given again.
         rollback_floor: the smallest seqno to roll back to without losing everything. The store's own.

@@ -230,6 +230,15 @@ class Staging(Reading):
         self._next(vb, seqno)
         self.table[vb, index.HIGH] = seqno
 
+    def lacks_tombstones(self, vb: int, upto_seqno: int) -> None:
+        """Tombstones up to here are missing from what is about to come; the purge seqno rises. Durable with the next
+        record.
+
+        What was missing above the high seqno never came, or was given up: that counts no more.
+        """
+        row = self.table[vb]
+        row[index.PURGE] = max(min(int(row[index.PURGE]), int(row[index.HIGH])), upto_seqno)
+
     def stage_record(self, vb: int, record: VBucketRecord) -> None:
         """Store what a vbucket is. Its purge seqno, rollback floor and high seqno are filled in here."""
         record = current(self._index, vb, record)

@@ -242,10 +242,23 @@ class Stream:
             flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES if self.position < self.vbucket.complete_seqno else 0
         if self.phase is Phase.TAKEOVER_SEND:
             flags |= SnapshotFlag.ACK
-        marker = self._producer.marker(self.entry, min(self._next_start, end_seqno), end_seqno, flags)
+        purged = self._purge_seqno_to_tell(flags)
+        marker = self._producer.marker(self.entry, min(self._next_start, end_seqno), end_seqno, flags, purged)
         outlet.write(marker)
         self.sent_bytes += len(marker)
         self._next_flags = FIRST_IN_MEMORY if self.phase is Phase.BACKFILLING else SnapshotFlag.MEMORY
+
+    def _purge_seqno_to_tell(self, flags: int = 0) -> int:
+        """What the next marker tells of purged tombstones; 0 for nothing.
+
+        With a snapshot from disk whatever there is (dcp 2.7), else what this consumer can't have been sent: all that
+        it has is what it had at first, and the snapshots announced since.
+        """
+        if not self._producer.settings.purge_seqnos or self.entry.dialect is Dialect.UPR:
+            return 0
+        purged = self.vbucket.purge_seqno
+        has = min(self.position, self.entry.snapshot_end_seqno)
+        return purged if purged > has or flags & SnapshotFlag.DISK else 0
 
     def _send_live(self, outlet: Outlet) -> bool:
         """The short way of a live stream: marker and changes at once; False, and nothing is sent, if it can't be gone.
@@ -257,7 +270,7 @@ class Stream:
         last_seqno = vbucket.durable_seqno
         own = vbucket.state is State.ACTIVE and self.position >= vbucket.snapshot_end
         whole = entry.state is StreamState.BETWEEN and last_seqno <= entry.accepted.end_seqno
-        if not own or not whole or form.plain or form.upr:
+        if not own or not whole or form.plain or form.upr or self._purge_seqno_to_tell():
             return False
         window = self._producer.flow.budget_bytes
         room = outlet.room if window is None else min(outlet.room, window)

@@ -171,7 +171,7 @@ class VBucket:
 
     @property
     def purge_seqno(self) -> int:
-        """The highest tombstone seqno that compaction has dropped."""
+        """Tombstones up to here may be missing: compaction has dropped them, here or where they came from."""
         return self._store.purge_seqno(self.id)
 
     @property
@@ -215,6 +215,7 @@ class VBucket:
             self.checkpoint = 0  # what follows is no producer's
             # From here on every seqno is one of our own, and ends a state that can be told (see is_exact).
             self._complete_seqno = self.snapshot_start = self.snapshot_end = self.high_seqno
+            self._store.lacks_tombstones(self.id, 0)  # of what never came, nothing is missing
             self.stop_following("it became active")
         self._leave_active()
         self.state = state
@@ -268,11 +269,12 @@ class VBucket:
         uuid = next((entry.vb_uuid for entry in log if entry.seqno <= end), 0) if last else 0
         return Position(self.id, uuid, last, start, end, log)
 
-    def begin_snapshot(self, start_seqno: int, end_seqno: int) -> None:
+    def begin_snapshot(self, start_seqno: int, end_seqno: int, purge_seqno: int = 0) -> None:
         """A snapshot marker arrived: what follows is consistent again at `end_seqno` only.
 
         One that replaces an unfinished snapshot (dcp 9) leaves us as far from consistency as before: the range that
-        is held in part then begins where the unfinished one did.
+        is held in part then begins where the unfinished one did. The producer lacks tombstones up to `purge_seqno`: so
+        do we then, and whoever goes on here from below must be told (failover 2, step 2).
         """
         if self.is_receiving_snapshot:
             start_seqno = min(self.snapshot_start, start_seqno)
@@ -280,6 +282,7 @@ class VBucket:
             self.consistent.note(self.high_seqno)
         self._complete_seqno = self.complete_seqno
         self.snapshot_start, self.snapshot_end = start_seqno, end_seqno
+        self._store.lacks_tombstones(self.id, purge_seqno)
         self._stage()
 
     def pass_boundary(self, *, goes_on: bool) -> None:
@@ -321,6 +324,7 @@ class VBucket:
         received, or if the store can not go back that far; then to nothing at all.
         """
         self._store.rollback(self.id, self._nearest(seqno))
+        self._store.lacks_tombstones(self.id, 0)
         reached = self.high_seqno
         self.consistent.cut(reached)
         self.checkpoint = 0

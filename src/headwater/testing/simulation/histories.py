@@ -7,8 +7,7 @@ Promised, and held against every node and every consumer after every step:
                 sent.
     complete    who is at the end of a snapshot at seqno s holds exactly the newest change of each key up to s, of the
                 history that his failover log describes; only tombstones at or below a purge seqno may be missing, and
-                what they deleted be there still: one who went on at a replica that does not know of the purge was not
-                told (docs/reliability.md, what is not promised). These are counted, as `forgiven`.
+                what they deleted may not be there either.
     owner       a node becomes active because somebody said so (a new branch), because it was active when it crashed (a
                 new branch), or at the end of a takeover (the same branch); in the last case nobody else may be active
                 in that branch, nor come back as active from his disk.
@@ -78,7 +77,6 @@ class Histories:
         self._sent: set[tuple[int, bytes, bytes]] = set()
         self._purged: dict[int, int] = {}
         self.recorded = 0
-        self.forgiven = 0
 
     def sent(self, vb: int, key: bytes, value: bytes) -> None:
         """A writer is about to send this value; no two are the same."""
@@ -111,10 +109,9 @@ class Histories:
         if known != change:
             raise Broken(f"identity: {who} has {change} as vbucket {vb} {uuid:x}@{seqno}; it was {known}")
 
-    def is_purged(self, vb: int, log: Log, key: bytes) -> bool:
-        """Whether the newest change of a key is a deletion that some node has dropped."""
-        seqno, change = self.newest(vb, log, 1 << 64).get(key, (0, None))
-        return change is not None and change.value is None and seqno <= self._purged.get(vb, 0)
+    def may_be_missing(self, vb: int, seqno: int, change: Change) -> bool:
+        """Whether this is a deletion that some node may have dropped."""
+        return change.value is None and seqno <= self._purged.get(vb, 0)
 
     def newest(self, vb: int, log: Log, upto: int) -> dict[bytes, tuple[int, Change]]:
         """The newest change of each key up to a seqno, in the history of a log (as far as that reaches back)."""
@@ -127,13 +124,11 @@ class Histories:
 
     def check_complete(self, who: str, vb: int, log: Log, held: Held, upto: int) -> None:
         """Who is consistent at `upto` holds the newest change of each key up to there, or a newer one."""
-        purged = self._purged.get(vb, 0)
         for key, (seqno, change) in self.newest(vb, log, upto).items():
             at = held[key][0] if key in held else 0
             if at > upto or at == seqno:
                 continue
-            if change.value is None and seqno <= purged:
-                self.forgiven += bool(at)
+            if not at and self.may_be_missing(vb, seqno, change):
                 continue
             shown = [f"{uuid:x}@{begun}" for uuid, begun in log]
             raise Broken(
