@@ -19,12 +19,12 @@ def deletion(value: bytes = b"", datatype: int = 0) -> Frame:
 @pytest.mark.parametrize(
     ("extras", "value", "read"),
     [
-        ("0000000000000001000000000000000900000005", "", (1, 9, 5)),
-        ("00", "0000000000000001000000000000000900000005" + "00" * 16, (1, 9, 5)),
-        ("02", "0000000000000001000000000000000900000005" + "00" * 32, (1, 9, 5)),
+        ("0000000000000001000000000000000900000005", "", (1, 9, 5, 0)),
+        ("00", "0000000000000001000000000000000900000005" + "00" * 16, (1, 9, 5, 0)),
+        ("02", "0000000000000001000000000000000900000005" + "ff" * 16 + "0000000000000004" + "ff" * 8, (1, 9, 5, 4)),
     ],
 )
-def test_a_marker_is_read_in_each_of_its_layouts(extras: str, value: str, read: tuple[int, int, int]) -> None:
+def test_a_marker_is_read_in_each_of_its_layouts(extras: str, value: str, read: tuple[int, int, int, int]) -> None:
     frame = Frame(0x80, Opcode.DCP_SNAPSHOT_MARKER, extras=bytes.fromhex(extras), value=bytes.fromhex(value))
     assert read_marker(frame) == read
 

@@ -93,3 +93,14 @@ def test_markers_of_every_version_are_read() -> None:
         high_completed_seqno=0,
     )
     assert talk.give(v2.frame()) == [Marked(stream, 1, 2, 2)]
+
+
+def test_a_purge_seqno_is_taken_from_a_marker_of_version_2_2_and_not_from_above_its_end() -> None:
+    talk = Talk()
+    stream = talk.open()
+    told = (
+        f"8056000001000014000000350000000{stream.opaque:x}0000000000000000" + "02" + "00000000000000010000000000000009"
+        "00000006" + "00000000000000000000000000000000" + "{:016x}" + "0000000000000000"
+    )
+    assert talk.give(Frame.decode(bytes.fromhex(told.format(4)))) == [Marked(stream, 1, 9, 6, 4)]
+    assert talk.give(Frame.decode(bytes.fromhex(told.format((1 << 64) - 1)))) == [Marked(stream, 1, 9, 6, 9)]

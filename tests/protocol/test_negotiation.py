@@ -33,6 +33,7 @@ def test_controls_are_asked_one_at_a_time_in_their_order_and_once() -> None:
         "send_stream_end_on_client_close_stream",
         "enable_expiry_opcode",
         "v7_dcp_status_codes",
+        "headwater_purge_seqno",
     ]
     assert events == [PositionNeeded(stream)]
     another, events = talk.end.add(VB + 1, 0, add_stream())
@@ -47,6 +48,14 @@ def test_a_refused_control_is_a_feature_that_is_absent() -> None:
     assert talk.end.deadline is None
     assert talk.one(mutation(stream.opaque, 1, vbucket=3)).status == Status.KEY_ENOENT
     assert talk.one(mutation(stream.opaque + 9, 1)).status == Status.KEY_EEXISTS
+
+
+def test_a_producer_that_knows_nothing_of_our_own_control_is_followed_all_the_same() -> None:
+    talk = Talk()
+    talk.end.add(VB, 0)
+    seen, events = talk.control_all("headwater_purge_seqno")
+    assert seen[-1] == ("headwater_purge_seqno", "true")
+    assert [type(event) for event in events] == [PositionNeeded]
 
 
 def test_an_interval_with_fractions_is_asked_again_in_whole_seconds() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import LocalProtocolError, RemoteProtocolError
 from headwater.protocol.controls import Negotiated
-from headwater.protocol.producer import CONSUMER_COMMANDS, encode_marker
+from headwater.protocol.producer import CONSUMER_COMMANDS
 from headwater.protocol.producer_events import (
     FailoverLogRequested,
     NotDcp,
@@ -15,10 +15,8 @@ from headwater.protocol.producer_events import (
     StreamRequested,
     WindowOpened,
 )
-from headwater.protocol.producer_stream import ProducerStream
-from headwater.protocol.stream_request import Accepted
 from headwater.wire import dcp
-from headwater.wire.dcp import EndReason, SnapshotFlag, StreamFlag
+from headwater.wire.dcp import EndReason, SnapshotFlag
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -65,23 +63,6 @@ def test_a_stream_from_request_to_end_in_the_bytes_of_the_specification() -> Non
     end.end_stream(made, EndReason.STATE_CHANGED)
     assert end.data_to_send().hex() == "80550000040000070000000400000077000000000000000000000002"
     assert end.streams == {}
-
-
-@given(
-    vbucket=st.integers(0, 0xFFFF),
-    opaque=st.integers(0, 0xFFFF_FFFF),
-    start=st.integers(0, (1 << 64) - 1),
-    last=st.integers(0, (1 << 64) - 1),
-    flags=st.integers(0, 63),
-)
-def test_the_short_way_to_a_marker_leads_to_the_declared_bytes(
-    vbucket: int, opaque: int, start: int, last: int, flags: int
-) -> None:
-    accepted = Accepted((vbucket, None), 0, 0, 0, StreamFlag(0))
-    declared = dcp.SnapshotMarker(
-        vbucket=vbucket, opaque=opaque, start_seqno=start, end_seqno=last, flags=flags
-    ).encode()
-    assert encode_marker(ProducerStream(accepted.key, opaque, accepted), start, last, flags) == declared
 
 
 def test_a_rollback_answer_is_8_bytes_of_value() -> None:

@@ -144,13 +144,19 @@ class Producer(Talk):
 
 
 def told(frames: list[Frame]) -> list[tuple[object, ...]]:
-    """Frames in short: ("marker", start, end, flags), ("mutation", seqno, key), ("deletion", ...), ("end", reason)."""
+    """Frames in short: ("marker", start, end, flags), ("mutation", seqno, key), ("deletion", ...), ("end", reason).
+
+    A marker of version 2.2 has its purge seqno last.
+    """
     return [_told(frame) for frame in frames]
 
 
 def _told(frame: Frame) -> tuple[object, ...]:
     extras = frame.extras
     match frame.opcode:
+        case Opcode.DCP_SNAPSHOT_MARKER if len(extras) == 1:
+            found = dcp.SnapshotMarkerV22.decode(frame)
+            return "marker", found.start_seqno, found.end_seqno, found.flags, found.purge_seqno
         case Opcode.DCP_SNAPSHOT_MARKER:
             return "marker", int.from_bytes(extras[:8]), int.from_bytes(extras[8:16]), int.from_bytes(extras[16:])
         case Opcode.DCP_STREAM_END:

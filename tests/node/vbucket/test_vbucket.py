@@ -253,3 +253,43 @@ def test_no_cas_is_given_again_after_a_restart(home: Home) -> None:
     home.write("a")
     home.vbucket.set_state(State.REPLICA)
     assert home.vbucket.record().max_cas == 1
+
+
+def test_a_purge_that_a_marker_told_of_survives_with_the_first_changes_of_its_snapshot(home: Home) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.begin_snapshot(0, 3, purge_seqno=2)
+    home.store.stage_mutation(1, b"a", b"v", seqno=1, cas=1, rev_seqno=1)
+    after = home.restart(clean=False)
+    assert (after.high_seqno, after.purge_seqno) == (1, 2)
+
+
+def test_a_marker_that_tells_of_no_purge_takes_nothing_back(home: Home) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.begin_snapshot(0, 3, purge_seqno=2)
+    home.write("a", "b", "c")
+    home.vbucket.begin_snapshot(4, 5, purge_seqno=0)
+    assert home.vbucket.purge_seqno == 2
+    home.vbucket.begin_snapshot(4, 6, purge_seqno=1)
+    assert home.vbucket.purge_seqno == 2
+
+
+@pytest.mark.parametrize("reached", [0, 2])
+def test_a_purge_above_what_ever_came_does_not_outlive_a_promotion(home: Home, reached: int) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.begin_snapshot(0, 9, purge_seqno=7)
+    home.write(*"ab"[:reached])
+    home.vbucket.set_state(State.ACTIVE)
+    assert home.vbucket.purge_seqno == reached
+    assert home.restart(clean=True).purge_seqno == reached
+
+
+def test_a_replica_that_begins_again_forgets_what_was_purged_elsewhere(home: Home) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.begin_snapshot(0, 9, purge_seqno=7)
+    assert home.vbucket.roll_back(0) == 0
+    assert home.vbucket.purge_seqno == 0
+    home.vbucket.begin_snapshot(0, 9, purge_seqno=7)
+    home.write("a", "b")
+    assert home.vbucket.roll_back(1) == 0
+    assert home.vbucket.purge_seqno == 0
+    assert home.restart(clean=True).purge_seqno == 0
