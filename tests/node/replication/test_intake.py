@@ -96,9 +96,10 @@ def test_what_follows_a_backfill_is_read_as_ever(desk: StreamDesk) -> None:
 
 
 def test_a_vbucket_that_is_streamed_from_is_read_at_once(desk: StreamDesk) -> None:
+    fed = Fed(desk)  # a stream of before would end with the new branch
+    desk.commit()
     reader = Producer(desk)
     assert reader.request(VB).status == 0
-    fed = Fed(desk)
     fed.announce(5000, SnapshotFlag.DISK)
     fed.give(fed.changes(4000))
     assert desk.store._arena.unread_bytes == 0
