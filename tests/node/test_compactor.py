@@ -13,7 +13,7 @@ from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.compactor import DEAD_BYTES_MIN, LOOK_SECONDS, Compactor, is_worthwhile
 from headwater.node.config import NodeConfig
-from headwater.node.storage.compaction import HISTORY_ROWS
+from headwater.node.storage.compaction import HISTORY_ROWS, Compaction
 from headwater.node.storage.store import Store
 from headwater.testing.faults import FaultyDisk
 from tests.node.support import NOON, Clock
@@ -140,6 +140,25 @@ def test_no_tombstone_goes_that_a_stream_has_yet_to_send() -> None:
         desk.deleted("a", "b", "c", age_days=9)
         desk.write()
         desk.bucket.vbuckets[0].readers |= {Reader(2), Reader(5)}
+        await desk.purge(everything=True)
+        assert desk.tombstones() == "bc" and desk.store.purge_seqno(0) == 2
+        desk.bucket.vbuckets[0].readers.clear()
+
+    run(story)
+
+
+def test_no_tombstone_goes_that_a_stream_needs_which_began_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    survey = Compaction.survey
+
+    async def story(desk: Desk) -> None:
+        def surveyed(job: Compaction) -> None:
+            survey(job)
+            desk.bucket.vbuckets[0].readers.add(late)
+
+        late = Reader(2)
+        monkeypatch.setattr(Compaction, "survey", surveyed)
+        desk.deleted("a", "b", "c", age_days=9)
+        desk.write()
         await desk.purge(everything=True)
         assert desk.tombstones() == "bc" and desk.store.purge_seqno(0) == 2
         desk.bucket.vbuckets[0].readers.clear()

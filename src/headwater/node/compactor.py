@@ -89,6 +89,8 @@ class Compactor:
                 return
             try:
                 await asyncio.to_thread(job.survey)
+                while job.spare_tombstones():
+                    await asyncio.to_thread(job.survey)
                 job.announce()
                 if not await committer.wait(committer.wrote()):
                     raise StorageError("the records of a compaction could not be written")

@@ -78,6 +78,7 @@ class Compaction:
         self._slots = store._slots
         self._old = self._log.segments[:-1]
         self._purge_before = purge_before
+        self._purge_limit = purge_limit
         self._ticket = self._slots.enter()
         self._shares = self._choose(purge_limit, history_rows)
         self._records: dict[int, VBucketRecord] = {}
@@ -138,6 +139,18 @@ class Compaction:
             keep,
         )
         share.keep, share.floor, share.purge = keep[: int(count)].copy(), int(floor), int(purge)
+
+    def spare_tombstones(self) -> bool:
+        """Whether a stream that began during `survey` has yet to send tombstones that were to go: survey again then.
+
+        They stay. Loop thread, right before `announce`. Who begins later is held against the purge seqno that it raises.
+        """
+        spared = False
+        for vb, share in self._shares.items():
+            limit = share.limit if self._purge_limit is None else self._purge_limit(vb)
+            if share.purge > limit:
+                share.limit, spared = limit, True
+        return spared
 
     def announce(self) -> None:
         """Raise purge seqnos and rollback floors, and stage the records that say so: commit them before `copy`.
