@@ -143,7 +143,7 @@ class Compaction:
     def spare_tombstones(self) -> bool:
         """Whether a stream that began during `survey` has yet to send tombstones that were to go: survey again then.
 
-        They stay. Loop thread, right before `announce`. Who begins later is held against the purge seqno that it raises.
+        They stay. Loop thread, right before `announce`. Who begins later is held against the purge seqno it raises.
         """
         spared = False
         for vb, share in self._shares.items():
