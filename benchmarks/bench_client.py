@@ -71,7 +71,8 @@ def _play(listener: socket.socket, canned: bytes) -> None:
 
 
 def _converse(sock: socket.socket, canned: bytes) -> None:
-    peer, buffer, data = Canned(vbuckets=VBUCKETS), FrameBuffer(), memoryview(canned)
+    peer = Canned(vbuckets=VBUCKETS, address=sock.getsockname())
+    buffer, data = FrameBuffer(), memoryview(canned)
     with sock, contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         while received := sock.recv(SEND_BYTES):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import traceback
 from pathlib import Path
 
 from benchmarks import harness
@@ -27,10 +28,24 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := sorted(set(options.names) - set(names())):
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(names())}")
     harness.results_to(options.results)
+    failed: list[str] = []
     for name in options.names or names():
         print(f"-- {name}", flush=True)
+        if not ran(name):
+            failed.append(name)
+    if failed:
+        print(f"FAILED: {', '.join(failed)}", flush=True)
+    return 1 if failed else 0
+
+
+def ran(name: str) -> bool:
+    """Run one; False after an error, which is told: the others have figures still to give."""
+    try:
         importlib.import_module(f"benchmarks.bench_{name}").main()
-    return 0
+    except Exception:
+        traceback.print_exc()
+        return False
+    return True
 
 
 if __name__ == "__main__":
