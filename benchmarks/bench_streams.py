@@ -270,7 +270,7 @@ def main() -> None:
     with testing.node(vbuckets=VBUCKETS_DEFAULT) as node:
         load(node, ITEMS, vbuckets=VBUCKETS_DEFAULT)
         drain(node, "the same from 1024 vbuckets")
-    with testing.node(vbuckets=VBUCKETS) as node:
+    with testing.node(vbuckets=VBUCKETS, compact_dead_percent=100) as node:
         load(node, ITEMS)
         slow_clients(node)
         for value_byte in range(5):

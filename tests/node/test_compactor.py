@@ -39,6 +39,12 @@ def test_more_than_half_dead_and_enough_more_than_the_last_run_left(
     assert is_worthwhile(log, live, left) is worth
 
 
+def test_how_much_must_be_dead_can_be_chosen_and_100_percent_is_never() -> None:
+    assert is_worthwhile(1000 * MIB, 790 * MIB, 0, dead_percent=20)
+    assert not is_worthwhile(1000 * MIB, 810 * MIB, 0, dead_percent=20)
+    assert not is_worthwhile(1000 * MIB, 0, 0, dead_percent=100)
+
+
 class Reader:
     """A stream that has sent all up to a seqno."""
 

@@ -1,8 +1,8 @@
 """When to compact, and the order of its steps: those that take long in a thread, those that change the index on the
 loop.
 
-Compaction begins by itself when more than half of the log is dead and that is worth the work, and on COMPACT_DB. No
-tombstone goes that a stream has yet to send: its reader's position is the limit.
+Compaction begins by itself when more than a given part of the log is dead and that is worth the work, and on
+COMPACT_DB. No tombstone goes that a stream has yet to send: its reader's position is the limit.
 """
 
 from __future__ import annotations
@@ -27,21 +27,25 @@ SECONDS_MAX = (1 << 62) - 1
 log = logging.getLogger("headwater.node")
 
 
-def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int) -> bool:
-    """Whether more than half is dead, more than DEAD_BYTES_MIN of it, and so much more than the last run had to
-    leave."""
+def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int, dead_percent: int = 50) -> bool:
+    """Whether more than `dead_percent` is dead, more than DEAD_BYTES_MIN of it, and so much more than the last run had
+    to leave."""
     dead = log_bytes - live_bytes
-    return dead > DEAD_BYTES_MIN and 2 * dead > log_bytes and dead > dead_bytes_before + DEAD_BYTES_MIN
+    enough = dead > DEAD_BYTES_MIN and 100 * dead > dead_percent * log_bytes
+    return enough and dead > dead_bytes_before + DEAD_BYTES_MIN
 
 
 class Compactor:
     """Compacts one bucket's store, one run at a time."""
 
-    def __init__(self, bucket: Bucket, loop: asyncio.AbstractEventLoop, *, purge_age_seconds: int) -> None:
+    def __init__(
+        self, bucket: Bucket, loop: asyncio.AbstractEventLoop, *, purge_age_seconds: int, dead_percent: int = 50
+    ) -> None:
         self.runs = 0
         self._bucket = bucket
         self._loop = loop
         self._purge_age = purge_age_seconds
+        self._dead_percent = dead_percent
         self._one = asyncio.Lock()
         self._dead_left = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -115,7 +119,8 @@ class Compactor:
 
     def _look(self) -> None:
         store = self._bucket.store
-        if self._task is None and is_worthwhile(store.log_bytes, store.live_bytes, self._dead_left):
+        worth = is_worthwhile(store.log_bytes, store.live_bytes, self._dead_left, self._dead_percent)
+        if self._task is None and worth:
             self._task = self._loop.create_task(self._automatic())
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 

@@ -42,6 +42,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("connections-max", 10_000, "connections at a time; one more is closed at once", int),
     Option("idle-seconds", 0, "close a connection that said nothing for so long (0: never)", int),
     Option("segment-mib", 256, "size of one file of the log, MiB; at least 48, two commits of the largest size", int),
+    Option("compact-dead-percent", 50, "compaction begins when more of the log than this is dead (100: never)", int),
     Option("purge-age-seconds", 3 * 86400, "compaction drops tombstones older than this", int),
     Option("scrub-interval-seconds", 86_400, "time from one verification of the log to the next (0: never)", int),
     Option("scrub-mib-per-second", 32, "how much of the log a verification reads a second, MiB", int),
@@ -67,6 +68,7 @@ class NodeConfig:
     connections_max: int = 10_000
     idle_seconds: int = 0
     segment_mib: int = 256
+    compact_dead_percent: int = 50
     purge_age_seconds: int = 3 * 86400
     scrub_interval_seconds: int = 86_400
     scrub_mib_per_second: int = 32
@@ -90,6 +92,8 @@ class NodeConfig:
             raise OptionError("bucket", self.bucket, "a name of 1 to 100 letters, digits, _ - . or %")
         if not 1 <= self.segment_mib <= 1 << 20:
             raise OptionError("segment-mib", self.segment_mib, "a number of MiB, 1 or more")
+        if not 1 <= self.compact_dead_percent <= 100:
+            raise OptionError("compact-dead-percent", self.compact_dead_percent, "1 to 100")
         if self.scrub_mib_per_second < 1:
             raise OptionError("scrub-mib-per-second", self.scrub_mib_per_second, "1 or more")
         if self.connections_max < 1:

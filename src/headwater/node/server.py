@@ -85,7 +85,9 @@ class Server:
         self.connections: set[Connection] = set()
         self.accepted = self.rejected = 0
         self.started_at = loop.time()
-        self.compactor = Compactor(bucket, loop, purge_age_seconds=config.purge_age_seconds)
+        self.compactor = Compactor(
+            bucket, loop, purge_age_seconds=config.purge_age_seconds, dead_percent=config.compact_dead_percent
+        )
         self.scrubber = Scrubber(
             bucket,
             loop,

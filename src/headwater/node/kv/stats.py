@@ -153,7 +153,15 @@ def _checkpoint(session: KvSession, arguments: list[str]) -> Pairs:
 
 def _config(session: KvSession, arguments: list[str]) -> Pairs:
     config = session.server.config
-    for name in ("bucket", "vbuckets", "connections_max", "idle_seconds", "segment_mib", "purge_age_seconds"):
+    for name in (
+        "bucket",
+        "vbuckets",
+        "connections_max",
+        "idle_seconds",
+        "segment_mib",
+        "compact_dead_percent",
+        "purge_age_seconds",
+    ):
         yield name, str(getattr(config, name))
 
 
