@@ -63,17 +63,27 @@ def test_a_rollback_asks_again_with_the_same_opaque() -> None:
     assert (second.opaque, int.from_bytes(second.extras[8:16])) == (first.opaque, 6)
 
 
-def test_a_rollback_to_nothing_tries_the_older_histories_first() -> None:
+@pytest.mark.parametrize(
+    ("log", "tried"),
+    [
+        (((7, 10), (6, 10), (5, 0)), [7, 6, 5]),
+        (((7, 10), (6, 4), (5, 0)), [7, 6]),  # 5 to 10 are not of the branch 5: it is not quoted for them
+        (((7, 4), (6, 4), (5, 0)), [7]),
+    ],
+)
+def test_a_rollback_to_nothing_tries_the_older_histories_that_have_all_we_hold(
+    log: tuple[tuple[int, int], ...], tried: list[int]
+) -> None:
     talk = Talk()
     stream, _ = talk.end.add(VB, 0, add_stream())
     talk.control_all()
-    talk.end.ask(stream, Position(VB, 7, 10, 10, 10, ((7, 10), (6, 4), (5, 0))))
+    talk.end.ask(stream, Position(VB, 7, 10, 10, 10, log))
     quoted = []
-    for _ in range(3):
+    for _ in tried:
         (asked,) = talk.sent()
         quoted.append(int.from_bytes(asked.extras[24:32]))
         events = talk.give(answer_to(asked, Status.ROLLBACK, value=bytes(8)))
-    assert quoted == [7, 6, 5]
+    assert quoted == tried
     assert events == [RollbackNeeded(stream, 0)]
 
 

@@ -9,6 +9,7 @@ from headwater.protocol.events import Advanced, Diverged, Ended, Marked, Opened,
 from headwater.protocol.position import ENDLESS, Position
 from headwater.protocol.stream import Phase
 from headwater.wire import dcp
+from headwater.wire.framing import FrameBuffer
 from headwater.wire.status import Status
 from tests.protocol.drain_talk import (
     LOG,
@@ -91,6 +92,15 @@ def test_a_history_that_began_where_we_stand_is_given_up_for_the_one_before():
     again = dcp.StreamRequest.decode(drain.data_to_send())
     assert (again.vb_uuid, again.start_seqno, again.opaque, drain.events) == (0xA, 900, 2, [])
     feed(drain, answer(Status.ROLLBACK, bytes(8), opaque=2))
+    assert [type(event) for _, event in drain.events] == [Diverged]
+
+
+def test_a_history_that_lacks_a_part_of_what_we_hold_is_never_quoted_for_it():
+    drain = asked(Position(0, 0xC, 900, 900, 900, ((0xC, 900), (0xB, 899), (0xA, 0))))
+    for opaque in (1, 2):
+        feed(drain, answer(Status.ROLLBACK, bytes(8), opaque=opaque))
+    quoted = [frame.extras[24:32] for frame in FrameBuffer().receive_data(drain.data_to_send())]
+    assert quoted == [(0xB).to_bytes(8)]
     assert [type(event) for _, event in drain.events] == [Diverged]
 
 

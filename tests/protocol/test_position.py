@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import OptionError
-from headwater.protocol.position import Position, history_at, load, place, safe_point, save
+from headwater.protocol.position import Position, history_at, load, older_histories, place, safe_point, save
 
 U64 = st.integers(0, 2**64 - 1)
 LOG = ((0xB, 900), (0xA, 0))
@@ -63,6 +63,23 @@ def test_the_uuid_is_that_of_the_history_the_seqno_was_written_in():
 
 def test_an_entry_that_begins_after_us_is_not_ours_even_if_the_log_is_out_of_order():
     assert history_at(((1, 21554), (2, 20), (3, 25812)), 100) == 2
+
+
+@pytest.mark.parametrize(
+    ("position", "older"),
+    [
+        (Position(0, 0xB, 900, 900, 900, LOG), [0xA]),
+        (Position(0, 0xB, 901, 901, 901, LOG), []),  # 901 is no change of 0xA's
+        (Position(0, 0xA, 899, 899, 899, LOG), []),
+        (Position(0, 0xD, 900, 900, 900, ((0xD, 900), (0xC, 900), *LOG, (0x9, 0))), [0xC, 0xB, 0xA]),
+        (Position(0, 0xC, 900, 900, 900, ((0xD, 950), (0xC, 900), (0xB, 899), (0xA, 0))), [0xB]),
+        (Position(0, 0xB, 900, 800, 950, LOG), []),
+        (Position(0, 0xE, 900, 900, 900, LOG), []),
+        (Position(0), []),
+    ],
+)
+def test_an_older_history_may_be_quoted_if_it_has_all_that_we_hold(position: Position, older: list[int]):
+    assert older_histories(position) == older
 
 
 def test_inside_a_snapshot_the_position_carries_its_range_and_at_either_end_it_does_not():

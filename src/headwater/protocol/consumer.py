@@ -37,11 +37,11 @@ from headwater.protocol.consumer_events import (
     StreamWanted,
 )
 from headwater.protocol.consumer_messages import STREAM_MESSAGES
-from headwater.protocol.consumer_stream import ConsumerStream, PassiveState, Step, older_histories, stream_request
+from headwater.protocol.consumer_stream import ConsumerStream, PassiveState, Step, stream_request
 from headwater.protocol.consumer_streams import LiveStreams, refusal
 from headwater.protocol.controls import Negotiated
 from headwater.protocol.negotiation import NOOP, V7_CODES, WINDOW, ConsumerSettings, Negotiation, wanted_controls
-from headwater.protocol.position import SEQNO_MAX, Position
+from headwater.protocol.position import SEQNO_MAX, Position, older_histories
 from headwater.protocol.producer_events import NotDcp, PeerGone
 from headwater.protocol.stream import named, read_failover_log, read_rollback
 from headwater.protocol.window import SMALL_ACK_BYTES, ConsumerWindow
@@ -262,8 +262,7 @@ class Consumer:
         stream.rollbacks += 1
         if stream.rollbacks > ROLLBACKS_MAX:
             return self._refused(stream, frame.status)
-        newest = next((begins for _, begins in asked.failover_log), None)
-        if seqno == 0 and stream.histories and newest == asked.seqno:
+        if seqno == 0 and stream.histories:  # those of which that is so
             self._request(stream, asked, stream.histories.pop(0))
             return []
         stream.step(Step.ROLLED_BACK)

@@ -95,9 +95,3 @@ class ConsumerStream:
 def stream_request(stream: ConsumerStream, position: Position, vb_uuid: int) -> bytes:
     """The request for all that comes after `position`: "a consumer node always asks for end = 2^64-1" (dcp 9)."""
     return request_after(position, ENDLESS, vb_uuid, stream.opaque, stream.dialect, flags=stream.flags)
-
-
-def older_histories(position: Position) -> list[int]:
-    """The uuids to quote should the producer not know the newest, newest first."""
-    uuids = [uuid for uuid, begins in position.failover_log if begins <= position.seqno]
-    return uuids[uuids.index(position.vb_uuid) + 1 :] if position.vb_uuid in uuids else []

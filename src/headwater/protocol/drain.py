@@ -26,7 +26,7 @@ from headwater.errors import PeerSilent, RemoteProtocolError
 from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
 from headwater.protocol.events import Advanced, Diverged, Ended, Event, Marked, Opened, Refused
-from headwater.protocol.position import ENDLESS, Position, place
+from headwater.protocol.position import ENDLESS, Position, older_histories, place
 from headwater.protocol.stream import Phase, Stream, complaint, named, read_failover_log, read_rollback, stream_request
 from headwater.protocol.window import ConsumerWindow
 from headwater.wire import dcp
@@ -87,8 +87,7 @@ class Drain:
 
     def request(self, position: Position, end_seqno: int, now: float) -> None:
         """Ask for the changes of a vbucket after `position`, up to the snapshot that holds `end_seqno`."""
-        begun = [uuid for uuid, seqno in position.failover_log if seqno <= position.seqno]
-        histories = begun[begun.index(position.vb_uuid) + 1 :] if position.vb_uuid in begun else []
+        histories = older_histories(position)
         stream = Stream(position.vbucket, 0, position, end_seqno, histories, position.failover_log, now)
         self._ask(stream, position.vb_uuid, now)
 
@@ -235,8 +234,7 @@ class Drain:
                 f"{named(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {asked.seqno}, "
                 f"is rolled back forward, to {common}"
             )
-        begins = next((seqno for _, seqno in asked.failover_log if seqno <= asked.seqno), None)
-        if common == 0 and stream.histories and begins == asked.seqno:
+        if common == 0 and stream.histories:  # those of which that is so
             self._ask(stream, stream.histories.pop(0), now)
             return
         stream.phase = Phase.ENDED

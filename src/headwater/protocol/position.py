@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TypeAlias
 
 from headwater.errors import OptionError
@@ -125,6 +126,23 @@ def history_at(log: Sequence[Sequence[int]], seqno: int) -> int:
     changes we do not hold. Real logs are not always in descending order (errata S7), hence the walk.
     """
     return next((uuid for uuid, begins in log if begins <= seqno), 0)
+
+
+def older_histories(position: Position) -> list[int]:
+    """Return the uuids to quote, in this order, to a producer that does not know that of a position.
+
+    A branch that begins where we stand has written nothing of what we hold: without it we stand at the same place of
+    the branch before (dcp.md 9: "newest entry's seqno equals the start: drop that entry, retry with the previous
+    uuid"). So of each entry that was dropped. Behind one that begins below us the branches part: who quoted the one
+    before would claim changes of it that he never had, and a producer that wrote others there would let him go on.
+    Inside a snapshot there is none: what is held may have been merged already with what the branch of its end wrote.
+    """
+    if not position.complete:
+        return []
+    begun = [entry for entry in position.failover_log if entry[1] <= position.seqno]
+    at = next((at for at, (uuid, _) in enumerate(begun) if uuid == position.vb_uuid), len(begun))
+    empty = len(list(takewhile(lambda entry: entry[1] == position.seqno, begun[at:])))
+    return [uuid for uuid, _ in begun[at + 1 : at + 1 + empty]]
 
 
 def place(vbucket: int, last: int, held_start: int, held_end: int, log: FailoverLog) -> Position:

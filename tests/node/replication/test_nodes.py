@@ -75,6 +75,25 @@ def test_a_link_that_breaks_again_and_again_loses_nothing(owner: Node, other: No
         leave(other, proxy.address)
 
 
+def test_an_owner_that_crashed_gives_up_its_branch_when_it_follows_the_old_one(owner: Node) -> None:
+    """Both wrote seqno 2. The branch of the crash is empty, the one before it is not: only of that may be gone back."""
+    with node(vbuckets=64, vbucket_state="none") as promoted:
+        put(owner, 8, "both have this", b"1")
+        replicate(promoted, owner.address, "8")
+        until(lambda: caught_up(owner, promoted, 8), "the replica is there")
+        leave(promoted, owner.address)
+        set_state(promoted, 8, State.ACTIVE)
+        put(promoted, 8, "of the new owner", b"2")
+        put(owner, 8, "of the old owner", b"2")
+        promoted.kill()
+        promoted.start()
+        set_state(promoted, 8, State.REPLICA)
+        replicate(promoted, owner.address, "8")
+        until(lambda: failover_log(promoted, 8) == failover_log(owner, 8), "it follows")
+        until(lambda: caught_up(owner, promoted, 8), "the replica is there")
+        assert content(promoted, 8) == content(owner, 8)
+
+
 def test_a_chain_of_replicas_ends_equal(owner: Node, other: Node) -> None:
     with node(vbuckets=64, vbucket_state="none") as third, FaultProxy(owner.address) as proxy:
         replicate(other, proxy.address, "9")

@@ -59,6 +59,49 @@ def test_a_replica_that_is_changed_behind_everybodys_back_is_found() -> None:
             cluster.run(0.5)
 
 
+def test_two_requests_to_become_active_on_the_way_at_once_are_two() -> None:
+    with SimCluster.running(0) as cluster:
+        begun(cluster)
+        cluster.follow(1, 0, 1, takeover=True)
+        cluster.run(0.5)
+        assert cluster.owners[1].holder == "n1"
+        for state in (State.ACTIVE, State.DEAD, State.ACTIVE):
+            cluster.set_state(0, 1, state)
+        cluster.run(0.5)
+        assert cluster.owners[1].holder == "n0"
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_an_owner_that_crashed_gives_up_its_branch_when_it_follows_the_old_one(crashes: int) -> None:
+    """Both wrote the same seqno, each in a branch of its own; the branches of the crashes are empty."""
+    with SimCluster.running(4) as cluster:
+        begun(cluster)
+        cluster.set(0, 0, b"both have this")
+        cluster.run(0.5)
+        cluster.network.set_link("n0", "n1", Link.DOWN)
+        cluster.network.cut("n0", "n1")
+        cluster.set_state(1, 0, State.ACTIVE)
+        cluster.run(0.5)
+        cluster.set(1, 0, b"of the new owner")
+        cluster.set(0, 0, b"of the old owner")
+        cluster.run(0.5)
+        cluster.consumers[0].connect("n1")
+        for _ in range(crashes):
+            cluster.crash(1, Crash.KILL)
+            cluster.start(1)
+        cluster.run(0.5)
+        cluster.consumers[0].connect("n1")
+        cluster.run(0.5)
+        assert cluster.consumers[0].position(0).seqno == 2
+        cluster.set_state(0, 0, State.DEAD)
+        cluster.run(0.1)
+        cluster.set_state(0, 0, State.ACTIVE)
+        cluster.run(0.5)
+        cluster.settle()
+        cluster.check_everything()
+        assert set(cluster.observers[1].held(0)) == {b"both have this", b"of the old owner"}
+
+
 def test_a_consumer_that_held_what_a_failover_gave_up_goes_back() -> None:
     with SimCluster.running(3) as cluster:
         begun(cluster)

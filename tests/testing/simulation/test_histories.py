@@ -69,7 +69,7 @@ def test_what_a_purged_tombstone_deleted_may_not_be_there(histories: Histories) 
 @pytest.fixture
 def owner() -> Ownership:
     made = Ownership(0)
-    made.promised.add("n0")
+    made.promise("n0")
     made.became_active("n0", ((0xA, 0),), 0, restarted=False)
     made.acked(0xA, 5)
     return made
@@ -78,6 +78,19 @@ def owner() -> Ownership:
 def test_nobody_makes_himself_the_owner(owner: Ownership) -> None:
     with pytest.raises(Broken, match="made itself active"):
         owner.became_active("n1", ((0xB, 5), (0xA, 0)), 5, restarted=False)
+
+
+def test_each_request_to_become_active_is_obeyed_once(owner: Ownership) -> None:
+    first, second = owner.promise("n1"), owner.promise("n1")
+    owner.became_active("n1", ((0xB, 5), (0xA, 0)), 5, restarted=False)
+    owner.settled("n1", first)
+    owner.became_active("n1", ((0xC, 5), (0xA, 0)), 5, restarted=False)  # it was dead in between
+    owner.settled("n1", second)
+    owner.settled("n1", owner.promise("n1"))  # it was active already
+    owner.promise("n1")
+    owner.began("n1")  # before it came to that
+    with pytest.raises(Broken, match="made itself active"):
+        owner.became_active("n1", ((0xD, 5), (0xA, 0)), 5, restarted=False)
 
 
 def test_a_takeover_leaves_one_owner_who_has_everything(owner: Ownership) -> None:
@@ -100,7 +113,7 @@ def test_a_crash_begins_a_branch_and_loses_nothing(owner: Ownership) -> None:
 
 
 def test_a_promoted_replica_may_lack_what_it_never_had(owner: Ownership) -> None:
-    owner.promised.add("n1")
+    owner.promise("n1")
     owner.became_active("n1", ((0xB, 3), (0xA, 0)), 3, restarted=False)
     owner.acked(0xA, 6)  # by the old owner, who does not know yet
     owner.acked(0xB, 4)
@@ -109,6 +122,6 @@ def test_a_promoted_replica_may_lack_what_it_never_had(owner: Ownership) -> None
 
 def test_an_owner_that_a_broken_takeover_left_dead_has_lost_nothing(owner: Ownership) -> None:
     owner.not_active_on_disk("n0")
-    owner.promised.add("n0")
+    owner.promise("n0")
     with pytest.raises(Broken, match="kept"):
         owner.became_active("n0", ((0xC, 4), (0xA, 0)), 4, restarted=False)

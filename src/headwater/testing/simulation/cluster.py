@@ -166,9 +166,14 @@ class SimCluster:
 
     def set_state(self, at: int, vb: int, state: State) -> None:
         """SET_VBUCKET."""
-        if state is State.ACTIVE:
-            self.owners[vb].promised.add(self.hosts[at].name)
-        self.admins[at].ask(Opcode.SET_VBUCKET, lambda _: None, extras=bytes([state]), vbucket=vb)
+        owner, name = self.owners[vb], self.hosts[at].name
+        request = owner.promise(name) if state is State.ACTIVE else 0
+
+        def answered(answer: Frame | None) -> None:
+            if answer is not None:
+                owner.settled(name, request)
+
+        self.admins[at].ask(Opcode.SET_VBUCKET, answered, extras=bytes([state]), vbucket=vb)
 
     def delete_vbucket(self, at: int, vb: int) -> None:
         """DEL_VBUCKET."""

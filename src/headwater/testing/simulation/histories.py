@@ -152,8 +152,8 @@ class Ownership:
     Attributes:
         holder: the node that was made owner last. uuid, log: its newest branch, and its log when it became owner.
         actives: nodes that are active, or would be again after a crash, with the branch they are active in.
-        is_vacant: whether the holder was told to be owner no more.
-        promised: nodes that somebody told to become active.
+        is_vacant: whether the holder was told to be owner no more. requests: to become active, so far.
+        promised: by node, the requests to become active that may still have an effect there.
         acknowledged: (vb uuid, seqno) of the writes that must be in the owner's history.
     """
 
@@ -162,16 +162,32 @@ class Ownership:
     uuid: int = 0
     log: Log = ()
     actives: dict[str, int] = field(default_factory=dict)
-    promised: set[str] = field(default_factory=set)
+    promised: dict[str, list[int]] = field(default_factory=dict)
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
     known: set[int] = field(default_factory=set)
     discarded: int = 0
     is_vacant: bool = False
+    requests: int = 0
 
     def acked(self, uuid: int, seqno: int) -> None:
         """A writer was told that its write is safe. It counts if it is in the owner's history."""
         if uuid == self.uuid or has(self.log, 0, uuid, seqno):
             self.acknowledged.add((uuid, seqno))
+
+    def promise(self, node: str) -> int:
+        """Somebody is about to tell a node to become active; returns what to call the request."""
+        self.requests += 1
+        self.promised.setdefault(node, []).append(self.requests)
+        return self.requests
+
+    def settled(self, node: str, request: int) -> None:
+        """The request was answered: what it did was seen. One whose answer was lost may be obeyed later."""
+        if request in self.promised.get(node, ()):
+            self.promised[node].remove(request)
+
+    def began(self, node: str) -> None:
+        """A process was started; none of the requests to the one before will reach it."""
+        self.promised.pop(node, None)
 
     def demoted(self, node: str) -> None:
         """A node is active no more, and not because of a takeover: it may follow others, and lose what they lack."""
@@ -198,10 +214,10 @@ class Ownership:
             self._taken_over(node, log, high_seqno)
         elif restarted:
             self._came_back(node, log, high_seqno)
-        elif node not in self.promised:
+        elif not self.promised.get(node):
             raise Broken(f"owner: {node} made itself active for vbucket {self.vb}")
         else:
-            self.promised.discard(node)
+            self.promised[node].pop(0)
             if node == self.holder and not self.is_vacant:
                 self.check_kept(node, log, high_seqno)  # made dead by a takeover that came to nothing
             self.chosen(node, log, high_seqno)

@@ -40,6 +40,8 @@ class Observer:
         self._read.clear()
         self._states = dict.fromkeys(self._owners, (None, 0))
         self._map_changes = -1
+        for owner in self._owners.values():
+            owner.began(host.name)
         host.committer.on_durable.append(self.durable)
         for vb, vbucket in host.bucket.vbuckets.items():
             if vbucket.high_seqno < before.get(vb, 0):
