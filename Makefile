@@ -5,7 +5,8 @@ READY := .venv/ready
 # tools/setup.sh writes JAVA_HOME here when the machine's default Java is not the one to use.
 RUN   := . ./.venv/env.sh &&
 # Two workers, a file to a worker; all files that need Spark go to the same one (tests/conftest.py).
-PYTEST := $(BIN)/python -m pytest -n 2 -q
+# Three workers on two cores: many tests wait, for other processes and for the disk.
+PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo model test test-one check lint format types imports warm bench docs clean
