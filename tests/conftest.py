@@ -1,6 +1,6 @@
 """What all tests share: how many examples hypothesis draws, and which tests must not run beside each other.
 
-`pytest -n 2` gives each test file to one worker, so that a module's node or fixture is made once. All files with tests
+`pytest -n 3` gives each test file to one worker, so that a module's node or fixture is made once. All files with tests
 marked `spark` go to one worker: they share a JVM, hence a process. Nothing here is needed to run a file alone.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No deadline: two workers share two cores, a kernel's first call compiles it. `ci` draws the same examples each
-# time and writes no database, so that a red run can be repeated and two workers do not meet in one directory.
+# No deadline: workers share few cores, a kernel's first call compiles it. `ci` draws the same examples each
+# time and writes no database, so that a red run can be repeated and workers do not meet in one directory.
 _NO_CLOCK = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=50, **_NO_CLOCK)
 settings.register_profile("ci", max_examples=100, derandomize=True, database=None, print_blob=True, **_NO_CLOCK)
