@@ -5,7 +5,7 @@ import pytest
 from headwater.client.cluster import Cluster
 from headwater.client.routing import Address
 from headwater.client.settings import settings_for
-from headwater.errors import NoAccess, PeerSilent
+from headwater.errors import NoAccess, PeerSilent, TemporaryFailure
 from headwater.testing.peers import cluster_map, serve
 from headwater.transport.blocking import run
 from headwater.wire.header import Frame
@@ -36,3 +36,24 @@ def test_a_bucket_that_may_not_be_selected_is_named():
     node = a_node({Opcode.SELECT_BUCKET: Status.EACCESS})
     with serve(node) as address, pytest.raises(NoAccess, match='select bucket "beer"'):
         run(cluster(f"{address}/beer").connect())
+
+
+def test_no_attempt_has_less_time_than_the_delay_before_it():
+    """A write that is cut short would leave nobody knowing whether it was done."""
+    now = 0.0
+    client = cluster("127.0.0.1", timeout_seconds=1.0, clock=lambda: now)
+
+    def refused(*_: object):
+        yield from ()
+        return TemporaryFailure("not now")
+
+    client._attempt = refused
+    steps = client.call(0, Frame(0x80, Opcode.SET, b"k"), "set")
+    delays = []
+    with pytest.raises(TemporaryFailure, match="not now"):
+        while True:
+            asked = next(steps)
+            delays.append(asked.deadline - now)
+            now = asked.deadline
+            assert 1.0 - now >= delays[-1]
+    assert len(delays) >= 3

@@ -40,9 +40,12 @@ class Cluster(Nodes):
             answer = yield from self._attempt(vbucket, asked, what, deadline, reads)
             if isinstance(answer, Frame):
                 return answer
-            moment = self.clock() + backoff.next_seconds()
-            if moment >= deadline:
-                raise tried(answer, backoff.failures, self.clock() - began)  # there is no time left
+            delay = backoff.next_seconds()
+            moment = self.clock() + delay
+            # An attempt that is cut short turns a clear "not now" into silence, after which nobody knows whether a
+            # write was done: it has at least as long as the delay before it, or is not made.
+            if moment + delay >= deadline:
+                raise tried(answer, backoff.failures, self.clock() - began)
             yield Ready((), moment)
 
     def _attempt(
