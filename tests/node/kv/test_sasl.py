@@ -113,6 +113,29 @@ def test_without_users_every_plain_login_and_none_at_all_will_do(tmp_path: Path)
     run(tmp_path, story)
 
 
+@pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name != "PLAIN"])
+def test_without_users_scram_lets_everybody_in_who_says_password(tmp_path: Path, mechanism: str) -> None:
+    async def story(talk: Talk) -> None:
+        for user, password, status in (("ann", "password", 0), ("bob", "password", 0), ("ann", "secret", 0x20)):
+            client = Scram(mechanism, user, password, "nonce")
+            challenge = await ask(talk, AUTH, key=mechanism.encode(), value=client.first())
+            outcome = await ask(talk, STEP, key=mechanism.encode(), value=client.final(challenge.value))
+            assert outcome.status == status
+            if status == 0:
+                client.verify(outcome.value)
+                assert talk.kv.user == user
+        assert talk.desk.warnings == [
+            "login refused: on a node without users SCRAM needs the password 'password'; or start it with --user"
+        ]
+
+    run(tmp_path, story)
+
+
+def test_without_users_scram_keeps_one_key_whoever_comes() -> None:
+    users = Users({})
+    assert users.keys("sha1", "ann") is users.keys("sha1", "bob")
+
+
 def test_passwords_never_reach_the_log(tmp_path: Path) -> None:
     async def story(talk: Talk) -> None:
         await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "hunter2"))

@@ -1,9 +1,11 @@
 """SASL: PLAIN and SCRAM with the users of the settings (kv.md 1.2).
 
-Without configured users every login succeeds and none is needed. With them: an unknown user gets a challenge like any
-other (its salt is made from the name and a secret of this process) and fails in the last step; the key derivation
-runs in a thread, so nobody else waits for it; and an address that fails often waits longer for each answer, so that
-guessing is slow without locking the account's owner out.
+Without configured users no login is needed, and PLAIN lets any name and password in. SCRAM, which most Couchbase
+clients insist on, wants a proof from the node, too, that it knows the password; so there it is the one of Couchbase's
+own examples, `password`. With users: an unknown user gets a challenge like any other (its salt is made from the name
+and a secret of this process) and fails in the last step; the key derivation runs in a thread, so nobody else waits for
+it; and an address that fails often waits longer for each answer, so that guessing is slow without locking the account's
+owner out.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.session import KvSession
 
 MECHANISMS = (*scram.HASHES, "PLAIN")
+OPEN_PASSWORD = "password"  # noqa: S105 - for SCRAM on a node that lets everybody in
 FAILURES_FREE = 5  # wrong logins of one address before its answers are delayed
 FAILURE_MEMORY_SECONDS = 60.0
 DELAY_SECONDS_MAX = 2.0
@@ -54,6 +57,8 @@ class Users:
     def keys(self, hash_name: str, user: str) -> scram.Keys:
         """The SCRAM keys of a user; for an unknown one keys that no proof fits. Some milliseconds the first time."""
         password = self.passwords.get(user)
+        if not self.passwords:
+            user, password = "", OPEN_PASSWORD  # the same for all names, so nobody fills the table of keys
         if password is None:
             size = hashlib.new(hash_name).digest_size
             random = secrets.token_bytes(2 * size)
@@ -120,10 +125,16 @@ async def step(session: KvSession, frame: Frame) -> Answer:
         outcome = exchange.finish(frame.value)
     except scram.Malformed as problem:
         return await _fail(session, str(problem))
-    if outcome is None and session.server.config.users:
-        return await _fail(session, "wrong name or password")
+    if outcome is None:
+        return await _fail(session, _why_not(session))
     _succeed(session, user)
-    return Reply(value=outcome or b"")
+    return Reply(value=outcome)
+
+
+def _why_not(session: KvSession) -> str:
+    if session.server.config.users:
+        return "wrong name or password"
+    return f"on a node without users SCRAM needs the password {OPEN_PASSWORD!r}; or start it with --user"
 
 
 async def _plain(session: KvSession, value: bytes) -> Answer:
