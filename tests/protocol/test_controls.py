@@ -44,7 +44,8 @@ OK, EINVAL, NOT_SUPPORTED = Status.SUCCESS, Status.EINVAL, Status.NOT_SUPPORTED
         ("supports_hifi_MFU", "true", OK, "hifi_mfu", True),
         ("send_stream_end_on_client_close_stream", "true", OK, "stream_end_on_client_close", True),
         ("send_stream_end_on_client_close_stream", "false", OK, "stream_end_on_client_close", False),
-        ("enable_expiry_opcode", "true", OK, "expiry_opcode", False),
+        ("enable_expiry_opcode", "true", OK, "expiry_opcode", True),
+        ("enable_expiry_opcode", "false", OK, "expiry_opcode", False),
         ("enable_stream_id", "true", OK, "stream_ids", True),
         ("enable_stream_id", "false", EINVAL, "stream_ids", False),
         ("enable_sync_writes", "true", NOT_SUPPORTED, "stream_ids", False),
@@ -76,7 +77,6 @@ def test_a_plain_connection_sets(key: str, value: str, status: Status, setting: 
     ("key", "value", "status"),
     [
         ("force_value_compression", "true", OK),
-        ("enable_expiry_opcode", "true", OK),
         ("include_deleted_user_xattrs", "true", OK),
         ("max_marker_version", "2.2", OK),
         ("max_marker_version", "3.0", EINVAL),
@@ -85,8 +85,8 @@ def test_a_plain_connection_sets(key: str, value: str, status: Status, setting: 
 def test_what_was_negotiated_before_opens_more(key: str, value: str, status: Status) -> None:
     settings = settings_for(EVERYTHING)
     assert apply(settings, EVERYTHING, key.encode(), value.encode()) is status
-    if key in ("force_value_compression", "enable_expiry_opcode"):
-        assert settings.force_value_compression or settings.expiry_opcode
+    if key == "force_value_compression":
+        assert settings.force_value_compression
 
 
 def test_one_way_switches_stay_on() -> None:

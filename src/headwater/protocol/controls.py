@@ -148,12 +148,6 @@ def _force_value_compression(settings: Settings, negotiated: Negotiated, value: 
     return Status.SUCCESS
 
 
-def _expiry_opcode(settings: Settings, negotiated: Negotiated, value: str) -> Status:
-    """Always a success, but it only takes effect if OPEN asked for delete times."""
-    settings.expiry_opcode = value == TRUE and negotiated.delete_times
-    return Status.SUCCESS
-
-
 def _deleted_user_xattrs(_: Settings, negotiated: Negotiated, value: str) -> Status:
     """A query in truth: whether OPEN's flag 0x100 is in force."""
     return Status.SUCCESS if value == TRUE and negotiated.deleted_user_xattrs else Status.EINVAL
@@ -196,7 +190,7 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     "send_stream_end_on_client_close_stream": Control(
         "true; one-way", _one_way("stream_end_on_client_close", Status.SUCCESS)
     ),
-    "enable_expiry_opcode": Control("true, else off; needs delete times", _expiry_opcode),
+    "enable_expiry_opcode": Control("true, else off; brings delete times", _switch("expiry_opcode")),
     "enable_stream_id": Control("true; one-way", _one_way("stream_ids", Status.EINVAL)),
     "enable_sync_writes": Control("nothing: no synchronous replication", _sync_writes),
     "consumer_name": Control("a name", _consumer_name),

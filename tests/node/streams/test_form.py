@@ -114,6 +114,11 @@ def test_open_and_controls_make_the_form() -> None:
     assert form_of(Negotiated(), Settings(), dcp.OpenFlag.PRODUCER) == Form()
 
 
+def test_expirations_bring_delete_times_although_open_did_not_ask() -> None:
+    form = form_of(Negotiated(), Settings(expiry_opcode=True), dcp.OpenFlag.PRODUCER)
+    assert form == Form(delete_times=True, expiry_opcode=True)
+
+
 FORMS = st.builds(
     Form,
     no_value=st.booleans(),

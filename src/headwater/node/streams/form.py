@@ -192,7 +192,8 @@ def form_of(
         deleted_user_xattrs=negotiated.deleted_user_xattrs,
         no_value=keep_datatype or bool(flags & OpenFlag.NO_VALUE),
         keep_datatype=keep_datatype,
-        delete_times=negotiated.delete_times,
+        # "the delete time is required inside the expiration packets so delete times are implicitly enabled" (dcp 4)
+        delete_times=negotiated.delete_times or settings.expiry_opcode,
         expiry_opcode=settings.expiry_opcode,
         snappy=negotiated.snappy,
         compress=settings.force_value_compression,
