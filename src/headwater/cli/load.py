@@ -58,7 +58,7 @@ def load(
     console = err()
     started = time.monotonic()
     stored = 0
-    with connect(node, user, password) as client, progress(console) as bar:
+    with connect(node, user, password) as client, progress(console, "rate") as bar:
         task = bar.add_task(file.name, total=total or None, rate="")
         for part in _parts(documents):
             _store(client, prefix.encode(), part)

@@ -122,10 +122,10 @@ class Move:
         self.problem = event.problem
 
     async def _draw(self, mover: "Mover", chosen: list[int], total: int) -> None:
-        from headwater.cli.screen import count, err, rate, transfer
+        from headwater.cli.screen import count, err, progress, rate
 
         began = time.monotonic()
-        with transfer(err()) as bar:
+        with progress(err(), "rate", "lag") as bar:
             task = bar.add_task("", total=total or None, rate="", lag="")
             while True:
                 changes, _ = mover.passed()

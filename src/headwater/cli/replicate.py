@@ -86,11 +86,11 @@ class Following:
         Raises:
             CommandError: the node can't follow, for longer than patience lasts.
         """
-        from headwater.cli.screen import count, err, rate, transfer
+        from headwater.cli.screen import count, err, progress, rate
 
         began = good = time.monotonic()
         first, goal = await self._new.seqnos(), await self._old.seqnos()
-        with transfer(err()) as bar:
+        with progress(err(), "rate", "lag") as bar:
             task = bar.add_task(f"{len(self._vbuckets)} vbuckets", total=None, rate="", lag="")
             while True:
                 here, there, problem = await self._look()

@@ -22,30 +22,15 @@ def err() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def progress(console: Console) -> Progress:
-    """A bar with a count, a rate (the task's field `rate`) and the time left; drawn only where there is a terminal."""
+def progress(console: Console, *fields: str) -> Progress:
+    """A bar with a count, the task's `fields`, the time gone by and the time left; drawn only where there is a
+    terminal."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-
-
-def transfer(console: Console) -> Progress:
-    """A bar for what goes from node to node: with the task's fields `rate` and `lag`."""
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TextColumn("{task.fields[lag]}"),
+        *(TextColumn(f"{{task.fields[{name}]}}") for name in fields),
         TimeElapsedColumn(),
         TextColumn("ETA"),
         TimeRemainingColumn(),
@@ -57,6 +42,11 @@ def transfer(console: Console) -> Progress:
 def count(number: int) -> str:
     """336776 as `336,776`."""
     return f"{number:,}"
+
+
+def several(number: int, noun: str) -> str:
+    """`1 vbucket`, `1,024 vbuckets`."""
+    return f"{count(number)} {noun}" + "s" * (number != 1)
 
 
 def rate(number: int, seconds: float, unit: str = "documents") -> str:

@@ -3,11 +3,12 @@
 import asyncio
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import typer
 
-from headwater.cli.cluster.running import addresses, run, table_of
+from headwater.cli.cluster.running import addresses, agreed, run, table_of
 from headwater.cli.stopping import Stopped
 from headwater.errors import OptionError
 
@@ -80,3 +81,34 @@ def test_what_was_done_before_the_signal_came_is_done():
 
 def test_tables_begin_with_the_node():
     assert [column.header for column in table_of("title", "active", "").columns] == ["node", "active", ""]
+
+
+def asked(is_empty=False, **options):
+    """Whether the work begins, and what was shown."""
+    shown = []
+    plan = SimpleNamespace(is_empty=is_empty)
+    return agreed(plan, shown.append, "Begin?", **{"dry_run": False, "yes": False} | options), len(shown)
+
+
+def test_a_plan_without_work_is_not_shown_and_nothing_is_asked(capsys):
+    assert asked(is_empty=True) == (False, 0)
+    assert capsys.readouterr().out == "there is nothing to do\n"
+
+
+def test_a_dry_run_ends_with_the_plan():
+    assert asked(dry_run=True, yes=True) == (False, 1)
+
+
+def test_who_said_yes_beforehand_is_not_asked(monkeypatch):
+    monkeypatch.setattr(typer, "confirm", lambda question, abort: pytest.fail("asked"))
+    assert asked(yes=True) == (True, 1)
+
+
+def test_a_no_ends_the_command(monkeypatch):
+    def no(question, abort):
+        assert (question, abort) == ("Begin?", True)
+        raise typer.Abort
+
+    monkeypatch.setattr(typer, "confirm", no)
+    with pytest.raises(typer.Abort):
+        asked()

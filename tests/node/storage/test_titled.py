@@ -1,9 +1,12 @@
+import errno
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from headwater.errors import CorruptStore, StorageError
-from headwater.node.storage.titled import read_titled, titled
+from headwater.node.storage.titled import read_titled, titled, write_synced
+from headwater.testing.faults import FaultyDisk
 
 PATH = Path("/data/NOTE")
 WRITTEN = titled("NOTE", "1", b"body\nof two lines")
@@ -33,3 +36,19 @@ def test_a_body_that_is_not_the_one_written_is_told_with_its_offset() -> None:
 def test_a_newer_format_is_told() -> None:
     with pytest.raises(StorageError, match="format 2; this headwater reads format 1"):
         read(titled("NOTE", "2", b"x"))
+
+
+def test_what_is_written_synced_is_there_after_a_power_cut() -> None:
+    disk = FaultyDisk()
+    disk.make_directory(PATH.parent)
+    write_synced(disk, PATH, WRITTEN)
+    disk.sync_directory(PATH.parent)
+    assert disk.crash(Random(1)).read(PATH) == WRITTEN
+
+
+def test_a_disk_that_is_full_is_told_and_the_file_is_closed() -> None:
+    disk = FaultyDisk(capacity=4)
+    disk.make_directory(PATH.parent)
+    with pytest.raises(OSError) as full:
+        write_synced(disk, PATH, WRITTEN)
+    assert full.value.errno == errno.ENOSPC

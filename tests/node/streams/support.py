@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from headwater.node.storage.scrub import Damage
 from headwater.node.streams.session import DcpSession
 from headwater.wire import dcp
 from headwater.wire.framing import FrameBuffer
@@ -64,6 +65,24 @@ class StreamDesk(Desk):
 
     def commit(self) -> None:
         self.committer.commit()
+
+
+def fill(desk: StreamDesk, vb: int, count: int, value: bytes = b"value") -> None:
+    """So many documents, `k0` and on, committed."""
+    for number in range(count):
+        desk.set(vb, f"k{number}", value)
+    desk.commit()
+
+
+def spoil(desk: StreamDesk) -> None:
+    """A byte of the newest batch turns over, and the scrubber finds it."""
+    segment = desk.store._log.segments[-1]
+    with segment.path.open("r+b") as file:
+        file.seek(segment.end - 1)
+        file.write(b"\xff")
+    for found in desk.store.scrub(1 << 20):
+        if isinstance(found, Damage):
+            desk.bucket.take_out(found)
 
 
 class Wire(FakeConnection):

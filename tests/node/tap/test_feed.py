@@ -6,7 +6,7 @@ from headwater.errors import CorruptStore
 from headwater.protocol.tap_options import TapOptions
 from headwater.wire import tap
 from headwater.wire.vbucket import State
-from tests.node.streams.test_session import spoil
+from tests.node.streams.support import spoil
 from tests.node.tap.support import TapClient, TapDesk, is_data
 
 FUTURE = 0xFFFF_FFFF_FFFF_FFFF

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, ask, run, table_of
+from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, agreed, run, table_of
 from headwater.cli.options import examples
-from headwater.cli.screen import count, out
+from headwater.cli.screen import count, out, several
 
 if TYPE_CHECKING:
     from headwater.cluster.failover import FailoverPlan
@@ -54,16 +54,9 @@ def failover(
 
         return await Failover(members, seeds, gone, **options).run()
 
-    plan = run(look, bucket, user, password)
-    if plan.is_empty:
-        typer.echo("there is nothing to do")
-        return
-    _show(plan)
-    if dry_run:
-        return
-    ask("Go on?", yes)
-    plan = run(work, bucket, user, password)
-    typer.echo(f"{_vbuckets(len(plan.promotions))} promoted, {len(plan.anew)} begun anew")
+    if agreed(run(look, bucket, user, password), _show, "Go on?", dry_run=dry_run, yes=yes):
+        plan = run(work, bucket, user, password)
+        typer.echo(f"{several(len(plan.promotions), 'vbucket')} promoted, {len(plan.anew)} begun anew")
 
 
 def _show(plan: "FailoverPlan") -> None:
@@ -81,7 +74,3 @@ def _show(plan: "FailoverPlan") -> None:
         numbers = (len(plan.before.held_by(node)[0]), promoted[node], anew[node])
         table.add_row(str(node), *map(count, numbers), gone)
     out().print(table)
-
-
-def _vbuckets(number: int) -> str:
-    return "1 vbucket" if number == 1 else f"{count(number)} vbuckets"

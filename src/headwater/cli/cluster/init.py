@@ -6,7 +6,7 @@ import typer
 
 from headwater.cli.cluster.running import Password, Stop, User, addresses, run
 from headwater.cli.options import examples
-from headwater.cli.screen import count
+from headwater.cli.screen import count, several
 
 if TYPE_CHECKING:
     from headwater.cluster.founding import Founded
@@ -41,12 +41,8 @@ def init(
 
     made = run(work, bucket, user, password)
     typer.echo(
-        f"{count(made.map.vbuckets)} vbuckets of {made.map.bucket} on {_nodes(len(made.map.servers))}, "
+        f"{count(made.map.vbuckets)} vbuckets of {made.map.bucket} on {several(len(made.map.servers), 'node')}, "
         f"{made.map.replica_count} replicas of each, map {made.map.epoch}:{made.map.rev}"
     )
     if made.data_on is not None and (len(members) > 1 or replicas):
         typer.echo(f"{made.data_on} owns them all; spread them: headwater cluster rebalance {made.data_on}")
-
-
-def _nodes(number: int) -> str:
-    return "1 node" if number == 1 else f"{number} nodes"

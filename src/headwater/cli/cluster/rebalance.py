@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, ask, run, table_of
+from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, agreed, run, table_of
 from headwater.cli.options import examples
-from headwater.cli.screen import count, err, out, progress, rate
+from headwater.cli.screen import count, err, out, progress, rate, several
 
 if TYPE_CHECKING:
     from headwater.client.routing import Address
@@ -61,15 +61,10 @@ def rebalance(
     seeds, bucket = addresses([node])
     asked = _asked(add or [], remove or [], replicas, at_once, patience)
     plan = run(_look(seeds, asked), bucket, user, password)
-    if plan.is_empty:
-        typer.echo("there is nothing to do")
+    if not agreed(plan, _show, "Begin?", dry_run=dry_run, yes=yes):
         return
-    _show(plan)
-    if dry_run:
-        return
-    ask("Begin?", yes)
     started = time.monotonic()
-    with progress(err()) as bar:
+    with progress(err(), "rate") as bar:
         after = run(_work(seeds, asked, bar), bucket, user, password)
     _tell(plan, after, time.monotonic() - started)
 
@@ -131,12 +126,8 @@ def _show(plan: "Plan") -> None:
     console = out()
     console.print(table)
     for (source, target), number in sorted(handed.items()):
-        console.print(f"{source} hands {_vbuckets(number)} over to {target}")
+        console.print(f"{source} hands {several(number, 'vbucket')} over to {target}")
     for address, strays in plan.strays.items():
-        console.print(f"{address} deletes {_vbuckets(len(strays))} that it should not have")
+        console.print(f"{address} deletes {several(len(strays), 'vbucket')} that it should not have")
     if not plan.settlement.is_settled:
         console.print("what an earlier run left open is settled first; the plan may change by that")
-
-
-def _vbuckets(number: int) -> str:
-    return "1 vbucket" if number == 1 else f"{count(number)} vbuckets"

@@ -7,7 +7,7 @@ way the same command typed again goes on from there, because all that is known s
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
@@ -20,9 +20,18 @@ if TYPE_CHECKING:
     from headwater.client.routing import Address
     from headwater.cluster.members import Members
 
-__all__ = ["Node", "Password", "User", "Yes", "addresses", "ask", "run", "table_of"]
+__all__ = ["Node", "Password", "User", "Yes", "addresses", "agreed", "ask", "run", "table_of"]
+
+
+class Plan(Protocol):
+    """What is to be done, as far as these commands care."""
+
+    @property
+    def is_empty(self) -> bool: ...
+
 
 Result = TypeVar("Result")
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Node = Annotated[
@@ -104,6 +113,18 @@ def ask(question: str, yes: bool) -> None:
     """Ask before something is begun; ends the command if the answer is no."""
     if not yes:
         typer.confirm(question, abort=True)
+
+
+def agreed(plan: AnyPlan, show: Callable[[AnyPlan], None], question: str, *, dry_run: bool, yes: bool) -> bool:
+    """Show a plan and ask; False if nothing is to be done, or it was only to be shown. A no ends the command."""
+    if plan.is_empty:
+        typer.echo("there is nothing to do")
+        return False
+    show(plan)
+    if dry_run:
+        return False
+    ask(question, yes)
+    return True
 
 
 def table_of(title: str, *columns: str) -> "Table":

@@ -17,7 +17,7 @@ from typing import Final
 from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk
-from headwater.node.storage.titled import read_titled, titled
+from headwater.node.storage.titled import read_titled, titled, write_synced
 
 NAME: Final = "CLUSTER_MAP"
 NEXT_NAME: Final = "CLUSTER_MAP.new"
@@ -63,12 +63,7 @@ class MapFile:
         """
         data, fresh = _encode(config, given_up), self._folder / NEXT_NAME
         try:
-            file = self._disk.create(fresh, 0)
-            try:
-                file.write([data], 0)
-                file.sync()
-            finally:
-                file.close()
+            write_synced(self._disk, fresh, data)
             failpoint("cluster.before_rename")
             self._disk.rename(fresh, self.path)
             failpoint("cluster.after_rename")

@@ -22,7 +22,7 @@ from typing import Final
 
 from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk
-from headwater.node.storage.titled import read_titled, titled
+from headwater.node.storage.titled import read_titled, titled, write_synced
 
 __all__ = ["NAME", "Entry", "Manifest", "ManifestFile"]
 
@@ -117,13 +117,8 @@ class ManifestFile:
             return number
 
     def _write(self, content: Manifest, point: str) -> None:
-        data, fresh = content.encode(), self._folder / NEXT_NAME
-        file = self._disk.create(fresh, 0)
-        try:
-            file.write([data], 0)
-            file.sync()
-        finally:
-            file.close()
+        fresh = self._folder / NEXT_NAME
+        write_synced(self._disk, fresh, content.encode())
         failpoint("segment.before_manifest" if point == "segment" else "compact.before_rename")
         self.unsure = True
         self._disk.rename(fresh, self._folder / NAME)

@@ -13,13 +13,24 @@ from pathlib import Path
 import xxhash
 
 from headwater.errors import CorruptStore, StorageError
+from headwater.node.storage.disk import Disk
 
-__all__ = ["read_titled", "titled"]
+__all__ = ["read_titled", "titled", "write_synced"]
 
 
 def titled(title: str, form: str, body: bytes) -> bytes:
     """The file's bytes; `title` and `form` are one word each."""
     return f"{title} {form} {xxhash.xxh3_64_hexdigest(body)}\n".encode() + body + b"\n"
+
+
+def write_synced(disk: Disk, path: Path, data: bytes) -> None:
+    """Write a new file, to be renamed into its place; its bytes are on the disk on return. Raises OSError."""
+    file = disk.create(path, 0)
+    try:
+        file.write([data], 0)
+        file.sync()
+    finally:
+        file.close()
 
 
 def read_titled(data: bytes, path: Path, title: str, form: str, what: str) -> bytes:

@@ -1,0 +1,164 @@
+"""Nodes and their administration without a network: what they have is written down, what is asked of them is noted.
+
+node = FakeNode(A, "A r .", seqnos=[10, 7], log=[(0xAB, 0)])     vbucket 0 active, 1 a replica, 2 not there
+members = FakeMembers(node, ...)
+members.calls == [(A, "set_state", 1, State.ACTIVE)]             what was changed, by all, in order
+"""
+
+from headwater.cluster.admin import Endpoint
+from headwater.cluster.answers import Following, TakeoverStats
+from headwater.cluster.survey import NodeView
+from headwater.errors import ConnectionLost, KeyNotFound
+from headwater.wire.vbucket import State
+
+from .views import STATES
+
+SERVING = (State.ACTIVE, State.REPLICA, State.PENDING)
+
+
+class FakeNode:
+    """A node and the NodeAdmin that talks to it, in one.
+
+    Args:
+        states: a letter for each vbucket, as in views.py. seqnos: of those that are there; 10 if left out.
+        log: the failover log of each. follows: what it follows by its own calls, {producer: vbuckets}.
+        config: its cluster map. is_gone: it does not answer.
+    """
+
+    def __init__(self, address, states="", *, seqnos=None, log=((0xAB, 0),), follows=None, config=None, is_gone=False):
+        self.address, self.endpoint = address, Endpoint(address)
+        self.held = {vb: STATES[letter] for vb, letter in enumerate(states.split()) if letter != "."}
+        self.high = dict.fromkeys(self.held, 10) if seqnos is None else dict(zip(self.held, seqnos, strict=True))
+        self.log, self.follows, self.given, self.is_gone = list(log), dict(follows or {}), config, is_gone
+        self.vbuckets = len(states.split())
+        self.calls = []
+        self.asked = []
+        self.takeover_told = []
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        self.close()
+
+    def close(self):
+        self.calls.append((self.address, "close"))
+
+    def _hear(self, *question):
+        self.asked.append(question)
+        if self.is_gone:
+            raise ConnectionLost(str(self.address), "connection refused")
+
+    def _do(self, *deed):
+        self._hear(*deed)
+        self.calls.append((self.address, *deed))
+
+    async def state(self, vb):
+        self._hear("state", vb)
+        return self.held.get(vb)
+
+    async def states(self):
+        self._hear("states")
+        return dict(self.held)
+
+    async def set_state(self, vb, state):
+        self._do("set_state", vb, state)
+        self.held[vb] = state
+        self.high.setdefault(vb, 0)
+
+    async def delete(self, vb):
+        self._do("delete", vb)
+        return self.held.pop(vb, None) is not None
+
+    async def seqnos(self, state=None):
+        self._hear("seqnos", state)
+        wanted = SERVING if state is None else (state,)
+        return {vb: seqno for vb, seqno in self.high.items() if self.held[vb] in wanted}
+
+    async def failover_log(self, vb):
+        self._hear("failover_log", vb)
+        return self.log
+
+    async def wait_persisted(self, vb, seqno):
+        self._do("wait_persisted", vb, seqno)
+
+    async def replicate(self, source, vbuckets):
+        self._do("replicate", str(source), list(vbuckets))
+        self.follows[str(source)] = list(vbuckets)
+
+    async def stop_replicating(self, source, vbuckets=None):
+        self._do("stop_replicating", str(source), vbuckets)
+        if str(source) not in self.follows:
+            return False
+        mine = self.follows[str(source)]
+        self.follows[str(source)] = [vb for vb in mine if vbuckets is not None and vb not in vbuckets]
+        return True
+
+    async def replication(self):
+        self._hear("replication")
+        return {name: Following(name, vbuckets=dict.fromkeys(found, "open")) for name, found in self.follows.items()}
+
+    async def takeover_stats(self, vb, name):
+        """The next of `takeover_told`, (status, estimate); a node whose list is empty has no such statistics."""
+        self._hear("takeover_stats", vb, name)
+        if not self.takeover_told:
+            raise KeyNotFound(str(self.address))
+        return TakeoverStats(*self.takeover_told.pop(0), 0)
+
+    async def config(self):
+        self._hear("config")
+        return self.given
+
+
+class FakeMembers:
+    """Members whose nodes are FakeNodes. `found`: the survey. `calls`: what all of them were told; `sent`: the maps."""
+
+    def __init__(self, *nodes, found=None, bucket="default"):
+        self.nodes, self.found, self.bucket = {node.address: node for node in nodes}, found, bucket
+        self.calls, self.sent, self.surveyed = [], [], []
+        for node in nodes:
+            node.calls = self.calls
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        pass
+
+    def endpoint(self, address):
+        return Endpoint(address, self.bucket)
+
+    def admin(self, address):
+        return self.nodes[address]
+
+    async def survey(self, seeds, *, without=()):
+        self.surveyed.append((tuple(seeds), tuple(without)))
+        return self.found
+
+    async def view(self, address):
+        node = self.nodes[address]
+        if node.is_gone:
+            return NodeView(address, error="connection refused")
+        return NodeView(
+            address,
+            version=(1, 3),
+            vbuckets=node.vbuckets,
+            states=node.held,
+            seqnos=node.high,
+            items=dict.fromkeys(node.held, 5),
+        )
+
+    async def send(self, wanted, *, first=(), also=()):
+        self.sent.append(wanted)
+        self.calls.append(("map", wanted.rev))
+
+    async def set_states(self, address, wanted):
+        for vb, state in wanted.items():
+            await self.admin(address).set_state(vb, state)
+
+    async def delete(self, address, vbuckets):
+        for vb in vbuckets:
+            await self.admin(address).delete(vb)
+
+    async def logs(self, address, vbuckets):
+        return {vb: await self.admin(address).failover_log(vb) for vb in vbuckets}
