@@ -5,10 +5,18 @@ members = FakeMembers(node, ...)
 members.calls == [(A, "set_state", 1, State.ACTIVE)]             what was changed, by all, in order
 """
 
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+
 from headwater.cluster.admin import Endpoint
 from headwater.cluster.answers import Following, TakeoverStats
+from headwater.cluster.passage import VBUCKETS
 from headwater.cluster.survey import NodeView
 from headwater.errors import ConnectionLost, KeyNotFound
+from headwater.wire.header import response
+from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 from .views import STATES
@@ -162,3 +170,49 @@ class FakeMembers:
 
     async def logs(self, address, vbuckets):
         return {vb: await self.admin(address).failover_log(vb) for vb in vbuckets}
+
+
+class FakeLane:
+    """A lane whose ends answer every question with the next of `statuses`, success when there is none.
+
+    `asked`: (side, frame) of each question. `passengers`: as in a Lane. `lose(error)` ends it. Made in a running loop.
+    """
+
+    def __init__(self, name="a lane"):
+        self.name, self.asked, self.statuses, self.passengers = name, [], [], {}
+        down = SimpleNamespace(changes=np.zeros(VBUCKETS, np.int64), change_bytes=np.zeros(VBUCKETS, np.int64))
+        lost = asyncio.get_running_loop().create_future()
+        self.proxy = SimpleNamespace(lost=lost, down=down, fallen=None, ask=self._ask, close=self.close)
+
+    async def _ask(self, side, frame, _seconds):
+        self.asked.append((side, frame))
+        return response(frame, self.statuses.pop(0) if self.statuses else Status.SUCCESS)
+
+    @property
+    def is_open(self):
+        return not self.proxy.lost.done()
+
+    def lose(self, error):
+        self.proxy.lost.set_result(error)
+
+    def close(self):
+        if self.is_open:
+            self.lose(ConnectionLost("the mover", "closed the connection"))
+
+    def enter(self, vb, passenger):
+        self.passengers[vb] = passenger
+
+    def leave(self, vb):
+        return self.passengers.pop(vb, None) is not None
+
+    async def add_stream(self, vb, flags):
+        self.asked.append(("add", vb, int(flags)))
+
+    async def close_stream(self, vb):
+        self.asked.append(("close", vb))
+
+
+async def turns(count=10):
+    """Let the others run."""
+    for _ in range(count):
+        await asyncio.sleep(0)

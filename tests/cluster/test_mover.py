@@ -1,0 +1,295 @@
+"""The mover: attempts and patience, lanes that are opened and given up, hand-overs that nobody interrupts."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from headwater.cluster import mover as module
+from headwater.cluster.admin import Endpoint
+from headwater.cluster.lane import Limits
+from headwater.cluster.mover import Mover, Stage
+from headwater.cluster.proxy import Side
+from headwater.errors import AuthError, Busy, ConnectionLost, MoveError, OptionError
+
+from .fakes import FakeLane, turns
+from .views import A, B
+
+LOST = ConnectionLost(str(B), "reset")
+REFUSED = MoveError(0, "both nodes say that they own it", "look at both nodes")
+AGAIN = MoveError(0, "its stream ended: slow", "ask again", retriable=True)
+
+
+class Now:
+    """Monotonic time that a test moves."""
+
+    def __init__(self):
+        self.seconds = 1000.0
+
+    def monotonic(self):
+        return self.seconds
+
+
+class World:
+    """What a mover meets. Each list says what the next calls come to: an error to raise, or None for all well.
+
+    `settles`: what `settle` finds, True where the target owns the vbucket already. `copies`, `takes`: of a transfer.
+    `opens`: of a lane. `log` is what was done, in order.
+    """
+
+    def __init__(self, monkeypatch, *, settles=(), copies=(), takes=(), opens=()):
+        self.settles, self.copies, self.takes, self.opens = map(list, (settles, copies, takes, opens))
+        self.log, self.lanes, self.now = [], [], Now()
+        self.gate, self.active_sent, self.fails_to_close, self.changes = None, {}, False, 0
+        monkeypatch.setattr(module, "open_lane", self._open_lane)
+        monkeypatch.setattr(module, "Settling", lambda source, target: self)
+        monkeypatch.setattr(module, "Transfer", lambda vb, *rest: SimpleTransfer(self, vb))
+        monkeypatch.setattr(module, "Backoff", lambda **_: SimpleNamespace(next_seconds=float, reset=lambda: None))
+        monkeypatch.setattr(module, "time", self.now)
+        monkeypatch.setattr(module, "QUIET_SECONDS", 0.0)
+
+    def comes_to(self, outcomes, default=None):
+        outcome = outcomes.pop(0) if outcomes else default
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    async def _open_lane(self, source, target, limits, purpose):
+        self.comes_to(self.opens)
+        self.log.append(f"open {purpose}")
+        lane = FakeLane(purpose)
+        lane.close_stream = self._close_stream
+        self.lanes.append(lane)
+        return lane
+
+    async def _close_stream(self, vb):
+        self.log.append(f"close {vb}")
+        if self.fails_to_close:
+            raise LOST
+
+    async def settle(self, vb):
+        self.log.append(f"settle {vb}")
+        return self.comes_to(self.settles, False)
+
+    async def settle_alone(self, vb, problem):
+        self.log.append(f"settle {vb} alone")
+        if not self.comes_to(self.settles, False):
+            raise problem
+
+
+class SimpleTransfer:
+    """A transfer that does what the world says."""
+
+    def __init__(self, world, vb):
+        self.world, self.vb, self.active_sent, self.ownerless_seconds = world, vb, False, 0.25
+
+    async def copy(self, lane):
+        lane.enter(self.vb, self)
+        self.world.log.append(f"copy {self.vb}")
+        lane.proxy.down.changes[self.vb] += self.world.changes
+        self.world.comes_to(self.world.copies)
+
+    async def take_over(self, lane):
+        self.world.log.append(f"take over {self.vb}")
+        if self.world.gate is not None:
+            await self.world.gate.wait()
+        self.world.comes_to(self.world.takes)
+
+    async def wait_end(self, lane):
+        self.world.log.append(f"end {self.vb}")
+
+
+@pytest.fixture
+def world(monkeypatch):
+    return lambda **outcomes: World(monkeypatch, **outcomes)
+
+
+def moved(vb=0, *, takeover=True, patience=60.0, **options):
+    """Move one vbucket: what came of it, and the stages that were told."""
+    stages = []
+
+    async def work():
+        limits = Limits(patience_seconds=patience)
+        options.setdefault("progress", lambda event: stages.append((event.stage, event.problem)))
+        async with Mover(Endpoint(A), Endpoint(B), limits=limits, **options) as mover:
+            return await mover.move(vb, takeover=takeover)
+
+    return asyncio.run(work()), stages
+
+
+# --------------------------------------------------------------------------- one attempt
+
+
+def test_a_vbucket_is_looked_at_copied_taken_over_and_its_map_is_sent_before_the_end_is_waited_for(world):
+    met = world()
+
+    async def push(vb):
+        met.log.append(f"map {vb}")
+
+    found, stages = moved(on_owned=push)
+    assert met.log == [
+        "open hand-over",
+        "open copy",
+        "settle 0",
+        "copy 0",
+        "close 0",
+        "take over 0",
+        "map 0",
+        "end 0",
+    ]
+    assert stages == [(Stage.COPYING, ""), (Stage.TAKING_OVER, ""), (Stage.OWNED, "")]
+    assert (found.vbucket, found.attempts, found.ownerless_seconds) == (0, 1, 0.25)
+
+
+def test_a_copy_stays_a_copy_and_its_stream_goes_on(world):
+    met = world()
+    _, stages = moved(takeover=False)
+    assert met.log[-1] == "copy 0" and stages[-1] == (Stage.COPIED, "")
+
+
+def test_what_was_moved_already_is_only_told(world):
+    met = world(settles=[True])
+    _, stages = moved()
+    assert met.log == ["open hand-over", "open copy", "settle 0"] and stages == [(Stage.OWNED, "")]
+
+
+def test_when_a_node_can_not_be_reached_the_rest_is_settled_without_a_lane(world):
+    met = world(opens=[LOST], settles=[True])
+    _, stages = moved()
+    assert met.log == ["settle 0 alone"] and stages == [(Stage.OWNED, "")]
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_less_than_one_at_a_time_is_refused(number):
+    with pytest.raises(OptionError, match="concurrency"):
+        Mover(Endpoint(A), Endpoint(B), concurrency=number)
+
+
+# --------------------------------------------------------------------------- patience
+
+
+def test_a_problem_that_may_pass_is_told_and_the_vbucket_is_begun_again(world):
+    met = world(copies=[AGAIN], takes=[LOST])
+    found, stages = moved()
+    assert found.attempts == 3 and met.log.count("settle 0") == 3
+    assert [problem for stage, problem in stages if stage is Stage.RETRYING] == [str(AGAIN), str(LOST)]
+
+
+@pytest.mark.parametrize("error", [AuthError("log in"), REFUSED], ids=["login", "two owners"])
+def test_what_does_not_pass_is_raised_at_once(world, error):
+    met = world(settles=[error])
+    with pytest.raises(type(error)) as raised:
+        moved()
+    assert raised.value is error and met.log.count("settle 0") == 1
+
+
+def test_who_has_no_patience_hears_of_the_first_problem_with_the_next_step(world):
+    world(copies=[Busy("stream vbucket 0")])
+    with pytest.raises(MoveError, match="stream vbucket 0") as given_up:
+        moved(patience=0.0)
+    assert given_up.value.advice == "ask for the same move again"
+    world(copies=[AGAIN])
+    with pytest.raises(MoveError) as given_up:
+        moved(patience=0.0)
+    assert given_up.value is AGAIN
+
+
+def test_patience_is_counted_from_the_last_change_that_passed(world):
+    met = world(copies=[LOST] * 10)
+    met.changes = 1
+
+    def pass_time(_event):
+        met.now.seconds += 2.0
+
+    found, _ = moved(patience=9.0, progress=pass_time)
+    assert (found.attempts, found.changes) == (11, 11) and found.seconds > 20
+    met = world(copies=[LOST] * 10)
+    with pytest.raises(MoveError):
+        moved(patience=9.0, progress=pass_time)
+
+
+# --------------------------------------------------------------------------- lanes
+
+
+def test_an_attempt_that_failed_leaves_no_stream_behind(world):
+    met = world(copies=[AGAIN])
+    moved()
+    assert met.log[3:6] == ["copy 0", "close 0", "settle 0"]
+
+
+def test_a_stream_that_can_not_be_closed_costs_its_lane_and_what_passed_there_still_counts(world):
+    met = world(copies=[AGAIN])
+    met.changes, met.fails_to_close = 5, True
+
+    def heal(event):
+        met.fails_to_close = met.fails_to_close and event.stage is not Stage.RETRYING
+
+    found, _ = moved(progress=heal)
+    assert [lane.name for lane in met.lanes] == ["hand-over", "copy", "copy"]
+    assert not met.lanes[1].is_open and found.changes == 10
+
+
+def test_the_lanes_are_shared_by_all_vbuckets_and_closed_in_the_end(world):
+    met = world()
+
+    async def work():
+        async with Mover(Endpoint(A), Endpoint(B), concurrency=2) as mover:
+            await asyncio.gather(*(mover.move(vb, takeover=False) for vb in range(6)))
+            assert mover.is_copying
+            await mover.release(3)
+        assert not mover.is_copying
+
+    asyncio.run(work())
+    assert len(met.lanes) == 2 and met.log[-1] == "close 3"
+
+
+# --------------------------------------------------------------------------- stopping
+
+
+def test_a_hand_over_under_way_comes_to_its_end_though_the_mover_is_stopped(world):
+    met = world()
+
+    async def work():
+        met.gate = asyncio.Event()
+        mover = Mover(Endpoint(A), Endpoint(B))
+        moving = asyncio.create_task(mover.move(0))
+        while "take over 0" not in met.log:
+            await asyncio.sleep(0)
+        moving.cancel()
+        closing = asyncio.create_task(mover.close())
+        await turns()
+        assert not closing.done()
+        met.gate.set()
+        await closing
+        with pytest.raises(asyncio.CancelledError):
+            await moving
+
+    asyncio.run(work())
+    assert met.log[-1] == "end 0" and not any(lane.is_open for lane in met.lanes)
+
+
+@pytest.mark.parametrize(
+    ("fallen", "sent", "known"),
+    [(Side.CONSUMER, False, False), (Side.PRODUCER, False, None), (Side.PRODUCER, True, True)],
+)
+def test_whether_the_target_was_told_to_be_active_is_kept_as_far_as_it_is_known(
+    world, monkeypatch, fallen, sent, known
+):
+    """A source that fell may have sent it without our seeing it; one that lives has sent what we saw."""
+    met = world(takes=[LOST])
+
+    def transfer(vb, *rest):
+        made = SimpleTransfer(met, vb)
+        made.active_sent = sent
+        return made
+
+    monkeypatch.setattr(module, "Transfer", transfer)
+
+    async def take_over(self, lane):
+        lane.proxy.fallen = fallen
+        raise LOST
+
+    monkeypatch.setattr(SimpleTransfer, "take_over", take_over)
+    with pytest.raises(MoveError):
+        moved(patience=0.0)
+    assert met.active_sent == {0: known}

@@ -1,0 +1,110 @@
+"""Settling what an earlier run left open: each row of the survey's table, and nothing else."""
+
+import asyncio
+
+import pytest
+
+from headwater.cluster import repair as module
+from headwater.cluster.repair import repair
+from headwater.cluster.survey import Settlement
+from headwater.errors import MoveError
+from headwater.wire.vbucket import State
+
+from .fakes import FakeMembers, FakeNode
+from .views import A, B, C, a_map, survey
+
+LEVEL = a_map("AB", "BC", "CA")
+
+
+class Keeper:
+    """Keeps the map, and notes each change: (vbucket, chain, whom first)."""
+
+    def __init__(self, found):
+        self.current, self.changes = found, []
+
+    async def change(self, vb, chain, *, first=()):
+        self.changes.append((vb, chain, first))
+
+
+class Mover:
+    """Recovers a vbucket in favour of `winner`."""
+
+    winner = None
+
+    def __init__(self, source, target):
+        self.ends = source.address, target.address
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        pass
+
+    async def recover(self, vb):
+        if self.winner is None:
+            raise MoveError(vb, "who owns it can't be told", "start the node")
+        self.recovered = vb
+        Mover.members.nodes[self.winner].held[vb] = State.ACTIVE
+
+
+def repaired(members, found=None, **open_matters):
+    """What was told to nodes, and what to the keeper."""
+    keeper = Keeper(LEVEL)
+    settlement = Settlement(**open_matters)
+    asyncio.run(repair(members, keeper, found or survey(LEVEL), settlement))
+    return members.calls, keeper.changes
+
+
+def three(a="A . r", b="r A .", c=". r A", **logs):
+    nodes = [FakeNode(address, states) for address, states in ((A, a), (B, b), (C, c))]
+    for node, letter in zip(nodes, "abc", strict=True):
+        node.log = logs.get(letter, node.log)
+    return FakeMembers(*nodes)
+
+
+def test_a_settled_cluster_is_left_alone():
+    assert repaired(three()) == ([], [])
+
+
+def test_what_waited_to_become_active_is_a_replica_again():
+    assert repaired(three(b="p A ."), waiting={0: [B]}) == ([(B, "set_state", 0, State.REPLICA)], [])
+
+
+def test_owners_that_do_not_count_are_made_dead():
+    calls, changes = repaired(three(), fenced={0: [B, C], 2: [A]})
+    assert calls == [(node, "set_state", vb, State.DEAD) for node, vb in ((B, 0), (C, 0), (A, 2))] and changes == []
+
+
+def test_the_map_follows_a_vbucket_that_was_handed_over_the_owner_first():
+    calls, changes = repaired(three(a="d . r", b="A A ."), handed_over={0: B})
+    assert calls == [] and changes == [(0, (B, A), (B,))]
+
+
+def test_of_copies_without_an_owner_the_one_with_most_of_the_history_is_promoted_after_the_map_says_so():
+    members = three(a="d . r", c="r r A")
+    found = survey(LEVEL, A="d . r", C="r r A")
+    found.nodes[B].seqnos[0] = 12
+    calls, changes = repaired(members, found, unowned={0: [A, B, C]})
+    assert calls == [(B, "set_state", 0, State.ACTIVE)] and changes == [(0, (B, A), (B,))]
+
+
+def test_of_equal_copies_the_one_that_the_map_names_first_is_promoted():
+    calls, _ = repaired(three(a="r . r", c="r r A"), survey(LEVEL, A="r . r", C="r r A"), unowned={0: [C, B, A]})
+    assert calls == [(A, "set_state", 0, State.ACTIVE)]
+
+
+@pytest.mark.parametrize(("winner", "changes"), [(B, [(0, (B, A), (B,))]), (A, [])])
+def test_a_takeover_that_was_cut_ends_for_one_and_the_map_follows_only_the_target(monkeypatch, winner, changes):
+    members = three(a="d . r", b="p A .")
+    monkeypatch.setattr(module, "Mover", Mover)
+    monkeypatch.setattr(Mover, "winner", winner)
+    monkeypatch.setattr(Mover, "members", members, raising=False)
+    assert repaired(members, cut={0: (A, B)}) == ([], changes)
+
+
+def test_a_takeover_that_can_not_be_settled_stops_the_repair(monkeypatch):
+    members = three(a="d . r", b="p A .")
+    monkeypatch.setattr(module, "Mover", Mover)
+    with pytest.raises(MoveError, match="vbucket 0"):
+        repaired(members, cut={0: (A, B)}, unowned={1: [B]})
+    assert members.calls == []

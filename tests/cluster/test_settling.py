@@ -1,0 +1,141 @@
+"""Putting right what a hand-over left: what is looked at, what is set, and in which order."""
+
+import asyncio
+import json
+
+import pytest
+
+from headwater.client.routing import Address
+from headwater.cluster.settling import Settling
+from headwater.errors import ConnectionLost, MoveError
+from headwater.wire.vbucket import State
+
+from .fakes import FakeNode
+from .views import A, B, C, a_map
+
+VB = 0
+PROBLEM = ConnectionLost(str(B), "reset")
+
+
+def settle(source, target, active_sent=None, *, alone=False):
+    """What `settle` returns; with what was set, by both, in order."""
+    target.calls = source.calls
+
+    async def work():
+        settling = Settling(source, target)
+        if active_sent is not None:
+            settling.active_sent[VB] = active_sent
+        return await (settling.settle_alone(VB, PROBLEM) if alone else settling.settle(VB))
+
+    return asyncio.run(work()), source.calls
+
+
+def test_before_a_move_the_target_is_made_a_replica():
+    assert settle(FakeNode(A, "A"), FakeNode(B, ".")) == (False, [(B, "set_state", VB, State.REPLICA)])
+    assert settle(FakeNode(A, "A"), FakeNode(B, "r")) == (False, [])
+
+
+def test_a_target_that_follows_somebody_by_itself_lets_go_of_this_vbucket_first():
+    target = FakeNode(B, "p r", follows={"node-c:11210/beer": [0, 1]})
+    owned, calls = settle(FakeNode(A, "A A"), target)
+    deeds = [(B, "stop_replicating", "node-c:11210/beer", [VB]), (B, "set_state", VB, State.REPLICA)]
+    assert not owned and calls[-2:] == deeds
+    assert target.follows == {"node-c:11210/beer": [1]}
+
+
+def test_a_copy_between_owners_is_asked_behind_a_barrier():
+    source, target = FakeNode(A, "d"), FakeNode(B, "p")
+    settle(source, target)
+    for node, state in ((source, State.DEAD), (target, State.PENDING)):
+        assert node.asked.index(("set_state", VB, state)) < node.asked.index(("seqnos", state))
+    calm = FakeNode(A, "A")
+    settle(calm, FakeNode(B, "r"))
+    assert not any(question[0] == "set_state" for question in calm.asked)
+
+
+def test_a_hand_over_that_broke_off_at_its_end_is_finished():
+    owned, calls = settle(FakeNode(A, "d"), FakeNode(B, "p"))
+    assert owned and calls[-1] == (B, "set_state", VB, State.ACTIVE)
+
+
+def test_what_the_target_lacks_sends_it_back_and_the_source_is_made_active_first():
+    owned, calls = settle(FakeNode(A, "d", seqnos=[12]), FakeNode(B, "p", seqnos=[10]))
+    assert not owned and calls[-2:] == [(A, "set_state", VB, State.ACTIVE), (B, "set_state", VB, State.REPLICA)]
+
+
+def test_a_target_that_is_gone_and_was_never_asked_gives_the_vbucket_back_but_can_not_go_on():
+    source = FakeNode(A, "d")
+    with pytest.raises(MoveError, match="never told to become active") as waits:
+        settle(source, FakeNode(B, is_gone=True), active_sent=False)
+    assert waits.value.retriable and "start the node" in waits.value.advice
+    assert source.held == {VB: State.ACTIVE}
+
+
+@pytest.mark.parametrize("active_sent", [True, None])
+def test_a_target_that_is_gone_and_may_own_it_is_waited_for(active_sent):
+    source = FakeNode(A, "d")
+    with pytest.raises(MoveError, match="which may own it") as waits:
+        settle(source, FakeNode(B, is_gone=True), active_sent)
+    assert waits.value.retriable and source.held == {VB: State.DEAD}
+
+
+def test_two_owners_are_for_the_operator():
+    source, target = FakeNode(A, "A"), FakeNode(B, "A")
+    with pytest.raises(MoveError, match="both nodes say") as refused:
+        settle(source, target)
+    assert not refused.value.retriable and "set the states by hand" in refused.value.advice and source.calls == []
+
+
+def test_what_belongs_to_a_third_node_by_the_newest_map_is_not_touched():
+    older, newer = (a_map(chain, rev=rev).to_json(None) for chain, rev in (("A", 3), ("C", 4)))
+    source, target = FakeNode(A, "r", config=older), FakeNode(B, "r", config=newer)
+    with pytest.raises(MoveError, match=f"it belongs to {C}"):
+        settle(source, target)
+    assert source.calls == []
+
+
+def test_a_map_of_one_node_names_no_third_owner():
+    alone = json.loads(a_map("A", servers=(A,)).to_json(None))
+    source = FakeNode(Address("node-z", 1), "r", config=json.dumps(alone).encode())
+    with pytest.raises(MoveError, match="the source does not own it"):
+        settle(source, FakeNode(B, "r"))
+
+
+def test_what_the_mover_knew_counts_once():
+    async def work():
+        source, target = FakeNode(A, "d"), FakeNode(B, is_gone=True)
+        settling = Settling(source, target)
+        settling.active_sent[VB] = False
+        with pytest.raises(MoveError):
+            await settling.settle(VB)
+        return settling.active_sent
+
+    assert asyncio.run(work()) == {}
+
+
+# --------------------------------------------------------------------------- without a lane
+
+
+def test_without_a_lane_nothing_is_done_while_both_nodes_answer():
+    for states in (("A", "r"), ("d", "p")):
+        source, target = map(FakeNode, (A, B), states)
+        with pytest.raises(ConnectionLost, match="reset"):
+            settle(source, target, alone=True)
+        assert source.held == {VB: State.ACTIVE if states[0] == "A" else State.DEAD}
+
+
+def test_without_a_lane_a_target_that_owns_it_is_found():
+    assert settle(FakeNode(A, "d"), FakeNode(B, "A"), alone=True)[0] is None
+
+
+def test_a_source_that_died_after_it_was_told_is_not_needed():
+    target = FakeNode(B, "p")
+    settle(FakeNode(A, is_gone=True), target, active_sent=True, alone=True)
+    assert target.held == {VB: State.ACTIVE}
+
+
+def test_a_source_that_died_before_anybody_was_told_is_waited_for():
+    target = FakeNode(B, "p")
+    with pytest.raises(MoveError, match="the source, which may own it, does not answer"):
+        settle(FakeNode(A, is_gone=True), target, active_sent=False, alone=True)
+    assert target.held == {VB: State.PENDING}

@@ -1,0 +1,170 @@
+"""One vbucket's way: when a copy is near enough, what the mover sees of the states, and what ends it."""
+
+import asyncio
+
+import pytest
+
+from headwater.cluster.lane import Limits
+from headwater.cluster.proxy import Side
+from headwater.cluster.transfer import ESTIMATE_MAX, Transfer
+from headwater.errors import ConnectionLost, MoveError, PeerSilent
+from headwater.wire import dcp
+from headwater.wire.header import response
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+from .fakes import FakeLane, FakeNode, turns
+from .views import A, B
+
+VB = 0
+TAKEOVER = 1
+PENDING = dcp.SetVbucketState(vbucket=VB, state=State.PENDING).frame()
+ACTIVE = dcp.SetVbucketState(vbucket=VB, state=State.ACTIVE).frame()
+
+
+class Case:
+    """A transfer between two nodes, on a lane; `lags`: what it told of the distance."""
+
+    def __init__(self, source="A", target="r", *, limits=None, seqnos=(10, 10), told=()):
+        self.source, self.target = FakeNode(A, source, seqnos=seqnos[:1]), FakeNode(B, target, seqnos=seqnos[1:])
+        self.source.takeover_told = list(told)
+        self.lane, self.lags = FakeLane("mover"), []
+        self.transfer = Transfer(VB, self.source, self.target, limits or Limits(poll_seconds=0.0), self.lags.append)
+
+    def passes(self, *frames):
+        """Frames that pass the mover: requests come from the producer, answers from the consumer."""
+        for frame in frames:
+            self.transfer.told(Side.CONSUMER if frame.is_response else Side.PRODUCER, frame)
+
+    def ends(self, reason):
+        self.passes(dcp.StreamEnd(vbucket=VB, status=reason).frame())
+
+
+def copied(**options):
+    """A case whose copy was made."""
+
+    async def work():
+        case = Case(**options)
+        await case.transfer.copy(case.lane)
+        return case
+
+    return asyncio.run(work())
+
+
+# --------------------------------------------------------------------------- copying
+
+
+def test_a_copy_begins_with_a_stream_and_ends_on_the_targets_disk():
+    case = copied(told=[("in-memory", 0)], seqnos=(17, 17))
+    assert case.lane.asked == [("add", VB, 0)] and case.lane.passengers == {VB: case.transfer}
+    assert case.target.calls == [(B, "wait_persisted", VB, 17)] and case.lags == [0]
+    assert ("takeover_stats", VB, "mover") in case.source.asked
+
+
+def test_it_is_near_enough_when_at_most_a_thousand_changes_are_left():
+    told = [("in-memory", 5000), ("in-memory", ESTIMATE_MAX + 1), ("in-memory", ESTIMATE_MAX)]
+    assert copied(told=told).lags == [5000, 1001, 1000]
+
+
+def test_a_backfill_is_not_near_whatever_is_left_of_it():
+    told = [("backfilling", 3), ("calculating-item-count", 0), ("in-memory", 3)]
+    assert copied(told=told).lags == [1001, 1001, 3]
+
+
+@pytest.mark.parametrize("told", [[], [("does_not_exist", 0)]], ids=["no such statistics", "no such stream"])
+def test_what_is_not_told_is_reckoned_from_the_seqnos(told):
+    assert copied(told=told, seqnos=(900, 400)).lags == [500]
+
+
+def test_a_source_that_owns_it_no_more_ends_the_copy():
+    with pytest.raises(MoveError, match="the source stopped owning it while it was copied") as gone:
+        copied(source="d", told=[("in-memory", 0)])
+    assert gone.value.retriable
+
+
+def test_a_stream_that_ends_ends_the_copy_and_the_reason_is_in_words():
+    async def work():
+        case = Case(told=[("backfilling", 9)] * 100)
+        copying = asyncio.create_task(case.transfer.copy(case.lane))
+        await turns()
+        case.ends(dcp.EndReason.STATE_CHANGED)
+        await copying
+
+    with pytest.raises(MoveError, match="its stream ended: state changed"):
+        asyncio.run(work())
+
+
+def test_a_connection_that_breaks_ends_the_copy_with_its_reason():
+    async def work():
+        case = Case(told=[("backfilling", 9)] * 100)
+        copying = asyncio.create_task(case.transfer.copy(case.lane))
+        await turns()
+        case.lane.lose(ConnectionLost(str(B), "reset"))
+        await copying
+
+    with pytest.raises(ConnectionLost, match="reset"):
+        asyncio.run(work())
+
+
+# --------------------------------------------------------------------------- taking over
+
+
+def taken_over(talk, **options):
+    """`talk(case)` while the takeover goes on; returns the case, or raises what the takeover did."""
+
+    async def work():
+        case = Case(**options)
+        taking = asyncio.create_task(case.transfer.take_over(case.lane))
+        await turns()
+        talk(case)
+        await taking
+        return case
+
+    return asyncio.run(work())
+
+
+def test_the_target_owns_it_when_its_answer_to_active_has_passed():
+    case = taken_over(lambda case: case.passes(PENDING, response(PENDING), ACTIVE, response(ACTIVE)))
+    assert case.lane.asked == [("add", VB, TAKEOVER)]
+    assert case.transfer.active_sent and case.transfer.ownerless_seconds > 0
+
+
+def test_what_was_only_begun_is_not_owned():
+    def talk(case):
+        case.passes(PENDING, response(PENDING))
+        assert not case.transfer.active_sent
+        case.passes(ACTIVE)
+        assert case.transfer.active_sent
+        case.ends(dcp.EndReason.DISCONNECTED)
+
+    with pytest.raises(MoveError, match="its stream ended: disconnected"):
+        taken_over(talk)
+
+
+def test_a_target_that_refuses_a_state_does_not_own_it():
+    def talk(case):
+        case.passes(PENDING, response(PENDING), ACTIVE, response(ACTIVE, Status.ETMPFAIL))
+        case.ends(dcp.EndReason.SLOW)
+
+    with pytest.raises(MoveError, match="slow"):
+        taken_over(talk)
+
+
+def test_an_end_for_no_known_reason_keeps_its_number():
+    with pytest.raises(MoveError, match="its stream ended: 77"):
+        taken_over(lambda case: case.ends(77))
+
+
+def test_a_takeover_that_nobody_ends_is_given_up():
+    with pytest.raises(PeerSilent) as silent:
+        taken_over(lambda case: case.passes(PENDING), limits=Limits(handover_seconds=0.0))
+    assert silent.value.args[0] == str(B)
+
+
+def test_the_end_of_the_stream_may_as_well_be_lost_with_the_connection():
+    async def work():
+        case = Case()
+        case.lane.lose(ConnectionLost(str(A), "reset"))
+        await case.transfer.wait_end(case.lane)
+
+    asyncio.run(work())
