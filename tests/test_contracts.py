@@ -38,15 +38,7 @@ def test_each_source_file_opens_with_its_plan_and_ends_in_time(source: Path) -> 
 
 
 TESTED_TOGETHER = {
-    "cluster": "several nodes and what moves between them are tested as one, in tests/cluster",
-    "cli/cluster": "so are the commands for them",
-    "node/replication": "two ends of a connection make one machine: test_machine.py and test_nodes.py there",
-    "cli/failover.py": "tests/cluster",
     "testing/simulation": "a cluster, its time and its callers are one machine, tested in tests/testing/simulation",
-    "cli/replicate.py": "tests/node/replication/test_nodes.py",
-    "node/calling.py": "tests/node/replication/test_nodes.py",
-    "node/membership/stats.py": "tests/node/membership/test_member.py",
-    "testing/owners.py": "tests/cluster",
 }
 """Sources without a test file of their own, and why; packages stand for all of theirs."""
 

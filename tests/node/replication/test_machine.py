@@ -32,14 +32,14 @@ SEQNOS = st.integers(-2, 6)
 class Passive(Talk):
     """A mover and producer in one."""
 
-    def __init__(self, desk: StreamDesk) -> None:
+    def __init__(self, desk: StreamDesk, name: bytes = b"mover") -> None:
         super().__init__(desk)
         self.connection: Wire = Wire()
         self.kv.connection = self.connection  # type: ignore[assignment]
         self.connection.session = self.kv
         self.connection.rearm = lambda: None  # type: ignore[attr-defined]
         self.hello(0x07, 0x08)
-        assert self.one(Opcode.DCP_OPEN, key=b"mover", extras=bytes(8)).status == 0
+        assert self.one(Opcode.DCP_OPEN, key=name, extras=bytes(8)).status == 0
 
     def give(self, data: bytes) -> int:
         return self.connection.session.receive(memoryview(bytearray(data)))

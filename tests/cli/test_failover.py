@@ -1,0 +1,43 @@
+"""`headwater failover`: what it says, asks and does with the replicas of a pair."""
+
+from headwater.wire.vbucket import State
+from tests.cluster.fakes import FakeMembers, FakeNode
+from tests.cluster.views import A, B
+
+PROMOTE_B = ("failover", "node-b:11210")
+
+
+def pair(owner=None):
+    """B follows A, which is dead unless it is given."""
+    replica = FakeNode(B, "r r", seqnos=[1200, 34], follows={f"{A}/default": [0, 1]})
+    return FakeMembers(owner or FakeNode(A, is_gone=True), replica)
+
+
+def test_the_replicas_are_promoted_when_the_answer_is_yes(told):
+    members = pair()
+    status, shown, problems = told(members, *PROMOTE_B, answers="y\n")
+    first, *_, last = shown.splitlines()
+    assert (status, problems, first) == (0, "", "2 vbuckets of node-b:11210 become active")
+    assert last.endswith("done: 1,234 changes of history are served")
+    assert members.nodes[B].held == {0: State.ACTIVE, 1: State.ACTIVE}
+
+
+def test_a_no_leaves_them_as_they_are(told):
+    members = pair()
+    assert told(members, *PROMOTE_B, answers="n\n")[0] == 130 and members.calls == []
+
+
+def test_an_owner_that_lives_keeps_what_it_owns_unless_that_is_forced(told):
+    members = pair(FakeNode(A, "A A"))
+    status, _, problems = told(members, *PROMOTE_B, "--yes")
+    assert (status, members.calls) == (1, [])
+    assert "lives and owns the vbuckets 0-1" in problems and "headwater move --from node-a:11210" in problems
+    status, shown, _ = told(members, *PROMOTE_B, "--yes", "--force")
+    assert status == 0 and shown.startswith("2 vbuckets of node-b:11210 become active, 2 made dead on node-a:11210\n")
+
+
+def test_only_the_vbuckets_that_are_named_are_promoted(told):
+    members = pair()
+    status, shown, _ = told(members, *PROMOTE_B, "--from", "node-a:11210", "--vbuckets", "1", "--yes")
+    assert status == 0 and shown.endswith("done: 34 changes of history are served\n")
+    assert members.nodes[B].held == {0: State.REPLICA, 1: State.ACTIVE}

@@ -1,0 +1,118 @@
+"""`headwater replicate`: when it is done, when it gives up, and what it says. Real nodes follow in test_move.py."""
+
+import asyncio
+
+import pytest
+
+from headwater.cli import replicate
+from headwater.cli.failures import CommandError
+from headwater.cli.replicate import Following
+from headwater.cluster.admin import NodeAdmin
+from headwater.cluster.answers import Following as Told
+from tests.cli.test_app import invoke
+from tests.cluster.fakes import FakeNode
+from tests.cluster.views import A, B
+
+FOLLOWED = f"{A}/default"
+A_TO_B = ("replicate", "node-a:11210", "node-b:11210")
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch):
+    monkeypatch.setattr(replicate, "POLL_SECONDS", 0.0)
+
+
+def follower(*seqnos, **options):
+    return FakeNode(B, "r r", seqnos=list(seqnos), follows={FOLLOWED: [0, 1]}, **options)
+
+
+def watch(old, new, *, once=True):
+    """The changes that were counted."""
+    return asyncio.run(Following(old, new, [0, 1]).watch(once=once))[0]
+
+
+# --------------------------------------------------------------------------- watching
+
+
+def catches_up(node, *steps):
+    """Let its seqnos be these, one after the other, each time that it is asked."""
+    waiting = list(steps)
+
+    async def seqnos(state=None):
+        return dict(enumerate(waiting.pop(0) if len(waiting) > 1 else waiting[0]))
+
+    node.seqnos = seqnos
+    return node
+
+
+def test_it_is_over_when_all_vbuckets_have_what_there_was_at_the_beginning():
+    new = catches_up(follower(0, 0), (0, 0), (5, 0), (10, 4), (10, 7))
+    old = catches_up(FakeNode(A, "A A"), (10, 5), (99, 99))  # what is written meanwhile is not waited for
+    assert watch(old, new) == 17
+
+
+def test_a_follower_that_is_level_already_has_nothing_to_count():
+    assert watch(FakeNode(A, "A A", seqnos=[7, 7]), follower(7, 9)) == 0
+
+
+def test_one_that_has_a_problem_is_not_level_and_patience_ends(monkeypatch):
+    new = follower(7, 7)
+
+    async def replication():
+        return {FOLLOWED: Told(FOLLOWED, problem="no such user")}
+
+    new.replication = replication
+    monkeypatch.setattr(replicate, "PATIENCE_SECONDS", 0.0)
+    with pytest.raises(CommandError, match="node-b:11210 can't follow node-a:11210: no such user"):
+        watch(FakeNode(A, "A A", seqnos=[7, 7]), new)
+
+
+def test_one_that_follows_somebody_else_has_not_begun(monkeypatch):
+    monkeypatch.setattr(replicate, "PATIENCE_SECONDS", 0.0)
+    with pytest.raises(CommandError, match="not begun"):
+        watch(FakeNode(A, "A A"), FakeNode(B, "r r", follows={"node-c:1/default": [0, 1]}))
+
+
+# --------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def connected(monkeypatch):
+    """`connected(old, new)`: whom the command reaches."""
+
+    def reach(*nodes):
+        async def connect(endpoint):
+            return next(node for node in nodes if node.address == endpoint.address)
+
+        monkeypatch.setattr(NodeAdmin, "connect", connect)
+
+    return reach
+
+
+def test_once_ends_with_a_node_that_follows_no_more(connected):
+    new = FakeNode(B, "r r", seqnos=[3, 4])
+    connected(FakeNode(A, "A A", seqnos=[3, 4]), new)
+    status, said, problems = invoke(*A_TO_B, "--once")
+    assert (status, problems) == (0, "") and said.startswith("2 vbuckets level, 0 changes in 0.")
+    assert said.endswith(" s; node-b:11210/default follows no more\n")
+    assert new.calls[:2] == [(B, "replicate", FOLLOWED, [0, 1]), (B, "stop_replicating", FOLLOWED, [0, 1])]
+
+
+def test_only_what_the_first_node_owns_can_be_followed(connected):
+    new = FakeNode(B, "r r r")
+    connected(FakeNode(A, "A r d"), new)
+    status, _, problems = invoke(*A_TO_B, "--vbuckets", "0-2", "--once")
+    assert (status, problems) == (1, f"headwater: {FOLLOWED} does not own vbucket 1, nor 1 others asked for\n")
+    assert new.calls == [(B, "close")]
+
+
+def test_stop_ends_the_following_of_some_or_all(connected):
+    new = follower(1, 1)
+    connected(new)
+    assert invoke(*A_TO_B, "--stop", "--vbuckets", "1") == (0, f"{B}/default follows {FOLLOWED} no more\n", "")
+    assert new.follows == {FOLLOWED: [0]}
+
+
+def test_who_does_not_follow_can_not_stop(connected):
+    connected(FakeNode(B, "A A"))
+    assert invoke(*A_TO_B, "--stop") == (1, "", f"headwater: {B}/default does not follow {FOLLOWED}\n")
