@@ -141,6 +141,15 @@ def test_what_was_only_begun_is_not_owned():
         taken_over(talk)
 
 
+def test_an_answer_to_what_was_never_asked_owns_nothing():
+    def talk(case):
+        case.passes(response(ACTIVE))
+        case.ends(dcp.EndReason.OK)
+
+    with pytest.raises(MoveError, match="its stream ended: ok"):
+        taken_over(talk)
+
+
 def test_a_target_that_refuses_a_state_does_not_own_it():
     def talk(case):
         case.passes(PENDING, response(PENDING), ACTIVE, response(ACTIVE, Status.ETMPFAIL))
@@ -165,6 +174,6 @@ def test_the_end_of_the_stream_may_as_well_be_lost_with_the_connection():
     async def work():
         case = Case()
         case.lane.lose(ConnectionLost(str(A), "reset"))
-        await case.transfer.wait_end(case.lane)
+        await asyncio.wait_for(case.transfer.wait_end(case.lane), 2)
 
     asyncio.run(work())
