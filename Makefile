@@ -9,7 +9,7 @@ RUN   := . ./.venv/env.sh &&
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model test test-one check lint format types imports warm bench docs clean
+.PHONY: help setup demo model test check lint format types imports warm bench docs clean
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

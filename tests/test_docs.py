@@ -50,6 +50,14 @@ def test_commands_that_pages_name_exist(page: Path) -> None:
     assert set(told) <= known | {"demo"}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_options_that_pages_name_exist(page: Path) -> None:
+    option = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+    known = set(option.findall((ROOT / "docs/reference/cli.md").read_text("utf-8")))
+    simulation = {"--minutes", "--seed"}
+    assert set(option.findall(page.read_text("utf-8"))) <= known | simulation
+
+
 def test_every_decision_stands_in_the_list() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = set(re.findall(r"\]\((\d{4}-[^)]+\.md)\)", (folder / "README.md").read_text("utf-8")))

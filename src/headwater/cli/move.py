@@ -141,13 +141,13 @@ class Move:
                 await asyncio.sleep(DRAW_SECONDS)
 
     def _report(self, mover: "Mover", ended: list["Moved | BaseException"], seconds: float) -> None:
-        from headwater.cli.screen import count, rate
+        from headwater.cli.screen import count, rate, several
 
         failures = [each for each in ended if isinstance(each, BaseException)]
         moved = [each for each in ended if not isinstance(each, BaseException)]
         changes, _ = mover.passed()
         verb = "moved" if self.takeover else "copied"
-        line = f"{len(moved)} vbuckets {verb}, {count(changes)} changes in {seconds:.1f} s, "
+        line = f"{several(len(moved), 'vbucket')} {verb}, {count(changes)} changes in {seconds:.1f} s, "
         line += rate(changes, seconds, "changes")
         if gaps := sorted(each.ownerless_seconds for each in moved if each.ownerless_seconds):
             median, longest = 1000 * gaps[len(gaps) // 2], 1000 * gaps[-1]

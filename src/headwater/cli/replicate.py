@@ -69,9 +69,10 @@ async def _replicate(source: "Endpoint", target: "Endpoint", wanted: list[int] |
         await new.replicate(source, chosen)
         changes, seconds = await Following(old, new, chosen).watch(once=once)
         await new.stop_replicating(source, chosen)
-    from headwater.cli.screen import count
+    from headwater.cli.screen import count, several
 
-    typer.echo(f"{len(chosen)} vbuckets level, {count(changes)} changes in {seconds:.1f} s; {target} follows no more")
+    level = several(len(chosen), "vbucket")
+    typer.echo(f"{level} level, {count(changes)} changes in {seconds:.1f} s; {target} follows no more")
 
 
 class Following:
