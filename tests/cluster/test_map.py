@@ -67,7 +67,7 @@ def test_a_map_answers_who_holds_what():
 
 
 def test_each_change_is_the_next_revision():
-    after = plain().with_chain(0, (C, A)).with_chains({2: (None,), 3: ()})
+    after = plain().with_chains({0: (C, A)}).with_chains({2: (None,), 3: ()})
     assert after.rev == 9 and after.chains == ((2, 0), (1, 2), (-1,), (-1,))
     assert after.with_replica_count(0).rev == 10 and after.after(20).rev == 21 and after.after(3).rev == 10
 

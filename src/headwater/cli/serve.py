@@ -33,7 +33,7 @@ def _sentence(about: str) -> str:
 
 # typer reads a command's flags from its signature; this one is written by the table.
 serve.__annotations__ = {option.field: option.kind for option in OPTIONS}
-serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # none until it is given one
     [
         inspect.Parameter(
             option.field,

@@ -118,7 +118,8 @@ class Link:
                 answer = yield from self.ask(asked, deadline)
                 asked = conversation.send(answer)
         except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            result: Result = stop.value
+            return result
 
     def ask(self, asked: Frame, deadline: float) -> Steps[Frame]:
         """Send one request and return its answer; no-ops of the peer are answered meanwhile."""

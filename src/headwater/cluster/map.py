@@ -100,12 +100,8 @@ class BucketMap:
 
     # ------------------------------------------------------------------ its successors
 
-    def with_chain(self, vbucket: int, nodes: Sequence[Address | None]) -> BucketMap:
-        """The next map: one vbucket held by other nodes, the active first (None: nobody owns it)."""
-        return self.with_chains({vbucket: nodes})
-
     def with_chains(self, changed: Mapping[int, Sequence[Address | None]]) -> BucketMap:
-        """The next map: several vbuckets held by other nodes.
+        """The next map: some vbuckets held by other nodes, each owner first (None: nobody owns it).
 
         Raises:
             ValueError: a node that is no member, or twice in a chain.

@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 
 from headwater.cluster.passage import Passage
 from headwater.errors import ConnectionLost, HeadwaterError, PeerSilent
@@ -98,7 +99,7 @@ class Proxy:
             left = leftovers.get(side, b"")
             self._passages[side].room()[: len(left)] = left
             self._loop.add_reader(self._descriptors[side], self._readable, side)
-            self._guarded(side, lambda side=side, left=left: self._took(side, len(left)))  # type: ignore[misc]
+            self._guarded(side, partial(self._took, side, len(left)))
         self._watch()
 
     async def ask(self, side: Side, asked: Frame, timeout_seconds: float) -> Frame:

@@ -85,6 +85,9 @@ def _checked_move(count: int) -> Callable[[Unsigned, Unsigned], None]:
     return move
 
 
+# What numba calls below (`load`, `generate` and the like) takes numba's own objects, which have no types.
+
+
 def _compiled_load(bits: int, native: bool) -> Any:
     result, word = getattr(types, f"uint{bits}"), ir.IntType(bits)
     swap = bits > 8 and not native and sys.byteorder == "little"

@@ -44,7 +44,7 @@ class ChangeLog:
             rollbacks: the vbuckets that were rolled back.
             transaction: (application, version): a version that is here already does nothing.
         """
-        from pyspark.sql import functions as f  # noqa: PLC0415
+        from pyspark.sql import functions as f
 
         again = [vb for vb, (low, _) in spans.items() if low <= self._newest.get(vb, -1) and vb not in rollbacks]
         if again:
@@ -63,8 +63,8 @@ class ChangeLog:
             self._newest[vb] = high if vb in rollbacks else max(high, self._newest.get(vb, -1))
 
     def _written(self, spark: SparkSession) -> dict[int, int]:
-        from delta.tables import DeltaTable  # noqa: PLC0415
-        from pyspark.sql import functions as f  # noqa: PLC0415
+        from delta.tables import DeltaTable
+        from pyspark.sql import functions as f
 
         if not DeltaTable.isDeltaTable(spark, self.path):
             return {}

@@ -149,7 +149,7 @@ def mirror(
 
 def _refuse_orphan(spark: SparkSession, place: str) -> None:
     """A table without its checkpoint can't be brought up to date: what was deleted meanwhile may be purged by now."""
-    from delta.tables import DeltaTable  # noqa: PLC0415
+    from delta.tables import DeltaTable
 
     known = Path(place, CHECKPOINT, "metadata").exists() or "://" in place
     if not known and DeltaTable.isDeltaTable(spark, place) and not spark.read.format("delta").load(place).isEmpty():
@@ -215,7 +215,7 @@ _STREAMING_ONLY = {"maxchangespertrigger", "pollintervalseconds", "startingoffse
 
 def _summary(batch: DataFrame) -> list[Any]:
     """Return, for each vbucket of a batch: span of seqnos, counts, and the seqno it was rolled back to."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
+    from pyspark.sql import functions as f
 
     back = f.col("event") == "rollback"
     seqno = f.when(~back, f.col("seqno"))
@@ -261,7 +261,7 @@ def _report(query: Any, job: _Job, progress: Callable[[Progress], None], began: 
 
 
 def _decoded(offset: Any) -> Any:
-    import json  # noqa: PLC0415 -- `json` is an option's name here
+    import json  # here, because `json` is the name of an option
 
     return json.loads(offset) if isinstance(offset, str) else offset
 

@@ -95,7 +95,7 @@ def local_session(
             f"first run: Spark now fetches Delta Lake ({DELTA}) from Maven Central, "
             f"{DELTA_JARS} jars, {DELTA_MEGABYTES} MB; this happens once"
         )
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.sql import SparkSession
 
     chosen = SOURCE_CONFIGURATION | LOCAL | {"spark.driver.memory": memory}
     if delta:

@@ -91,12 +91,12 @@ class MirrorTable:
             merging.execute()
 
     def _delta(self, spark: SparkSession) -> Any:
-        from delta.tables import DeltaTable  # noqa: PLC0415
+        from delta.tables import DeltaTable
 
         return DeltaTable.forPath(spark, self.path)
 
     def _create(self, spark: SparkSession) -> None:
-        from delta.tables import DeltaTable  # noqa: PLC0415
+        from delta.tables import DeltaTable
 
         builder = DeltaTable.createIfNotExists(spark).location(self.path)
         for name in KEPT:
@@ -115,7 +115,7 @@ def undone(rollbacks: Mapping[int, int]) -> str:
 
 def newest(changes: DataFrame) -> DataFrame:
     """Return the newest change of each key."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
+    from pyspark.sql import functions as f
 
     last = f.max_by(f.struct("*"), "seqno").alias("last")
     return changes.groupBy("vbucket", "key").agg(last).select("last.*")

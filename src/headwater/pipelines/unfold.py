@@ -64,7 +64,7 @@ class Unfolding:
         A row must lose what its newest document lacks, so columns of fields that no document of this batch has count
         too.
         """
-        from pyspark.sql import functions as f  # noqa: PLC0415
+        from pyspark.sql import functions as f
 
         parsed = changes
         if self.columns:

@@ -51,7 +51,7 @@ def patiently(
 
 def connect(settings: Settings) -> Client:
     """Open a client for the planner or a task. Imported here: Spark loads the source's module in every session."""
-    from headwater import client  # noqa: PLC0415
+    from headwater import client
 
     return client.connect(settings.url, user=settings.user, password=settings.password)
 
@@ -93,7 +93,7 @@ class Nodes:
         """Return the url with all nodes that are known: a task may start when the first of them is gone."""
         if self._client is None or len(self._client.map.nodes) < 2:
             return self._settings.url
-        from headwater.client.routing import parse  # noqa: PLC0415
+        from headwater.client.routing import parse
 
         target = parse(self._settings.url)
         nodes = dict.fromkeys((*self._client.map.nodes, *target.seeds))

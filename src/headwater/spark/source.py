@@ -50,7 +50,7 @@ class DcpDataSource(DataSource):
         """The reader of a batch: everything up to what the nodes hold when the first action plans it."""
         return DcpBatchReader(parse(self.options, streaming=False), schema, self.slots)
 
-    def streamReader(self, schema: StructType) -> DcpStreamReader:  # noqa: N802 -- Spark's name
+    def streamReader(self, schema: StructType) -> DcpStreamReader:
         """The reader of a stream."""
         return DcpStreamReader(parse(self.options, streaming=True), schema, self.slots)
 
@@ -130,23 +130,23 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         self._planning = self._planning or _Planning(self.settings)
         return self._planning
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         """The start as the user wished it: asks nobody, for Spark wants to hear the same twice."""
         return self.settings.starting_offsets.to_json()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Remember what there is now; this run ends with it."""
         self.planning.aim()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """The option `maxChangesPerTrigger`."""
         return ReadMaxRows(self.settings.max_changes) if self.settings.max_changes else ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends; the very `start` when nothing moved, or Spark would run empty batches for ever."""
         return self.planning.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """What the nodes were last seen to hold: progress reports show the backlog from it."""
         return self.planning.reported
 

@@ -39,7 +39,8 @@ class Waiters:
                 try:
                     asked = steps.send(answer)
                 except StopIteration as stop:
-                    return stop.value  # type: ignore[no-any-return]
+                    result: Result = stop.value
+                    return result
                 finally:
                     self.sweep()
                 answer = None

@@ -21,7 +21,8 @@ def run(steps: Steps[Result], clock: Clock = time.monotonic) -> Result:
             try:
                 asked = steps.send(answer)
             except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
+                result: Result = stop.value
+                return result
             if isinstance(asked, Resolve):
                 answer = resolve(asked)
             else:

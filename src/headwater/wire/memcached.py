@@ -5,8 +5,8 @@ They are declared in `bootstrap` (hello, authentication, cluster map, small ones
 whatever was asked.
 """
 
-from headwater.wire.admin import *  # noqa: F403
-from headwater.wire.bootstrap import *  # noqa: F403
-from headwater.wire.documents import *  # noqa: F403
-from headwater.wire.failure import *  # noqa: F403
-from headwater.wire.meta import *  # noqa: F403
+from headwater.wire.admin import *  # noqa: F403 - all of its names are this family's
+from headwater.wire.bootstrap import *  # noqa: F403 - all of its names are this family's
+from headwater.wire.documents import *  # noqa: F403 - all of its names are this family's
+from headwater.wire.failure import *  # noqa: F403 - all of its names are this family's
+from headwater.wire.meta import *  # noqa: F403 - all of its names are this family's

@@ -6,6 +6,7 @@ One byte names the command for requests and responses alike. The DCP numbers are
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 __all__ = ["QUIET", "RETIRED", "Opcode", "ServerOpcode", "name_of"]
 
@@ -192,7 +193,7 @@ class ServerOpcode(IntEnum):
 
 
 # Quiet form -> loud form: the quiet form leaves out the uninteresting answer (kv.md, "Quiet forms").
-QUIET = {
+QUIET: Final[dict[int, Opcode]] = {
     Opcode.GETQ: Opcode.GET,
     Opcode.GETKQ: Opcode.GETK,
     Opcode.SETQ: Opcode.SET,

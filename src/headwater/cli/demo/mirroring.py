@@ -27,7 +27,9 @@ class MirrorProcess:
         self._log_path = log
         self._log: IO[bytes] = log.open("wb")
         command = [sys.executable, "-m", "headwater", "mirror", url, "--to", str(table), "--progress", "json"]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, stdin=subprocess.DEVNULL)  # noqa: S603
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
+            command, stdout=subprocess.PIPE, stderr=self._log, stdin=subprocess.DEVNULL
+        )
         reading = (self._process.stdout,)
         self._reader = threading.Thread(target=self._read, args=reading, name="mirror-progress", daemon=True)
         self._reader.start()

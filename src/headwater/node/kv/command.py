@@ -13,7 +13,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from headwater.wire.header import KEY_BYTES_MAX, VALUE_BYTES_MAX, Frame
-from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ COMMANDS: dict[int, Command] = {}
 
 
 def command(
-    *opcodes: Opcode,
+    *opcodes: int,
     extras: tuple[int, ...] | None = (0,),
     key: Part = Part.FORBIDDEN,
     value: Part = Part.FORBIDDEN,

@@ -53,7 +53,7 @@ def count(session: KvSession, frame: Frame) -> Reply:
         return _counted(session, frame, version, initial, until)
     _, body = values.body_of(version)
     number = _number(body)
-    up = QUIET.get(frame.opcode, frame.opcode) == Opcode.INCREMENT  # type: ignore[call-overload]
+    up = QUIET.get(frame.opcode, frame.opcode) == Opcode.INCREMENT
     number = (number + delta) % _WRAP if up else max(0, number - delta)
     return _counted(session, frame, version, number, version.expiry)
 

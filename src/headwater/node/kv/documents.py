@@ -267,7 +267,7 @@ def extend(session: KvSession, frame: Frame) -> Reply:
     check_cas(frame, document)
     section, body = values.body_of(document)
     piece = values.inflate(frame.value, frame.datatype)
-    appends = QUIET.get(frame.opcode, frame.opcode) == Opcode.APPEND  # type: ignore[call-overload]
+    appends = QUIET.get(frame.opcode, frame.opcode) == Opcode.APPEND
     body = body + piece if appends else piece + body
     if len(section) + len(body) > VALUE_BYTES_MAX:
         raise Refused(Status.E2BIG, f"the value would have {len(section) + len(body)} bytes")

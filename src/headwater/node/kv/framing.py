@@ -45,7 +45,7 @@ def preserves_ttl(frame: Frame) -> bool:
 
 
 def _check(frame: Frame, kind: int, data: bytes) -> None:
-    loud = QUIET.get(frame.opcode, frame.opcode)  # type: ignore[call-overload]
+    loud = QUIET.get(frame.opcode, frame.opcode)
     if kind == RequestInfo.BARRIER:
         _expect(data, (0,))
     elif kind == RequestInfo.DURABILITY:

@@ -110,7 +110,7 @@ def _admitted(session: KvSession, frame: Frame, *, deletes: bool) -> tuple[Incom
     if stored is not None:
         documents.check_cas(frame, stored)
     has_xattrs = bool(frame.datatype & Datatype.XATTR)
-    adds = QUIET.get(frame.opcode, frame.opcode) == Opcode.ADD_WITH_META  # type: ignore[call-overload]
+    adds = QUIET.get(frame.opcode, frame.opcode) == Opcode.ADD_WITH_META
     if adds and stored is not None and not stored.deleted:
         raise Refused(Status.KEY_EEXISTS)
     if not _wins(given, stored, deletes=deletes, has_xattrs=has_xattrs):

@@ -276,7 +276,7 @@ class KvSession:
 
 def is_silent(opcode: int, status: int) -> bool:
     """kv.md, "Quiet forms": mutations leave out success, reads leave out KEY_ENOENT."""
-    loud = QUIET.get(opcode)  # type: ignore[call-overload]
+    loud = QUIET.get(opcode)
     if loud is None:
         return False
     return status == (Status.KEY_ENOENT if loud in _READS else Status.SUCCESS)

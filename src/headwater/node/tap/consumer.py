@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.session import KvSession
 
 
-@command(*MESSAGES, extras=None, key=Part.ANY, value=Part.ANY, cas=True)  # type: ignore[arg-type]
+@command(*MESSAGES, extras=None, key=Part.ANY, value=Part.ANY, cas=True)
 def take(session: KvSession, frame: Frame) -> None:
     """Obey one message, then answer it if it asks."""
     consumer = session.tap = session.tap or TapFed()
