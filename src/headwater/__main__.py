@@ -20,7 +20,7 @@ def main() -> int:
 
 
 def _serve(arguments: list[str]) -> int:
-    from headwater.errors import HeadwaterError, OptionError  # noqa: PLC0415
+    from headwater.errors import HeadwaterError  # noqa: PLC0415
     from headwater.node.config import config_from, parse_arguments  # noqa: PLC0415
 
     try:
@@ -29,8 +29,15 @@ def _serve(arguments: list[str]) -> int:
 
         return serve(config)
     except (HeadwaterError, OSError) as error:
-        print(f"headwater: {error}", file=sys.stderr)
-        return 2 if isinstance(error, OptionError) else 1
+        return failed(error)
+
+
+def failed(error: Exception) -> int:
+    """Tell why nothing is served; returns the exit status, 2 for a wrong option."""
+    from headwater.errors import OptionError  # noqa: PLC0415
+
+    print(f"headwater: {error}", file=sys.stderr)
+    return 2 if isinstance(error, OptionError) else 1
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from headwater.errors import OptionError
 
-__all__ = ["FAILPOINTS", "InjectedFault", "arm", "armed", "failpoint", "passes"]
+__all__ = ["FAILPOINTS", "InjectedFault", "arm", "arm_from_environment", "armed", "failpoint", "passes"]
 
 FAILPOINTS = {
     "log.append": "a batch is about to be written",
@@ -142,4 +142,9 @@ def armed(text: str) -> Iterator[None]:
         _armed.clear()
 
 
-arm(os.environ.get("HEADWATER_FAILPOINTS", ""))
+def arm_from_environment() -> None:
+    """Arm what HEADWATER_FAILPOINTS names: at import, and again in a process forked with another environment."""
+    arm(os.environ.get("HEADWATER_FAILPOINTS", ""))
+
+
+arm_from_environment()

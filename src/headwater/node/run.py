@@ -107,6 +107,12 @@ def warm_up() -> None:
     gc.freeze()  # what is here now stays: numba alone is objects enough for pauses of a tenth of a second
 
 
+def load() -> None:
+    """Import and load all that `serve` needs, and start nothing: a process that does this may be forked afterwards."""
+    warm_up()
+    _loop_factory()
+
+
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop where it is installed."""
     try:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headwater.errors import RemoteProtocolError
-from headwater.kernels.columns import Stop, StreamTable
+from headwater.kernels.scan import Stop
+from headwater.kernels.tracker import StreamTable  # not by way of columns: a node needs no pyarrow
 from headwater.protocol.position import FailoverLog, Position
 from headwater.protocol.stream_asked import request_after
 from headwater.wire import dcp

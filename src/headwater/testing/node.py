@@ -6,7 +6,8 @@
         n.restart()                   the same data, the same port
 
 The port is free and on 127.0.0.1, the data lies in a directory that goes with the block. A node that does not come
-up, or that left a traceback behind, fails the test with its log.
+up, or that left a traceback behind, fails the test with its log. Each node but the first is up within a tenth of a
+second or two (processes.py says how, and when not).
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from headwater.testing import processes
+from headwater.testing.processes import Process
 
 READY_SECONDS = 60.0  # a first start compiles the kernels
 STOP_SECONDS = 30.0
@@ -43,7 +46,7 @@ class Node:
         self.options = options
         self.environment = environment or {}
         self._log = data.with_suffix(".log")
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     @property
     def host(self) -> str:
@@ -79,17 +82,11 @@ class Node:
 
     def start(self) -> Node:
         """Run the node, return when it is ready."""
-        arguments = [sys.executable, "-m", "headwater", "serve", "--port", str(self.port), "--data", str(self.data)]
+        arguments = ["serve", "--port", str(self.port), "--data", str(self.data)]
         for name, value in self.options.items():
             arguments += [f"--{name.replace('_', '-')}", str(value)]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **self.environment},
-            )
+            self._process = processes.start(arguments, {**os.environ, **self.environment}, log)
         line = self._ready_line(self._process)
         self.port = int(line.split()[1].rpartition(":")[2])
         return self
@@ -142,7 +139,7 @@ class Node:
             self._process.stdout.close()
         self._process = None
 
-    def _ready_line(self, process: subprocess.Popen[bytes]) -> str:
+    def _ready_line(self, process: Process) -> str:
         """The line `ready HOST:PORT ...`."""
         out = process.stdout
         if out is None:

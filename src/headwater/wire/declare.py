@@ -2,13 +2,16 @@
 
 `Declared` reads a class body's `about` fields into a `Layout` and makes the class a frozen dataclass. How to write a
 declaration is told in `headwater.wire.layout`, which everyone imports from.
+
+There are some two hundred messages, and what `@dataclass` writes and compiles for each of them would be a quarter of
+the time in which a node starts. So it only collects the fields; the methods stand here, once for all.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import NoneType, UnionType
@@ -150,6 +153,10 @@ class Declared:
     """Makes a frozen dataclass, and from the declarations a `Layout`, of every subclass."""
 
     layout: ClassVar[Layout]
+    _defaults: ClassVar[Mapping[str, Any]] = {}
+    """What a field is that was not given, or that a frame lacks."""
+    _required: ClassVar[frozenset[str]] = frozenset()
+    _accepted: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(
         cls,
@@ -168,7 +175,11 @@ class Declared:
         if status is not None and status != ANY_STATUS:
             cls.__annotations__ = {**inspect.get_annotations(cls), "status": int}
             setattr(cls, "status", status)  # noqa: B010 -- the default of a dataclass field, unknown to Declared
-        dataclass(frozen=True, kw_only=True, repr=False)(cls)
+        dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+        made = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is one since the line above
+        cls._defaults = {each.name: each.default for each in made if each.default is not dataclasses.MISSING}
+        cls._required = frozenset(each.name for each in made) - cls._defaults.keys()
+        cls._accepted = frozenset(each.name for each in made if each.init)
         in_extras = [each for each in fields if each.place is EXTRAS]
         in_value = [each for each in fields if each.place is VALUE]
         lengths = extras_bytes if extras_bytes is not None else _inherited_lengths(above, fields)
@@ -184,3 +195,31 @@ class Declared:
             body=section_of(VALUE, in_value, value_bytes) if in_value else None,
             engine=any(each.place is ENGINE for each in fields),
         )
+
+    def __init__(self, **given: Any) -> None:
+        if not self._required <= given.keys() <= self._accepted:
+            missing, unknown = self._required - given.keys(), given.keys() - self._accepted
+            told = [
+                f"{what} {', '.join(sorted(names))}"
+                for what, names in (("missing", missing), ("unknown", unknown))
+                if names
+            ]
+            raise TypeError(f"{type(self).__name__}: {'; '.join(told)}")
+        self.__dict__.update(self._defaults)
+        self.__dict__.update(given)
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Put in what follows from the other fields."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise dataclasses.FrozenInstanceError(f"{type(self).__name__}.{name} cannot be changed; make another message")
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"{type(self).__name__}.{name} cannot be deleted; make another message")
+
+    def __eq__(self, other: object) -> bool:
+        return self.__dict__ == other.__dict__ if other.__class__ is self.__class__ else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.__dict__[each.name] for each in dataclasses.fields(self)))  # type: ignore[arg-type]

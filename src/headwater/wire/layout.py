@@ -16,8 +16,7 @@ What a frame holds is kept bit for bit: `Class.decode(data).encode() == data` fo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from headwater.errors import LocalProtocolError
 from headwater.wire.codec import i64, u8, u16, u24, u32, u56, u64
@@ -50,14 +49,6 @@ class Message(Declared):
     framing: bytes | None = None
     key: bytes = b""
     value: bytes = b""
-
-    _defaults: ClassVar[Mapping[str, Any]] = {}
-    """What a field is that a frame may lack."""
-
-    def __init_subclass__(cls, **declared: Any) -> None:
-        super().__init_subclass__(**declared)
-        fields = dataclasses.fields(cls)
-        cls._defaults = {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
 
     def encode(self) -> bytes:
         """Return the message's bytes; LocalProtocolError when a field does not fit the wire."""
@@ -107,8 +98,7 @@ class Message(Declared):
             values = cls._values(frame)
         except ValueError as error:
             raise layout.bad(frame.opcode, error) from None
-        # As the constructor would, which sets one attribute after the other in a way that takes longest of all.
-        made = cls.__new__(cls)
+        made = cls.__new__(cls)  # as the constructor would; what it checks is known here
         made.__dict__.update(cls._defaults)
         made.__dict__.update(values)
         made.__post_init__()
@@ -164,7 +154,7 @@ class Message(Declared):
 
     def __post_init__(self) -> None:
         if self.layout.engine:
-            object.__setattr__(self, "engine_len", len(self.__dict__["engine_specific"]))
+            self.__dict__["engine_len"] = len(self.__dict__["engine_specific"])
 
     def __repr__(self) -> str:
         shown = (f for f in dataclasses.fields(self) if getattr(self, f.name) != f.default)

@@ -1,0 +1,231 @@
+"""How a node's process begins: forked by the nursery of this process, which takes a tenth of a second, or plainly.
+
+The first start makes the nursery (nursery.py) and takes as long as ever. It ends with this process, however that ends,
+and its nodes end with it. A node is started plainly, as `python -m headwater serve`,
+
+- where there is no nursery: not on Linux, or with HEADWATER_TESTING_FORK=0,
+- when a variable that is read while Python and libraries load differs from what the nursery has loaded.
+
+A forked node has the working directory and the variables of the moment it is started, as a plain one has.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from threading import Lock
+from typing import IO, Protocol
+
+ANSWER_SECONDS = 180.0  # the first answer waits for the kernels, which may have to be compiled
+END_SECONDS = 30.0
+
+HANDLED = frozenset({"HEADWATER_FAILPOINTS", "HEADWATER_PASSWORD"})  # read by a fork anew
+READ_WHILE_LOADING = (
+    *("HEADWATER_", "XDG_CACHE_HOME", "HOME", "PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ"),
+    *("NUMBA_", "LLVM", "NUMPY_", "NPY_", "OPENBLAS_", "OMP_", "MKL_"),
+)
+
+
+class Process(Protocol):
+    """What a node needs of its process; the names and meanings of subprocess.Popen."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Our end of the pipe."""
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal, or None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status once it has ended; subprocess.TimeoutExpired after so many seconds."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal, unless it has ended."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+
+def start(arguments: list[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:
+    """Run `headwater ARGUMENTS`: stdout is a pipe, stderr goes to `log`; returns at once."""
+    return nurseries.start(arguments, environment, log) or subprocess.Popen(  # noqa: S603 - our own interpreter
+        [sys.executable, "-m", "headwater", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        env=environment,
+    )
+
+
+class Forked:
+    """A process that the nursery forked, and reaps; see Process."""
+
+    def __init__(self, pid: int, stdout: IO[bytes], status: int) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self.returncode: int | None = None
+        self._status = status
+        self._lock = Lock()
+        weakref.finalize(self, os.close, status)
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal, or None while it runs."""
+        return self._read(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status once it has ended; subprocess.TimeoutExpired after so many seconds."""
+        if (status := self._read(timeout)) is None:
+            raise subprocess.TimeoutExpired("headwater", timeout or 0.0)
+        return status
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _read(self, seconds: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
+            with self._lock:
+                if self.returncode is None:
+                    # No status: the nursery died, and the kernel killed its nodes then.
+                    self.returncode = int(os.read(self._status, 16) or -signal.SIGKILL)
+        return self.returncode
+
+
+class Nursery:
+    """The process that forks, seen from here. Its errors are OSError: it is gone, or does not answer."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.loaded_with = _read_while_loading(environment)
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(ANSWER_SECONDS)
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                [sys.executable, "-m", "headwater.testing.nursery", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**_without(environment, HANDLED), "OPENBLAS_NUM_THREADS": "1"},  # it may have no threads
+                pass_fds=[theirs.fileno()],
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def start(self, arguments: list[str], environment: Mapping[str, str], log: IO[bytes]) -> Forked:
+        """Have a process forked that runs `headwater ARGUMENTS`."""
+        asked = {"arguments": arguments, "environment": dict(environment), "directory": os.getcwd()}  # noqa: PTH109
+        out, its_out = os.pipe()
+        status, its_status = os.pipe()
+        try:
+            pid = self._ask(asked, [its_out, log.fileno(), its_status])
+        except OSError:
+            os.close(out)
+            os.close(status)
+            raise
+        finally:
+            os.close(its_out)
+            os.close(its_status)
+        return Forked(pid, open(out, "rb", buffering=0), status)  # noqa: PTH123 - a descriptor; Node closes it
+
+    def _ask(self, asked: Mapping[str, object], fds: list[int]) -> int:
+        data = json.dumps(asked).encode() + b"\n"
+        sent = socket.send_fds(self._control, [data], fds)
+        self._control.sendall(data[sent:])
+        answer = b""
+        while not answer.endswith(b"\n"):
+            if not (piece := self._control.recv(4096)):
+                raise ConnectionResetError("the nursery has ended")
+            answer += piece
+        told = json.loads(answer)
+        if "error" in told:
+            raise BlockingIOError(told["error"])
+        return int(told["pid"])
+
+    def end(self) -> None:
+        """Have it kill its nodes and end, and wait until it has."""
+        self._control.close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def forget(self) -> None:
+        """In a fork of this process: it is not ours, and its socket must close when its owner's does."""
+        self._control.close()
+        self._process.returncode = 0
+
+
+class Nurseries:
+    """The nursery of this process, once somebody needs it."""
+
+    def __init__(self) -> None:
+        self.current: Nursery | None = None
+        self._lock = Lock()
+        self.broken = ""
+        """Why there will be none in this process."""
+
+    def start(self, arguments: list[str], environment: Mapping[str, str], log: IO[bytes]) -> Forked | None:
+        """A forked process, or None when it has to be started plainly."""
+        if sys.platform != "linux" or environment.get("HEADWATER_TESTING_FORK") == "0":
+            return None
+        with self._lock:
+            if self.broken:
+                return None
+            if self.current is None:
+                self.current = Nursery(environment)
+            if self.current.loaded_with != _read_while_loading(environment):
+                return None
+            try:
+                return self.current.start(arguments, environment, log)
+            except OSError as error:  # whatever is wrong with it, a plain start shows it, or works
+                self.broken = str(error) or type(error).__name__
+                return None
+
+    def end(self) -> None:
+        """At the end of this process."""
+        if self.current is not None:
+            self.current.end()
+            self.current = None
+
+    def forget(self) -> None:
+        """In a fork of this process."""
+        self._lock = Lock()
+        if self.current is not None:
+            self.current.forget()
+            self.current = None
+
+
+def _without(environment: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in names}
+
+
+def _read_while_loading(environment: Mapping[str, str]) -> dict[str, str]:
+    kept = _without(environment, HANDLED)
+    return {name: value for name, value in kept.items() if name.startswith(READ_WHILE_LOADING)}
+
+
+nurseries = Nurseries()
+atexit.register(nurseries.end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=nurseries.forget)
