@@ -4,6 +4,8 @@ BIN   := .venv/bin
 READY := .venv/ready
 # tools/setup.sh writes JAVA_HOME here when the machine's default Java is not the one to use.
 RUN   := . ./.venv/env.sh &&
+# Tests start hundreds of processes; without byte code each would compile two hundred modules first.
+unexport PYTHONDONTWRITEBYTECODE
 # Three workers also on two cores, since many tests wait, for other processes and for the disk; a file to a worker; all
 # files that need Spark go to the same one (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest -n 3 -q

@@ -30,6 +30,11 @@ def test_a_light_import_brings_no_heavy_library(package: str) -> None:
     assert done.stdout.split() == []
 
 
+def test_a_node_needs_no_arrow() -> None:
+    check = "import sys, headwater.node.run; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], timeout=60, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
 def test_each_source_file_opens_with_its_plan_and_ends_in_time(source: Path) -> None:
     text = source.read_text()

@@ -6,6 +6,7 @@ everything else, and `serve --help`, goes to headwater.cli.
 
 from __future__ import annotations
 
+import gc
 import sys
 
 
@@ -25,8 +26,10 @@ def _serve(arguments: list[str]) -> int:
 
     try:
         config = config_from(parse_arguments(arguments))
+        gc.disable()  # what is loaded now stays; to look through all of it several times would be a tenth of the start
         from headwater.node.run import serve  # noqa: PLC0415 - after the settings: a wrong one is told at once
 
+        gc.enable()
         return serve(config)
     except (HeadwaterError, OSError) as error:
         return failed(error)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
@@ -59,8 +60,32 @@ def test_a_field_without_a_form_is_a_mistake_of_the_declaration():
 
 
 def test_a_forgotten_field_is_a_mistake_at_run_time():
-    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'first'"):
+    with pytest.raises(TypeError, match=r"Small: missing field 'first'$"):
         Small(key=b"k")
+
+
+def test_so_is_a_field_that_it_does_not_have_or_that_is_counted():
+    with pytest.raises(TypeError, match=r"Small: unknown field 'frist'$"):
+        Small(first=1, frist=1)
+    with pytest.raises(TypeError, match="unknown field 'engine_len'"):
+        tap.Delete(engine_len=1)
+
+
+def test_a_message_never_changes():
+    message = Small(first=1)
+    with pytest.raises(FrozenInstanceError, match=r"Small\.first cannot be changed"):
+        message.first = 2
+    with pytest.raises(FrozenInstanceError, match=r"Small\.first cannot be deleted"):
+        del message.first
+
+
+def test_messages_of_one_class_with_equal_fields_are_equal():
+    message = dcp.StreamEnd(status=1, vbucket=2)
+    same = dcp.StreamEnd(vbucket=2, status=1)
+    assert message == same and hash(message) == hash(same) and len({message, same}) == 1
+    assert message != dcp.StreamEnd(status=2, vbucket=2) and message != object()
+    assert Small(first=1) != dcp.StreamEnd(status=1)
+    assert replace(message, status=3) == dcp.StreamEnd(status=3, vbucket=2)
 
 
 def test_a_forgotten_or_mistyped_field_is_a_type_error(tmp_path):

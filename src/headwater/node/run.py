@@ -101,8 +101,10 @@ def _warn_of_the_open_network(host: str, has_users: bool) -> None:
 
 def warm_up() -> None:
     """Compile, or load from the cache, the kernels that requests need, so that the first client does not wait."""
+    gc.disable()
     for module in (json, execute, sweep, index, history, gather, live, apply, tap):
         module.warm_up()
+    gc.enable()
     gc.collect()
     gc.freeze()  # what is here now stays: numba alone is objects enough for pauses of a tenth of a second
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from types import NoneType, UnionType
@@ -198,16 +198,14 @@ class Declared:
 
     def __init__(self, **given: Any) -> None:
         if not self._required <= given.keys() <= self._accepted:
-            missing, unknown = self._required - given.keys(), given.keys() - self._accepted
-            told = [
-                f"{what} {', '.join(sorted(names))}"
-                for what, names in (("missing", missing), ("unknown", unknown))
-                if names
-            ]
-            raise TypeError(f"{type(self).__name__}: {'; '.join(told)}")
+            raise TypeError(f"{type(self).__name__}: {self._wrong(given.keys())}")
         self.__dict__.update(self._defaults)
         self.__dict__.update(given)
         self.__post_init__()
+
+    def _wrong(self, given: Set[str]) -> str:
+        wrong = (("missing field", self._required - given), ("unknown field", given - self._accepted))
+        return "; ".join(f"{what} {', '.join(map(repr, sorted(names)))}" for what, names in wrong if names)
 
     def __post_init__(self) -> None:
         """Put in what follows from the other fields."""
