@@ -2,14 +2,14 @@
 
 from headwater.wire.vbucket import State
 from tests.cluster.fakes import FakeMembers, FakeNode
-from tests.cluster.views import A, B
+from tests.cluster.views import A, B, C
 
 PROMOTE_B = ("failover", "node-b:11210")
 
 
-def pair(owner=None):
+def pair(owner=None, **follows):
     """B follows A, which is dead unless it is given."""
-    replica = FakeNode(B, "r r", seqnos=[1200, 34], follows={f"{A}/default": [0, 1]})
+    replica = FakeNode(B, "r r", seqnos=[1200, 34], follows=follows or {f"{A}/default": [0, 1]})
     return FakeMembers(owner or FakeNode(A, is_gone=True), replica)
 
 
@@ -41,3 +41,10 @@ def test_only_the_vbuckets_that_are_named_are_promoted(told):
     status, shown, _ = told(members, *PROMOTE_B, "--from", "node-a:11210", "--vbuckets", "1", "--yes")
     assert status == 0 and shown.endswith("done: 34 changes of history are served\n")
     assert members.nodes[B].held == {0: State.REPLICA, 1: State.ACTIVE}
+
+
+def test_only_what_follows_the_node_that_is_named_is_promoted(told):
+    members = pair(**{f"{A}/default": [0], f"{C}/default": [1]})
+    status, shown, _ = told(members, *PROMOTE_B, "--from", "node-a:11210", "--yes")
+    assert status == 0 and shown.endswith("done: 1,200 changes of history are served\n")
+    assert members.nodes[B].held == {0: State.ACTIVE, 1: State.REPLICA}

@@ -170,7 +170,25 @@ def test_a_line_to_nobody_brings_no_answer():
     assert line.call(Frame(0x80, Opcode.NOOP)) is None and not line.is_open
 
 
-def test_a_line_says_hello_once_and_reads_answers_however_they_are_cut():
+class Dripping:
+    """A socket that gives a byte at a time, then its end."""
+
+    def __init__(self, data):
+        self.data = iter(data)
+
+    def recv(self, _size):
+        return bytes([byte]) if (byte := next(self.data, None)) is not None else b""
+
+
+def test_an_answer_is_read_to_its_end_however_it_is_cut():
+    answer = Frame(0x81, Opcode.NOOP, value=b"four")
+    assert Line._read(Dripping(answer.encode())) == answer
+    for count in (0, 23, 27):
+        with pytest.raises(ConnectionError, match="the node hung up"):
+            Line._read(Dripping(answer.encode()[:count]))
+
+
+def test_a_line_says_hello_once_and_notices_the_end():
     heard = []
 
     def node(listener):
@@ -179,8 +197,7 @@ def test_a_line_says_hello_once_and_reads_answers_however_they_are_cut():
                 header = sock.recv(24, socket.MSG_WAITALL)
                 frame = Frame.decode(header + sock.recv(int.from_bytes(header[8:12]), socket.MSG_WAITALL))
                 heard.append(frame.opcode)
-                for byte in response(frame, value=b"four").encode():
-                    sock.send(bytes([byte]))
+                sock.sendall(response(frame).encode())
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         answering = Thread(target=node, args=(listener,))
@@ -189,5 +206,5 @@ def test_a_line_says_hello_once_and_reads_answers_however_they_are_cut():
         answers = [line.call(Frame(0x80, opcode)) for opcode in (Opcode.NOOP, Opcode.VERSION)]
         answering.join(20)
     assert heard == [Opcode.HELLO, Opcode.NOOP, Opcode.VERSION]
-    assert [answer.value for answer in answers] == [b"four"] * 2 and line.is_open
+    assert [answer.opcode for answer in answers] == heard[1:] and line.is_open
     assert line.call(Frame(0x80, Opcode.NOOP)) is None and not line.is_open

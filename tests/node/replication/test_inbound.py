@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -29,7 +27,6 @@ class Replica:
     def __init__(self, desk: StreamDesk, flags: int = 0) -> None:
         self.desk, self.left = desk, list[str]()
         self.vbucket: VBucket = desk.bucket.vbuckets[VB]
-        self.vbucket.set_state(State.REPLICA)
         self.stream = InboundStream(self.vbucket, desk.bucket, lambda stream, reason: self.left.append(reason))
         self.stream.entry = SimpleNamespace(vbucket=VB, flags=flags)  # type: ignore[assignment]
         self.stream.follow(LOG)
@@ -48,13 +45,6 @@ class Replica:
     def range(self) -> tuple[int, int, int]:
         """High seqno, start and end of the snapshot in hand."""
         return self.vbucket.high_seqno, self.vbucket.snapshot_start, self.vbucket.snapshot_end
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[StreamDesk]:
-    made = StreamDesk(tmp_path / "store")
-    yield made
-    made.close()
 
 
 def test_a_vbucket_has_one_inbound_stream_until_that_is_over(desk: StreamDesk) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from headwater.kernels import index
@@ -15,20 +12,10 @@ from headwater.wire import dcp
 from headwater.wire.dcp import SnapshotFlag
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.opcodes import Opcode
-from headwater.wire.vbucket import State
 from tests.node.replication.test_machine import VB, Passive
 from tests.node.streams.support import Producer, StreamDesk
 
 VALUE = bytes(range(250))
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[StreamDesk]:
-    made = StreamDesk(tmp_path / "store")
-    made.bucket.vbuckets[VB].set_state(State.REPLICA)
-    made.commit()
-    yield made
-    made.close()
 
 
 class Fed(Passive):

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from headwater.testing.node import Node, node
 from headwater.testing.peers import Peer, history, serve
@@ -107,15 +103,6 @@ def test_a_producer_that_knows_none_of_our_controls_is_followed_without() -> Non
         replicate(target, address, "0")
         until(lambda: high_seqno(target, 0) == 5, "the replica is there")
         assert purge_seqno(target) == 0
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[StreamDesk]:
-    made = StreamDesk(tmp_path / "store")
-    made.bucket.vbuckets[VB].set_state(State.REPLICA)
-    made.commit()
-    yield made
-    made.close()
 
 
 def test_what_a_mover_brings_teaches_a_replica_in_the_bytes_of_the_marker(desk: StreamDesk) -> None:

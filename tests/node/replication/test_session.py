@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from headwater.node.replication.session import FULL_DISK_SECONDS, RECORDS_BYTES, ConsumerSession
@@ -20,15 +17,6 @@ from headwater.wire.vbucket import State
 from tests.node.replication.test_intake import Fed
 from tests.node.replication.test_machine import VB, Passive
 from tests.node.streams.support import StreamDesk
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[StreamDesk]:
-    made = StreamDesk(tmp_path / "store")
-    made.bucket.vbuckets[VB].set_state(State.REPLICA)
-    made.commit()
-    yield made
-    made.close()
 
 
 def session_of(talk: Passive) -> ConsumerSession:
