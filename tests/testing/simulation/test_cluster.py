@@ -8,6 +8,7 @@ from headwater.testing.simulation.cluster import SimCluster
 from headwater.testing.simulation.histories import Broken
 from headwater.testing.simulation.host import Crash
 from headwater.testing.simulation.sockets import Link
+from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
 
 
@@ -115,3 +116,51 @@ def test_a_consumer_that_held_what_a_failover_gave_up_goes_back() -> None:
         cluster.settle()
         cluster.check_everything()
         assert cluster.consumers[0].rollbacks == 1 and cluster.consumers[0].told[0] == []
+
+
+def received_and_promoted_in_one_batch(cluster: SimCluster) -> list[int | None]:
+    """n2 is dead, still receives what the owner has acknowledged, and is to be the owner while that is not on its disk.
+
+    Returns what it answers, as it comes: a status, or None when it hangs up.
+    """
+    begun(cluster)
+    cluster.set_state(2, 0, State.DEAD)
+    cluster.run(0.1)
+    host, answers = cluster.hosts[2], list[int | None]()
+
+    def has_acknowledged_changes_in_memory_only() -> bool:
+        on_disk, received = host.store.durable_seqno(0), host.store.high_seqno(0)
+        return any(on_disk < seqno <= received for _, seqno in cluster.owners[0].acknowledged)
+
+    cluster.set(0, 0, b"key")
+    assert cluster.run(0.1, has_acknowledged_changes_in_memory_only)
+    cluster.owners[0].promise("n2")
+    cluster.admins[2].ask(
+        Opcode.SET_VBUCKET,
+        lambda answer: answers.append(None if answer is None else answer.status),
+        extras=bytes([State.ACTIVE]),
+        vbucket=0,
+    )
+    assert cluster.run(0.1, lambda: host.bucket.state(0) is State.ACTIVE)
+    return answers
+
+
+@pytest.mark.parametrize("how", [None, Crash.KILL, Crash.POWER])
+def test_a_promotion_that_did_not_come_to_the_disk_is_not_answered_and_changes_nothing(how: Crash | None) -> None:
+    """The batch that failed had both what was received and the new branch: the node is dead again, with less."""
+    with SimCluster.running(7) as cluster:
+        answers = received_and_promoted_in_one_batch(cluster)
+        assert cluster.owners[0].holder == "n2" and answers == []
+        assert cluster.hosts[2].store.durable_seqno(0) == 0 and len(cluster.owners[0].acknowledged) == 1
+        if how is None:
+            cluster.hosts[2].disk.fail(1)
+            cluster.run(0.1)
+        else:
+            cluster.crash(2, how)
+            cluster.start(2)
+        assert answers == [None]
+        assert cluster.hosts[2].bucket.state(0) is State.DEAD and cluster.hosts[0].bucket.state(0) is State.ACTIVE
+        cluster.run(0.5)
+        cluster.settle()
+        cluster.check_everything()
+        assert cluster.owners[0].holder == "n0" and len(cluster.owners[0].acknowledged) == 1

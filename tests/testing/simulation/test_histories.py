@@ -125,3 +125,45 @@ def test_an_owner_that_a_broken_takeover_left_dead_has_lost_nothing(owner: Owner
     owner.promise("n0")
     with pytest.raises(Broken, match="kept"):
         owner.became_active("n0", ((0xC, 4), (0xA, 0)), 4, restarted=False)
+
+
+def test_a_promotion_that_never_came_to_the_disk_gives_up_nothing(owner: Ownership) -> None:
+    owner.promise("n1")
+    owner.became_active("n1", ((0xB, 3), (0xA, 0)), 3, restarted=False)
+    owner.shows("n1", ((0xB, 3), (0xA, 0)))
+    assert owner.uuid == 0xB and not owner.is_vacant
+    owner.shows("n1", ((0xA, 0),))
+    assert owner.is_vacant
+    owner.acked(0xA, 6)
+    owner.chosen("n0", ((0xA, 0),), 6)  # the operator sees who is active
+    assert owner.acknowledged == {(0xA, 5), (0xA, 6)}
+
+
+def test_a_promotion_that_never_came_to_the_disk_may_be_asked_for_again_with_less(owner: Ownership) -> None:
+    """What it had received was to be written together with the new branch."""
+    owner.promise("n1")
+    owner.became_active("n1", ((0xB, 5), (0xA, 0)), 5, restarted=False)
+    owner.shows("n1", ((0xA, 0),))
+    owner.promise("n1")
+    owner.became_active("n1", ((0xC, 4), (0xA, 0)), 4, restarted=False)
+    assert owner.holder == "n1" and owner.acknowledged == set()
+
+
+def test_a_promotion_that_is_on_disk_counts_whatever_is_lost_later(owner: Ownership) -> None:
+    owner.promise("n1")
+    owner.became_active("n1", ((0xB, 5), (0xA, 0)), 5, restarted=False)
+    owner.on_disk("n1", ((0xB, 5), (0xA, 0)))
+    owner.shows("n1", ((0xA, 0),))
+    assert not owner.is_vacant
+    owner.promise("n1")
+    with pytest.raises(Broken, match=r"acknowledged and lost: \[5\]"):
+        owner.became_active("n1", ((0xC, 4), (0xA, 0)), 4, restarted=False)
+
+
+def test_what_a_promoted_replica_has_must_stay_though_another_owner_had_given_it_up(owner: Ownership) -> None:
+    owner.promise("n1")
+    owner.became_active("n1", ((0xB, 3), (0xA, 0)), 3, restarted=False)
+    assert owner.acknowledged == set()
+    owner.promise("n2")
+    owner.became_active("n2", ((0xC, 5), (0xA, 0)), 5, restarted=False)
+    assert owner.acknowledged == {(0xA, 5)}

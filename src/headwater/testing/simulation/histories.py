@@ -13,6 +13,7 @@ Promised, and held against every node and every consumer after every step:
                 in that branch, nor come back as active from his disk.
     kept        every acknowledged write is in the owner's history. A promoted replica may lack some: those beyond what
                 it held when it was promoted are given up. A crash, a takeover, a compaction may give up nothing.
+                Promoted is who has the new branch on his disk: a promotion that is lost before gives up nothing either.
 
 Pure: no node, no socket, no time. It shares no code with what it judges.
 """
@@ -150,11 +151,14 @@ class Ownership:
     """Of one vbucket: whose history counts.
 
     Attributes:
-        holder: the node that was made owner last. uuid, log: its newest branch, and its log when it became owner.
+        holder: the node that was made owner last. uuid, log: its newest branch, and its log when it became owner; 0 and
+            nothing if that has come to nothing.
         actives: nodes that are active, or would be again after a crash, with the branch they are active in.
         is_vacant: whether the holder was told to be owner no more. requests: to become active, so far.
         promised: by node, the requests to become active that may still have an effect there.
-        acknowledged: (vb uuid, seqno) of the writes that must be in the owner's history.
+        answered: (vb uuid, seqno) of all writes that were acknowledged.
+        acknowledged: those that must be in the owner's history.
+        is_certain: whether the holder can't forget any more that it was made owner: its branch is on disk.
     """
 
     vb: int
@@ -163,14 +167,17 @@ class Ownership:
     log: Log = ()
     actives: dict[str, int] = field(default_factory=dict)
     promised: dict[str, list[int]] = field(default_factory=dict)
+    answered: set[tuple[int, int]] = field(default_factory=set)
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
     known: set[int] = field(default_factory=set)
     discarded: int = 0
     is_vacant: bool = False
+    is_certain: bool = False
     requests: int = 0
 
     def acked(self, uuid: int, seqno: int) -> None:
         """A writer was told that its write is safe. It counts if it is in the owner's history."""
+        self.answered.add((uuid, seqno))
         if uuid == self.uuid or has(self.log, 0, uuid, seqno):
             self.acknowledged.add((uuid, seqno))
 
@@ -193,13 +200,30 @@ class Ownership:
         """A node is active no more, and not because of a takeover: it may follow others, and lose what they lack."""
         self.is_vacant |= node == self.holder
 
+    def on_disk(self, node: str, log: Log) -> None:
+        """A node's log is durable: if it was made owner with one of these branches, it will know for ever."""
+        self.is_certain |= node == self.holder and self.uuid in dict(log)
+
+    def shows(self, node: str, log: Log) -> None:
+        """A node has this log now. If it was made owner in a branch that is not in there, that has come to nothing.
+
+        The batch with the new branch was lost, by an error of the disk or a crash. The branch is "persisted with the
+        vbucket" (failover 1) or there is none: no answer was given, and nobody can go by what nobody was told. So the
+        node is what it was before, dead perhaps, and may lack what it had received but not yet on disk. It does not
+        own the vbucket, and who does is for the operator to say (failover 4: "mover decides"). Once the branch has been
+        on the disk there is no such excuse.
+        """
+        if node == self.holder and not self.is_certain and self.uuid not in dict(log):
+            self.demoted(node)
+            self.uuid, self.log = 0, ()
+
     def chosen(self, node: str, log: Log, high_seqno: int) -> None:
-        """This node's history counts from now on; what it lacks is given up."""
-        self.is_vacant = False
+        """This node's history counts from now on; what it lacks is given up, what it has must stay."""
+        self.is_vacant = self.is_certain = False
         self.holder, self.uuid, self.log = node, log[0][0], log
-        before = len(self.acknowledged)
-        self.acknowledged = {each for each in self.acknowledged if has(log, high_seqno, *each)}
-        self.discarded += before - len(self.acknowledged)
+        before = self.acknowledged
+        self.acknowledged = {each for each in self.answered if has(log, high_seqno, *each)}
+        self.discarded += len(before - self.acknowledged)
 
     def not_active_on_disk(self, node: str) -> None:
         """After a crash the node would not be active."""

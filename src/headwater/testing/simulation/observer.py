@@ -43,9 +43,11 @@ class Observer:
         for owner in self._owners.values():
             owner.began(host.name)
         host.committer.on_durable.append(self.durable)
-        for vb, vbucket in host.bucket.vbuckets.items():
-            if vbucket.high_seqno < before.get(vb, 0):
-                raise Broken(f"kept: {host.name} had vbucket {vb} to {before[vb]}, it is {vbucket.high_seqno} now")
+        for vb, seqno in before.items():
+            found = host.bucket.vbuckets.get(vb)
+            if found is None or found.high_seqno < seqno:
+                now = "gone" if found is None else found.high_seqno
+                raise Broken(f"kept: {host.name} had vbucket {vb} to {seqno}, it is {now} now")
         self.durable()
         self._look_at_states(restarted=True)
 
@@ -70,6 +72,8 @@ class Observer:
             records = [store._durable_records.get(vb), *(arena.records.get(vb) for arena in store._arenas)]
             if not any(record is not None and record.state == State.ACTIVE for record in records):
                 self._owners[vb].not_active_on_disk(self.host.name)
+            if records[0] is not None:
+                self._owners[vb].on_disk(self.host.name, records[0].failover)
             vbucket = self.host.bucket.vbuckets.get(vb)
             if vbucket is not None and store.durable_seqno(vb) > self._read.get(vb, 0):
                 self._look_at_rows(vbucket)
@@ -101,6 +105,8 @@ class Observer:
             self._states[vb] = now
             if state in (None, State.REPLICA, State.PENDING):
                 owner.demoted(self.host.name)
+            if vbucket is not None:
+                owner.shows(self.host.name, vbucket.failover.entries)
             if vbucket is not None and state is State.ACTIVE:
                 newest = vbucket.failover.newest
                 self._authored.add((vb, newest.vb_uuid))
