@@ -42,12 +42,6 @@ def test_each_source_file_opens_with_its_plan_and_ends_in_time(source: Path) -> 
     assert text.count("\n") <= LINES_MAX
 
 
-TESTED_TOGETHER = {
-    "testing/simulation": "a cluster, its time and its callers are one machine, tested in tests/testing/simulation",
-}
-"""Sources without a test file of their own, and why; packages stand for all of theirs."""
-
-
 def test_each_source_file_with_a_function_has_a_test_file_of_its_name() -> None:
     missing = []
     for source in SOURCES:
@@ -59,8 +53,7 @@ def test_each_source_file_with_a_function_has_a_test_file_of_its_name() -> None:
         if name is None or name.name.startswith("__") or not _has_functions(source):
             continue
         test = ROOT / "tests" / name.with_name(f"test_{name.name}")
-        elsewhere = {str(name), *map(str, name.parents)} & TESTED_TOGETHER.keys()
-        if not test.exists() and not elsewhere:
+        if not test.exists():
             missing.append(f"{name}: no {test.relative_to(ROOT)}")
     assert missing == []
 

@@ -24,10 +24,11 @@ from headwater.node.replication import dialer
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.stream import Stream
 from headwater.protocol.position import Position
-from headwater.testing.simulation.callers import PLACE, Caller
+from headwater.testing.simulation.callers import Caller
 from headwater.testing.simulation.consumers import Consumer, Seen
 from headwater.testing.simulation.histories import Broken, Change, Histories, Ownership
 from headwater.testing.simulation.host import Crash, Host
+from headwater.testing.simulation.lines import PLACE
 from headwater.testing.simulation.observer import Observer
 from headwater.testing.simulation.scheduler import Schedule, SimLoop
 from headwater.testing.simulation.sockets import Link, Network

@@ -16,7 +16,7 @@ from headwater.protocol.events import Diverged, Ended, Opened, Refused
 from headwater.protocol.handshake import Conversation, Login, Opening, expect, greet, open_producer
 from headwater.protocol.position import ENDLESS, Position, safe_point
 from headwater.protocol.stream import Phase
-from headwater.testing.simulation.callers import PLACE, READ_BYTES
+from headwater.testing.simulation.lines import Line
 from headwater.wire.dcp import OpenFlag
 from headwater.wire.features import Feature
 from headwater.wire.framing import FrameBuffer
@@ -25,7 +25,7 @@ from headwater.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
     from headwater.testing.simulation.scheduler import SimLoop
-    from headwater.testing.simulation.sockets import Network, SimSocket
+    from headwater.testing.simulation.sockets import Network
 
 NOOP_SECONDS = 20
 HANDSHAKE_SECONDS = 10.0
@@ -66,9 +66,9 @@ class Consumer:
         self.rollbacks = 0
         self.error = ""
         self.target = ""
-        self._network, self._loop = network, loop
+        self._loop = loop
+        self._line = Line(network, loop, received=self._received, lost=self.disconnect)
         self._arena = Arena(value_bytes=1 << 16)
-        self._sock: SimSocket | None = None
         self._handshake: Conversation[object] | None = None
         self._asked: Frame | None = None
         self._drain: Drain | None = None
@@ -79,7 +79,7 @@ class Consumer:
     @property
     def is_connected(self) -> bool:
         """Whether a connection is open."""
-        return self._sock is not None
+        return self._line.is_open
 
     def position(self, vb: int) -> Position:
         """Where it stands."""
@@ -88,35 +88,26 @@ class Consumer:
     def connect(self, target: str) -> bool:
         """Leave the node it drains, and drain this one; False if nobody listens there."""
         self.disconnect()
-        sock = self._network.socket(PLACE)
-        try:
-            self._network.join(sock, target)
-        except ConnectionError:
-            sock.close()
+        if not self._line.connect(target):
             return False
-        self._sock, self.target, self._data, self._frames = sock, target, bytearray(), FrameBuffer()
+        self.target, self._data, self._frames = target, bytearray(), FrameBuffer()
         self._handshake, self._called_at = self._open(), self._loop.time()
-        self._loop.add_reader(sock.fileno(), self._readable)
         self._converse(None)
         return True
 
     def disconnect(self, why: str = "") -> None:
         """Hang up; what was received and not yet read is lost."""
-        sock, self._sock, self._drain = self._sock, None, None
+        self._line.close()
+        self._drain = None
         self.error = why or self.error
-        if sock is not None:
-            self._loop.remove_reader(sock.fileno())
-            sock.close()
 
     def pause(self) -> None:
         """Read no more for now."""
-        if self._sock is not None:
-            self._loop.remove_reader(self._sock.fileno())
+        self._line.pause()
 
     def resume(self) -> None:
         """Read on."""
-        if self._sock is not None:
-            self._loop.add_reader(self._sock.fileno(), self._readable)
+        self._line.resume()
 
     def idle_vbuckets(self) -> list[int]:
         """Those without a stream, while connected."""
@@ -181,30 +172,14 @@ class Consumer:
         except (StatusError, ProtocolError) as error:  # a no-op may come in between: what is asked for twice
             self.disconnect(str(error))
         else:
-            self._send(self._asked.encode())
-
-    def _send(self, data: bytes) -> None:
-        try:
-            sent = self._sock.send(data) if data and self._sock is not None else 0
-        except OSError:
-            sent = 0
-        if sent < len(data):
-            self.disconnect("its node takes nothing")
+            self._line.send(self._asked.encode())
 
     def _flush(self) -> None:
         if self._drain is not None:
-            self._send(self._drain.data_to_send())
+            self._line.send(self._drain.data_to_send())
 
-    def _readable(self) -> None:
-        try:
-            data = b"" if self._sock is None else self._sock.recv(READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.disconnect("its node hung up")
-        elif self._drain is None:
+    def _received(self, data: bytes) -> None:
+        if self._drain is None:
             for frame in self._frames.receive_data(data):
                 self._converse(frame)
         else:

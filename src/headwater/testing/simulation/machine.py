@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headwater.errors import HeadwaterError
-from headwater.testing.simulation.callers import PLACE
 from headwater.testing.simulation.cluster import SimCluster
 from headwater.testing.simulation.host import Crash
+from headwater.testing.simulation.lines import PLACE
 from headwater.testing.simulation.sockets import Link
 from headwater.wire.vbucket import State
 

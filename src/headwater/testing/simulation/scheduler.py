@@ -69,6 +69,8 @@ class Schedule:
                 raise Runaway(f"{EVENTS_MAX} events, and it is still {self.now:.3f} s; next {self._queue[:3]}")
             if self.failures:
                 raise self.failures[0]
+        if until is not None and until():
+            return True  # with the last event: what comes after `end` is not waited for
         self.now = end
         return until is not None and until()
 
