@@ -4,9 +4,11 @@ from struct import pack, unpack_from
 
 import pytest
 
-from tests.node.support import Talk
+from headwater.wire.header import Frame
+from tests.node.support import Desk, Talk
 
 SET_VB, GET_VB, DEL_VB, SEQNOS, LOG = 0x3D, 0x3E, 0x3F, 0x48, 0x96
+OBSERVE_SEQNO = 0x91
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,29 @@ def test_a_branch_is_told_in_the_answers_of_writes(talk: Talk) -> None:
         talk.one(SET_VB, extras=state)
     newest = talk.one(LOG).value[:8]
     assert talk.one(1, key=b"k", extras=bytes(8)).extras[:8] == newest
+
+
+def gate_of(talk: Talk, opcode: int, **sections: bytes) -> int:
+    """The batch that an answer waits for."""
+    talk.give(Frame(0x80, opcode, **sections).encode())
+    ((_, gate),) = talk.connection.sent
+    talk.connection.sent.clear()
+    return gate
+
+
+def test_a_state_or_a_branch_is_told_to_nobody_before_it_is_on_disk(counter: Desk) -> None:
+    """It may yet be lost with its batch; a mover would delete the copy of the old owner, who has all there is."""
+    operator, others = counter.session(), [counter.session() for _ in range(3)]
+    counter.committer.commit()
+    assert operator.one(SET_VB, extras=b"\2").status == operator.one(SET_VB, extras=b"\1").status == 0
+    newest = operator.one(LOG).value[:8]
+    asked = [(GET_VB, b""), (LOG, b""), (OBSERVE_SEQNO, newest)]
+    batch = counter.committer.open
+    told = [gate_of(talk, opcode, value=value) for talk, (opcode, value) in zip(others, asked, strict=True)]
+    assert told == [batch] * 3
+    counter.committer.commit()
+    later = [gate_of(counter.session(), opcode, value=value) for opcode, value in asked]
+    assert all(gate <= counter.committer.durable for gate in later)
 
 
 def seqnos(talk: Talk, extras: bytes = b"") -> dict[int, int]:

@@ -33,6 +33,7 @@ def observe_seqno(session: KvSession, frame: Frame) -> Reply:
     found, asked = vbucket(session, frame), int.from_bytes(frame.value, "big")
     if found.state is State.DEAD:
         raise session.not_my_vbucket()
+    session.saw(found)
     high = found.durable_seqno
     last = found.failover.last_seqno_for_uuid(asked, high)
     if last is None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.fast import FastPath
     from headwater.node.server import Server
     from headwater.node.tap.consumer import TapFed
+    from headwater.node.vbucket.vbucket import VBucket
 
 log = logging.getLogger("headwater.node")
 
@@ -160,6 +161,14 @@ class KvSession:
     def saw_unstable(self) -> None:
         """A request saw something that is not durable yet: this and all later answers wait for it."""
         self.written_gate = max(self.written_gate, self.server.committer.gate())
+
+    def saw(self, vbucket: VBucket) -> None:
+        """A request saw a state or a failover log: this and later answers wait until the vbucket's record is on disk.
+
+        It is "persisted with the vbucket" (failover 1), and may be lost with its batch: who was told of it would go by
+        what never was.
+        """
+        self.written_gate = max(self.written_gate, vbucket.gate)
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
         """Queue answers; they leave after batch `gate` and after this connection's own writes."""

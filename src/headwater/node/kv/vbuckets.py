@@ -79,7 +79,9 @@ def set_vbucket(session: KvSession, frame: Frame) -> Reply:
 @command(Opcode.GET_VBUCKET)
 def get_vbucket(session: KvSession, frame: Frame) -> Reply:
     """The state as four bytes."""
-    return Reply(value=int(vbucket(session, frame).state).to_bytes(4, "big"))
+    found = vbucket(session, frame)
+    session.saw(found)
+    return Reply(value=int(found.state).to_bytes(4, "big"))
 
 
 @command(Opcode.DEL_VBUCKET, value=Part.ANY, cas=True, writes=True)
@@ -113,7 +115,9 @@ def get_all_vb_seqnos(session: KvSession, frame: Frame) -> Reply:
 @command(Opcode.GET_FAILOVER_LOG)
 def get_failover_log(session: KvSession, frame: Frame) -> Reply:
     """The failover log, newest first: what 0x54 is on a DCP connection."""
-    return Reply(value=vbucket(session, frame).failover.encode())
+    found = vbucket(session, frame)
+    session.saw(found)
+    return Reply(value=found.failover.encode())
 
 
 @command(Opcode.SEQNO_PERSISTENCE, extras=(0, 8), value=Part.ANY)
