@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from headwater.client.changes import ChangeFeed, Deletion, Expiration, Mutation, SnapshotMarker, StreamEnd
 from headwater.client.drainer import Handout
 from headwater.client.goals import Part, Standing
-from headwater.client.worker import HELD
 from headwater.kernels.columns import Arena
 from headwater.protocol.drain import Drain
 from headwater.protocol.position import ENDLESS, Position
@@ -31,9 +30,9 @@ def a_drain(start: Position) -> Drain:
 
 
 def handout(drain: Drain) -> Handout:
-    numbers = drain.table.rows[[0]][:, HELD]
+    part = Part(drain.table.rows[:1, 0] * 0, drain.table.rows[[0]])
     events, drain.events = drain.events, []
-    return Handout(drain.arena.batch(), events, Standing({}, [Part(drain.table.rows[:1, 0] * 0, numbers)], {0: LOG}))
+    return Handout(drain.arena.batch(), events, Standing({}, [part], {0: LOG}))
 
 
 @st.composite

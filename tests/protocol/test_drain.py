@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import PeerSilent
+from headwater.errors import PeerSilent, RemoteProtocolError
+from headwater.protocol.drain import Drain
 from headwater.protocol.events import Advanced, Diverged, Ended, Marked, Opened, Refused
 from headwater.protocol.position import ENDLESS, Position
 from headwater.protocol.stream import Phase
@@ -12,6 +13,7 @@ from headwater.wire import dcp
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.status import Status
 from tests.protocol.drain_talk import (
+    ACCEPTED,
     LOG,
     TALK,
     UUID,
@@ -244,3 +246,29 @@ def test_a_value_larger_than_the_arena_makes_it_grow():
     drain = accepted()
     feed(drain, marker(0, 1), change(1, value=bytes(100_000)))
     assert drain.arena.batch()["value"][0].as_py() == bytes(100_000)
+
+
+def test_what_comes_before_its_stream_is_accepted_is_refused_in_whatever_order_answers_come() -> None:
+    def answered(*opaques: int) -> Drain:
+        drain = a_drain()
+        for vbucket in range(4):
+            drain.request(Position(vbucket), ENDLESS, 0.0)
+        for opaque in opaques:
+            frames = dcp.StreamResponse(opaque=opaque, failover_log=LOG).encode(), marker(0, 9, 1, opaque, opaque - 1)
+            feed(drain, *frames, change(1, opaque=opaque, vbucket=opaque - 1))
+        return drain
+
+    for opaques in ((1, 2, 3), (1, 3, 2), (3, 1, 2), (2, 3, 1)):
+        drain = answered(*opaques)
+        early = marker(0, 9, 1, 4, 3) + change(1, opaque=4, vbucket=3)
+        with pytest.raises(RemoteProtocolError, match="vbucket 3: changes came before the stream request 4"):
+            drain.receive(early, 0.0)
+
+
+@pytest.mark.parametrize("markers", [True, False])
+def test_markers_are_told_and_answered_as_asked(markers: bool) -> None:
+    drain = asked(markers=markers)
+    feed(drain, ACCEPTED, marker(0, 1, 1), change(1), marker(2, 2, 0x09), change(2))
+    told = [Marked(0, 0, 1, 1), Marked(0, 2, 2, 9)] if markers else []
+    assert [event for _, event in drain.events if isinstance(event, Marked)] == told
+    assert drain.data_to_send() == dcp.SnapshotMarkerResponse(opaque=1).encode()

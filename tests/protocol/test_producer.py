@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import LocalProtocolError, RemoteProtocolError
 from headwater.protocol.controls import Negotiated
-from headwater.protocol.producer import CONSUMER_COMMANDS
+from headwater.protocol.producer import CONSUMER_COMMANDS, Producer
 from headwater.protocol.producer_events import (
     FailoverLogRequested,
     NotDcp,
@@ -15,8 +15,9 @@ from headwater.protocol.producer_events import (
     StreamRequested,
     WindowOpened,
 )
-from headwater.wire import dcp
+from headwater.wire import dcp, upr
 from headwater.wire.dcp import EndReason, SnapshotFlag
+from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -28,7 +29,10 @@ from tests.protocol.producer_talk import (
     producer,
     say,
     stream,
+    stream_request,
 )
+
+ODD = ({"flags": 0x200}, {"flags": 0x100}, {"datatype": 1}, {"cas": 1}, {"framing": b""})
 
 
 def test_controls_of_a_real_client_and_their_answers() -> None:
@@ -277,3 +281,48 @@ def test_whatever_arrives_is_understood_answered_or_hung_up_on(
         return
     answer = end.data_to_send()
     assert answer == b"" or Frame.decode(answer).opcode == opcode
+
+
+def ordinary(end: Producer, data: bytes) -> StreamRequested | None:
+    return end.receive_plain_request(memoryview(b"before" + data), 6, 100.0)
+
+
+def test_an_ordinary_request_is_the_same_event_straight_from_the_bytes() -> None:
+    short, long = producer(), producer()
+    frame = stream_request(vbucket=7, opaque=0x77, end=300)
+    event = ordinary(short, frame.encode())
+    assert event is not None and [event] == long.receive_frame(frame, 100.0)
+    for end in (short, long):
+        assert end.answer_stream(event, FACTS, LOG) is not None
+    assert (short.data_to_send(), short.dialect) == (long.data_to_send(), long.dialect)
+    assert event.frame == frame
+
+
+def test_a_request_from_the_bytes_is_a_sign_of_life() -> None:
+    end = producer()
+    control(end, b"enable_noop", b"true")
+    assert end.receive_plain_request(memoryview(stream_request().encode()), 0, 1000.0) is not None
+    assert not end.noop.peer_is_silent(1000.0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        stream_request().encode()[:-1],
+        stream_request(value=b"{}").encode(),
+        dcp.BufferAck(acked_bytes=1).encode(),
+        *(dcp.StreamRequest(start_seqno=0, snap_start_seqno=0, snap_end_seqno=0, **odd).encode() for odd in ODD),
+        upr.StreamRequest(start_seqno=0, end_seqno=0, vb_uuid=0, high_seqno=0).encode(),
+    ],
+)
+def test_anything_but_an_ordinary_request_is_left_for_the_frame(data: bytes) -> None:
+    end = producer()
+    before = end.dialect
+    assert ordinary(end, data) is None
+    assert (end.data_to_send(), end.dialect) == (b"", before)
+
+
+def test_a_request_of_dcp_on_a_upr_connection_is_left_for_the_frame() -> None:
+    end = producer()
+    end.dialect = Dialect.UPR
+    assert ordinary(end, stream_request().encode()) is None

@@ -49,3 +49,49 @@ def test_a_body_that_is_too_large_is_told():
     message = dcp.Mutation(by_seqno=1, rev_seqno=1, key=b"k", value=bytes(BODY_BYTES_MAX))
     with pytest.raises(LocalProtocolError, match="body length"):
         message.encode()
+
+
+PLAIN = [cls for cls in SHORT if cls.layout.compact.is_plain]
+
+
+@pytest.mark.parametrize("cls", PLAIN, ids=lambda cls: f"{cls.__module__.split('.')[-1]}.{cls.__name__}")
+def test_a_plain_message_is_read_where_it_lies_and_any_other_is_left_alone(cls):
+    @settings(max_examples=15, deadline=None)
+    @given(message=message_of(cls))
+    def same(message):
+        data = message.encode()
+        is_plain = message.framing is None and not (message.key or message.value or message.datatype or message.cas)
+        assert cls.read_plain(b"before" + data + b"behind", 6) == (message if is_plain else None)
+        assert cls.read_plain(data[:-1], 0) is None
+
+    same()
+
+
+@pytest.mark.parametrize("cls", PLAIN, ids=lambda cls: f"{cls.__module__.split('.')[-1]}.{cls.__name__}")
+def test_a_plain_message_is_written_without_being_made(cls):
+    @settings(max_examples=15, deadline=None)
+    @given(message=message_of(cls))
+    def same(message):
+        numbers = {field.name: getattr(message, field.name) for field in cls.layout.fields}
+        written = cls.encode_plain(message.vbucket, message.opaque, *numbers.values())
+        assert written == cls(vbucket=message.vbucket, opaque=message.opaque, **numbers).encode()
+
+    same()
+
+
+def test_what_must_have_a_key_or_answers_something_is_never_plain():
+    assert {dcp.StreamRequest, dcp.StreamEnd, dcp.SnapshotMarker, upr.StreamRequest} <= set(PLAIN)
+    assert not {dcp.Mutation, dcp.CloseStreamResponse} & set(PLAIN)
+    assert dcp.Mutation.read_plain(bytes.fromhex("8057000000000000") + bytes(16), 0) is None
+
+
+@pytest.mark.parametrize(("status", "vbucket"), [(1 << 32, 0), (0, 1 << 16)])
+def test_a_number_that_does_not_fit_a_plain_message_is_told(status, vbucket):
+    with pytest.raises(LocalProtocolError, match=str(max(status, vbucket))):
+        dcp.StreamEnd.encode_plain(vbucket, 7, status)
+
+
+def test_a_message_with_several_forms_is_written_the_long_way():
+    assert dcp.SetVbucketState.layout.compact is None
+    assert dcp.SetVbucketState.encode_plain(3, 7, 2) == dcp.SetVbucketState(vbucket=3, opaque=7, state=2).encode()
+    assert dcp.SetVbucketState.read_plain(dcp.SetVbucketState(state=2).encode(), 0) is None

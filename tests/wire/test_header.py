@@ -3,7 +3,17 @@
 import pytest
 
 from headwater.errors import BadFrame, LocalProtocolError
-from headwater.wire.header import BODY_BYTES_MAX, HEADER, HEADER_BYTES, Frame, Lengths, Magic, lengths, response
+from headwater.wire.header import (
+    BODY_BYTES_MAX,
+    HEADER,
+    HEADER_BYTES,
+    Frame,
+    Lengths,
+    Magic,
+    lengths,
+    plain_response,
+    response,
+)
 
 GET = bytes.fromhex("800000050000000000000005000000000000000000000000") + b"Hello"
 
@@ -90,3 +100,8 @@ def test_a_body_of_exactly_30_mib_is_allowed():
 def test_what_does_not_fit_the_header_never_leaves(frame, text):
     with pytest.raises(LocalProtocolError, match=text):
         frame.encode()
+
+
+def test_a_plain_response_has_the_bytes_of_the_response() -> None:
+    request = Frame(0x80, 0x53, vbucket=9, opaque=0xDEADBEEF)
+    assert plain_response(0x53, 0xDEADBEEF, b"value") == response(request, value=b"value").encode()

@@ -14,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.client.backoff import Backoff
+from headwater.kernels.tracker import HELD_END, HELD_START, LAST
 from headwater.protocol.position import FailoverLog, Position, place
+
+HELD = [LAST, HELD_START, HELD_END]
 
 STEADY_SECONDS = 10.0
 """A stream that held for so long had no trouble; the next one starts afresh."""
@@ -55,10 +58,10 @@ class Goal:
 
 @dataclass(slots=True)
 class Part:
-    """The open streams of one connection at one moment: LAST, HELD_START and HELD_END of each vbucket."""
+    """The open streams of one connection at one moment: their vbuckets, and the row of each (kernels/tracker.py)."""
 
     vbuckets: NDArray[Any]
-    numbers: NDArray[np.uint64]
+    rows: NDArray[np.uint64]
 
 
 @dataclass(slots=True)
@@ -73,6 +76,6 @@ class Standing:
         """Make the positions: vbucket to position, ordered by vbucket."""
         made = dict(self.resting)
         for part in self.parts:
-            for vbucket, (last, start, end) in zip(part.vbuckets.tolist(), part.numbers.tolist(), strict=True):
+            for vbucket, (last, start, end) in zip(part.vbuckets.tolist(), part.rows[:, HELD].tolist(), strict=True):
                 made[vbucket] = place(vbucket, last, start, end, self.logs.get(vbucket, ()))
         return dict(sorted(made.items()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from headwater.client.options import DrainOptions
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost
 from headwater.kernels.columns import Arena
-from headwater.kernels.tracker import HELD_END, HELD_START, LAST
+from headwater.kernels.tracker import VBUCKETS
 from headwater.protocol.drain import Drain
 from headwater.protocol.events import Event, Opened
 from headwater.protocol.handshake import DCP_FEATURES, Opening, open_producer
@@ -35,8 +36,8 @@ GATHER_BYTES_MIN = 64 * 1024
 """Receiving goes on while the inbox has so much room."""
 
 REQUESTS_SENT_AT_ONCE = 64
+"""Then it is time to read what came for those before: the node opens the first while we ask for the others."""
 
-HELD = [LAST, HELD_START, HELD_END]
 AGAIN = Ready()
 """What a task yields to be stepped again at once."""
 
@@ -82,17 +83,19 @@ class Worker(Task):
         self._cluster, self._arena, self._options = cluster, arena, options
         self._link = Link(address, cluster.clock)
         self.drain: Drain | None = None
-        self._opened: dict[int, None] = {}  # vbuckets whose stream was accepted, and is not over
-        self._open_streams: NDArray[np.int64] | None = None  # the same, made again when it changes
+        self._opened = np.zeros(VBUCKETS, np.bool_)  # of each vbucket, whether its stream was accepted and is not over
+        self._vbuckets_max = 0  # there are none from here on
+        self._open_streams: NDArray[np.intp] | None = None  # the same as numbers, made again when it changes
 
     def assign(self, position: Position, end_seqno: int) -> None:
         """Take a vbucket over."""
         self.todo[position.vbucket] = (position, end_seqno)
+        self._vbuckets_max = max(self._vbuckets_max, position.vbucket + 1)
 
     def release(self, vbucket: int) -> None:
         """The stream is over."""
         self.vbuckets.pop(vbucket, None)
-        self._opened.pop(vbucket, None)
+        self._opened[vbucket] = False
         self._open_streams = None
 
     @property
@@ -124,7 +127,7 @@ class Worker(Task):
         if self.drain is None or not self.drain.events:
             return ()
         events, self.drain.events = self.drain.events, []
-        self._opened |= {event.vbucket: None for _, event in events if isinstance(event, Opened)}
+        self._opened[[event.vbucket for _, event in events if isinstance(event, Opened)]] = True
         self._open_streams = None
         return events
 
@@ -132,8 +135,8 @@ class Worker(Task):
         """Return the numbers of all open streams at this moment."""
         drain = self._drain
         if self._open_streams is None:
-            self._open_streams = np.fromiter(self._opened, np.int64, len(self._opened))
-        return Part(self._open_streams, drain.table.rows[self._open_streams[:, None], HELD])
+            self._open_streams = np.flatnonzero(self._opened[: self._vbuckets_max])
+        return Part(self._open_streams, drain.table.rows.take(self._open_streams, axis=0))
 
     def processed(self, now: float) -> None:
         """The caller is done with what was handed out."""
@@ -160,7 +163,7 @@ class Worker(Task):
                 drain.tick(now)
                 self._link.channel.send(drain.data_to_send())
                 self._link.channel.flush()  # what did not fit before
-                yield Ready((self._link.channel,), drain.deadline)
+                yield AGAIN if self.todo else Ready((self._link.channel,), drain.deadline)
 
     def _gather(self, drain: Drain) -> ConnectionLost | None:
         """Receive until nothing is there or the inbox is about full; returns how the connection ended, if it did.
@@ -181,13 +184,10 @@ class Worker(Task):
         return None
 
     def _ask(self, drain: Drain, now: float) -> None:
-        """Request the streams that are to do, and send whatever else is due."""
-        while self.todo:
-            vbucket = next(iter(self.todo))
+        """Request some of the streams that are to do, and send whatever else is due."""
+        for vbucket in tuple(islice(self.todo, REQUESTS_SENT_AT_ONCE)):
             drain.request(*self.todo.pop(vbucket), now)
             self.vbuckets[vbucket] = None
-            if not len(self.todo) % REQUESTS_SENT_AT_ONCE:
-                self._link.channel.send(drain.data_to_send())  # the node may begin while the others are being made
         self._link.channel.send(drain.data_to_send())
 
     def _open(self) -> Steps[Drain]:

@@ -57,6 +57,7 @@ class StreamState(IntEnum):
 
 
 NONE: Final = int(StreamState.NONE)
+OPEN: Final = int(StreamState.OPEN)
 IN_SNAPSHOT: Final = int(StreamState.IN_SNAPSHOT)
 DROPPING: Final = int(StreamState.DROPPING)
 
@@ -103,8 +104,7 @@ class StreamTable:
     def open(self, vbucket: int, opaque: int, seqno: int = 0, snapshot_start: int = 0, snapshot_end: int = 0) -> None:
         """Expect a stream: the request that goes out now carries this opaque and these numbers."""
         held = (snapshot_start, snapshot_end) if snapshot_start < seqno else (seqno, seqno)
-        numbers = (StreamState.OPEN, opaque, seqno, snapshot_start, snapshot_end, *held)
-        _ROW.pack_into(self._pages, vbucket * 8 * FIELDS, *numbers)
+        _ROW.pack_into(self._pages, vbucket * 8 * FIELDS, OPEN, opaque, seqno, snapshot_start, snapshot_end, *held)
 
     def held(self, vbucket: int) -> tuple[int, int, int]:
         """The last seqno of a stream, and the range that is held only in part (see follow.enter_snapshot)."""

@@ -17,7 +17,7 @@ Source: dcp.md 2, 6, 7 and 9.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +26,32 @@ from headwater.errors import PeerSilent, RemoteProtocolError
 from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
 from headwater.protocol.events import Advanced, Diverged, Ended, Event, Marked, Opened, Refused
-from headwater.protocol.position import ENDLESS, Position, older_histories, place
-from headwater.protocol.stream import Phase, Stream, complaint, named, read_failover_log, read_rollback, stream_request
+from headwater.protocol.position import ENDLESS, FailoverLog, Position, older_histories, place
+from headwater.protocol.stream import (
+    Phase,
+    Stream,
+    complaint,
+    log_entries,
+    may_be_log,
+    named,
+    read_failover_log,
+    read_rollback,
+    stream_request,
+)
 from headwater.protocol.window import ConsumerWindow
 from headwater.wire import dcp
 from headwater.wire.dialect import Dialect
-from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths
+from headwater.wire.header import HEADER, HEADER_BYTES, Frame, Magic, lengths
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+
+MARKER_BYTES = 20
+"""Extras of a snapshot marker V1; its flags are at their end."""
+
+_ACK = int(dcp.SnapshotFlag.ACK)
+
+Head: TypeAlias = tuple[int, ...]
+"""The nine numbers of a header."""
 
 
 class Drain:
@@ -75,7 +93,8 @@ class Drain:
         self._silence_seconds, self._answer_seconds = silence_seconds, answer_seconds
         self._markers = markers
         self._asked: dict[int, Stream] = {}  # by opaque, in the order of asking
-        self._awaited: tuple[NDArray[Any], NDArray[np.uint64]] | None = None  # their vbuckets, and where they stand
+        # The first of their opaques, their vbuckets, and where they stand; made when it is needed.
+        self._awaited: tuple[int, NDArray[Any], NDArray[np.uint64]] | None = None
         self._acks: dict[int, tuple[int, int]] = {}  # vbucket: (end of snapshot, opaque) of markers to answer
         self._opaque = 0
         # A producer that took a control, for flow or for no-ops, is none of UPR's.
@@ -181,26 +200,65 @@ class Drain:
 
     def _take_controls(self, view: memoryview, decoded: Decoded, now: float) -> None:
         for offset, row in decoded.controls.tolist():
-            found = lengths(view, offset)
-            frame = Frame.cut(view[offset : offset + found.frame], found)
-            handler = _HANDLERS.get((frame.is_response, frame.opcode))
-            if handler is None or frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE):
-                raise RemoteProtocolError(
-                    f"{named(frame.opcode)}: a frame with magic 0x{frame.magic:02x} that we did not ask for"
-                )
-            handler(self, frame, row, now)
+            head = HEADER.unpack_from(view, offset)
+            short = _SHORT.get(head[:2])
+            if short is None or not short(self, head, view[offset + HEADER_BYTES :], row):
+                self._take_control(view[offset:], row, now)
+
+    def _take_control(self, view: memoryview, row: int, now: float) -> None:
+        found = lengths(view)
+        frame = Frame.cut(view[: found.frame], found)
+        handler = _HANDLERS.get((frame.is_response, frame.opcode))
+        if handler is None or frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE):
+            raise RemoteProtocolError(
+                f"{named(frame.opcode)}: a frame with magic 0x{frame.magic:02x} that we did not ask for"
+            )
+        handler(self, frame, row, now)
+
+    # A stream begins with an answer and a marker and ends with an end, and a drain may have a thousand of them: these
+    # three, as they nearly always are, are understood by their header. False: not so, and nothing has happened.
+
+    def _accepted_shortly(self, head: Head, body: memoryview, row: int) -> bool:
+        _, _, key, extras, _, status, size, opaque, _ = head
+        if status or key or extras or not may_be_log(size) or opaque not in self._asked:
+            return False
+        self._accepted(self._answered(opaque), log_entries(body[:size]), row)
+        return True
+
+    def _marked_shortly(self, head: Head, body: memoryview, row: int) -> bool:
+        """The kernel has followed the marker; what is left is to tell of it, or to answer it."""
+        return not self._markers and head[3] == MARKER_BYTES and not body[MARKER_BYTES - 1] & _ACK
+
+    def _ended_shortly(self, head: Head, body: memoryview, row: int) -> bool:
+        _, _, key, extras, _, vbucket, size, opaque, _ = head
+        if key or (extras, size) != (4, 4):
+            return False
+        self._ended(vbucket, opaque, int.from_bytes(body[:4]), row)
+        return True
+
+    def _answered(self, opaque: int) -> Stream:
+        """The stream that was asked for with this opaque; KeyError if none is that waits for an answer."""
+        stream = self._asked.pop(opaque)
+        if self._awaited is not None:
+            first, vbuckets, seqnos = self._awaited
+            in_order = opaque == first  # as nearly always
+            self._awaited = (first + 1, vbuckets[1:], seqnos[1:]) if in_order else None
+        return stream
+
+    def _accepted(self, stream: Stream, log: FailoverLog, row: int) -> None:
+        stream.failover_log = log
+        stream.phase = Phase.OPEN
+        self._dialect = stream.dialect
+        self.events.append((row, Opened(stream.vbucket)))
 
     def _stream_answer(self, frame: Frame, row: int, now: float) -> None:
-        stream, self._awaited = self._asked.pop(frame.opaque, None), None
-        if stream is None:  # dcp.md 9: a response with an unknown opaque: disconnect
+        if frame.opaque not in self._asked:  # dcp.md 9: a response with an unknown opaque: disconnect
             raise RemoteProtocolError(
                 f"{named(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
             )
+        stream = self._answered(frame.opaque)
         if frame.status == Status.SUCCESS:
-            stream.failover_log = read_failover_log(frame)
-            stream.phase = Phase.OPEN
-            self._dialect = stream.dialect
-            self.events.append((row, Opened(stream.vbucket)))
+            self._accepted(stream, read_failover_log(frame), row)
             return
         self._expect_nothing_yet(stream)
         self.table.close(stream.vbucket)
@@ -253,10 +311,12 @@ class Drain:
             self.events.append((row, Marked(frame.vbucket, start, end, flags)))
 
     def _end(self, frame: Frame, row: int, now: float) -> None:
-        stream = self.streams.get(frame.vbucket)
-        reason = dcp.StreamEnd.decode(frame).status
+        self._ended(frame.vbucket, frame.opaque, dcp.StreamEnd.decode(frame).status, row)
+
+    def _ended(self, vbucket: int, opaque: int, reason: int, row: int) -> None:
+        stream = self.streams.get(vbucket)
         # The end of a stream that is long gone is ignored (dcp.md 9).
-        if stream is None or stream.opaque != frame.opaque or stream.phase is not Phase.OPEN:
+        if stream is None or stream.opaque != opaque or stream.phase is not Phase.OPEN:
             return
         stream.phase = Phase.ENDED
         if stream.dialect is Dialect.UPR and reason == dcp.EndReason.OK:  # a boundary like a marker (dcp.md 14)
@@ -282,8 +342,8 @@ class Drain:
         if self._awaited is None:
             asked = self._asked.values()
             seqnos = np.array([stream.asked.seqno for stream in asked], np.uint64)
-            self._awaited = np.array([stream.vbucket for stream in asked]), seqnos
-        vbuckets, seqnos = self._awaited
+            self._awaited = next(iter(self._asked)), np.array([stream.vbucket for stream in asked]), seqnos
+        _, vbuckets, seqnos = self._awaited
         if (self.table.rows[vbuckets, LAST] != seqnos).any():
             for stream in self._asked.values():
                 self._expect_nothing_yet(stream)
@@ -305,6 +365,12 @@ class Drain:
         if due := self.window.due(now):
             self._outgoing.append(dcp.BufferAck(acked_bytes=due).encode())
 
+
+_SHORT: dict[tuple[int, int], Callable[[Drain, Head, memoryview, int], bool]] = {  # by magic and opcode
+    (Magic.CLIENT_RESPONSE, Opcode.DCP_STREAM_REQ): Drain._accepted_shortly,
+    (Magic.CLIENT_REQUEST, Opcode.DCP_SNAPSHOT_MARKER): Drain._marked_shortly,
+    (Magic.CLIENT_REQUEST, Opcode.DCP_STREAM_END): Drain._ended_shortly,
+}
 
 Handler = Callable[[Drain, Frame, int, float], None]
 

@@ -51,7 +51,8 @@ class FailoverTable:
     ) -> None:
         self._new_uuid = new_uuid
         self._entries_max = entries_max
-        self._entries = [FailoverEntry(*entry) for entry in entries][:entries_max]
+        self._entries = tuple(FailoverEntry(*entry) for entry in entries)[:entries_max]
+        self._encoded: tuple[tuple[FailoverEntry, ...], bytes] = ((), b"")  # of which entries, and their bytes
         if not self._entries:
             self._push(0)
 
@@ -72,11 +73,11 @@ class FailoverTable:
     @property
     def entries(self) -> tuple[FailoverEntry, ...]:
         """All branches, newest first."""
-        return tuple(self._entries)
+        return self._entries
 
     def create(self, seqno: int) -> FailoverEntry:
         """Begin a new branch after `seqno`; entries that claim to begin above it are forgotten."""
-        self._entries = [entry for entry in self._entries if entry.seqno <= seqno]
+        self._entries = tuple(entry for entry in self._entries if entry.seqno <= seqno)
         return self._push(seqno)
 
     def prune(self, seqno: int) -> None:
@@ -84,13 +85,13 @@ class FailoverTable:
 
         A rollback to 0 is no pruning: the vbucket starts over, with a table of its own.
         """
-        self._entries = [entry for entry in self._entries if entry.seqno <= seqno] if seqno else []
+        self._entries = tuple(entry for entry in self._entries if entry.seqno <= seqno) if seqno else ()
         if not self._entries:
             self._push(seqno)
 
     def replace(self, log: Iterable[tuple[int, int]]) -> None:
         """Take over the log of the producer that this replica now follows (at least one entry)."""
-        entries = [FailoverEntry(*entry) for entry in log][: self._entries_max]
+        entries = tuple(FailoverEntry(*entry) for entry in log)[: self._entries_max]
         if not entries:
             raise ValueError("a failover log has at least one entry; this one has none")
         self._entries = entries
@@ -101,7 +102,7 @@ class FailoverTable:
         for entry in self._entries:
             if entry.vb_uuid and (not kept or entry.seqno <= kept[-1].seqno):
                 kept.append(entry)
-        self._entries = kept
+        self._entries = tuple(kept)
         if not kept:
             self.create(high_seqno)
 
@@ -116,14 +117,16 @@ class FailoverTable:
 
     def encode(self) -> bytes:
         """The log as it is sent: 16 bytes an entry, newest first (dcp 2.5)."""
-        return b"".join(_ENTRY.pack(*entry) for entry in self._entries)
+        if self._encoded[0] is not self._entries:
+            self._encoded = self._entries, b"".join(_ENTRY.pack(*entry) for entry in self._entries)
+        return self._encoded[1]
 
     def _push(self, seqno: int) -> FailoverEntry:
         known = {entry.vb_uuid for entry in self._entries}
         vb_uuid = 0
         while vb_uuid == 0 or vb_uuid in known:
             vb_uuid = self._new_uuid() & ((1 << VB_UUID_BITS) - 1)
-        self._entries = [FailoverEntry(vb_uuid, seqno), *self._entries][: self._entries_max]
+        self._entries = (FailoverEntry(vb_uuid, seqno), *self._entries)[: self._entries_max]
         return self._entries[0]
 
 
@@ -178,6 +181,7 @@ class KeyEnoent:
 
 
 Decision = Ok | Rollback | Erange
+_OK = Ok()
 
 
 def decide(
@@ -206,7 +210,7 @@ def decide(
         return contradiction
     # 1. Whoever has nothing can not disagree; with the strict flag a uuid that was given must still be known.
     if claim.start_seqno == 0 and (not strict or claim.vb_uuid == 0):
-        return Ok()
+        return _OK
     # 2. A deletion that was purged above the start would never reach the consumer. Not so when it proves that it knew
     #    of that purge, or when nothing in the collections it reads changed since.
     unchanged = collection_high_seqno is not None and collection_high_seqno <= min(claim.start_seqno, purge_seqno)
@@ -218,7 +222,7 @@ def decide(
     # Hardly to be met, for whoever is ahead of us was sent back by now (failover 2, "after").
     if decision is None and claim.start_seqno > high_seqno:
         return Erange(f"start seqno {claim.start_seqno} lies above the high seqno {high_seqno}")
-    return decision or Ok()
+    return decision or _OK
 
 
 def check_ranges(claim: Claim) -> Erange | None:

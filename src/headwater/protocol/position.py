@@ -137,7 +137,7 @@ def older_histories(position: Position) -> list[int]:
     before would claim changes of it that he never had, and a producer that wrote others there would let him go on.
     Inside a snapshot there is none: what is held may have been merged already with what the branch of its end wrote.
     """
-    if not position.complete:
+    if not position.complete or not position.failover_log:
         return []
     begun = [entry for entry in position.failover_log if entry[1] <= position.seqno]
     at = next((at for at, (uuid, _) in enumerate(begun) if uuid == position.vb_uuid), len(begun))

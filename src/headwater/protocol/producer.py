@@ -16,7 +16,7 @@ from collections.abc import Callable
 from headwater.errors import BadMessage, LocalProtocolError, RemoteProtocolError
 from headwater.protocol.controls import Negotiated, Settings, apply, settings_for
 from headwater.protocol.flow import FlowLedger
-from headwater.protocol.markers import encode_marker
+from headwater.protocol.markers import encode_end, encode_marker
 from headwater.protocol.noop import NoopTimer
 from headwater.protocol.producer_events import (
     Event,
@@ -30,13 +30,13 @@ from headwater.protocol.producer_events import (
     WindowOpened,
 )
 from headwater.protocol.producer_stream import ProducerStream, Sent, StreamState
-from headwater.protocol.stream_request import Accepted, Facts, StreamKey, judge, read_stream_request
-from headwater.protocol.upr import end_status, settled_by, state_number
+from headwater.protocol.stream_request import Accepted, Facts, StreamKey, judge, read_plain_request, read_stream_request
+from headwater.protocol.upr import settled_by, state_number
 from headwater.wire import dcp
 from headwater.wire.dcp import EndReason, SnapshotFlag
 from headwater.wire.dialect import Dialect
 from headwater.wire.framing import stream_id_framing, stream_id_of
-from headwater.wire.header import Frame, response
+from headwater.wire.header import Frame, plain_response, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status, name_of, without_xerror
 from headwater.wire.vbucket import State
@@ -91,6 +91,17 @@ class Producer:
             self.refuse(frame, Status(bad.status))
             return []
 
+    def receive_plain_request(self, data: memoryview, offset: int, now: float) -> StreamRequested | None:
+        """As `receive_frame`, for the stream request that begins at `offset`; they come by the thousand.
+
+        None, and nothing has happened, if what is there is anything but an ordinary one: let `receive_frame` have it.
+        """
+        if self.dialect is Dialect.UPR or (request := read_plain_request(data, offset)) is None:
+            return None
+        self.noop.heard(now)
+        self.dialect = Dialect.DCP
+        return StreamRequested(request)
+
     def tick(self, now: float) -> list[Event]:
         """The deadline has come."""
         if self.noop.peer_is_silent(now):
@@ -135,7 +146,7 @@ class Producer:
         if not isinstance(verdict, Accepted):
             self.refuse(asked.frame, verdict.status, verdict.value)
             return None
-        self._out += response(asked.frame, value=log).encode()
+        self._out += plain_response(Opcode.DCP_STREAM_REQ, request.opaque, log)
         stream = ProducerStream(
             verdict.key, request.opaque, verdict, last_seqno=verdict.start_seqno, dialect=self.dialect
         )
@@ -203,9 +214,7 @@ class Producer:
         """End a stream: it is forgotten now; its STREAM_END goes out as soon as the window has room."""
         stream.step(Sent.END_OK if reason is EndReason.OK else Sent.CUT)
         del self.streams[stream.key]
-        status = end_status(reason, stream.dialect)
-        end = dcp.StreamEnd(vbucket=stream.vbucket, opaque=stream.opaque, framing=stream.framing, status=status)
-        self._ends.append(end.encode())
+        self._ends.append(encode_end(stream, reason))
         self._flush_ends()
 
     def _send(self, stream: ProducerStream, sent: Sent, size_bytes: int) -> None:
@@ -225,7 +234,7 @@ class Producer:
         dialect = settled_by(frame, self.dialect)
         request = read_stream_request(frame, collections=self.negotiated.collections, dialect=dialect)
         self.dialect = dialect
-        return [StreamRequested(request, frame)]
+        return [StreamRequested(request)]
 
     def _close_stream(self, frame: Frame, _: float) -> list[Event]:
         """dcp 2.3: KEY_ENOENT without a stream; 8d if stream ids are used wrongly, or only others are open."""

@@ -14,7 +14,11 @@ class StreamRequested:
     """A stream is asked for; `Producer.answer_stream` takes what is known of its vbucket."""
 
     request: StreamRequest
-    frame: Frame
+
+    @property
+    def frame(self) -> Frame:
+        """The request as a frame, for a refusal."""
+        return self.request.frame()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from struct import Struct
 
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.scan import Stop
@@ -18,6 +19,9 @@ from headwater.wire.status import Status
 
 LOG_ENTRIES_MAX = 1024
 """Real failover logs hold 25 entries at most; a longer one would be kept with every position."""
+
+_LOG_ENTRY = Struct(">QQ")
+_ACTIVE_VB_ONLY = int(dcp.StreamFlag.ACTIVE_VB_ONLY)
 
 
 class Phase(Enum):
@@ -55,19 +59,28 @@ def stream_request(stream: Stream, vb_uuid: int) -> bytes:
     # A start beyond the end is ERANGE before histories are compared (dcp.md 2.4, step 7).
     end = max(stream.end_seqno, stream.asked.seqno)
     # A replica may lag, or be left behind for good; what it calls a rollback is none (dcp.md 2.4, flag 0x10).
-    flags = 0 if stream.dialect is Dialect.UPR else dcp.StreamFlag.ACTIVE_VB_ONLY
+    flags = 0 if stream.dialect is Dialect.UPR else _ACTIVE_VB_ONLY
     return request_after(stream.asked, end, vb_uuid, stream.opaque, stream.dialect, flags)
 
 
 def read_failover_log(frame: Frame) -> FailoverLog:
     """Read the log of an accepted request; dcp.md 9: empty, or not a multiple of 16 bytes, is an error."""
-    count, rest = divmod(len(frame.value), 16)
-    if rest or not 0 < count <= LOG_ENTRIES_MAX:
+    if not may_be_log(len(frame.value)):
         raise RemoteProtocolError(
             f"{named(frame.opcode)}: a failover log of {len(frame.value)} bytes; "
             f"expected 16 each for 1 to {LOG_ENTRIES_MAX} entries"
         )
     return tuple(dcp.StreamResponse.decode(frame).failover_log)
+
+
+def may_be_log(size_bytes: int) -> bool:
+    """Whether a failover log can have so many bytes."""
+    return 0 < size_bytes <= _LOG_ENTRY.size * LOG_ENTRIES_MAX and size_bytes % _LOG_ENTRY.size == 0
+
+
+def log_entries(value: memoryview) -> FailoverLog:
+    """The entries of a log of such a size."""
+    return tuple(_LOG_ENTRY.iter_unpack(value))
 
 
 def read_rollback(frame: Frame) -> int:

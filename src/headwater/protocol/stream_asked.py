@@ -23,13 +23,8 @@ def request_after(  # noqa: PLR0917 - the fields of a message
             vb_uuid=vb_uuid,
             high_seqno=begins_at(position, vb_uuid),
         ).encode()
-    return dcp.StreamRequest(
-        vbucket=position.vbucket,
-        opaque=opaque,
-        flags=flags,
-        start_seqno=position.seqno,
-        end_seqno=end_seqno,
-        vb_uuid=vb_uuid,
-        snap_start_seqno=position.snapshot_start,
-        snap_end_seqno=position.snapshot_end,
-    ).encode()
+    reserved, start = 0, position.seqno
+    snapshot = position.snapshot_start, position.snapshot_end
+    return dcp.StreamRequest.encode_plain(
+        position.vbucket, opaque, flags, reserved, start, end_seqno, vb_uuid, *snapshot
+    )

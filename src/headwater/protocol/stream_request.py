@@ -24,11 +24,13 @@ from headwater.wire import dcp, upr
 from headwater.wire.datatype import Datatype
 from headwater.wire.dcp import StreamFlag
 from headwater.wire.dialect import Dialect
-from headwater.wire.header import Frame
+from headwater.wire.header import HEADER_BYTES, Frame
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 STREAM_ID_MAX = 65_535
+PLAIN_REQUEST_BYTES = HEADER_BYTES + 48
+"""What `read_plain_request` reads."""
 StreamKey = tuple[int, int | None]
 """What tells streams of one connection apart: vbucket, and stream id where those are enabled."""
 
@@ -39,6 +41,7 @@ _FROM_LATEST = int(StreamFlag.FROM_LATEST)
 _STRICT = int(StreamFlag.STRICT_VB_UUID)
 _IGNORE_PURGED = int(StreamFlag.IGNORE_PURGED_TOMBSTONES)
 _CACHE_TRANSFER = int(StreamFlag.CACHE_TRANSFER)
+_THOUGHT = ~_KNOWN | _CACHE_TRANSFER
 _CACHE_TRANSFER_NEEDS = int(StreamFlag.TAKEOVER | StreamFlag.ACTIVE_VB_ONLY)
 _OWNER = int(StreamFlag.ACTIVE_VB_ONLY | StreamFlag.TAKEOVER)
 _FINITE = int(StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY)
@@ -103,6 +106,15 @@ def read_stream_request(frame: Frame, *, collections: bool, dialect: Dialect = D
         request = upr.StreamRequest.decode(frame)
         return replace(request, flags=known_flags(request.flags))
     return _read_dcp(frame, collections=collections)
+
+
+def read_plain_request(data: memoryview, offset: int) -> dcp.StreamRequest | None:
+    """The stream request at `offset` if it is one of DCP, plain and with flags that need no thought: nearly all are.
+
+    None says nothing about what is there; `read_stream_request` does.
+    """
+    request = dcp.StreamRequest.read_plain(data, offset)
+    return None if request is None or request.flags & _THOUGHT else request
 
 
 def _read_dcp(frame: Frame, *, collections: bool) -> dcp.StreamRequest:

@@ -30,6 +30,7 @@ __all__ = [
     "Lengths",
     "Magic",
     "lengths",
+    "plain_response",
     "response",
 ]
 
@@ -48,6 +49,7 @@ class Magic(IntEnum):
 RESPONSES = frozenset({Magic.CLIENT_RESPONSE, Magic.SERVER_RESPONSE, Magic.FLEXIBLE_RESPONSE})
 FLEXIBLE = frozenset({Magic.FLEXIBLE_REQUEST, Magic.FLEXIBLE_RESPONSE})
 _MAGICS = frozenset(int(magic) for magic in Magic)
+_CLIENT_RESPONSE = int(Magic.CLIENT_RESPONSE)  # an enum takes several times as long to pack
 
 HEADER = Struct(">BBHBBHIIQ")
 HEADER_BYTES = HEADER.size
@@ -216,3 +218,8 @@ def response(
     """Return the answer to `request`: same opcode, same four bytes of opaque, no framing extras."""
     magic = Magic.SERVER_RESPONSE if request.magic == Magic.SERVER_REQUEST else Magic.CLIENT_RESPONSE
     return Frame(magic, request.opcode, key, extras, value, datatype, status, request.opaque, cas)
+
+
+def plain_response(opcode: int, opaque: int, value: bytes = b"") -> bytes:
+    """The bytes of a successful `response` that has a value and nothing else."""
+    return HEADER.pack(_CLIENT_RESPONSE, opcode, 0, 0, 0, 0, len(value), opaque, 0) + value

@@ -16,6 +16,7 @@ What a frame holds is kept bit for bit: `Class.decode(data).encode() == data` fo
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Self
 
 from headwater.errors import LocalProtocolError
@@ -98,7 +99,12 @@ class Message(Declared):
             values = cls._values(frame)
         except ValueError as error:
             raise layout.bad(frame.opcode, error) from None
-        made = cls.__new__(cls)  # as the constructor would; what it checks is known here
+        return cls._made(values)
+
+    @classmethod
+    def _made(cls, values: Mapping[str, Any]) -> Self:
+        """As the constructor would; what it checks is known here."""
+        made = cls.__new__(cls)
         made.__dict__.update(cls._defaults)
         made.__dict__.update(values)
         made.__post_init__()
@@ -165,6 +171,27 @@ class Request(Message, magic=Magic.CLIENT_REQUEST):
     """A message that asks or tells: header bytes 6-7 are a vbucket."""
 
     vbucket: int = 0
+
+    @classmethod
+    def encode_plain(cls, vbucket: int, opaque: int, *numbers: int) -> bytes:
+        """As `encode` of a plain message (compact.py), without making one; `numbers` are its own fields, in order.
+
+        Raises:
+            LocalProtocolError: a number does not fit the wire.
+        """
+        layout = cls.layout
+        data = layout.compact.encode_plain(vbucket, opaque, numbers) if layout.compact is not None else None
+        if data is not None:
+            return data
+        own: dict[str, Any] = dict(zip((each.name for each in layout.fields), numbers, strict=True))
+        return cls(vbucket=vbucket, opaque=opaque, **own).encode()
+
+    @classmethod
+    def read_plain(cls, data: bytes | bytearray | memoryview, offset: int) -> Self | None:
+        """The plain message (compact.py) that begins at `offset`; None if there is none, which `decode` may explain."""
+        compact = cls.layout.compact
+        values = None if compact is None else compact.read_plain(data, offset)
+        return None if values is None else cls._made(values)
 
     def _vbucket_or_status(self) -> int:
         return self.vbucket

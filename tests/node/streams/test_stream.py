@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headwater.node.streams import stream as stream_module
 from headwater.node.streams.stream import PHASES, Phase
 from headwater.wire.dcp import StreamFlag
 from headwater.wire.status import Status
@@ -358,3 +359,36 @@ def test_an_expired_document_as_the_connection_wants_it(
     change = reader.read()[-1]
     assert told([change]) == [(expected, 2, "a")]
     assert len(change.extras) == size
+
+
+def test_a_short_backfill_goes_out_in_one_call_with_the_bytes_of_a_long_one(
+    desk: StreamDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        desk.set(0, f"key-{number % 4}", b"%d" * number)
+    desk.delete(0, "key-2")
+    desk.commit()
+    reader = Producer(desk, flags=0x21)
+
+    def backfill() -> bytes:
+        reader.stream(end_seqno=6)
+        reader.session.pump()
+        return reader.bytes_sent()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.store, "view", lambda *_: pytest.fail("a view was taken"))
+        short = backfill()
+    monkeypatch.setattr(stream_module, "SHORT_BACKFILL_SEQNOS", 0)
+    assert backfill() == short
+    assert reader.session.producer.flow.sent_bytes == 2 * len(short)
+
+
+def test_after_a_short_backfill_a_stream_is_live(desk: StreamDesk) -> None:
+    desk.set(0, "a")
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream()
+    reader.read()
+    (stream,) = reader.session.streams.values()
+    assert (stream.phase, stream.position) == (Phase.IN_MEMORY, 1)
+    assert (stream.entry.last_seqno, stream.entry.snapshot_end_seqno) == (1, 1)

@@ -116,7 +116,7 @@ class Index:
 
     def rows(self, vb: int) -> int:
         """Rows in use."""
-        return int(self.table[vb, index.ROWS])
+        return self.table.item(vb, index.ROWS)  # an int at once
 
     def grow(self, vb: int, rows: int = 1, keys: int = 1, factor: float = GROWTH) -> None:
         """Make room for `rows` more rows and `keys` more keys at least."""
@@ -176,8 +176,10 @@ class Index:
 
     def rows_up_to(self, vb: int, seqno: int) -> int:
         """How many rows have a seqno at or below `seqno`."""
-        if seqno >= int(self.table[vb, index.HIGH]):
+        if seqno >= self.table.item(vb, index.HIGH):
             return self.rows(vb)  # what a stream that follows its vbucket asks for
+        if seqno == 0:
+            return 0  # and one that begins
         return int(self.columns[vb].seq[: self.rows(vb)].searchsorted(np.uint64(seqno), "right"))
 
     def nbytes(self) -> int:

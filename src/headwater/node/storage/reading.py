@@ -93,7 +93,7 @@ class Reading:
             CorruptStore: some of them were in a batch that is damaged.
         """
         first = self._index.rows_up_to(vb, after_seqno)
-        rows = min(self._index.rows_up_to(vb, end_seqno), int(self.table[vb, index.DURABLE_ROWS]))
+        rows = min(self._index.rows_up_to(vb, end_seqno), self.table.item(vb, index.DURABLE_ROWS))
         if vb in self.lost.vbuckets:
             self.lost.check_range(vb, first, rows)
         return View(self._slots, vb, self._index.columns[vb], first, rows, after_seqno)

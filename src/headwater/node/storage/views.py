@@ -52,11 +52,11 @@ class View:
     ) -> None:
         self.vb = vb
         self.cursor = after_seqno
-        self.end_seqno = int(columns.seq[rows - 1]) if rows > first else after_seqno
+        self.end_seqno = columns.seq.item(rows - 1) if rows > first else after_seqno
         self._slots = slots
         self._columns: Columns | None = columns
         self._rows = max(rows, first)
-        self._row = int(kernels.next_visible(columns.next, first, self._rows))
+        self._row = self._next_visible(columns, first)
         self._ticket = slots.enter()
 
     @property
@@ -130,5 +130,12 @@ class View:
         """The rows before `row` are handed over."""
         columns = self._open()
         if row > self._row:
-            self.cursor = int(columns.seq[row - 1])
-        self._row = int(kernels.next_visible(columns.next, row, self._rows))
+            self.cursor = columns.seq.item(row - 1)
+        self._row = self._next_visible(columns, row)
+
+    def _next_visible(self, columns: Columns, row: int) -> int:
+        """The kernel's question; where nothing was overwritten, the row itself is the answer."""
+        rows = self._rows
+        if row >= rows or columns.next.item(row) >= rows:
+            return min(row, rows)
+        return int(kernels.next_visible(columns.next, row, rows))

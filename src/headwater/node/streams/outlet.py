@@ -35,6 +35,7 @@ class Outlet:
     def __init__(self, arena: NDArray[np.uint8] | None = None) -> None:
         self._arena = np.zeros(ARENA_BYTES, np.uint8) if arena is None else arena
         self._view = self._arena.data
+        self._size = len(self._arena)
         self._used = 0
         self._sink: Sink | None = None
         self.is_over = False
@@ -46,17 +47,17 @@ class Outlet:
     @property
     def room(self) -> int:
         """Bytes that are free."""
-        return len(self._arena) - self._used
+        return self._size - self._used
 
     @property
     def is_low(self) -> bool:
         """Whether a frame that does not fit had better wait for the next turn, when the arena is empty."""
-        return self.room < len(self._arena) // 8
+        return self.room < self._size // 8
 
     @property
     def is_full(self) -> bool:
         """Whether the turn is over."""
-        return self.is_over or self.room < MARGIN_BYTES
+        return self.is_over or self._size - self._used < MARGIN_BYTES
 
     @property
     def free(self) -> NDArray[np.uint8]:

@@ -27,7 +27,7 @@ from headwater.protocol.producer_events import (
     StreamClosed,
     StreamRequested,
 )
-from headwater.protocol.stream_request import Facts
+from headwater.protocol.stream_request import PLAIN_REQUEST_BYTES, Facts
 from headwater.wire.dcp import OpenFlag, StreamFlag
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -88,16 +88,29 @@ class DcpSession(DcpEnd[Producer]):
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
+    def _take_many(self, data: memoryview, offset: int) -> int:
+        """Ordinary stream requests, which come by the thousand, straight from the bytes."""
+        connection, now = self.connection, self._loop.time()
+        while not connection.is_paused and not connection.is_closed:
+            asked = self.producer.receive_plain_request(data, offset, now)
+            if asked is None:
+                break
+            offset += PLAIN_REQUEST_BYTES
+            self._open_stream(asked)
+            self._keep_busy()
+        return offset
+
     def _take(self, frame: Frame) -> None:
         if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE and not self._bucket.has_room_for_record():
             raise NoRoom
         for event in self.producer.receive_frame(frame, self._loop.time()):
             self._handle(event)
-        if self.producer.waiting_bytes > ANSWERS_BYTES_MAX or self._opened >= STREAMS_OPENED_AT_ONCE:
-            self._keep_busy()
+        self._keep_busy()
 
     def _keep_busy(self) -> None:
         """A consumer that asks for a thousand streams has something to do while the rest of them are opened."""
+        if self._opened < STREAMS_OPENED_AT_ONCE and self.producer.waiting_bytes <= ANSWERS_BYTES_MAX:
+            return
         self._answer()
         self._opened = 0
         if self._turns and self.connection.writable and not self.connection.is_paused:
@@ -129,15 +142,8 @@ class DcpSession(DcpEnd[Producer]):
         if self._bucket.store.lost.after(vbucket.id, asked.request.start_seqno):
             self.producer.refuse(asked.frame, Status.EINTERNAL)
             return
-        facts = Facts(
-            state=vbucket.state,
-            high_seqno=vbucket.durable_seqno,
-            purge_seqno=vbucket.purge_seqno,
-            failover_log=vbucket.failover.entries,
-            receives_first_snapshot=vbucket.complete_seqno == 0 < vbucket.snapshot_end,
-            is_being_handed_over=vbucket.handover is not None,
-        )
-        entry = self.producer.answer_stream(asked, facts, self._log(vbucket.id) or b"")
+        self._hold_until(vbucket.gate)
+        entry = self.producer.answer_stream(asked, _facts(vbucket), vbucket.failover.encode())
         if entry is None:
             return
         stream = Stream(
@@ -233,6 +239,17 @@ class DcpSession(DcpEnd[Producer]):
         for stream in self.streams.values():
             for name, value in _stream_stats(stream):
                 yield f"stream_{stream.vbucket.id}_{name}", value
+
+
+def _facts(vbucket: VBucket) -> Facts:
+    return Facts(
+        state=vbucket.state,
+        high_seqno=vbucket.durable_seqno,
+        purge_seqno=vbucket.purge_seqno,
+        failover_log=vbucket.failover.entries,
+        receives_first_snapshot=vbucket.snapshot_end > 0 and vbucket.complete_seqno == 0,
+        is_being_handed_over=vbucket.handover is not None,
+    )
 
 
 def _stream_stats(stream: Stream) -> Iterable[tuple[str, str]]:

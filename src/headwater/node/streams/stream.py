@@ -63,6 +63,9 @@ PHASES: dict[Phase, frozenset[Phase]] = {  # what may follow what
 DISK = SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT
 FIRST_IN_MEMORY = SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT
 
+SHORT_BACKFILL_SEQNOS = 64
+"""A backfill of no more is tried in one call first; with more it would often not fit, and be tried in vain."""
+
 
 class Stream:
     """A reader of one vbucket, for one stream of one connection.
@@ -160,7 +163,7 @@ class Stream:
                 self.end(EndReason.OK)
                 return
             elif self.vbucket.durable_seqno > self.position:
-                if self.phase is not Phase.IN_MEMORY or not self._send_live(outlet):
+                if not self._is_short or not self._send_at_once(outlet):
                     self._begin_snapshot(outlet)
             elif self._state_is_due:
                 self._send_state()
@@ -260,8 +263,15 @@ class Stream:
         has = min(self.position, self.entry.snapshot_end_seqno)
         return purged if purged > has or flags & SnapshotFlag.DISK else 0
 
-    def _send_live(self, outlet: Outlet) -> bool:
-        """The short way of a live stream: marker and changes at once; False, and nothing is sent, if it can't be gone.
+    @property
+    def _is_short(self) -> bool:
+        """Whether there is little to send: changes of a live stream, or a few that a consumer lacks who comes back."""
+        if self.phase is not Phase.BACKFILLING or self.handover is not None or self._skip_deletes:
+            return self.phase is Phase.IN_MEMORY
+        return self.vbucket.durable_seqno - self.position <= SHORT_BACKFILL_SEQNOS
+
+    def _send_at_once(self, outlet: Outlet) -> bool:
+        """The short way: marker and changes in one call; False, and nothing is sent, if it can't be gone.
 
         It is for what this node wrote itself, of which every durable seqno ends a snapshot, and for streams in which
         nothing has to be looked at.
@@ -270,7 +280,7 @@ class Stream:
         last_seqno = vbucket.durable_seqno
         own = vbucket.state is State.ACTIVE and self.position >= vbucket.snapshot_end
         whole = entry.state is StreamState.BETWEEN and last_seqno <= entry.accepted.end_seqno
-        if not own or not whole or form.plain or form.upr or self._purge_seqno_to_tell():
+        if not own or not whole or form.plain or form.upr or self._purge_seqno_to_tell(self._next_flags):
             return False
         window = self._producer.flow.budget_bytes
         room = outlet.room if window is None else min(outlet.room, window)
@@ -285,6 +295,9 @@ class Stream:
         self.sent_bytes += size
         self.sent_changes += changes
         self.position, self._next_start, self._next_flags = last_seqno, last_seqno + 1, SnapshotFlag.MEMORY
+        if self.phase is Phase.BACKFILLING:
+            self._enter(self._caught_up)
+            self._next_flags = FIRST_IN_MEMORY
         return True
 
     def _take_snapshot(self, outlet: Outlet) -> Snapshot:
