@@ -19,7 +19,7 @@ from typing import Any
 from headwater.client.routing import NODES_MAX, VBUCKETS_MAX, Address
 from headwater.errors import RemoteProtocolError
 
-CAPABILITIES = ("dcp", "cccp", "cbhello", "xattr", "nodesExt", "durableWrite", "touch", "dcp.IgnorePurgedTombstones")
+CAPABILITIES = ("dcp", "cccp", "cbhello", "xattr", "nodesExt", "couchapi", "touch", "dcp.IgnorePurgedTombstones")
 """What a headwater node can; a map that was fetched keeps the capabilities it came with."""
 
 NOBODY = -1

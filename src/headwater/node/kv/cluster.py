@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
     from headwater.node.kv.session import KvSession
 
-CAPABILITIES = ("dcp", "cccp", "cbhello", "xattr", "nodesExt", "durableWrite", "touch", "dcp.IgnorePurgedTombstones")
+CAPABILITIES = ("dcp", "cccp", "cbhello", "xattr", "nodesExt", "couchapi", "touch", "dcp.IgnorePurgedTombstones")
 """Advertise a capability only if implemented; without `collections` clients send bare keys."""
 
 _MANAGEMENT_PORT = 8091  # clients insist on a number here, even those that never use it
