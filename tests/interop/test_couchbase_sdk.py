@@ -134,6 +134,12 @@ def test_what_the_node_does_not_do_is_refused_at_once(documents: Collection, clu
     assert documents.get("fig").content_as[dict] == {"a": 1}
 
 
+def test_the_bucket_is_listed_and_collections_can_not_be_made(cluster: Cluster) -> None:
+    assert [bucket.name for bucket in cluster.buckets().get_all_buckets()] == ["default"]
+    with pytest.raises(exceptions.CouchbaseException):
+        cluster.bucket("default").collections().create_scope("inventory")
+
+
 def test_an_application_that_goes_on_while_the_node_is_killed_loses_nothing() -> None:
     with testing.node() as node, ThreadPoolExecutor(1) as worker:
         cluster = connect(node)

@@ -24,8 +24,6 @@ CAPABILITIES = ("dcp", "cccp", "cbhello", "xattr", "nodesExt", "couchapi", "touc
 
 NOBODY = -1
 REPLICAS_MAX = 3
-MANAGEMENT_PORT = 8091
-"""Clients insist on a number here, even those that never use it (interop.md 4.0)."""
 
 Chain = tuple[int, ...]
 
@@ -203,11 +201,11 @@ def _row(row: Sequence[int]) -> Chain:
 
 def _node(address: Address) -> dict[str, Any]:
     host = f"[{address.host}]" if ":" in address.host else address.host
-    return {"hostname": f"{host}:{MANAGEMENT_PORT}", "ports": {"direct": address.port}}
+    return {"hostname": f"{host}:{address.port}", "ports": {"direct": address.port}}
 
 
 def _extended(address: Address, this: Address | None) -> dict[str, Any]:
-    entry = {"services": {"kv": address.port, "mgmt": MANAGEMENT_PORT}, "hostname": address.host}
+    entry = {"services": {"kv": address.port, "mgmt": address.port}, "hostname": address.host}
     return {**entry, "thisNode": True} if address == this else entry
 
 

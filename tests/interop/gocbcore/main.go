@@ -75,10 +75,12 @@ func (f *follower) tell(event string, seqno uint64, key, value []byte) {
 	say("%s %d %d %s %s", event, f.vbucket, seqno, base64Of(key), base64Of(value))
 }
 
-func (f *follower) SnapshotMarker(m gocbcore.DcpSnapshotMarker) { f.from, f.to = m.StartSeqNo, m.EndSeqNo }
-func (f *follower) Mutation(m gocbcore.DcpMutation)             { f.tell("mutation", m.SeqNo, m.Key, m.Value) }
-func (f *follower) Deletion(d gocbcore.DcpDeletion)             { f.tell("deletion", d.SeqNo, d.Key, nil) }
-func (f *follower) Expiration(e gocbcore.DcpExpiration)         { f.tell("expiration", e.SeqNo, e.Key, nil) }
+func (f *follower) SnapshotMarker(m gocbcore.DcpSnapshotMarker) {
+	f.from, f.to = m.StartSeqNo, m.EndSeqNo
+}
+func (f *follower) Mutation(m gocbcore.DcpMutation)     { f.tell("mutation", m.SeqNo, m.Key, m.Value) }
+func (f *follower) Deletion(d gocbcore.DcpDeletion)     { f.tell("deletion", d.SeqNo, d.Key, nil) }
+func (f *follower) Expiration(e gocbcore.DcpExpiration) { f.tell("expiration", e.SeqNo, e.Key, nil) }
 
 func (f *follower) End(_ gocbcore.DcpStreamEnd, err error) {
 	say("end %d %v", f.vbucket, err)
@@ -101,7 +103,6 @@ func run(port string) error {
 	config.SeedConfig.MemdAddrs = []string{"127.0.0.1:" + port}
 	config.BucketName = "default"
 	config.SecurityConfig.Auth = gocbcore.PasswordAuthProvider{Username: "Administrator", Password: "password"}
-	config.EnableCCCPPoller = true // or it asks for the map by HTTP, which the node does not speak
 	config.CompressionConfig.Enabled = true
 	config.DCPConfig.UseExpiryOpcode = true
 	config.DCPConfig.BufferSize = 256 * 1024

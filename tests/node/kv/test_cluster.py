@@ -13,7 +13,7 @@ def test_the_golden_minimum(talk: Talk) -> None:
     answer = talk.one(GET_CONFIG)
     found = json.loads(answer.value)
     assert answer.datatype == 1 and found["rev"] > 0 and found["nodeLocator"] == "vbucket"
-    assert found["nodesExt"] == [{"services": {"kv": 11210, "mgmt": 8091}, "thisNode": True}]
+    assert found["nodesExt"] == [{"services": {"kv": 11210, "mgmt": 11210}, "thisNode": True}]
     assert len(found["nodes"]) == 1 and len(found["uuid"]) == 32 and found["name"] == "default"
     assert found["vBucketServerMap"]["vBucketMap"] == [[0], [0], [0], [0]]
     assert "collections" not in found["bucketCapabilities"]

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 CAPABILITIES = ("dcp", "cccp", "cbhello", "xattr", "nodesExt", "couchapi", "touch", "dcp.IgnorePurgedTombstones")
 """Advertise a capability only if implemented; without `collections` clients send bare keys."""
 
-_MANAGEMENT_PORT = 8091  # clients insist on a number here, even those that never use it
-
 
 class Cluster:
     """The map this node hands out: its own, or one that an administrator has set."""
@@ -84,8 +82,8 @@ class Cluster:
             "bucketCapabilities": list(CAPABILITIES),
             "clusterCapabilitiesVer": [1, 0],
             "clusterCapabilities": {},
-            "nodes": [{"hostname": f"$HOST:{_MANAGEMENT_PORT}", "ports": {"direct": self.port}}],
-            "nodesExt": [{"services": {"kv": self.port, "mgmt": _MANAGEMENT_PORT}, "thisNode": True}],
+            "nodes": [{"hostname": f"$HOST:{self.port}", "ports": {"direct": self.port}}],
+            "nodesExt": [{"services": {"kv": self.port, "mgmt": self.port}, "thisNode": True}],
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
                 "numReplicas": 0,

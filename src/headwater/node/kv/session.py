@@ -21,6 +21,8 @@ from headwater.errors import BadMessage, CorruptStore, StorageError
 from headwater.node.inbox import whole_frame
 from headwater.node.kv.command import COMMANDS, Answer, Command, Needs, NoRoom, Refused, Reply
 from headwater.node.kv.framing import check_framing
+from headwater.node.rest.request import looks_like_http
+from headwater.node.rest.session import HttpSession
 from headwater.node.storage.store import ArenaFull
 from headwater.wire.datatype import Datatype, legal
 from headwater.wire.features import Feature
@@ -93,6 +95,9 @@ class KvSession:
     def receive(self, data: memoryview) -> int:
         """Run every whole request in `data`; stops early when something pauses the connection."""
         offset, connection = 0, self.connection
+        if looks_like_http(data):
+            connection.session = HttpSession(connection, self.server)
+            return 0
         while not connection.is_paused and not connection.is_closed and connection.session is self:
             if self._fast is not None:
                 offset = self._fast.run(data, offset)

@@ -1,7 +1,7 @@
 """Telling clients that asked for it of a new map (kv.md 1.4, notification).
 
 "To connections with Duplex and 0x0d/0x1f": key-value connections with a bucket, once for each map that they have not
-seen. Nothing waits for their answer.
+seen; and those that watch the map by HTTP. Nothing waits for their answer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headwater.node.kv.session import KvSession
+from headwater.node.rest.session import HttpSession
 from headwater.wire.bootstrap import ClustermapChange
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
@@ -26,6 +27,8 @@ def tell(connections: Iterable[Connection], cluster: Cluster) -> None:
         if isinstance(session, KvSession) and _wants(session) and session.config_seen < cluster.version:
             session.config_seen = cluster.version
             session.send(notification(session, cluster))
+        elif isinstance(session, HttpSession):
+            session.map_changed()
 
 
 def _wants(session: KvSession) -> bool:

@@ -1,0 +1,81 @@
+"""An HTTP request as far as a node must understand one: request line, name and password, the length of a body.
+
+A connection speaks HTTP when it begins with a method where a frame's magic byte would be: no magic is a letter. Source:
+RFC 9112, 2 to 6.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import NamedTuple
+
+from headwater.errors import RemoteProtocolError
+
+REQUEST_BYTES_MAX = 16 << 10
+METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"PATCH ", b"OPTIONS ")
+_METHOD_BYTES_MAX = max(map(len, METHODS))
+_END = b"\r\n\r\n"
+
+
+class Request(NamedTuple):
+    """One request. `path` is without its query; `login` is (user, password) or None; `size`: bytes it took."""
+
+    method: str
+    path: str
+    login: tuple[str, str] | None
+    closes: bool
+    size: int
+
+
+def looks_like_http(data: memoryview) -> bool:
+    """Whether these bytes begin with a method of HTTP."""
+    return len(data) > 0 and 0x41 <= data[0] <= 0x5A and bytes(data[:_METHOD_BYTES_MAX]).startswith(METHODS)
+
+
+def read(data: memoryview) -> Request | None:
+    """The request in front, or None while it is not whole.
+
+    Raises:
+        RemoteProtocolError: it is not HTTP/1, or larger than REQUEST_BYTES_MAX.
+    """
+    start = bytes(data[:REQUEST_BYTES_MAX])
+    head, end, _ = start.partition(_END)
+    if not end:
+        if len(data) >= REQUEST_BYTES_MAX:
+            raise RemoteProtocolError(f"an HTTP request of more than {REQUEST_BYTES_MAX} bytes")
+        return None
+    line, *lines = head.decode("latin-1").split("\r\n")
+    method, target, version = _request_line(line)
+    fields = {name.strip().lower(): value.strip() for name, _, value in (each.partition(":") for each in lines)}
+    size = len(head) + len(_END) + _body_bytes(fields)
+    if size > REQUEST_BYTES_MAX:
+        raise RemoteProtocolError(f"an HTTP request of {size} bytes, {REQUEST_BYTES_MAX} are allowed")
+    closes = version == "HTTP/1.0" or fields.get("connection", "").lower() == "close"
+    path = target.partition("?")[0]
+    return Request(method, path, _login(fields), closes, size) if size <= len(data) else None
+
+
+def _request_line(line: str) -> tuple[str, str, str]:
+    parts = line.split(" ")
+    if len(parts) != 3 or parts[2] not in ("HTTP/1.0", "HTTP/1.1"):
+        raise RemoteProtocolError(f"{line[:80]!r} is no request line of HTTP/1")
+    return parts[0], parts[1], parts[2]
+
+
+def _body_bytes(fields: dict[str, str]) -> int:
+    length = fields.get("content-length", "0")
+    if "transfer-encoding" in fields or not (length.isascii() and length.isdecimal() and len(length) <= 9):
+        raise RemoteProtocolError("an HTTP body whose length is not told")
+    return int(length)
+
+
+def _login(fields: dict[str, str]) -> tuple[str, str] | None:
+    scheme, _, told = fields.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, colon, password = base64.b64decode(told, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return (user, password) if colon else None

@@ -1,0 +1,96 @@
+"""HTTP on the port of everything else, over a real node."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headwater import testing
+from headwater.testing.node import Node
+from headwater.wire.opcodes import Opcode
+from tests.node.wire import Client
+
+LOGIN = {"Authorization": "Basic YW5uOnNlY3JldA=="}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with testing.node(vbuckets=4) as node:
+        yield node
+
+
+def ask(node: Node, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    line = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    line.request(method, path, headers=headers or {})
+    answer = line.getresponse()
+    body = answer.read()
+    line.close()
+    return answer.status, json.loads(body) if answer.status == 200 and body else body
+
+
+def test_the_bucket_is_told_with_its_map_and_healthy_nodes(node: Node) -> None:
+    status, bucket = ask(node, "/pools/default/buckets/default")
+    assert status == 200 and bucket["bucketType"] == "membase" and bucket["replicaNumber"] == 0
+    assert [each["status"] for each in bucket["nodes"]] == ["healthy"]
+    assert bucket["vBucketServerMap"]["vBucketMap"] == [[0]] * 4
+    assert ask(node, "/pools/default/buckets")[1] == [bucket]
+
+
+def test_the_pages_around_it(node: Node) -> None:
+    assert ask(node, "/pools")[1]["implementationVersion"].startswith("7.6.")
+    assert len(ask(node, "/pools/default")[1]["nodes"]) == 1
+    assert ask(node, "/whoami", headers=LOGIN)[1] == {"id": "ann", "domain": "local"}
+    assert ask(node, "/pools/default/b/default")[1]["nodesExt"][0]["services"] == {"kv": node.port, "mgmt": node.port}
+
+
+def test_other_pages_buckets_and_methods_are_not_found(node: Node) -> None:
+    for path in (
+        "/",
+        "/pools/default/buckets/other",
+        "/pools/default/bs/other",
+        "/pools/default/buckets/default/scopes",
+    ):
+        assert ask(node, path) == (404, b"Requested resource not found.\r\n")
+    assert ask(node, "/pools", "POST")[0] == 404
+    assert ask(node, "/pools", "HEAD") == (200, b"")
+
+
+def test_requests_in_one_packet_are_answered_in_order(node: Node) -> None:
+    with socket.create_connection((node.host, node.port), 10) as line:
+        line.sendall(b"GET /nowhere HTTP/1.1\r\n\r\nGET /whoami HTTP/1.0\r\n\r\n")
+        said = b"".join(iter(lambda: line.recv(4096), b""))
+    assert said.index(b"404") < said.index(b"200 OK") and said.endswith(b'{"id": "", "domain": "local"}')
+
+
+def test_a_watcher_is_told_each_new_map(node: Node) -> None:
+    line = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    line.request("GET", "/pools/default/bs/default")
+    stream = line.getresponse()
+    first = json.loads(stream.readline())
+    assert [stream.readline() for _ in range(3)] == [b"\n"] * 3
+    later = {"rev": 5, "revEpoch": 9, "name": "elsewhere"}
+    with Client(node.port) as client:
+        versions = b"".join(number.to_bytes(8, "big") for number in (9, 5))
+        assert client.ask(Opcode.SET_CLUSTER_CONFIG, extras=versions, value=json.dumps(later).encode()).status == 0
+    assert json.loads(stream.readline()) == later and first["name"] == "default"
+    line.close()
+
+
+def test_who_says_nonsense_is_hung_up_on(node: Node) -> None:
+    with socket.create_connection((node.host, node.port), 10) as line:
+        line.sendall(b"GET nonsense\r\n\r\n" + b"x" * 100)
+        assert line.recv(100) == b""
+    assert ask(node, "/whoami")[0] == 200
+
+
+def test_where_there_are_users_a_page_wants_the_password() -> None:
+    with testing.node(vbuckets=1, user="ann", environment={"HEADWATER_PASSWORD": "secret"}) as node:
+        assert ask(node, "/pools") == (401, b"")
+        assert ask(node, "/pools", headers={"Authorization": "Basic YW5uOndyb25n"}) == (401, b"")
+        assert ask(node, "/pools", headers=LOGIN)[0] == 200
+        assert "wrong name or password (HTTP)" in node.log
