@@ -55,13 +55,26 @@ def test_a_follower_that_is_level_already_has_nothing_to_count():
     assert watch(FakeNode(A, "A A", seqnos=[7, 7]), follower(7, 9)) == 0
 
 
-def test_one_that_has_a_problem_is_not_level_and_patience_ends(monkeypatch):
-    new = follower(7, 7)
+def has_problems(node, *problems):
+    """Let it tell these, one after the other, each time that it is asked; the list is what is left."""
+    waiting = list(problems)
 
     async def replication():
-        return {FOLLOWED: Told(FOLLOWED, problem="no such user")}
+        return {FOLLOWED: Told(FOLLOWED, problem=waiting.pop(0) if len(waiting) > 1 else waiting[0])}
 
-    new.replication = replication
+    node.replication = replication
+    return waiting
+
+
+def test_one_that_has_a_problem_is_not_level_whatever_its_seqnos():
+    new = follower(7, 7)
+    left = has_problems(new, "connection refused", "connection refused", "")
+    assert watch(FakeNode(A, "A A", seqnos=[7, 7]), new) == 0 and left == [""]
+
+
+def test_a_problem_that_stays_is_told_when_patience_ends(monkeypatch):
+    new = follower(7, 7)
+    has_problems(new, "no such user")
     monkeypatch.setattr(replicate, "PATIENCE_SECONDS", 0.0)
     with pytest.raises(CommandError, match="node-b:11210 can't follow node-a:11210: no such user"):
         watch(FakeNode(A, "A A", seqnos=[7, 7]), new)
