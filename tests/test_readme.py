@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headwater import testing
+from headwater.wire.vbucket import vbucket_of
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
@@ -34,3 +35,8 @@ def test_a_block_of_the_readme_runs(block: str) -> None:
 @pytest.mark.spark
 def test_the_spark_block_of_the_readme_shows_a_table() -> None:
     assert [("|" in run(block)) for block in HEAVY] == [True]
+
+
+def test_the_vbucket_that_the_readme_shows_is_that_of_the_key() -> None:
+    shown = re.search(r"^(\d+):1 mutation greeting ", README, re.MULTILINE)
+    assert shown is not None and int(shown[1]) == vbucket_of(b"greeting", 1024)
