@@ -97,6 +97,19 @@ def expiry_of(node: Node, key: str) -> int:
         return int([change.expiry for change in changes if getattr(change, "key", b"") == key.encode()][-1])
 
 
+def test_a_locked_document_is_changed_with_the_token_only(documents: Collection) -> None:
+    documents.upsert("cherry", 1)
+    locked = documents.get_and_lock("cherry", timedelta(seconds=30))
+    impatient = ReplaceOptions(timeout=timedelta(milliseconds=300))  # the SDK tries again until then
+    with pytest.raises(exceptions.CouchbaseException):
+        documents.replace("cherry", 2, impatient)
+    documents.replace("cherry", 3, ReplaceOptions(cas=locked.cas))
+    locked = documents.get_and_lock("cherry", timedelta(seconds=30))
+    documents.unlock("cherry", locked.cas)
+    documents.replace("cherry", 4)
+    assert documents.get("cherry").content_as[int] == 4
+
+
 def test_counters_count_and_binary_values_grow_at_both_ends(documents: Collection) -> None:
     binary = documents.binary()
     assert binary.increment("visits", IncrementOptions(initial=SignedInt64(10))).content == 10

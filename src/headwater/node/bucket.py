@@ -17,6 +17,7 @@ import numpy as np
 from headwater.kernels import index, sweep
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
+from headwater.node.kv.locks import Locks
 from headwater.node.storage.scrub import Damage
 from headwater.node.storage.store import Store
 from headwater.node.vbucket.vbucket import VBucket
@@ -50,6 +51,7 @@ class Bucket:
         uuids: uint64[vbuckets], the newest vb uuid of each (for kernels; call `refresh` first).
         stat_groups: name of a STAT group -> function of its arguments; other parts of the node put theirs in.
         fenced: vbuckets that are active here and not served, until it is known that no other node owns them by now.
+        locks: the locked documents.
         traffic_disabled: document commands answer ETMPFAIL while it is.
         on_owned: called with a vbucket that is active, whenever its record changes.
         counters: totals since start, by name. map_changes: how often a vbucket's record changed.
@@ -74,6 +76,7 @@ class Bucket:
         self.stat_groups: dict[str, StatGroup] = {}
         self.fenced: set[int] = set()
         self.traffic_disabled = False
+        self.locks = Locks()
         self.map_changes = 0
         self.counters = {"cmd_get": 0, "get_hits": 0, "cmd_set": 0, "cmd_delete": 0, "cmd_flush": 0, "expired": 0}
         self._new_uuid = new_uuid or (lambda: secrets.randbits(VB_UUID_BITS))

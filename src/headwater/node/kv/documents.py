@@ -7,11 +7,13 @@ answer).
 
 from __future__ import annotations
 
+from dataclasses import replace as replace_field
 from typing import TYPE_CHECKING
 
 from headwater.node.kv import values
 from headwater.node.kv.command import Part, Refused, Reply, command
 from headwater.node.kv.framing import preserves_ttl
+from headwater.node.kv.locks import CAS_OF_LOCKED, lock_of
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
 from headwater.wire.header import VALUE_BYTES_MAX, Frame
@@ -120,6 +122,7 @@ def store(
         datatype=datatype,
     )
     bucket.counters["cmd_set"] += 1
+    bucket.locks.release(vb, frame.key)
     return changed(session, vb, seqno, cas)
 
 
@@ -141,6 +144,7 @@ def remove(session: KvSession, frame: Frame, old: Document) -> Reply:
         datatype=Datatype.XATTR if kept else 0,
     )
     bucket.counters["cmd_delete"] += 1
+    bucket.locks.release(vb, frame.key)
     return changed(session, vb, seqno, cas if session.features else 0)
 
 
@@ -172,7 +176,8 @@ def get(session: KvSession, frame: Frame) -> Reply:
     document = existing(session, frame)
     counters["get_hits"] += 1
     named = frame.opcode in (Opcode.GETK, Opcode.GETKQ)
-    return found_reply(session, document, frame.key if named else b"")
+    reply = found_reply(session, document, frame.key if named else b"")
+    return replace_field(reply, cas=CAS_OF_LOCKED) if lock_of(session, frame) else reply
 
 
 @command(Opcode.GET_REPLICA, key=Part.REQUIRED, document=True)

@@ -50,6 +50,8 @@ class FastPath:
         bucket = self._bucket
         if bucket.traffic_disabled or bucket.fenced or bucket.store.lost.vbuckets:
             return offset  # the plain path knows what must not be told
+        if bucket.locks.held and bucket.locks.any(bucket.now()):
+            return offset  # and what is locked
         requests = np.frombuffer(data, np.uint8)
         connection, store = self._session.connection, self._bucket.store
         while not connection.is_paused:

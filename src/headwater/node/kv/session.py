@@ -21,6 +21,7 @@ from headwater.errors import BadMessage, CorruptStore, StorageError
 from headwater.node.inbox import whole_frame
 from headwater.node.kv.command import COMMANDS, Answer, Command, Needs, NoRoom, Refused, Reply
 from headwater.node.kv.framing import check_framing
+from headwater.node.kv.locks import with_own_cas
 from headwater.node.rest.request import looks_like_http
 from headwater.node.rest.session import HttpSession
 from headwater.node.storage.store import ArenaFull
@@ -137,7 +138,8 @@ class KvSession:
             return  # a response to something we sent (a notification): nothing waits for it
         try:
             found = self._admit(frame)
-            answer = found.handler(self, frame)
+            changes = found.writes and found.document
+            answer = found.handler(self, with_own_cas(self, frame) if changes else frame)
         except Refused as refused:
             self._refuse(frame, refused)
             return

@@ -1,0 +1,112 @@
+"""GET_LOCKED, UNLOCK, and what others may do meanwhile."""
+
+from struct import pack
+
+import pytest
+
+from headwater.wire.header import Frame
+from tests.node.support import Talk
+
+GET, SET, ADD, REPLACE, DELETE, INCR, APPEND, GETQ = 0, 1, 2, 3, 4, 5, 0x0E, 9
+TOUCH, GAT, LOCK, UNLOCK, XERROR = 0x1C, 0x1D, 0x94, 0x95, 7
+LOCKED, NOT_LOCKED, ETMPFAIL, ALL_ONES = 0x09, 0x0E, 0x86, 0xFFFF_FFFF_FFFF_FFFF
+
+
+@pytest.fixture
+def told(talk: Talk) -> Talk:
+    """A client that understands all statuses; the document k is there."""
+    talk.one(0x1F, value=pack(">H", XERROR))
+    put(talk, b"v")
+    return talk
+
+
+def put(talk: Talk, value: bytes, opcode: int = SET, cas: int = 0) -> Frame:
+    return talk.one(opcode, key=b"k", extras=bytes(8), value=value, cas=cas)
+
+
+def test_the_token_is_a_cas_of_its_own_and_get_hides_the_real_one(told: Talk) -> None:
+    cas = told.one(GET, key=b"k").cas
+    locked = told.one(LOCK, key=b"k")
+    assert (locked.status, locked.value) == (0, b"v") and locked.cas not in (0, cas)
+    found = told.one(GET, key=b"k")
+    assert (found.value, found.cas) == (b"v", ALL_ONES)
+    assert [each.cas for each in told.ask(GETQ, key=b"k")] == [ALL_ONES]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "sections"),
+    [
+        (SET, {"extras": bytes(8)}),
+        (REPLACE, {"extras": bytes(8)}),
+        (ADD, {"extras": bytes(8)}),
+        (DELETE, {}),
+        (APPEND, {"value": b"x"}),
+        (INCR, {"extras": bytes(20)}),
+        (TOUCH, {"extras": bytes(4)}),
+        (GAT, {"extras": bytes(4)}),
+        (LOCK, {}),
+    ],
+)
+def test_nobody_changes_a_locked_document_without_the_token(
+    told: Talk, opcode: int, sections: dict[str, bytes]
+) -> None:
+    told.one(LOCK, key=b"k")
+    assert told.one(opcode, key=b"k", **sections).status == LOCKED
+    assert told.one(GET, key=b"k").value == b"v"
+
+
+def test_the_cas_of_before_is_no_token(told: Talk) -> None:
+    cas = told.one(GET, key=b"k").cas
+    told.one(LOCK, key=b"k")
+    assert put(told, b"w", cas=cas).status == LOCKED
+
+
+@pytest.mark.parametrize("opcode", [SET, REPLACE, DELETE])
+def test_a_change_with_the_token_unlocks(told: Talk, opcode: int) -> None:
+    token = told.one(LOCK, key=b"k").cas
+    sections = {} if opcode == DELETE else {"extras": bytes(8), "value": b"w"}
+    assert told.one(opcode, key=b"k", cas=token, **sections).status == 0
+    assert not told.desk.bucket.locks.held
+    assert put(told, b"x").status == 0
+    assert told.one(GET, key=b"k").cas != ALL_ONES
+
+
+def test_unlocking_takes_the_token_and_leaves_the_cas_as_it_was(told: Talk) -> None:
+    cas = told.one(GET, key=b"k").cas
+    token = told.one(LOCK, key=b"k").cas
+    assert told.one(UNLOCK, key=b"k", cas=cas).status == LOCKED
+    assert told.one(UNLOCK, key=b"k", cas=token).status == 0
+    assert told.one(UNLOCK, key=b"k", cas=token).status == NOT_LOCKED
+    assert told.one(GET, key=b"k").cas == cas
+
+
+@pytest.mark.parametrize(("extras", "seconds"), [(b"", 15), (bytes(4), 15), (pack(">I", 2), 2), (pack(">I", 99), 30)])
+def test_a_lock_ends_by_itself(told: Talk, extras: bytes, seconds: int) -> None:
+    told.one(LOCK, key=b"k", extras=extras)
+    told.desk.clock.seconds += seconds - 1
+    assert put(told, b"w").status == LOCKED
+    told.desk.clock.seconds += 1
+    assert put(told, b"w").status == 0
+
+
+def test_a_document_that_changed_otherwise_is_not_locked_any_more(told: Talk) -> None:
+    told.one(LOCK, key=b"k")
+    store = told.desk.store
+    store.stage_mutation(0, b"k", b"replicated", cas=told.desk.bucket.next_cas(0), rev_seqno=9)
+    assert put(told, b"w").status == 0
+
+
+def test_old_clients_are_told_in_their_own_words(talk: Talk) -> None:
+    put(talk, b"v")
+    token = talk.one(LOCK, key=b"k").cas
+    assert talk.one(LOCK, key=b"k").status == ETMPFAIL
+    assert put(talk, b"w").status == 2
+    assert talk.one(UNLOCK, key=b"k", cas=token + 1).status == ETMPFAIL
+    assert talk.one(UNLOCK, key=b"k", cas=token).status == 0
+    assert talk.one(UNLOCK, key=b"k", cas=token).status == ETMPFAIL
+
+
+def test_a_missing_document_can_not_be_locked_or_unlocked(told: Talk) -> None:
+    assert told.one(LOCK, key=b"none").status == 1
+    assert told.one(UNLOCK, key=b"none", cas=5).status == 1
+    assert told.one(LOCK, key=b"k", extras=bytes(8)).status == 4
