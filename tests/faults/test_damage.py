@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,14 +57,14 @@ def contents(store: Path) -> dict[str, int]:
 def refusal(store: Path) -> str:
     """The one line with which a node refuses to start on a store, which it leaves as it was."""
     before = contents(store)
-    command = [sys.executable, "-m", "headwater", "serve", "--port", "0", "--vbuckets", str(VBUCKETS)]
-    done = subprocess.run(
-        [*command, "--segment-mib", "48", "--data", str(store)], check=False, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 1 and done.stdout == "", done.stderr
-    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("headwater: "), done.stderr
+    node = testing.Node(store, {"vbuckets": VBUCKETS, "segment_mib": 48})
+    earlier = node.log
+    with pytest.raises(testing.NodeError, match=r"did not come up \(status 1\)"):
+        node.start()
+    told = node.log.removeprefix(earlier)
+    assert len(told.splitlines()) == 1 and told.startswith("headwater: "), told
     assert contents(store) == before
-    return done.stderr
+    return told
 
 
 def segments(store: Path) -> list[Path]:
