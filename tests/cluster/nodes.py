@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryFile
 from threading import Event, Thread
 
 from headwater import client
@@ -17,6 +16,7 @@ from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
 from headwater.cluster.watch import Watch
 from headwater.errors import StatusError, TransportError
+from headwater.testing import processes
 from headwater.testing.node import Node, node
 
 from .contents import check_cluster
@@ -57,16 +57,15 @@ def rebalance(seed: Node, **options: object) -> object:
 
 
 def command(*arguments: str, failpoints: str = "") -> tuple[int, str, str]:
-    """A command in a process of its own; returns (status, stdout, stderr)."""
-    done = subprocess.run(
-        [sys.executable, "-m", "headwater", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "HEADWATER_FAILPOINTS": failpoints},
-    )
-    return done.returncode, done.stdout, done.stderr
+    """A command in a process of its own, forked as nodes are; returns (status, stdout, stderr)."""
+    with TemporaryFile() as told:
+        process = processes.start([*arguments], {**os.environ, "HEADWATER_FAILPOINTS": failpoints}, told)
+        assert process.stdout
+        with process.stdout as out:
+            shown = out.read()
+        status = process.wait(120)
+        told.seek(0)
+        return status, shown.decode(), told.read().decode()
 
 
 def fill(to: Node, documents: dict[bytes, bytes]) -> None:

@@ -3,14 +3,12 @@ again. One owner, one history, nothing lost (failover 4, with its table of failu
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from headwater.cluster.lane import Limits
 from headwater.wire.vbucket import State
 
+from .nodes import command
 from .support import AT_ONCE, PATIENT, QUICK, SECONDS, Case
 
 GIVING_BACK_SECONDS = 1.0
@@ -64,17 +62,14 @@ MOVER_STEPS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", MOVER_STEPS)
-def test_the_mover_is_killed_at_a_step_and_the_same_is_typed_again(pair, place, monkeypatch):
+def test_the_mover_is_killed_at_a_step_and_the_same_is_typed_again(pair, place):
     with Case(pair) as case:
         ends = [str(each.address) for each in pair.endpoints()]
         typed = ["move", "--from", ends[0], "--to", ends[1], "--takeover", "--vbuckets", str(case.vb)]
-        command = [sys.executable, "-m", "headwater", *typed]
-        monkeypatch.setenv("HEADWATER_FAILPOINTS", f"{place}=kill")
-        assert subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode == -9
-        monkeypatch.delenv("HEADWATER_FAILPOINTS")
+        assert command(*typed, failpoints=f"{place}=kill")[0] == -9
         if place in TYPED_AGAIN:
-            again = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-            assert (again.returncode, again.stderr) == (0, "")
+            status, _, told = command(*typed)
+            assert (status, told) == (0, "")
         else:
             pair.move(case.vb, PATIENT)  # the same, without a new process
         case.check()
