@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,6 +155,15 @@ def test_the_bucket_is_listed_and_collections_can_not_be_made(cluster: Cluster) 
     assert [bucket.name for bucket in cluster.buckets().get_all_buckets()] == ["default"]
     with pytest.raises(exceptions.CouchbaseException):
         cluster.bucket("default").collections().create_scope("inventory")
+
+
+def test_the_snippet_of_the_guide_runs() -> None:
+    guide = (Path(__file__).parent.parent.parent / "docs/howto/clients.md").read_text("utf-8")
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    with testing.node() as node:
+        code = snippet.replace("127.0.0.1:11210", node.address)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "{'colour': 'green'}\n"), done.stderr
 
 
 def test_an_application_that_goes_on_while_the_node_is_killed_loses_nothing() -> None:
