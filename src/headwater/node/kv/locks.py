@@ -63,6 +63,8 @@ class Locks:
 def lock_of(session: KvSession, frame: Frame) -> Lock | None:
     """The lock that stands on the request's document."""
     bucket, vb = session.store_bucket, frame.vbucket
+    if not bucket.locks.held:
+        return None
     found = bucket.locks.get(vb, frame.key, bucket.now())
     if found is None:
         return None
