@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -28,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := sorted(set(options.names) - set(names())):
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(names())}")
     harness.results_to(options.results)
+    os.environ.setdefault("HEADWATER_TESTING_FORK", "0")  # nodes as an operator starts them
     failed: list[str] = []
     for name in options.names or names():
         print(f"-- {name}", flush=True)
