@@ -56,7 +56,6 @@ def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone(
     for build in (compact, CHECKED):
         keep = np.zeros(prefix, np.uint32)
         told = build.survivors(seqs, locs, nexts, prefix, history, segments, before, np.uint64(limit), keep)
-        count, total, *numbers = (int(number) for number in told)
+        count, *numbers = (int(number) for number in told)
         assert keep[:count].tolist() == stay
-        assert total == sum(len(frames[row]) for row in stay)
         assert numbers == [max(floor, purge), purge]

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.copying import copy_value
+from headwater.kernels.gather import AHEAD_BYTES, AHEAD_ROWS
 from headwater.kernels.index import (
     FIELDS,
     KEYS,
@@ -28,7 +30,7 @@ from headwater.kernels.index import (
     location,
     opcode,
 )
-from headwater.kernels.intrinsics import copy, load32, load64_native
+from headwater.kernels.intrinsics import load32, load64_native, prefetch
 from headwater.kernels.jit import inline_kernel, kernel, prepare
 
 U = np.uintp
@@ -66,23 +68,33 @@ def survivors(
         before: tombstones deleted before this Unix second go, 0: none ...
         limit: ... as far as their seqno is at or below this one.
 
-    Returns: (how many stay, their bytes, rollback floor, purge seqno): below the floor states can't be rebuilt from
-    what stays, up to the purge seqno tombstones are missing; 0 when nothing of the kind goes.
+    Returns: (how many stay, rollback floor, purge seqno): below the floor states can't be rebuilt from what stays, up
+    to the purge seqno tombstones are missing; 0 when nothing of the kind goes.
     """
-    count, total, floor, purge = 0, np.int64(0), _ZERO, _ZERO
+    count, floor, purge = 0, _ZERO, _ZERO
     for row in range(prefix):
         after = U(nexts[row])
+        if before > 0 and row + AHEAD_ROWS < history and U(nexts[row + AHEAD_ROWS]) == NIL:
+            prefetch(frame_at(segments, U(locs[row + AHEAD_ROWS])))
         if after != NIL and after < U(history):
             floor = max(floor, U(seqs[after]))
             continue
-        frame = frame_at(segments, U(locs[row]))
-        if after == NIL and row < history and U(seqs[row]) <= U(limit) and _purgeable(frame, before):
+        may_go = before > 0 and after == NIL and row < history and U(seqs[row]) <= U(limit)
+        if may_go and _purgeable(frame_at(segments, U(locs[row])), before):
             purge = max(purge, U(seqs[row]))
             continue
         keep[count] = np.uint32(row)
         count += 1
-        total += np.int64(frame_bytes(frame))
-    return count, total, max(floor, purge), purge
+    return count, max(floor, purge), purge
+
+
+@inline_kernel
+def _fetch_ahead(locs: Any, rows: Any, i: Any, segments: Table) -> None:
+    """Bring the frame of a row closer that will be copied soon (why: gather.py)."""
+    if i < len(rows):
+        frame = frame_at(segments, U(locs[rows[i]]))
+        for at in range(0, AHEAD_BYTES, 64):
+            prefetch(frame + U(at))
 
 
 @kernel
@@ -92,11 +104,12 @@ def copy_rows(locs: Any, rows: Any, first: Any, segments: Table, out: Any, place
     start = U(out.ctypes.data)
     at, end = start, start + U(len(out))
     for i in range(first, len(rows)):
+        _fetch_ahead(locs, rows, i + AHEAD_ROWS, segments)
         frame = frame_at(segments, U(locs[rows[i]]))
         length = frame_bytes(frame)
         if length > end - at:
             return np.int64(i - first), np.int64(at - start)
-        copy(at, frame, length)
+        copy_value(at, frame, length)
         places[i] = U(place) + (at - start)
         at = at + length
     return np.int64(len(rows) - first), np.int64(at - start)

@@ -2,12 +2,19 @@
 
 They are read back like any other segment. Batches are cut by size, not by vbucket; numbers start at 0 in each file.
 Nothing is visible before the manifest names the files.
+
+Fetching frames from all over the log takes about as long as writing them, hence two threads: the caller's gathers the
+next batch while another one gives the last its checksum and writes it, past the page cache where that can be. The
+caller alone keeps count of segments and places; it makes no call to the disk while a batch is under way.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
+from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +31,10 @@ from headwater.node.storage.segment import HEADER_BYTES, Segment, SegmentHeader
 __all__ = ["CompactedWriter"]
 
 BATCH_BYTES: Final = 4 << 20
+PAGE_BYTES: Final = mmap.PAGESIZE
+POPULATE_BYTES: Final = 8 << 20
+BUFFERS: Final = 3
+"""One is gathered into, one is written, one waits; no more memory than that, but for a frame larger than a batch."""
 
 
 class CompactedWriter:
@@ -34,8 +45,16 @@ class CompactedWriter:
         self._disk = disk
         self._log = log
         self._random = random
-        self._buffer: NDArray[np.uint8] = np.empty(max(BATCH_BYTES, FRAME_BYTES_MAX), np.uint8)
+        size = max(BATCH_BYTES, FRAME_BYTES_MAX)  # what is never touched takes no memory
+        self._buffers: deque[NDArray[np.uint8]] = deque(np.empty(size, np.uint8) for _ in range(BUFFERS))
         self._used = 0
+        self._thread = ThreadPoolExecutor(1, "headwater-compaction")
+        self._under_way: deque[Future[None]] = deque()
+
+    @property
+    def _buffer(self) -> NDArray[np.uint8]:
+        """The one that is gathered into."""
+        return self._buffers[0]
 
     def records(self, records: Mapping[int, VBucketRecord]) -> None:
         """Write what the vbuckets are."""
@@ -62,16 +81,35 @@ class CompactedWriter:
                     done += self._copy(locs, rows[: done + 1], done, places, table, int(size))
                 self._flush()
 
-    def finish(self) -> int:
-        """Sync and seal all files; returns their bytes."""
+    def write_out(self) -> None:
+        """Write what has gathered; on return nothing is under way."""
         self._flush()
+        self._wait(0)
+
+    def finish(self) -> int:
+        """Sync and seal all files, and bring them into memory for who reads on in them; returns their bytes."""
+        self.write_out()
+        self.close()
         for segment in self.segments:
             segment.writable().sync()
+            for begin in range(0, segment.end, POPULATE_BYTES):  # short calls: one may hold up other threads' mappings
+                segment.writable().populate(segment.memory[begin:], min(POPULATE_BYTES, segment.end - begin))
             segment.seal()
         return sum(segment.end for segment in self.segments)
 
+    def touch(self) -> None:
+        """Look at each page once: what the disk put into memory by itself may still have to be fetched for a virtual
+        machine by its host, which is better waited for here than by whoever streams."""
+        for segment in self.segments:
+            segment.memory[::PAGE_BYTES].max(initial=0)
+
+    def close(self) -> None:
+        """Write nothing more; waits for the batch that is being written (twice is once)."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
     def discard(self) -> None:
         """Remove the files again, as far as the disk lets us (the next start removes what is left)."""
+        self.close()
         for segment in self.segments:
             segment.close()
             with contextlib.suppress(OSError):
@@ -100,19 +138,30 @@ class CompactedWriter:
         needed = batches.HEADER_BYTES + self._used + count
         if self.segments and self.segments[-1].end + needed <= self.segments[-1].size:
             return
-        self._flush()
+        self.write_out()
         salt = int.from_bytes(self._random(8), "big")
         header = SegmentHeader(self._log.manifest.content.store, self._log.manifest.take_number(), salt, 0)
         size = max(self._log.segment_bytes, HEADER_BYTES + batches.HEADER_BYTES + count)
         self.segments.append(Segment.create(self._disk, self._log.folder, header, size, HEADER_BYTES))
 
     def _flush(self) -> None:
+        """Hand the batch that has gathered to the other thread, and go on in a buffer that is free."""
         if not self._used:
             return
         segment, body = self.segments[-1], self._buffer[: self._used]
-        frames = int(count_frames(body, self._used))
-        header = batches.header_of(segment.next_number, frames, body.data, segment.header.salt, segment.end)
-        segment.writable().write([header, body.data], segment.end)
-        segment.end += len(header) + self._used
+        self._under_way.append(self._thread.submit(_write, segment, segment.next_number, segment.end, body))
+        segment.end += batches.HEADER_BYTES + self._used
         segment.batches += 1
         self._used = 0
+        self._buffers.rotate(-1)
+        self._wait(BUFFERS - 1)
+
+    def _wait(self, most: int) -> None:
+        """Until no more than `most` batches are under way. Raises what became of one that failed."""
+        while len(self._under_way) > most:
+            self._under_way.popleft().result()
+
+
+def _write(segment: Segment, number: int, offset: int, body: NDArray[np.uint8]) -> None:
+    header = batches.header_of(number, int(count_frames(body, len(body))), body.data, segment.header.salt, offset)
+    segment.writable().write([header, body.data], offset, unread=True)

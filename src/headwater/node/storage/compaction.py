@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -116,18 +117,23 @@ class Compaction:
         Raises:
             CorruptStore: the old files are damaged. StorageError: it was cancelled meanwhile. Either way, `cancel`.
         """
-        with self._busy:
-            for segment in self._old:  # what is copied gets new checksums: those it has must be right
-                self._check_wanted()
-                recovery.verify(segment)
+        with self._busy, ThreadPoolExecutor(1, "headwater-verify") as beside:
+            verified = beside.submit(self._verify)
             for share in self._shares.values():
                 self._check_wanted()
                 self._survey(share)
+            verified.result()
+
+    def _verify(self) -> None:
+        """What is copied gets new checksums: those it has must be right. (A survey of damaged frames does no harm.)"""
+        for segment in self._old:
+            self._check_wanted()
+            recovery.verify(segment)
 
     def _survey(self, share: _Share) -> None:
         keep = np.empty(share.prefix, np.uint32)
         columns = share.columns
-        count, _, floor, purge = kernels.survivors(
+        count, floor, purge = kernels.survivors(
             columns.seq,
             columns.loc,
             columns.next,
@@ -175,10 +181,13 @@ class Compaction:
         """
         failpoint("compact.planned")
         with self._busy:
+            writer = CompactedWriter(self._store._disk, self._log, self._store._random)
             try:
-                self._copy(CompactedWriter(self._store._disk, self._log, self._store._random))
+                self._copy(writer)
             except OSError as error:
                 raise full_error(self._store.path, 0, error) from error
+            finally:
+                writer.close()
 
     def _copy(self, writer: CompactedWriter) -> None:
         self._writer = writer
@@ -187,6 +196,7 @@ class Compaction:
             self._check_wanted()
             share.places = np.empty(len(share.keep), np.uint64)
             writer.rows(share.columns.loc, share.keep, share.places, self._slots.table)
+        writer.write_out()
         failpoint("compact.copied")
         self.bytes_after = writer.finish()
         self._check_wanted()
@@ -249,9 +259,11 @@ class Compaction:
     def remove(self) -> None:
         """Remove the old files; views that still read them keep their bytes. Any thread."""
         failpoint("compact.before_unlink")
-        for segment in self._old:
+        while self._old:  # with the last mention of a segment its memory goes: that takes long, and shall do so here
             with contextlib.suppress(OSError):  # the next start removes it
-                self._store._disk.remove(segment.path)
+                self._store._disk.remove(self._old.pop().path)
+        if self._writer is not None:
+            self._writer.touch()
 
     def cancel(self) -> None:
         """Give up, and remove what was written; when `copy` had succeeded already, do the swap instead. Loop thread.
