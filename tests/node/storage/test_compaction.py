@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -210,6 +211,32 @@ def test_a_rollback_before_the_floors_are_announced_stops_the_run() -> None:
         job.copy()
     job.cancel()
     check_documents(store, 0, history)
+
+
+def test_the_old_files_memory_goes_in_the_thread_that_removes_them_unless_a_view_reads_it() -> None:
+    store = open_store(FaultyDisk())
+    history = overwritten(store)
+    for kept in (True, False):
+        store.seal()
+        old = [weakref.ref(segment.memory) for segment in store._log.segments[:-1]]
+        view = store.view(0) if kept else None
+        job = store.compact(history_rows=lambda vb: 0)
+        assert job is not None
+        job.survey()
+        job.announce()
+        commit(store)
+        job.copy()
+        list(job.swap())
+        job.remove()
+        assert [memory() is not None for memory in old] == [kept] * len(old)
+        if view is not None:
+            assert next(frames(view)).seqno
+            view.close()
+        assert [memory() for memory in old] == [None] * len(old)
+        store.stage_mutation(0, b"more", b"", cas=1, rev_seqno=1)
+        history.add(store.high_seqno(0), b"more", b"")
+        commit(store)
+    check_view(store, 0, history)
 
 
 def test_the_index_gives_memory_back() -> None:

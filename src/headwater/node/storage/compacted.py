@@ -92,7 +92,7 @@ class CompactedWriter:
         self.close()
         for segment in self.segments:
             segment.writable().sync()
-            for begin in range(0, segment.end, POPULATE_BYTES):  # short calls: one may hold up other threads' mappings
+            for begin in range(0, segment.end, POPULATE_BYTES):  # a long call may keep others from changing maps
                 segment.writable().populate(segment.memory[begin:], min(POPULATE_BYTES, segment.end - begin))
             segment.seal()
         return sum(segment.end for segment in self.segments)

@@ -40,6 +40,7 @@ from headwater.node.storage.columns import Columns
 from headwater.node.storage.compacted import CompactedWriter
 from headwater.node.storage.log import full_error
 from headwater.node.storage.records import VBucketRecord
+from headwater.node.storage.segment import Segment
 from headwater.node.storage.slots import SLOTS_MAX
 
 if TYPE_CHECKING:
@@ -62,6 +63,12 @@ class _Share:
     places: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     floor: int = 0
     purge: int = 0
+
+
+def _forget(segments: list[Segment]) -> None:
+    """Let go of what nobody mentions any more. A removed file's memory goes with that: 0.2 s/GB, not to be spent on the
+    loop's thread."""
+    segments.clear()
 
 
 class Compaction:
@@ -259,11 +266,17 @@ class Compaction:
     def remove(self) -> None:
         """Remove the old files; views that still read them keep their bytes. Any thread."""
         failpoint("compact.before_unlink")
-        while self._old:  # with the last mention of a segment its memory goes: that takes long, and shall do so here
+        self._unlink()
+        with ThreadPoolExecutor(2, "headwater-compaction") as beside:
+            if self._writer is not None:
+                beside.submit(self._writer.touch)
+            while self._old:
+                beside.submit(_forget, [self._old.pop()])
+
+    def _unlink(self) -> None:
+        for segment in self._old:
             with contextlib.suppress(OSError):  # the next start removes it
-                self._store._disk.remove(self._old.pop().path)
-        if self._writer is not None:
-            self._writer.touch()
+                self._store._disk.remove(segment.path)
 
     def cancel(self) -> None:
         """Give up, and remove what was written; when `copy` had succeeded already, do the swap instead. Loop thread.
