@@ -3,8 +3,8 @@
 They are read back like any other segment. Batches are cut by size, not by vbucket; numbers start at 0 in each file.
 Nothing is visible before the manifest names the files.
 
-Fetching frames from all over the log takes about as long as writing them, hence two threads: the caller's gathers the
-next batch while another one gives the last its checksum and writes it, past the page cache where that can be. The
+There are two threads: the caller's gathers the next batch from all over the log while another one gives the last its
+checksum and writes it, past the page cache where that can be; what was written is read in at the end, in bulk. The
 caller alone keeps count of segments and places; it makes no call to the disk while a batch is under way.
 """
 

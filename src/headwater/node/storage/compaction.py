@@ -124,18 +124,13 @@ class Compaction:
         Raises:
             CorruptStore: the old files are damaged. StorageError: it was cancelled meanwhile. Either way, `cancel`.
         """
-        with self._busy, ThreadPoolExecutor(1, "headwater-verify") as beside:
-            verified = beside.submit(self._verify)
+        with self._busy:
+            for segment in self._old:  # what is copied gets new checksums: those it has must be right
+                self._check_wanted()
+                recovery.verify(segment)
             for share in self._shares.values():
                 self._check_wanted()
                 self._survey(share)
-            verified.result()
-
-    def _verify(self) -> None:
-        """What is copied gets new checksums: those it has must be right. (A survey of damaged frames does no harm.)"""
-        for segment in self._old:
-            self._check_wanted()
-            recovery.verify(segment)
 
     def _survey(self, share: _Share) -> None:
         keep = np.empty(share.prefix, np.uint32)
