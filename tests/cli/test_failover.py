@@ -17,7 +17,7 @@ def test_the_replicas_are_promoted_when_the_answer_is_yes(told):
     members = pair()
     status, shown, problems = told(members, *PROMOTE_B, answers="y\n")
     first, *_, last = shown.splitlines()
-    assert (status, problems, first) == (0, "", "2 vbuckets of node-b:11210 become active")
+    assert (status, problems, first) == (0, "", "to become active: 2 vbuckets of node-b:11210")
     assert last.endswith("done: 1,234 changes of history are served")
     assert members.nodes[B].held == {0: State.ACTIVE, 1: State.ACTIVE}
 
@@ -33,7 +33,7 @@ def test_an_owner_that_lives_keeps_what_it_owns_unless_that_is_forced(told):
     assert (status, members.calls) == (1, [])
     assert "lives and owns the vbuckets 0-1" in problems and "headwater move --from node-a:11210" in problems
     status, shown, _ = told(members, *PROMOTE_B, "--yes", "--force")
-    assert status == 0 and shown.startswith("2 vbuckets of node-b:11210 become active, 2 made dead on node-a:11210\n")
+    assert status == 0 and shown.startswith("to become active: 2 vbuckets of node-b:11210, 2 made dead on node-a:11210\n")
 
 
 def test_only_the_vbuckets_that_are_named_are_promoted(told):

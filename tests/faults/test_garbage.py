@@ -93,6 +93,22 @@ def descriptors(node: testing.Node) -> int:
     return len(list(Path(f"/proc/{node.pid}/fd").iterdir()))
 
 
+def all_are_gone(node: testing.Node) -> None:
+    """The node has seen that everybody but who asks has hung up; what it kept for them has been given back."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    with Client(node.port) as client:
+        while connections(client) > 1:
+            assert time.monotonic() < deadline, "connections that were closed are still there"
+
+
+def connections(client: Client) -> int:
+    client.send(Frame(0x80, Opcode.STAT).encode())
+    found = {}
+    while (answer := client.read()) is not None and answer.key:
+        found[answer.key] = answer.value
+    return int(found[b"curr_connections"])
+
+
 def talk(node: testing.Node, data: bytes) -> bytes:
     """Send, say that this is all, and return what comes until the node closes, which it must."""
     with socket.create_connection(("127.0.0.1", node.port), ANSWER_SECONDS) as sock:
@@ -219,6 +235,7 @@ def test_frames_that_break_off_after_megabytes_leave_nothing_behind(node: testin
         with socket.create_connection(("127.0.0.1", node.port), ANSWER_SECONDS) as sock:
             sock.sendall(KINDS[number % 4]() + claim + bytes(16 << 20))
     bystander.is_served()
+    all_are_gone(node)
     assert resident(node) - before < RSS_SLACK_BYTES
 
 

@@ -105,7 +105,7 @@ class Loop:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # some 90 seconds; each of the fifty starts pays for a busy machine
+@pytest.mark.timeout(600)  # half a minute; each of the fifty starts pays for a busy machine
 def test_fifty_kills_lose_nothing_and_take_nothing_back() -> None:
     with testing.node(vbuckets=VBUCKETS, segment_mib=48) as node:
         loop = Loop(node, seed=20)

@@ -6,7 +6,7 @@ import typer
 
 from headwater.cli.cluster.running import Password, Stop, User, Yes, addresses, ask, run
 from headwater.cli.options import Vbuckets, examples, vbucket_set
-from headwater.cli.screen import count
+from headwater.cli.screen import count, several
 
 if TYPE_CHECKING:
     from headwater.cluster.members import Members
@@ -51,7 +51,7 @@ def failover(
 
     plan = run(look, bucket, user, password)
     lives = "".join(f", {count(len(each))} made dead on {where}" for where, each in plan.owned.items())
-    typer.echo(f"{count(len(plan.vbuckets))} vbuckets of {found[0]} become active{lives}")
+    typer.echo(f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {found[0]}{lives}")
     ask("Go on?", yes)
 
     async def work(members: "Members", _: Stop) -> bool:
