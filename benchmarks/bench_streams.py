@@ -16,7 +16,7 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -61,13 +61,18 @@ def requests(items: int, value_byte: int, vbuckets: int) -> Iterator[bytes]:
 
 
 def load(node: testing.Node, items: int, value_byte: int = 0x61, vbuckets: int = VBUCKETS) -> None:
-    """Set all keys, and wait until that is acknowledged.
+    """Set all keys, and wait until that is acknowledged."""
+    send(node, requests(items, value_byte, vbuckets))
+
+
+def send(node: testing.Node, pieces: Iterable[bytes]) -> None:
+    """Send quiet sets, and wait until all are acknowledged.
 
     A quiet set is answered only when it is refused (a full disk, say). Were the refusals not read, the node would stop
     reading once enough of them wait to be sent, and both ends would wait for ever.
     """
     with socket.create_connection((node.host, node.port), ANSWER_SECONDS) as sock:
-        for piece in itertools.chain(requests(items, value_byte, vbuckets), (Frame(0x80, Opcode.NOOP).encode(),)):
+        for piece in itertools.chain(pieces, (Frame(0x80, Opcode.NOOP).encode(),)):
             sock.sendall(piece)
             if select.select([sock], [], [], 0)[0]:
                 break

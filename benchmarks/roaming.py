@@ -38,12 +38,14 @@ class Report:
         held: the number last acknowledged of each key. refused: how many answers were refusals.
         gaps: by vbucket, the longest time in which it refused writes, in seconds; only those that did.
         latencies: seconds from the first try to the acknowledgement, of every write.
+        answered: when that acknowledgement came, by the clock of time.perf_counter (one for all processes).
     """
 
     held: dict[bytes, int] = field(default_factory=dict)
     refused: int = 0
     gaps: dict[int, float] = field(default_factory=dict)
     latencies: list[float] = field(default_factory=list)
+    answered: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -125,6 +127,7 @@ class Roamer:
         report, vb = self.report, write.vbucket
         report.held[write.key] = write.number
         report.latencies.append(now - write.began)
+        report.answered.append(now)
         self._busy.discard(write.key)
         first = self._refused_at.pop(vb, None)
         if first is not None:
