@@ -33,7 +33,9 @@ def test_an_owner_that_lives_keeps_what_it_owns_unless_that_is_forced(told):
     assert (status, members.calls) == (1, [])
     assert "lives and owns the vbuckets 0-1" in problems and "headwater move --from node-a:11210" in problems
     status, shown, _ = told(members, *PROMOTE_B, "--yes", "--force")
-    assert status == 0 and shown.startswith("to become active: 2 vbuckets of node-b:11210, 2 made dead on node-a:11210\n")
+    assert status == 0 and shown.startswith(
+        "to become active: 2 vbuckets of node-b:11210, 2 made dead on node-a:11210\n"
+    )
 
 
 def test_only_the_vbuckets_that_are_named_are_promoted(told):

@@ -112,6 +112,19 @@ def test_everything_means_tombstones_of_any_age_and_the_purge_seqno_tells() -> N
     run(story)
 
 
+def test_writers_who_never_pause_do_not_keep_a_run_from_beginning() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", age_days=9)
+        desk.committer.on_durable.append(desk.write)  # each batch is followed by the next, for ever
+        await desk.purge(everything=True)
+        desk.committer.on_durable.remove(desk.write)
+        await desk.committer.drain()
+        assert desk.tombstones() == "" and desk.compactor.runs == 1
+        assert desk.store.document(0, b"d0") is not None
+
+    run(story)
+
+
 def test_the_newest_change_of_a_vbucket_stays_because_it_has_the_high_seqno() -> None:
     async def story(desk: Desk) -> None:
         desk.deleted("a", "b", age_days=9)

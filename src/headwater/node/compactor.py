@@ -86,7 +86,9 @@ class Compactor:
         """One whole run over everything written so far; the arguments are those of Store.compact."""
         async with self._one:
             store, committer = self._bucket.store, self._bucket.committer
-            await committer.drain()
+            # All that was written before this run is part of it. Until nothing is staged, under steady writes, would be
+            # for ever.
+            await committer.wait(committer.gate())
             await committer.run_alone(store.seal)
             job = store.compact(purge_before=purge_before, purge_limit=purge_limit, history_rows=history_rows)
             if job is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 
@@ -133,6 +134,35 @@ def test_a_view_keeps_what_it_sees_and_its_files_until_it_is_closed() -> None:
     assert [one.value for one in frames(old)] == expected
     old.close()
     assert store._slots.retired == 0
+
+
+def test_a_segment_whose_last_batch_is_written_and_not_settled_is_left_alone() -> None:
+    """The log has gone on to the next one by then, but the index does not know yet that the batch is there."""
+    disk = FaultyDisk()
+    store = open_store(disk)
+    history = overwritten(store)
+    store.seal()
+    for number in count():
+        name, value = b"large %d" % number, b"x" * (store._log.reserve_bytes // 2)
+        history.add(store.stage_mutation(0, name, value, cas=1, rev_seqno=1), name, value)
+        batch = store.freeze()
+        assert batch is not None
+        store.write(batch)
+        if batch.segment is not store._log.current:
+            break
+        store.settle(batch)
+    job = store.compact(history_rows=lambda vb: 0)
+    assert job is not None and batch.segment in store._log.segments[1:-1]
+    store.settle(batch)
+    job.survey()
+    job.announce()
+    commit(store)
+    job.copy()
+    list(job.swap())
+    job.remove()
+    check_view(store, 0, history)
+    store.close()
+    check_view(open_store(disk), 0, history)
 
 
 def test_one_compaction_at_a_time_and_none_without_a_sealed_segment() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from pathlib import Path
+
+import pytest
 
 from headwater.node.storage.records import drop_frame
 from headwater.node.storage.segment import UNREGISTERED, Segment, SegmentHeader
-from headwater.node.storage.slots import Slots
+from headwater.node.storage.slots import BESIDE_BYTES_MIN, Slots
 from headwater.testing.faults import FaultyDisk
 
 
-def segment(number: int) -> Segment:
-    return Segment.create(FaultyDisk(), Path("/store"), SegmentHeader(bytes(16), number, 1, 0), 4096, 64)
+def segment(number: int, size: int = 4096) -> Segment:
+    return Segment.create(FaultyDisk(), Path("/store"), SegmentHeader(bytes(16), number, 1, 0), size, 64)
 
 
 def test_a_segment_keeps_one_slot_and_the_table_says_where_it_is() -> None:
@@ -44,3 +48,18 @@ def test_a_frame_is_copied_out_of_its_place() -> None:
     one.writable().write([drop_frame(5)], 100)
     slots.register(one)
     assert slots.frame((one.slot << 40) | 100) == drop_frame(5)
+
+
+@pytest.mark.parametrize(("size", "beside"), [(BESIDE_BYTES_MIN, True), (4096, False)])
+def test_much_memory_is_given_back_in_another_thread_than_the_readers(size: int, beside: bool) -> None:
+    slots, one, gone = Slots(), segment(1, size), threading.Event()
+    threads: list[threading.Thread] = []
+    weakref.finalize(one.memory, lambda: (threads.append(threading.current_thread()), gone.set()))
+    slots.register(one)
+    reader = slots.enter()
+    slots.retire([one])
+    del one
+    assert not threads
+    slots.leave(reader)
+    assert gone.wait(10.0)
+    assert (threads[0] is not threading.current_thread()) is beside

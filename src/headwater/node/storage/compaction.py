@@ -46,7 +46,7 @@ from headwater.node.storage.slots import SLOTS_MAX
 if TYPE_CHECKING:
     from headwater.node.storage.store import Store
 
-__all__ = ["HISTORY_ROWS", "Compaction"]
+__all__ = ["HISTORY_ROWS", "Compaction", "settled_segments"]
 
 HISTORY_ROWS: Final = 128
 
@@ -63,6 +63,18 @@ class _Share:
     places: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     floor: int = 0
     purge: int = 0
+
+
+def settled_segments(store: Store) -> list[Segment]:
+    """The sealed segments whose every row the index knows to be there, oldest first.
+
+    Not so the one that a batch was just written to: its rows count once it is settled, and the log may have gone on to
+    the next segment by then. The order of the two reads matters: the commit thread tells where the batch is before it
+    leaves that segment.
+    """
+    sealed, batch = store._log.segments[:-1], store._in_flight
+    written = None if batch is None else batch.segment
+    return sealed[: sealed.index(written)] if written in sealed else sealed
 
 
 def _forget(segments: list[Segment]) -> None:
@@ -84,7 +96,7 @@ class Compaction:
         self._store = store
         self._log = store._log
         self._slots = store._slots
-        self._old = self._log.segments[:-1]
+        self._old = settled_segments(store)
         self._purge_before = purge_before
         self._purge_limit = purge_limit
         self._ticket = self._slots.enter()

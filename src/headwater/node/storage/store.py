@@ -25,7 +25,7 @@ from headwater.kernels import history, index
 from headwater.node.storage import recovery
 from headwater.node.storage.arena import ARENA_BYTES
 from headwater.node.storage.committing import Committing
-from headwater.node.storage.compaction import HISTORY_ROWS, Compaction
+from headwater.node.storage.compaction import HISTORY_ROWS, Compaction, settled_segments
 from headwater.node.storage.disk import Disk, Lock, RealDisk
 from headwater.node.storage.log import SEGMENT_BYTES, Log
 from headwater.node.storage.manifest import ManifestFile
@@ -237,7 +237,7 @@ class Store(Committing):
             history_rows: for a vbucket, how many of its newest changes can still be taken back: the versions they
                 superseded stay, and so do tombstones among them.
         """
-        if self._compaction is not None or len(self._log.segments) < 2:
+        if self._compaction is not None or not settled_segments(self):
             return None
         self._compaction = Compaction(self, purge_before, purge_limit, history_rows)
         return self._compaction
