@@ -149,7 +149,7 @@ def test_the_replicas_of_a_pair_without_a_map_are_promoted():
         wait_for_items(two, one)
         one.kill()
         code, shown, _ = command("failover", two.address, "--yes")
-        assert code == 0 and f"{VBUCKETS} vbuckets of {two.address} become active" in shown
+        assert code == 0 and f"to become active: {VBUCKETS} vbuckets of {two.address}" in shown
         assert check_cluster([two.port]) == DOCUMENTS
 
 
