@@ -239,6 +239,7 @@ def compaction(place: Path, store: Store) -> None:
             pauses.append(time.perf_counter() - start)
             start = time.perf_counter()
         job.remove()
+        job.forget()
 
     taken = timed(ours)
     live = np.empty(store.live_bytes, np.uint8)

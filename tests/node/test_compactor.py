@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -121,6 +122,30 @@ def test_writers_who_never_pause_do_not_keep_a_run_from_beginning() -> None:
         await desk.committer.drain()
         assert desk.tombstones() == "" and desk.compactor.runs == 1
         assert desk.store.document(0, b"d0") is not None
+
+    run(story)
+
+
+def test_a_run_is_over_before_the_old_files_memory_is_given_back_and_the_end_waits_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forget, may, forgotten = Compaction.forget, threading.Event(), list[Compaction]()
+
+    def slowly(job: Compaction) -> None:
+        assert may.wait(20)
+        forget(job)
+        forgotten.append(job)
+
+    monkeypatch.setattr(Compaction, "forget", slowly)
+
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", age_days=9)
+        desk.write()
+        await desk.purge(everything=True)
+        assert desk.compactor.runs == 1 and not forgotten
+        desk.loop.call_later(0.01, may.set)
+        await desk.compactor.stop()
+        assert len(forgotten) == 1
 
     run(story)
 

@@ -50,6 +50,7 @@ class Compactor:
         self._dead_left = 0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._forgetting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to look."""
@@ -62,7 +63,7 @@ class Compactor:
         if self._task is not None:  # it may not have come to the lock yet
             await self._task
         async with self._one:
-            return
+            await self._forgotten()
 
     async def purge(self, vb: int, *, before_seconds: int, before_seqno: int, everything: bool) -> None:
         """Drop tombstones of one vbucket now: those before a time and up to a seqno (0: no bound), or of any age.
@@ -85,6 +86,7 @@ class Compactor:
     ) -> None:
         """One whole run over everything written so far; the arguments are those of Store.compact."""
         async with self._one:
+            await self._forgotten()  # no more than two generations of files take room
             store, committer = self._bucket.store, self._bucket.committer
             # All that was written before this run is part of it. Until nothing is staged, under steady writes, would be
             # for ever.
@@ -110,9 +112,16 @@ class Compactor:
         for _ in job.swap():
             await asyncio.sleep(0)  # others have their turn between two vbuckets
         await asyncio.to_thread(job.remove)
+        self._forgetting = self._loop.create_task(asyncio.to_thread(job.forget))
         store = self._bucket.store
         self._dead_left = store.log_bytes - store.live_bytes
         self.runs += 1
+
+    async def _forgotten(self) -> None:
+        """Wait until the files of the run before are really gone."""
+        if self._forgetting is not None:
+            await self._forgetting
+            self._forgetting = None
 
     def _needed(self, vb: int) -> int:
         """The highest seqno whose tombstone no stream of the vbucket has yet to send."""

@@ -53,6 +53,7 @@ def compact(store: Store, history_rows: int = 0, purge_before: int = 0) -> None:
         for _ in job.swap():
             pass
         job.remove()
+        job.forget()
 
 
 def frames(view: View) -> Iterator[Document]:

@@ -160,6 +160,7 @@ def test_a_segment_whose_last_batch_is_written_and_not_settled_is_left_alone() -
     job.copy()
     list(job.swap())
     job.remove()
+    job.forget()
     check_view(store, 0, history)
     store.close()
     check_view(open_store(disk), 0, history)
@@ -258,6 +259,7 @@ def test_the_old_files_memory_goes_in_the_thread_that_removes_them_unless_a_view
         job.copy()
         list(job.swap())
         job.remove()
+        job.forget()
         assert [memory() is not None for memory in old] == [kept] * len(old)
         if view is not None:
             assert next(frames(view)).seqno

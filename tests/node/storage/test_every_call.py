@@ -70,6 +70,7 @@ class Run:
         for _ in job.swap():
             pass
         job.remove()
+        job.forget()
 
     def check(self, store: Store) -> None:
         """The store holds one of the two states, wholly."""

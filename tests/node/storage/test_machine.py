@@ -204,6 +204,7 @@ class StoreMachine(RuleBasedStateMachine):
         for _ in self.job.swap():
             self.check(self.now)
         self.job.remove()
+        self.job.forget()
         self.job = None
 
     # ------------------------------------------------------------------ views

@@ -65,6 +65,7 @@ def main(folder: str, seed: int) -> None:
                 for _ in job.swap():
                     commit(store, lines_of_a_batch(store, random))
                 job.remove()
+                job.forget()
     store.close()
     print("closed", flush=True)
 

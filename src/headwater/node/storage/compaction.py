@@ -6,6 +6,7 @@
     job.copy()                       the rows that stay, by vbucket in seqno order; the manifest    any thread
     for _ in job.swap(): ...         one vbucket's columns after the other                          loop thread
     job.remove()                     the old files                                                  any thread
+    job.forget()                     the memory and blocks that they still held                     any thread
 
 The chosen segments are the oldest ones, so what replaces them goes to the front of the log, and replaying the log still
 gives the same state. Its numbers rise before anything is dropped: a purge seqno or floor that is higher than it need be
@@ -273,17 +274,18 @@ class Compaction:
     def remove(self) -> None:
         """Remove the old files; views that still read them keep their bytes. Any thread."""
         failpoint("compact.before_unlink")
-        self._unlink()
+        for segment in self._old:
+            with contextlib.suppress(OSError):  # the next start removes it
+                self._store._disk.remove(segment.path)
+
+    def forget(self) -> None:
+        """Give back what the removed files still held: 0.2 s/GB. Any thread; compaction
+        is over by then, the store may be written, read and compacted."""
         with ThreadPoolExecutor(2, "headwater-compaction") as beside:
             if self._writer is not None:
                 beside.submit(self._writer.touch)
             while self._old:
                 beside.submit(_forget, [self._old.pop()])
-
-    def _unlink(self) -> None:
-        for segment in self._old:
-            with contextlib.suppress(OSError):  # the next start removes it
-                self._store._disk.remove(segment.path)
 
     def cancel(self) -> None:
         """Give up, and remove what was written; when `copy` had succeeded already, do the swap instead. Loop thread.
