@@ -10,6 +10,7 @@ from random import Random
 
 import numpy as np
 
+from headwater.node.storage.compaction import Compaction
 from headwater.node.storage.disk import Disk
 from headwater.node.storage.records import Document
 from headwater.node.storage.store import Store
@@ -46,14 +47,19 @@ def compact(store: Store, history_rows: int = 0, purge_before: int = 0) -> None:
     store.seal()
     job = store.compact(history_rows=lambda vb: history_rows, purge_before=purge_before)
     if job is not None:
-        job.survey()
-        job.announce()
-        commit(store)
-        job.copy()
-        for _ in job.swap():
-            pass
-        job.remove()
-        job.forget()
+        finish(store, job)
+
+
+def finish(store: Store, job: Compaction) -> None:
+    """All steps of a compaction that was begun."""
+    job.survey()
+    job.announce()
+    commit(store)
+    job.copy()
+    for _ in job.swap():
+        pass
+    job.remove()
+    job.forget()
 
 
 def frames(view: View) -> Iterator[Document]:

@@ -15,7 +15,17 @@ from headwater.kernels import index
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.storage.store import Store
 from headwater.testing.faults import FaultyDisk
-from tests.node.storage.model import FOLDER, History, check_documents, check_view, commit, compact, frames, open_store
+from tests.node.storage.model import (
+    FOLDER,
+    History,
+    check_documents,
+    check_view,
+    commit,
+    compact,
+    finish,
+    frames,
+    open_store,
+)
 
 
 def overwritten(store: Store, rounds: int = 6) -> History:
@@ -154,13 +164,7 @@ def test_a_segment_whose_last_batch_is_written_and_not_settled_is_left_alone() -
     job = store.compact(history_rows=lambda vb: 0)
     assert job is not None and batch.segment in store._log.segments[1:-1]
     store.settle(batch)
-    job.survey()
-    job.announce()
-    commit(store)
-    job.copy()
-    list(job.swap())
-    job.remove()
-    job.forget()
+    finish(store, job)
     check_view(store, 0, history)
     store.close()
     check_view(open_store(disk), 0, history)
@@ -253,13 +257,7 @@ def test_the_old_files_memory_goes_in_the_thread_that_removes_them_unless_a_view
         view = store.view(0) if kept else None
         job = store.compact(history_rows=lambda vb: 0)
         assert job is not None
-        job.survey()
-        job.announce()
-        commit(store)
-        job.copy()
-        list(job.swap())
-        job.remove()
-        job.forget()
+        finish(store, job)
         assert [memory() is not None for memory in old] == [kept] * len(old)
         if view is not None:
             assert next(frames(view)).seqno
