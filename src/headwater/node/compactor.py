@@ -120,8 +120,7 @@ class Compactor:
     async def _forgotten(self) -> None:
         """Wait until the files of the run before are really gone."""
         if self._forgetting is not None:
-            await self._forgetting
-            self._forgetting = None
+            await asyncio.wait([self._forgetting])  # who gives up waiting does not end it; its failure is not ours
 
     def _needed(self, vb: int) -> int:
         """The highest seqno whose tombstone no stream of the vbucket has yet to send."""
