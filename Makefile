@@ -11,12 +11,12 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model test check lint format types imports warm bench docs clean
+.PHONY: help setup demo model attack disk-battery lake-faults test test-on coverage check lint format types imports warm bench bench-lake docs lock clean
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml tools/setup.sh
+$(READY): pyproject.toml constraints.txt tools/setup.sh
 	@sh tools/setup.sh
 	@touch $(READY)
 
@@ -28,11 +28,39 @@ demo: $(READY) ## a year of flights through node, crash and mirror; ends with: t
 test: $(READY) warm ## every test
 	@$(RUN) $(PYTEST) $(TESTS)
 
+PYTHON ?= python3.13
+WHERE  := .venv-$(notdir $(PYTHON))
+
+test-on: ## the tests that need no Spark, under another PYTHON=python3.13, in an environment of its own
+	@$(PYTHON) -m venv $(WHERE) && $(WHERE)/bin/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(WHERE)/bin/python -m pytest -n 3 -q -m "not spark and not interop" $(or $(TESTS),tests/wire tests/protocol tests/node tests/client)
+
+coverage: $(READY) warm ## what the tests of this process reach, without kernels, which are compiled: COVERED="tests/wire ..."
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt coverage
+	@$(RUN) $(BIN)/python -m coverage run --source=headwater --omit='*/kernels/*,*/testing/*' -m pytest -q \
+		$(or $(COVERED),tests/wire tests/protocol tests/node tests/client tests/transport)
+	@$(BIN)/python -m coverage report --skip-covered --sort=cover
+
 MINUTES ?= 10
 SEED    ?= 1
 
 model: $(READY) warm ## three simulated nodes against a model, for MINUTES=10 from SEED=1 on
-	@$(RUN) $(BIN)/python -m headwater.testing.simulation --minutes $(MINUTES) --seed $(SEED)
+	@$(RUN) $(BIN)/python -m harness.simulation --minutes $(MINUTES) --seed $(SEED)
+
+SEEDS ?= 0-199
+
+lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-199; those in artifacts/ are not run again
+	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS)
+
+SECONDS ?= 600
+
+disk-battery: $(READY) warm ## a node on a small disk, filled, held and killed for SECONDS=600 from SEED=1 (as root)
+	@$(RUN) $(BIN)/python -m harness.disk_battery --seconds $(SECONDS) --seed $(SEED)
+
+ATTACK_SECONDS ?= 600
+
+attack: $(READY) warm ## bad guests against two real nodes, for ATTACK_SECONDS=600 at most: turns of the loop, memory, who is served
+	@$(RUN) $(BIN)/python -m harness.attack --seconds $(ATTACK_SECONDS)
 
 warm: $(READY)
 	@$(RUN) $(BIN)/python -c "from headwater import kernels; kernels.warm(print)"
@@ -54,10 +82,17 @@ imports: $(READY) ## which package may import which
 bench: $(READY) warm ## what every claim of speed rests on
 	@$(RUN) $(BIN)/python -m benchmarks $(BENCH)
 
+bench-lake: $(READY) warm ## the mirror beside its yardsticks: BENCH_LAKE="--rows 100000 --rounds 1 --only large,small"
+	@$(RUN) $(BIN)/python -m benchmarks.bench_lake $(BENCH_LAKE)
+
 docs: $(READY) ## write the generated pages of docs/ anew
 	@for tool in tools/write_*.py; do $(BIN)/python $$tool; done
 	@$(BIN)/python -m headwater.wire.reference docs/protocol
 	@$(BIN)/python -m headwater.spark.options > docs/reference/spark-options.md
 
+lock: $(READY) ## write constraints.txt from what is installed now: after a dependency was added, or all were upgraded
+	@{ head -n 1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sort -f; } >constraints.new
+	@mv constraints.new constraints.txt
+
 clean: ## drop the environment, caches and artifacts
-	rm -rf .venv artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .coverage artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

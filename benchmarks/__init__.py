@@ -1,1 +1,1 @@
-"""What a claim of speed rests on: `python -m benchmarks.run`, or `make bench`."""
+"""The measurements that claims of speed rest on: `python -m benchmarks.run`, or `make bench`."""

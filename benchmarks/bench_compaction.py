@@ -103,7 +103,7 @@ def drain(control: Connection, address: str, drains: Synchronized[int]) -> None:
 
 
 class Load:
-    """What goes on at the node; after the block `report` has the writes, where there was a writer."""
+    """The traffic at the node; after the block `report` has the writes, where there was a writer."""
 
     def __init__(self, node: testing.Node, *, written: bool = False, drained: bool = False) -> None:
         self.report = Report()

@@ -97,7 +97,7 @@ def distribution(name: str, seconds: list[float], target: float | None = None) -
 
 
 def main() -> None:
-    """Measure."""
+    """Measure and print."""
     ours, theirs = multiprocessing.Pipe()
     with (
         testing.node(vbuckets=VBUCKETS) as source,

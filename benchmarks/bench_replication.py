@@ -139,7 +139,7 @@ def tell(rounds: list[Round]) -> None:
 
 
 def main() -> None:
-    """Measure."""
+    """Measure and print."""
     with testing.node(vbuckets=VBUCKETS) as source:
         load(source, ITEMS)
         tell([fill(source) for _ in range(ROUNDS)])

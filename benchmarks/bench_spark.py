@@ -77,7 +77,7 @@ def draining(spark: Any, source: str, url: str) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Measure."""
+    """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder, testing.node(vbuckets=64) as node:
         load(node, ITEMS)
         spark = local_session("headwater-bench", cores="local[2]", memory="4g", quiet=True)

@@ -19,7 +19,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from benchmarks.harness import Figure, measure, publish
-from headwater.kernels import index, ingest
+from headwater.kernels import apply, index
+from headwater.kernels.tracker import StreamTable
 from headwater.node.storage.records import mutation_frame
 from headwater.node.storage.store import Store
 
@@ -69,12 +70,37 @@ def commit(store: Store) -> None:
         store.settle(batch)
 
 
-def load(store: Store, data: NDArray[np.uint8], durable: bool = True) -> None:
-    """Stage and commit, BATCH changes at a time; not durable: take them back instead."""
+def streams(store: Store, vbuckets: int) -> StreamTable:
+    """Open streams that may bring whatever comes after what the store has."""
+    table = StreamTable()
+    for vbucket in range(vbuckets):
+        table.open(vbucket, 0, store.high_seqno(vbucket))
+        table.enter(vbucket, 0, 1 << 48)
+    return table
+
+
+def stage(store: Store, table: StreamTable, data: NDArray[np.uint8]) -> int:
+    """Stage the changes of a buffer, as a node that follows another does; return how many."""
+    code, offset, count = apply.GROW, 0, 0
+    while code == apply.GROW:
+        arena, used = store.stage_arena()
+        code, offset, used, taken, vbucket = apply.apply(
+            table.rows, store.table, store.segments, data, offset, store.stage_slot, used, len(arena), 1
+        )
+        store.stage_used(int(used))
+        count += int(taken)
+        if code == apply.GROW:
+            store.grow(int(vbucket))
+    return count
+
+
+def load(store: Store, data: NDArray[np.uint8]) -> None:
+    """Stage and commit, BATCH changes at a time."""
+    table = streams(store, len(store.table))
     for begin in range(0, len(data), BATCH * FRAME):
-        staged = store.stage_frames(data[begin : begin + BATCH * FRAME], 1)
-        assert (staged.code, staged.frames) in ((0, BATCH), (ingest.DONE, (len(data) - begin) // FRAME)), staged
-        if durable:
+        part = data[begin : begin + BATCH * FRAME]
+        while len(part):  # behind a segment's end there is room for a part of a batch only
+            part = part[stage(store, table, part) * FRAME :]
             commit(store)
 
 
@@ -89,7 +115,7 @@ def folder() -> Iterator[Path]:
 
 
 def raw_writer(path: Path, data: NDArray[np.uint8]) -> Callable[[], None]:
-    """What the disk does with the same batches: pwrite and fdatasync, into room that was set aside."""
+    """Return a writer of the same batches by the disk alone: pwrite and fdatasync, into room that was set aside."""
 
     def write() -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -127,17 +153,17 @@ def durable_writes(data: NDArray[np.uint8]) -> None:
 
 
 def staging(data: NDArray[np.uint8]) -> None:
-    """Staging and indexing alone: the batches are as large as the arena and are not written."""
+    """Staging and indexing alone: the batches are not written."""
     with folder() as place, contextlib.closing(Store.open(place, vbuckets=VBUCKETS)) as store:
         part = data[: 150_000 * FRAME]
         target = np.empty(len(part), np.uint8)
 
         def ours() -> None:
-            staged = store.stage_frames(part, 1)
-            assert staged.frames == 150_000
-            batch = store.freeze()
-            assert batch is not None
-            store.abandon(batch, RuntimeError())
+            for begin in range(0, len(part), BATCH * FRAME):
+                assert stage(store, streams(store, VBUCKETS), part[begin : begin + BATCH * FRAME]) == BATCH
+                batch = store.freeze()
+                assert batch is not None
+                store.abandon(batch, RuntimeError())
 
         measure(
             "staged, indexed and taken back",
@@ -198,10 +224,10 @@ def index_memory(place: Path) -> None:
         path = place / f"memory-{vbuckets}"
         store = Store.open(path, vbuckets=vbuckets)
         load(store, changes(ITEMS, vbuckets))
-        loaded = store.index_bytes() / ITEMS
+        loaded = store.index.nbytes() / ITEMS
         store.close()
         with contextlib.closing(Store.open(path, vbuckets=vbuckets)) as again:
-            reopened = again.index_bytes() / ITEMS
+            reopened = again.index.nbytes() / ITEMS
         print(f"index: {loaded:.1f} bytes a key loaded, {reopened:.1f} reopened, {vbuckets} vbuckets (at most 56)")
         assert max(loaded, reopened) <= 56
         shutil.rmtree(path)
@@ -216,7 +242,7 @@ def once(  # noqa: PLR0917 - a figure
 
 
 def timed(run: Callable[[], object]) -> float:
-    """Seconds."""
+    """Return how many seconds a call takes."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start

@@ -2,25 +2,36 @@
 
 16-byte keys, 256-byte values, 64 vbuckets, as in bench_streams. The receiver only counts bytes; the reference is the
 same items over DCP to the same receiver.
+
+And what acknowledgements cost the node, in its seconds of CPU: a client that answers what asks, as all TAP clients do,
+with 1024 vbuckets beside the same items in 16.
 """
 
 from __future__ import annotations
 
 import socket
+import statistics
 from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.bench_replication import cpu_seconds
 from benchmarks.bench_streams import ITEMS, VALUE_BYTES, VBUCKETS, load
-from benchmarks.harness import measure
+from benchmarks.harness import Figure, measure, publish
 from headwater import testing
 from headwater.kernels import tap as kernel
-from headwater.protocol.tap_options import TapOptions
+from headwater.protocol.tap.options import TapOptions
 from headwater.wire import dcp
-from headwater.wire.header import HEADER_BYTES
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import HEADER_BYTES, response
+from headwater.wire.opcodes import Opcode
+from headwater.wire.tap import MessageFlag
 
 TARGET = 2.0
 ROUNDS = 400
+ANSWERED_ITEMS = 100_000
+ANSWERED_DUMPS = 5
+MANY, FEW = 1024, 16
 
 
 def dumping(node: testing.Node) -> Callable[[], None]:
@@ -38,6 +49,35 @@ def dumping(node: testing.Node) -> Callable[[], None]:
             raise AssertionError(f"only {total} bytes came")
 
     return run
+
+
+def answered_dump(node: testing.Node) -> float:
+    """Receive a dump and answer what asks; the seconds of CPU that it cost the node."""
+    before, count, buffer = cpu_seconds(node), 0, FrameBuffer()
+    with socket.create_connection((node.host, node.port)) as sock:
+        sock.sendall(TapOptions(dump=True, acknowledge=True, network_byte_order=True).encode())
+        while data := sock.recv(1 << 20):
+            frames = buffer.receive_data(data)
+            count += sum(frame.opcode == Opcode.TAP_MUTATION for frame in frames)
+            asking = (frame for frame in frames if int.from_bytes(frame.extras[2:4]) & MessageFlag.ACK)
+            sock.sendall(b"".join(response(frame).encode() for frame in asking))
+    if count != ANSWERED_ITEMS:
+        raise AssertionError(f"{count} documents came")
+    return cpu_seconds(node) - before
+
+
+def answering() -> None:
+    """Publish how many items a second of the node's CPU sends, with many vbuckets and with few."""
+    with testing.node(vbuckets=MANY) as many, testing.node(vbuckets=FEW) as few:
+        for node, vbuckets in ((many, MANY), (few, FEW)):
+            load(node, ANSWERED_ITEMS, vbuckets=vbuckets)
+            answered_dump(node)
+        taken = [(answered_dump(many), answered_dump(few)) for _ in range(ANSWERED_DUMPS)]
+    rates = [[ANSWERED_ITEMS / 1e6 / max(each, 0.01) for each in column] for column in zip(*taken, strict=True)]
+    ours, reference = map(statistics.median, rates)
+    name = f"tap: dump that is acknowledged, {MANY} vbuckets, per second of the node's CPU"
+    extremes = min(rates[0]), max(rates[0])
+    publish(Figure(name, "M items", ours, *extremes, f"{FEW} vbuckets", reference, ours / reference))
 
 
 def streaming(node: testing.Node) -> Callable[[], None]:
@@ -79,7 +119,7 @@ def reshaping() -> None:
 
     def run() -> None:
         for _ in range(ROUNDS):
-            kernel.reshape(frames, len(frames), out, 1, 1000, 4, 0, 1, seqnos)
+            kernel.reshape(frames, len(frames), out, 1, 1000, 4, 0, 1, 0, seqnos)
 
     def copying() -> None:
         for _ in range(ROUNDS):
@@ -92,6 +132,7 @@ def reshaping() -> None:
 def main() -> None:
     """Run what this file measures."""
     reshaping()
+    answering()
     with testing.node(vbuckets=VBUCKETS) as node:
         load(node, ITEMS)
         measure(

@@ -65,7 +65,7 @@ def unaligned(buffer: NDArray[np.uint8], kind: str) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the traffic looks like.
+    """The sizes and counts of the traffic.
 
     Attributes:
         value_bytes: the length of every value, or the smallest and the largest of evenly spread ones.

@@ -17,6 +17,9 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar
+
+Shown = TypeVar("Shown", bound=Any)
 
 REPETITIONS = 9
 
@@ -97,8 +100,8 @@ def measure(
     return publish(Figure(name, unit, figure, min(rates[0]), max(rates[0]), *compared, target))
 
 
-def publish(figure: Figure) -> Figure:
-    """Print a figure and write it to the results, if they are wanted."""
+def publish(figure: Shown) -> Shown:
+    """Print a figure, a dataclass, and write it to the results, if they are wanted."""
     print(figure, flush=True)
     if _results is not None:
         with _results.open("a") as file:

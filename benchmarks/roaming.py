@@ -32,7 +32,7 @@ DRAIN_SECONDS = 5.0
 
 @dataclass
 class Report:
-    """What came of it.
+    """The result of a run.
 
     Attributes:
         held: the number last acknowledged of each key. refused: how many answers were refusals.

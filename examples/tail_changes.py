@@ -8,12 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from headwater import client, testing
-from headwater.protocol import position
 
 
 def read_what_is_new(url: str, saved: Path) -> None:
     """Print the changes since the saved positions, then save the new ones."""
-    start = position.load(saved.read_text()) if saved.exists() else None
+    start = client.load_positions(saved.read_text()) if saved.exists() else None
     with client.connect(url) as bucket, bucket.changes(start, until="now") as changes:
         for change in changes:
             match change:
@@ -21,7 +20,7 @@ def read_what_is_new(url: str, saved: Path) -> None:
                     print("stored", key.decode(), value.decode())
                 case client.Deletion(key=key) | client.Expiration(key=key):
                     print("gone", key.decode())
-        saved.write_text(position.save(changes.positions))
+        saved.write_text(client.save_positions(changes.positions))
 
 
 with TemporaryDirectory() as folder, testing.node(vbuckets=16) as node:

@@ -1,4 +1,4 @@
-"""What all tests share: how many examples hypothesis draws, and which tests must not run beside each other.
+"""Settings of all tests: how many examples hypothesis draws, and which tests must not run beside each other.
 
 `pytest -n 3` gives each test file to one worker, so that a module's node or fixture is made once. All files with tests
 marked `spark` go to one worker: they share a JVM, hence a process. Nothing here is needed to run a file alone.

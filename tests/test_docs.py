@@ -54,8 +54,8 @@ def test_commands_that_pages_name_exist(page: Path) -> None:
 def test_options_that_pages_name_exist(page: Path) -> None:
     option = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
     known = set(option.findall((ROOT / "docs/reference/cli.md").read_text("utf-8")))
-    simulation = {"--minutes", "--seed"}
-    assert set(option.findall(page.read_text("utf-8"))) <= known | simulation
+    harness = {"--minutes", "--seed", "--seeds", "--again", "--verbose"}
+    assert set(option.findall(page.read_text("utf-8"))) <= known | harness
 
 
 def test_every_decision_stands_in_the_list() -> None:
@@ -73,3 +73,22 @@ def test_the_map_of_the_architecture_names_every_package() -> None:
 def test_the_glossary_is_in_alphabetical_order() -> None:
     words = re.findall(r"^\| \*\*([^*]+)\*\*", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.MULTILINE)
     assert words == sorted(words, key=str.casefold)
+
+
+def test_the_words_of_the_glossary_are_used_in_the_files_it_names() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    words = re.findall(r"^\| \*\*([^*]+)\*\*(.*)\|$", text, re.MULTILINE)
+    places = [(word, place) for word, meaning in words for place in re.findall(r"`([\w/]+\.py)`", meaning)]
+    assert places
+    missing = []
+    for word, place in places:
+        path = ROOT / "src" / "headwater" / place
+        source = path.read_text("utf-8").casefold() if path.exists() else ""
+        if not re.search(rf"\b{re.escape(word.casefold()).replace('-', '-?')}s?\b", source.replace("_", " ")):
+            missing.append(f"{word}: {place}")
+    assert missing == []
+
+
+def test_a_word_of_our_own_says_where_its_thing_is() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    assert [row for row in text.splitlines() if "(our word)" in row and ".py`" not in row] == []

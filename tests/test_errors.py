@@ -22,6 +22,7 @@ EXAMPLES = [
         errors.PeerSilent("node:11210", 240.0),
         "node:11210: silent for 240 s; connect again and resume from the last position",
     ),
+    (errors.NothingCame(1.5), "no change for 1.5 s; ask for the next one to go on waiting, nothing is missed"),
     (errors.ConnectionLost("node:11210", "connection refused"), "node:11210: connection refused"),
     (
         errors.NotMyVbucket('get "k1" (vbucket 7)'),
@@ -51,6 +52,9 @@ EXAMPLES = [
         "10.0.0.3:11210 does not answer; start it, then type this again",
     ),
     (errors.MoveError(7, "the source does not answer", "start it"), "vbucket 7: the source does not answer; start it"),
+    (errors.TableError("/lake/t", "it has no record"), "/lake/t: it has no record"),
+    (errors.UnsupportedTable("/lake/t", "rowTracking"), "/lake/t: rowTracking"),
+    (errors.TableChanged("/lake/t", "batch 7"), "/lake/t: batch 7"),
     (
         errors.OptionError("vbuckets", "0-1024", "within 0 to 1023"),
         'option "vbuckets": "0-1024" is not within 0 to 1023',

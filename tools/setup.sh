@@ -73,7 +73,7 @@ find_or_install_java() {
 
 make_venv
 say "installing headwater and what it needs into .venv"
-.venv/bin/python -m pip install --disable-pip-version-check --quiet --no-input -e '.[all,dev]' </dev/null ||
+.venv/bin/python -m pip install --disable-pip-version-check --quiet --no-input -c constraints.txt -e '.[all,dev]' </dev/null ||
     die "pip could not install headwater; its message stands above"
 java_home=$(find_or_install_java) ||
     die "Spark needs Java 17 or newer: apt-get install openjdk-17-jre-headless, or brew install openjdk@17, then run make again"

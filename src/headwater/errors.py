@@ -8,12 +8,16 @@
     |       +-- BadMessage       one frame is wrong inside: answer `status`, the connection lives on
     +-- TransportError           the connection failed, whatever was said on it
     |   +-- PeerSilent, ConnectionLost
+    +-- NothingCame              no change came for as long as the caller wanted to wait
     +-- StatusError              the server answered, and the answer is no (one subclass for each status clients meet)
     +-- RollbackRequired         the histories of the two ends differ
     +-- ClusterError             several nodes are not as they must be for what was asked
     |   +-- MoveError            a vbucket could not be moved from one node to another
     +-- StorageError
     |   +-- CorruptStore, DiskFull, StoreLocked
+    +-- TableError               a table of the lake can't be used as was asked
+    |   +-- UnsupportedTable, TableChanged
+    +-- RowsRefused              nodes refused rows of a DataFrame for good
     +-- OptionError              a setting has a value it can't have
 
 Fields come first and are the exception's `args`, so that every error survives pickling (Spark moves them between
@@ -24,13 +28,23 @@ processes); the text is made from the fields, with numbers and, where there is o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
 __all__ = ["BadFrame", "BadMessage", "ClusterError", "ConnectionLost", "CorruptStore", "DiskFull", "HeadwaterError"]
-__all__ += ["LocalProtocolError", "MoveError", "OptionError", "PeerSilent", "ProtocolError", "RemoteProtocolError"]
-__all__ += ["RollbackRequired", "StatusError", "StorageError", "StoreLocked", "TransportError", "error_for"]
+__all__ += ["LocalProtocolError", "MoveError", "NothingCame", "OptionError", "PeerSilent", "ProtocolError"]
+__all__ += [
+    "RemoteProtocolError",
+    "RollbackRequired",
+    "RowsRefused",
+    "StatusError",
+    "StorageError",
+    "StoreLocked",
+    "TableChanged",
+]
+__all__ += ["TableError", "TransportError", "UnsupportedTable", "error_for"]
 
 
 class HeadwaterError(Exception):
@@ -101,6 +115,17 @@ class ConnectionLost(TransportError):
 
     def __str__(self) -> str:
         return f"{self.peer}: {self.reason}"
+
+
+class NothingCame(HeadwaterError, TimeoutError):
+    """No change came for the `max_wait_seconds` that the caller wanted to wait; the next call goes on waiting."""
+
+    def __init__(self, waited_seconds: float) -> None:
+        super().__init__(waited_seconds)
+        self.waited_seconds = waited_seconds
+
+    def __str__(self) -> str:
+        return f"no change for {self.waited_seconds:g} s; ask for the next one to go on waiting, nothing is missed"
 
 
 # --------------------------------------------------------------------------- answers
@@ -357,15 +382,20 @@ class CorruptStore(StorageError):
 
 
 class DiskFull(StorageError):
-    """The disk has no room for `needed_bytes` more; reads go on, writes are refused until there is room."""
+    """The disk has no room for `needed_bytes` more (0: not known), it has `free_bytes` (None: not asked); reads go on,
+    writes are refused until there is room. `starting`: the node does not start without it."""
 
-    def __init__(self, path: str | Path, needed_bytes: int = 0) -> None:
-        super().__init__(path, needed_bytes)
-        self.path, self.needed_bytes = path, needed_bytes
+    def __init__(
+        self, path: str | Path, needed_bytes: int = 0, free_bytes: int | None = None, *, starting: bool = False
+    ) -> None:
+        super().__init__(path, needed_bytes, free_bytes)
+        self.path, self.needed_bytes, self.free_bytes, self.starting = path, needed_bytes, free_bytes, starting
 
     def __str__(self) -> str:
         need = f"no room for {self.needed_bytes} more bytes" if self.needed_bytes else "no room left"
-        return f"{self.path}: {need}; free some space, writing resumes by itself"
+        free = f", {self.free_bytes} are free" if self.free_bytes is not None else ""
+        then = "and start again, or choose a folder on another disk" if self.starting else "writing resumes by itself"
+        return f"{self.path}: {need}{free}; free some space{' ' if self.starting else ', '}{then}"
 
 
 class StoreLocked(StorageError):
@@ -380,16 +410,58 @@ class StoreLocked(StorageError):
         return f"{self.path}: {who} has this store open; stop it, or choose another directory"
 
 
+class TableError(HeadwaterError):
+    """A table of the lake can't be used as was asked: `place` names it, `problem` says why and what to do."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(place, problem)
+        self.place, self.problem = place, problem
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}"
+
+
+class UnsupportedTable(TableError):
+    """The table asks of its writers something we do not know; nothing was written."""
+
+
+class TableChanged(TableError):
+    """Somebody else's commit came first and touched what this one rests on; nothing was written. Plan anew, repeat."""
+
+
+class RowsRefused(HeadwaterError):
+    """Nodes refused `count` rows of a DataFrame for good; `first` is the key of one of them, `reason` why."""
+
+    def __init__(self, count: int, first: bytes | None, reason: str) -> None:
+        super().__init__(count, first, reason)
+        self.count, self.first, self.reason = count, first, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} rows were refused for good, the first has the key {self.first!r}: {self.reason}. "
+            "The option deadLetters keeps such rows aside and lets the others go on"
+        )
+
+
+_LOGIN = re.compile(r"[^\s\"'(]*://[^\s\"']*@")
+
+
+def hide_logins(text: str) -> str:
+    """Return a text without the names and passwords that addresses in it have: it may go to logs and screens."""
+    return _LOGIN.sub("...@", text)
+
+
 class OptionError(HeadwaterError, ValueError):
     """A setting has a value it can't have.
 
     Args:
         name: the option.
-        value: what was given.
+        value: what was given; a name and a password in an address are not kept.
         allowed: what would have been right, as a phrase: "a vbucket list such as 0-511,700".
     """
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
+        value = hide_logins(value) if isinstance(value, str) else value
         super().__init__(name, value, allowed)
         self.name, self.value, self.allowed = name, value, allowed
 

@@ -47,6 +47,15 @@ FAILPOINTS = {
     "cluster.after_rename": "the new cluster map is in place, the folder not synced, nobody was told",
     "replica.marker": "a snapshot that a replica receives was announced, and that is staged",
     "replica.state": "the producer of a replica has set its state, and that is staged; it was not answered",
+    "lake.planned": "a batch's tasks are planned, none has begun",
+    "lake.reading": "a task has the first of its changes, nothing is written",
+    "lake.files_written": "a task's files and indexes are written, no commit names them",
+    "lake.log_committed": "a batch is in the change log, not in the table",
+    "lake.before_commit": "a batch's deletion vectors are written, its commit is not",
+    "lake.after_commit": "a batch is a version of the table, nobody was told",
+    "lake.before_fold": "folded files are written, no commit names them",
+    "lake.after_fold": "folded files are in the table, in the place of those they were made of",
+    "lake.checkpointed": "a checkpoint of a table's log is written, its name is not noted",
     "move.connected": "the mover has opened both ends",
     "move.replica_made": "the vbucket is a replica on the target, nothing streams",
     "move.copying": "the target follows through the mover",
@@ -68,7 +77,7 @@ FAILPOINTS = {
 
 
 class InjectedFault(RuntimeError):  # noqa: N818 - a fault
-    """What the action `raise` raises."""
+    """The exception that the action `raise` raises."""
 
 
 def _kill(name: str) -> None:

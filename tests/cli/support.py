@@ -1,4 +1,4 @@
-"""What tests of commands are given."""
+"""Fixtures of the tests of commands."""
 
 from typing import Protocol
 

@@ -1,5 +1,10 @@
 import json
+import subprocess
+import sys
 
+import pytest
+
+from headwater import testing
 from tests.cli.support import Run
 
 
@@ -21,4 +26,19 @@ def test_what_is_not_there_is_told_in_one_line_with_status_1(run: Run) -> None:
 
 def test_bytes_that_are_no_text_are_told_as_json_can(run: Run) -> None:
     run("set", "raw", "-", stdin=b"\xff\x00")
-    assert json.loads(run("get", "--json", "raw")[1])["value"] == "\\xff\x00"
+    found = json.loads(run("get", "--json", "raw")[1])
+    assert found["base64"] == "/wA=" and "value" not in found
+
+
+@pytest.mark.parametrize("value", [b"\x00\xff\r\n\x1b[31m", b"no line end", b""])
+def test_a_pipe_gets_the_value_byte_for_byte(node: testing.Node, value: bytes) -> None:
+    with node.client() as bucket:
+        bucket.set("piped", value)
+    command = [sys.executable, "-m", "headwater", "get", "piped", "--node", node.url]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=True).stdout == value
+
+
+def test_a_terminal_gets_text_on_a_line_and_no_control_characters(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("set", "red", "-", stdin=b"\x1b[31mred\x9b\n\tnext")
+    monkeypatch.setattr("headwater.cli.get.is_terminal", lambda: True)
+    assert run("get", "red")[1] == "\\x1b[31mred\\x9b\n\tnext\n"

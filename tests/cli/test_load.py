@@ -1,7 +1,24 @@
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from headwater import testing
+from headwater.cli.load import DOCUMENTS_PER_CALL
 from tests.cli.support import Run
+
+
+def until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
+        time.sleep(0.02)
 
 
 def test_a_loaded_file_is_stored_row_by_row(run: Run, tmp_path: Path) -> None:
@@ -9,7 +26,83 @@ def test_a_loaded_file_is_stored_row_by_row(run: Run, tmp_path: Path) -> None:
     rows.write_text("id,n\n" + "".join(f"k{number},{number}\n" for number in range(300)))
     status, told, _ = run("load", str(rows), "--key", "id", "--prefix", "row:")
     assert status == 0 and told.startswith("300 documents stored in ")
-    assert json.loads(run("get", "row:k299")[1]) == {"id": "k299", "n": 299}
+    assert json.loads(run("get", "row:k299")[1]) == {"id": "k299", "n": "299"}
+
+
+def test_a_column_s_type_is_given_or_inferred(run: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("zip,n\n00501,7\n")
+    for option in (["--types", "n=int"], ["--infer"]):
+        assert run("load", str(rows), "--key", "zip", *option)[0] == 0
+        assert json.loads(run("get", "00501")[1]) == {"zip": "00501", "n": 7}
+
+
+@pytest.mark.parametrize(
+    ("types", "why"),
+    [
+        ("n", "'n' is not COLUMN=TYPE"),
+        ("n=long", "'long' is none of text, int, float, bool"),
+        ("m=int", "--types names 'm'"),
+    ],
+)
+def test_a_type_that_is_none_is_told(run: Run, tmp_path: Path, types: str, why: str) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("zip,n\n00501,7\n")
+    status, _, told = run("load", str(rows), "--key", "zip", "--types", types)
+    assert status in (1, 2) and why in told and told.count("\n") == 1
+
+
+def test_an_encoding_that_nobody_knows_is_told(run: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id\n1\n")
+    status, _, told = run("load", str(rows), "--key", "id", "--encoding", "latin-99")
+    assert status == 2 and "latin-99" in told and told.count("\n") == 1
+
+
+def test_standard_input_is_loaded(node: testing.Node, run: Run) -> None:
+    command = [sys.executable, "-m", "headwater", "load", "-", "--format", "csv", "--key", "id", "--node", node.url]
+    done = subprocess.run(command, input=b"id,n\nfrom-stdin,007\n", capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(run("get", "from-stdin")[1]) == {"id": "from-stdin", "n": "007"}
+
+
+def test_standard_input_has_no_name_to_tell_its_format(run: Run) -> None:
+    status, _, told = run("load", "-", "--key", "id")
+    assert status == 1 and "say --format jsonl, csv, tsv or parquet" in told
+
+
+def test_a_file_that_is_not_there_is_told(run: Run, tmp_path: Path) -> None:
+    status, _, told = run("load", str(tmp_path / "none.csv"), "--key", "id")
+    assert status == 2 and "none.csv' does not exist" in told and told.count("\n") == 1
+
+
+def test_a_failed_load_says_what_is_durable_and_goes_on_behind_it(run: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"id": "part-{n}"}}\n' for n in range(7)) + "nonsense\n")
+    status, _, told = run("load", str(rows), "--key", "id")
+    assert status == 1 and "line 8: is not JSON" in told
+    assert "7 documents of it are stored; go on behind them with --skip 7" in told and told.count("\n") == 1
+    assert run("get", "part-6")[0] == 0
+    rows.write_text(rows.read_text().replace("nonsense", '{"id": "part-7"}'))
+    assert run("load", str(rows), "--key", "id", "--skip", "7")[1].startswith("1 documents stored")
+
+
+def test_a_stopped_load_says_what_is_durable(node: testing.Node, tmp_path: Path) -> None:
+    pipe = tmp_path / "rows.jsonl"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "headwater", "load", str(pipe), "--key", "id", "--node", node.url]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as load, pipe.open("wb") as feed:
+        feed.write(
+            b"".join(b'{"id":"s%d","pad":"%s"}\n' % (row, b"x" * 99) for row in range(DOCUMENTS_PER_CALL + 20_000))
+        )
+        feed.flush()
+        with node.client() as bucket:
+            until(lambda: bool(bucket.get_many([f"s{DOCUMENTS_PER_CALL - 1}"])), "the first part is stored")
+        load.send_signal(signal.SIGINT)
+        assert load.stderr is not None
+        told = load.stderr.read()
+        assert load.wait(30) == 130
+    assert told.startswith("headwater: stopped by SIGINT") and "documents of it are stored; go on" in told
 
 
 def test_a_file_that_is_broken_in_the_middle_is_told(run: Run, tmp_path: Path) -> None:
@@ -17,3 +110,60 @@ def test_a_file_that_is_broken_in_the_middle_is_told(run: Run, tmp_path: Path) -
     rows.write_text('{"id": 1}\n{"n": 2}\n')
     status, _, told = run("load", str(rows), "--key", "id")
     assert status == 1 and f"{rows}, line 2: has no field 'id'" in told and told.count("\n") == 1
+
+
+def test_a_key_may_be_a_member_of_a_member(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "nested.jsonl"
+    rows = [{"order": {"id": "o-1"}}, {"order.id": "o-2"}, {"a.b": 1, "order": {"id": 3}}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    assert run("load", str(path), "--key", "order.id")[0] == 0
+    assert run("get", "o-1")[0] == run("get", "o-2")[0] == run("get", "3")[0] == 0
+
+
+def test_a_dry_run_reads_all_and_stores_nothing(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "dry.jsonl"
+    path.write_text('{"id": "dry-1"}\n{"id": "dry-2"}\n', "utf-8")
+    assert run("load", str(path), "--key", "id", "--dry-run") == (0, "2 documents, nothing was stored\n", "")
+    assert run("get", "dry-1")[0] == 1
+    path.write_text('{"id": "dry-1"}\n{"no": 1}\n', "utf-8")
+    status, stdout, stderr = run("load", str(path), "--key", "id", "--dry-run")
+    assert (status, stdout) == (1, "") and "line 2: has no field 'id'" in stderr
+
+
+BAD = {
+    "bad.jsonl": '{"id": "ok-1"}\nnot json\n{"no": 1}\n{"id": "ok-2"}\n',
+    "bad.csv": 'id\nok-1\n""\n""\nok-2\n',
+}
+
+
+@pytest.mark.parametrize(("name", "text"), BAD.items())
+def test_bad_rows_are_left_out_when_asked_and_each_is_told(run: Run, tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text, "utf-8")
+    status, stdout, stderr = run("load", str(path), "--key", "id", "--skip-bad")
+    assert (status, stdout.split(" in ")[0]) == (0, "2 documents stored") and stdout.endswith("; 2 rows left out\n")
+    assert stderr.count("; left out\n") == 2
+    assert run("get", "ok-1")[0] == run("get", "ok-2")[0] == 0
+
+
+NO_CHANGES = [
+    '{"event": "mutation"}',
+    '{"event": "flood", "key": "k"}',
+    '{"event": "mutation", "key": "k", "base64": "*"}',
+    '{"event": "mutation", "key": ""}',
+]
+
+
+@pytest.mark.parametrize("line", NO_CHANGES)
+def test_a_line_that_is_no_change_is_told(run: Run, tmp_path: Path, line: str) -> None:
+    path = tmp_path / "changes.jsonl"
+    path.write_text(line + "\n", "utf-8")
+    status, _, stderr = run("load", str(path), "--format", "changes")
+    assert (status, stderr.count("\n")) == (1, 1) and "changes.jsonl, line 1: " in stderr
+
+
+def test_a_file_of_rows_needs_the_name_of_its_key(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{}\n", "utf-8")
+    status, _, stderr = run("load", str(path))
+    assert status == 2 and "--key FIELD names the field whose value becomes the key" in stderr

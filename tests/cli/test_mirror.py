@@ -42,6 +42,30 @@ def test_a_mirror_that_was_stopped_goes_on_where_its_table_stands(tmp_path: Path
     assert of_table(table) == {b"kept": b"1", b"changed": b"2"}
 
 
+def test_the_first_command_of_the_guide_works_in_an_empty_folder(tmp_path: Path) -> None:
+    with testing.node(vbuckets=8) as node, node.client() as client:
+        client.set_many({"a": "1", "b": "2"})
+        asked = command(node.url, Path("lake/default"), "--once", "--engine", "local")
+        asked[asked.index("lake/default")] = "./lake/default"
+        done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the table holds 2 changes, 2 stored and 0 deleted" in done.stdout
+    assert of_table(tmp_path / "lake" / "default") == {b"a": b"1", b"b": b"2"}
+    assert [path.name for path in tmp_path.iterdir()] == ["lake"]
+
+
+@pytest.mark.parametrize("place", ["s3a://lake/t", "hdfs:///lake/t"])
+def test_a_place_that_is_no_folder_is_refused_in_one_line(place: str) -> None:
+    with testing.node(vbuckets=2) as node:
+        asked = ["mirror", node.url, "--to", place, "--engine", "local"]
+        result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 2
+    assert (
+        result.stderr
+        == f'headwater: option "to": "{place}" is not a folder of a mounted file system, as a path or file:///path\n'
+    )
+
+
 def test_a_wrong_address_is_told_before_spark_starts(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["mirror", "couchbase://127.0.0.1:1/default", "--to", str(tmp_path / "table")])
     assert (result.exit_code, result.stdout) == (1, "")

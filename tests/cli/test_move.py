@@ -85,3 +85,19 @@ def test_what_the_first_node_does_not_own_is_refused_in_one_line(nodes):
 def test_a_node_that_is_not_there_is_told_in_one_line(nodes):
     status, _, problem = headwater("move", "--from", "127.0.0.1:1", "--to", nodes[1].address)
     assert (status, problem) == (1, "headwater: 127.0.0.1:1: connection refused\n")
+
+
+def test_vbuckets_that_the_bucket_has_not_are_refused_before_anything_is_copied():
+    with testing.node(vbuckets=4) as one, testing.node(vbuckets=4, vbucket_state="none") as other:
+        status, said, problem = headwater("move", "--from", one.address, "--to", other.address, "--vbuckets", "0-511")
+        assert (status, said) == (2, "") and "of this bucket, which has 0 to 3" in problem
+        assert states(other) == {}
+
+
+def test_a_takeover_of_a_part_says_that_no_map_leads_clients_to_both_nodes():
+    with testing.node(vbuckets=4) as one, testing.node(vbuckets=4, vbucket_state="none") as other:
+        line = ("move", "--from", one.address, "--to", other.address, "--takeover", "--vbuckets")
+        status, _, problem = headwater(*line, "0-1")
+        assert status == 0 and f"{one.address} keeps 2 vbuckets, and no cluster map" in problem
+        assert "headwater cluster" in problem
+        assert headwater(*line, "0-3")[::2] == (0, "")

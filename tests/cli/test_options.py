@@ -1,11 +1,9 @@
 """The options that commands share."""
 
 import pytest
-import typer
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headwater.cli.options import vbucket_set
+from tests.cli.support import Run
 
 
 def test_a_list_of_vbuckets_may_hold_ranges() -> None:
@@ -16,12 +14,9 @@ def test_no_list_means_all() -> None:
     assert vbucket_set(None) is None
 
 
-@pytest.mark.parametrize("text", ["", "x", "1-", "-1", "5-3", "0-1024", "1024", "1,,2", "1.5"])
-def test_what_is_no_list_of_vbuckets_is_named(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="--vbuckets"):
-        vbucket_set(text)
-
-
-@given(st.sets(st.integers(0, 1023), min_size=1))
-def test_any_set_written_out_is_read_back(chosen: set[int]) -> None:
-    assert vbucket_set(",".join(map(str, chosen))) == sorted(chosen)
+@pytest.mark.parametrize(
+    "line", [("seqnos", "--vbuckets", "900"), ("failover-log", "16"), ("seqnos", "--vbuckets=3,16")]
+)
+def test_a_vbucket_that_the_bucket_has_not_is_told_with_those_it_has(run: Run, line: tuple[str, ...]) -> None:
+    status, shown, told = run(*line)
+    assert (status, shown) == (2, "") and "of this bucket, which has 0 to 15" in told and told.count("\n") == 1

@@ -3,7 +3,10 @@
 import datetime
 import gzip
 import json
+import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,11 +16,18 @@ from pyarrow import parquet
 
 from headwater.cli import readers
 from headwater.cli.failures import InputError
-from headwater.cli.readers import open_source
+from headwater.cli.readers import Reading, open_source
 
 
-def read(path: Path, key: str = "id", form: str | None = None) -> list[tuple[bytes, bytes]]:
-    return [(document.key, document.value) for document in open_source(path, key, form).documents]
+def read(path: Path, key: str = "id", file_format: str | None = None, **how: Any) -> list[tuple[bytes, bytes]]:
+    return [
+        (document.key, document.value)
+        for document in open_source(path, key, Reading(file_format=file_format, **how)).documents
+    ]
+
+
+def objects(path: Path, key: str = "id", **how: Any) -> list[dict[str, Any]]:
+    return [json.loads(value) for _, value in read(path, key, **how)]
 
 
 def write(path: Path, text: bytes) -> Path:
@@ -50,12 +60,101 @@ def test_how_the_file_is_cut_into_chunks_changes_nothing(sizes: list[int], chunk
     assert list(readers._split(Cut())) == lines
 
 
-def test_a_csv_row_becomes_an_object_with_typed_members(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", b"id,n,ok,day\nk1,7,true,2013-01-01\nk2,,false,2013-01-02\n")
-    assert [(key, json.loads(value)) for key, value in read(path)] == [
-        (b"k1", {"id": "k1", "n": 7, "ok": True, "day": "2013-01-01"}),
-        (b"k2", {"id": "k2", "n": None, "ok": False, "day": "2013-01-02"}),
+def test_csv_is_text_as_it_stands(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", b"zip,price,ok,none\n00501,1.10,true,NA\n12345678901234567890,1e5,,\n")
+    assert read(path, "zip") == [
+        (b"00501", b'{"zip":"00501","price":"1.10","ok":"true","none":"NA"}'),
+        (b"12345678901234567890", b'{"zip":"12345678901234567890","price":"1e5","ok":"","none":""}'),
     ]
+
+
+def test_numbers_late_in_a_csv_of_text_change_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", b"id\n" + b"".join(b"%d\n" % number for number in range(300_000)) + b"x1\n")
+    assert read(path)[-1] == (b"x1", b'{"id":"x1"}')
+
+
+def test_inferred_types_lose_no_digit_and_keys_stay_text(tmp_path: Path) -> None:
+    text = b"id,zip,n,long,x,ok,day\n7,00501,7,12345678901234567890,1.5,true,2013-01-01\n8,10001,,1,,false,2013-01-02\n"
+    assert objects(write(tmp_path / "a.csv", text), infer=True) == [
+        {"id": "7", "zip": "00501", "n": 7, "long": "12345678901234567890", "x": 1.5, "ok": True, "day": "2013-01-01"},
+        {"id": "8", "zip": "10001", "n": None, "long": "1", "x": None, "ok": False, "day": "2013-01-02"},
+    ]
+
+
+def test_types_are_given_by_column(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", b"id,n,x,ok\n7,007,1.10,false\n8,,,\n")
+    assert objects(path, types={"n": "int", "x": "float", "ok": "bool"}) == [
+        {"id": "7", "n": 7, "x": 1.1, "ok": False},
+        {"id": "8", "n": None, "x": None, "ok": None},
+    ]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_another_encoding_is_named(tmp_path: Path, name: str, separator: str) -> None:
+    path = write(tmp_path / name, f"id{separator}name\n1{separator}M\u00fcller\n".encode("latin-1"))
+    assert objects(path, encoding="latin-1") == [{"id": "1", "name": "M\u00fcller"}]
+    with pytest.raises(InputError, match="--encoding"):
+        read(path)
+
+
+def test_json_lines_may_be_in_another_encoding_too(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"id":1,"name":"M\u00fcller"}\n'.encode("latin-1"))
+    assert read(path, encoding="latin-1") == [(b"1", '{"id":1,"name":"M\u00fcller"}'.encode())]
+    with pytest.raises(InputError, match=r"line 1: is not JSON.*--encoding"):
+        read(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "a.jsonl", b'\xef\xbb\xbf{"id":1}\n')) == [(b"1", b'{"id":1}')]
+    assert read(write(tmp_path / "a.csv", b"\xef\xbb\xbfid\n1\n")) == [(b"1", b'{"id":"1"}')]
+
+
+def test_parquet_nanoseconds_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    at = pa.array([1_000_000_001, 1_000_000_000, None], pa.timestamp("ns", "UTC"))
+    parquet.write_table(pa.table({"id": ["a", "b", "c"], "at": at}), path)
+    assert [row["at"] for row in objects(path)] == [
+        "1970-01-01T00:00:01.000000001+00:00",
+        "1970-01-01T00:00:01+00:00",
+        None,
+    ]
+
+
+def test_times_of_day_keep_their_nanoseconds_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"id": ["a"], "at": pa.array([1_000_000_001], pa.time64("ns"))}), path)
+    assert objects(path)[0]["at"] == "00:00:01.000000001"
+
+
+def test_what_is_no_number_becomes_null_and_what_has_no_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"id": ["a"], "f": [float("nan")], "deep": [{"g": [float("nan"), 1.5]}]}), path)
+    assert objects(path) == [{"id": "a", "f": None, "deep": {"g": [None, 1.5]}}]
+    parquet.write_table(pa.table({"id": ["a"], "f": [float("inf")]}), path)
+    with pytest.raises(InputError, match="row 1: field 'f' holds inf, which JSON has no number for"):
+        read(path)
+
+
+def test_keys_are_the_bytes_that_stand_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"id": [b"\x00\xff"]}), path)
+    assert read(path)[0][0] == b"\x00\xff"
+
+
+def test_another_compression_is_read_through(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.zst"
+    with pa.output_stream(str(path), compression="zstd") as out:
+        out.write(b"id\n1\n")
+    assert read(path) == [(b"1", b'{"id":"1"}')]
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.csv"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=(b"id\n00501\n",))
+    writer.start()
+    assert read(path) == [(b"00501", b'{"id":"00501"}')]
+    writer.join()
 
 
 def test_parquet_times_become_iso_text_and_bytes_base64(tmp_path: Path) -> None:
@@ -72,7 +171,7 @@ def test_progress_reaches_the_total(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "a.parquet")
     write(tmp_path / "a.jsonl", b'{"id":1}\n{"id":2}\n')
     for name in ("a.parquet", "a.jsonl"):
-        source = open_source(tmp_path / name, "id")
+        source = open_source(tmp_path / name, "id", Reading())
         assert [document.position for document in source.documents][-1] == source.total
 
 
@@ -80,13 +179,22 @@ def test_progress_reaches_the_total(tmp_path: Path) -> None:
     ("name", "text", "told"),
     [
         ("a.jsonl", b'{"id":1}\nnonsense\n', "line 2: is not JSON"),
-        ("a.jsonl", b"[1]\n", "line 1: holds a list, expected an object"),
+        (
+            "a.json",
+            b'[{"id":1}]\n',
+            "holds a list, expected an object a line; jq -c '.[]' makes lines",
+        ),
+        ("a.jsonl", b'{"id":1,"v":NaN}\n', "line 1: is not JSON: NaN is no number there"),
+        ("a.jsonl", b'{"id":true}\n', "field 'id' holds True, which cannot be a key"),
+        ("a.jsonl", b'{"id":1e5}\n', "field 'id' holds 100000.0, which cannot be a key"),
+        ("a.jsonl", b'{"id":1,"v":"' + b"x" * 20 * 1024 * 1024 + b'"}\n', "line 1: the document has 20971535 bytes"),
+        ("a.csv", b"id,x,x\n1,2,3\n", "contents: names the columns 'x' more than once"),
         ("a.jsonl", b'{"x":1,"y":2}\n', "line 1: has no field 'id' to be the key; it has x, y"),
         ("a.jsonl", b'{"id":null}\n', "field 'id' holds None, which cannot be a key"),
         ("a.jsonl", b'{"id":"' + b"k" * 251 + b'"}\n', "the key has 251 bytes, at most 250 are allowed"),
         ("a.csv", b"id,x\n1,2\n3,4,5\n", "is not CSV as expected"),
         ("a.parquet", b"PAR0 no", "is not Parquet"),
-        ("a.txt", b"", "say --format jsonl, csv or parquet"),
+        ("a.txt", b"", "say --format jsonl, csv, tsv or parquet"),
     ],
 )
 def test_a_file_that_cannot_be_taken_is_told_where_and_why(tmp_path: Path, name: str, text: bytes, told: str) -> None:
@@ -96,4 +204,4 @@ def test_a_file_that_cannot_be_taken_is_told_where_and_why(tmp_path: Path, name:
 
 
 def test_a_format_can_be_named(tmp_path: Path) -> None:
-    assert read(write(tmp_path / "a.txt", b'{"id":1}'), form="jsonl") == [(b"1", b'{"id":1}')]
+    assert read(write(tmp_path / "a.txt", b'{"id":1}'), file_format="jsonl") == [(b"1", b'{"id":1}')]

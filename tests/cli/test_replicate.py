@@ -4,14 +4,17 @@ import asyncio
 
 import pytest
 
+from headwater import testing
 from headwater.cli import replicate
 from headwater.cli.failures import CommandError
-from headwater.cli.replicate import Following
+from headwater.cli.replicate import FollowingWatch
 from headwater.cluster.admin import NodeAdmin
-from headwater.cluster.answers import Following as Told
+from headwater.cluster.answers import FollowingReport as Told
+from headwater.testing.peers import serve
 from tests.cli.test_app import invoke
 from tests.cluster.fakes import FakeNode
 from tests.cluster.views import A, B
+from tests.upr_peer import Change, UprPeer, three_snapshots
 
 FOLLOWED = f"{A}/default"
 A_TO_B = ("replicate", "node-a:11210", "node-b:11210")
@@ -28,7 +31,18 @@ def follower(*seqnos, **options):
 
 def watch(old, new, *, once=True):
     """The changes that were counted."""
-    return asyncio.run(Following(old, new, [0, 1]).watch(once=once))[0]
+    return asyncio.run(FollowingWatch(old, new, [0, 1]).watch(once=once))[0]
+
+
+def test_a_producer_that_knows_no_dcp_is_followed_to_where_it_is(monkeypatch):
+    monkeypatch.setattr(replicate, "POLL_SECONDS", 0.05)
+    producer = UprPeer(vbuckets=4, held={0: three_snapshots(), 3: [[Change(b"other")]]})
+    with serve(producer) as address, testing.node(vbuckets=4, vbucket_state="none") as replica:
+        status, shown, told = invoke("replicate", str(address), replica.address, "--once")
+        assert (status, told) == (0, "") and "11 changes" in shown
+        with replica.client() as bucket:
+            held = bucket.stats("vbucket-details")
+            assert [held[f"vb_{vbucket}:high_seqno"] for vbucket in range(4)] == ["10", "0", "0", "1"]
 
 
 # --------------------------------------------------------------------------- watching
@@ -77,6 +91,18 @@ def test_a_problem_that_stays_is_told_when_patience_ends(monkeypatch):
     has_problems(new, "no such user")
     monkeypatch.setattr(replicate, "PATIENCE_SECONDS", 0.0)
     with pytest.raises(CommandError, match="node-b:11210 can't follow node-a:11210: no such user"):
+        watch(FakeNode(A, "A A", seqnos=[7, 7]), new)
+
+
+def test_a_vbucket_that_is_refused_again_and_again_is_told_by_number(monkeypatch):
+    new = follower(7, 7)
+
+    async def replication():
+        return {FOLLOWED: Told(FOLLOWED, problems={1: "the producer answered NOT_MY_VBUCKET"})}
+
+    new.replication = replication
+    monkeypatch.setattr(replicate, "PATIENCE_SECONDS", 0.0)
+    with pytest.raises(CommandError, match="vbucket 1: the producer answered NOT_MY_VBUCKET"):
         watch(FakeNode(A, "A A", seqnos=[7, 7]), new)
 
 

@@ -23,7 +23,7 @@ def test_one_is_not_several(number: int, told: str) -> None:
 
 
 def drawn(*, terminal: bool) -> str:
-    """What a bar with two fields of its own leaves on the screen."""
+    """Return the text that a bar with two fields of its own leaves on the screen."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=terminal, width=120, color_system=None)
     with progress(console, "rate", "lag") as bar:

@@ -1,11 +1,14 @@
+import datetime
 import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from headwater import testing
+from headwater.client import Mutation
 from tests.cli.support import Run
 
 
@@ -22,6 +25,20 @@ def test_tail_shows_each_kind_of_change_once(run: Run) -> None:
     assert by_key["dropped"]["event"] == "deletion" and "value" not in by_key["dropped"]
 
 
+def test_tail_in_a_pipe_keeps_what_the_terminal_may_not_have(run: Run) -> None:
+    run("set", "esc\x1b[31mkey", "-", stdin=b"\x1b[0mvalue")
+    assert r" mutation esc\x1b[31mkey \x1b[0mvalue" in run("tail", "--once")[1]
+    [row] = [row for row in map(json.loads, run("tail", "--once", "--json")[1].splitlines()) if "esc" in row["key"]]
+    assert (row["key"], row["text"]) == ("esc\x1b[31mkey", "\x1b[0mvalue")
+
+
+def test_a_key_that_is_no_text_is_base64_as_well(node: testing.Node, run: Run) -> None:
+    with node.client() as bucket:
+        bucket.set(b"\xff\x00raw", "v")
+    rows = map(json.loads, run("tail", "--once", "--json")[1].splitlines())
+    assert [row["key"] for row in rows if row.get("key_base64") == "/wByYXc="] == ["\\xff\x00raw"]
+
+
 def test_tail_for_people_cuts_long_values_and_can_leave_them_out(run: Run) -> None:
     run("set", "long", "x" * 200)
     line = next(line for line in run("tail", "--once")[1].splitlines() if " long " in line)
@@ -33,6 +50,78 @@ def test_tail_for_people_cuts_long_values_and_can_leave_them_out(run: Run) -> No
 def test_tail_from_now_shows_nothing_older(run: Run) -> None:
     run("set", "older", "v")
     assert run("tail", "--from", "now", "--once") == (0, "", "")
+
+
+CHANGED = {
+    b"plain": b"text",
+    b"\xff\x00raw": b"\xfe\x01",
+    b"spaced": b'{"a": 1.0e3,\t"a": 2}',
+    b"json": b'{"a":[1,2]}',
+    b"empty": b"",
+}
+HALF = b'{"half":"\\ud800"}'
+
+
+def test_the_output_of_tail_loads_back_as_it_was(run: Run, tmp_path: Path) -> None:
+    saved = tmp_path / "copy.jsonl"
+    with testing.node(vbuckets=4) as source, testing.node(vbuckets=8) as target:
+        with source.client() as bucket:
+            for key, value in CHANGED.items():
+                bucket.set(key, value, flags=0x02000006, expiry=2_000_000_000)
+            bucket.set("half", HALF)
+            bucket.set("gone", "v")
+            bucket.delete("gone")
+        saved.write_text(run("tail", "--once", "--json", "--node", source.url)[1], "utf-8")
+        with target.client() as other:
+            other.set("gone", "v")
+            status, stdout, _ = run("load", str(saved), "--format", "changes", "--node", target.url)
+            changes = [event for event in other.changes(until="now") if isinstance(event, Mutation)]
+    assert (status, stdout.split(" stored")[0]) == (0, f"{len(CHANGED) + 2} documents")
+    expected = {key: (value, 0x02000006, 2_000_000_000) for key, value in CHANGED.items()}
+    assert {each.key: (each.value, each.flags, each.expiry) for each in changes} == expected | {b"half": (HALF, 0, 0)}
+
+
+def test_tail_goes_on_behind_what_it_printed_before(run: Run, tmp_path: Path) -> None:
+    kept = str(tmp_path / "audit.json")
+    run("set", "first-time", "v")
+    assert "first-time" in run("tail", "--once", "--positions", kept)[1]
+    assert run("tail", "--once", "--positions", kept) == (0, "", "")
+    run("set", "second-time", "v")
+    assert run("tail", "--once", "--positions", kept)[1].split()[1:] == ["mutation", "second-time", "v"]
+
+
+def test_positions_that_are_none_are_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "torn.json").write_text('[{"vbucket": 1', "utf-8")
+    status, stdout, stderr = run("tail", "--once", "--positions", str(tmp_path / "torn.json"))
+    assert (status, stdout, stderr.count("\n")) == (2, "", 1)
+    assert "a JSON list of saved positions" in stderr
+
+
+def test_tail_begins_behind_a_seqno_of_one_vbucket(run: Run) -> None:
+    with testing.node(vbuckets=1) as node:
+        with node.client() as bucket:
+            for number in range(5):
+                bucket.set(f"n{number}", "v")
+        shown = run("tail", "--once", "--from", "3", "--vbuckets", "0", "--node", node.url)[1]
+    assert [line.split()[0] for line in shown.splitlines()] == ["0:4", "0:5"]
+
+
+def test_tail_begins_at_a_time(run: Run) -> None:
+    run("set", "of-today", "v")
+    tomorrow = (datetime.datetime.now() + datetime.timedelta(days=1)).isoformat(timespec="minutes")
+    assert run("tail", "--once", "--from", tomorrow) == (0, "", "")
+    assert "of-today" in run("tail", "--once", "--from", "1h")[1]
+    assert run("tail", "--once", "--from", "0s") == (0, "", "")
+
+
+@pytest.mark.parametrize("where", ["yesterday", "-1", "7:3", "10x"])
+def test_a_place_to_begin_that_is_none_is_told(run: Run, where: str) -> None:
+    status, _, stderr = run("tail", "--once", f"--from={where}")
+    assert (status, stderr.count("\n")) == (2, 1) and "is none of beginning, now, a seqno" in stderr
+
+
+def test_a_seqno_belongs_to_a_vbucket(run: Run) -> None:
+    assert "a seqno belongs to a vbucket: --from 7 --vbuckets 7" in run("tail", "--once", "--from", "7")[2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,5 +1,17 @@
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from headwater import testing
 from headwater.cli.tap import _line, describe
+from headwater.client import tap as client
+from headwater.protocol.tap.consumer import TapMessage
+from headwater.testing.proxy import FaultProxy
 from headwater.wire import tap
+from tests.cli.support import Run
+from tests.cli.test_app import free_port
 
 
 def test_messages_are_told_in_a_line_each() -> None:
@@ -25,3 +37,63 @@ def test_keys_only_has_no_text_and_long_values_are_cut() -> None:
     assert "text" not in describe(message, keys_only=True)
     assert _line(message, describe(message), False).endswith("x... (40 bytes more)")
     assert _line(message, describe(message, keys_only=True), True) == "3 mutation k"
+
+
+def test_a_dump_of_nobody_fails_in_one_line(run: Run) -> None:
+    status, out, error = run("tap", "--dump", "--node", f"couchbase://127.0.0.1:{free_port()}/default")
+    assert (status, out) == (1, "")
+    assert error.startswith("headwater: 127.0.0.1:")
+    assert "refused" in error
+
+
+def test_a_dump_of_an_empty_bucket_prints_nothing_and_succeeds(run: Run) -> None:
+    with testing.node(vbuckets=4) as empty:
+        assert run("tap", "--dump", "--node", empty.url) == (0, "", "")
+
+
+def test_a_dump_prints_what_there_is(run: Run, node: testing.Node) -> None:
+    with node.client() as writer:
+        writer.set("dumped", "text")
+    status, out, error = run("tap", "--dump")
+    assert (status, error) == (0, "")
+    assert " mutation dumped text" in out
+
+
+def test_a_stream_of_changes_says_when_a_cut_may_have_cost_it_some(
+    run: Run, node: testing.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow, answers = client.TapStream.__iter__, []
+    monkeypatch.setattr(client.TapStream, "__iter__", lambda stream: until(follow(stream), b"last"))
+    with FaultProxy(node.address) as proxy, node.client() as writer:
+        arguments = ("tap", "--future", "--node", f"couchbase://{proxy.address}/default")
+        thread = threading.Thread(target=lambda: answers.append(run(*arguments)))
+        thread.start()
+        cut_once_followed(node, proxy)
+        deadline = time.monotonic() + 30
+        while thread.is_alive() and time.monotonic() < deadline:
+            writer.set("last", "1")
+            thread.join(0.1)
+    ((status, _, error),) = answers
+    assert status == 0
+    assert "changes of the meantime may be missing" in error
+
+
+def until(messages: Iterator[TapMessage], key: bytes) -> Iterator[TapMessage]:
+    for message in messages:
+        yield message
+        if isinstance(message, tap.Mutation) and message.key == key:
+            return
+
+
+def cut_once_followed(node: testing.Node, proxy: FaultProxy) -> None:
+    deadline = time.monotonic() + 30
+    with node.client() as reader:
+        while not int(reader.stats("tap")["ep_tap_count"]):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    proxy.cut()
+
+
+def test_the_help_says_what_a_time_does(run: Run) -> None:
+    _, out, _ = run("tap", "--help")
+    assert "all or nothing" in " ".join(out.split())

@@ -1,7 +1,7 @@
 """One surface over both clients, so that one suite runs over blocking and asyncio alike."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 from headwater.client import aio, blocking
@@ -57,6 +57,11 @@ class Feed:
         self._runner.run(close())
 
 
+async def awaited(asked: Awaitable[Any]) -> Any:
+    """A runner takes coroutines, not what is merely awaitable."""
+    return await asked
+
+
 class Wrapped:
     """An asynchronous client whose methods block."""
 
@@ -72,7 +77,7 @@ class Wrapped:
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
-            result = self._runner.run(getattr(self._client, name)(*arguments, **options))
+            result = self._runner.run(awaited(getattr(self._client, name)(*arguments, **options)))
             return Feed(self._runner, result) if name in ("changes", "batches") else result
 
         return call
@@ -86,7 +91,7 @@ class Aio:
         self.made: list[Any] = []
 
     def connect(self, *arguments: Any, **options: Any) -> Any:
-        self.made.append(self.runner.run(aio.connect(*arguments, **options)))
+        self.made.append(self.runner.run(awaited(aio.connect(*arguments, **options))))
         return Wrapped(self.runner, self.made[-1])
 
     def close(self) -> None:

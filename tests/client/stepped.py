@@ -104,7 +104,7 @@ class Node:
         assert self.pipeline.is_open, opening.outcome
 
     def requests(self) -> list[Frame]:
-        """What has arrived; waits until something has."""
+        """Return the requests that have arrived; waits until one has."""
         return self._buffer.receive_data(self.socket.recv(1 << 20))
 
     def say(self, *frames: Frame) -> None:

@@ -1,8 +1,15 @@
-"""The blocking client: one thread, closed by `with`; what its methods do is in test_kv, test_bulk and test_feeds."""
+"""The blocking client: closed by `with`; what its methods do is in test_kv, test_bulk and test_feeds."""
+
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from headwater import testing
 from headwater.client import blocking
+from headwater.client.kv import Document
 from headwater.errors import ConnectionLost, LocalProtocolError, OptionError
 from headwater.testing.peers import Peer, history, serve
 from headwater.wire.opcodes import Opcode
@@ -41,3 +48,19 @@ def test_every_node_is_asked_for_a_no_op() -> None:
     with serve(peer) as address, blocking.connect(address) as client:
         client.noop()
     assert Opcode.NOOP in [frame.opcode for frame in peer.seen]
+
+
+def test_threads_may_share_a_client_and_take_turns() -> None:
+    others: list[Future[Document]] = []
+
+    def operation() -> Generator[Any, Any, bool]:
+        others.append(pool.submit(client.get, "other"))
+        with suppress(TimeoutError):
+            others[0].result(0.2)
+        return others[0].done()
+        yield
+
+    with testing.node(vbuckets=4) as node, node.client() as client, ThreadPoolExecutor(1) as pool:
+        client.set("other", "v")
+        assert not client._run(operation()), "another thread was let in between"
+        assert others[0].result(10).value == b"v"

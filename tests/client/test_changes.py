@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from headwater.client.changes import ChangeFeed, Deletion, Expiration, Mutation, SnapshotMarker, StreamEnd
 from headwater.client.drainer import Handout
-from headwater.client.goals import Part, Standing
+from headwater.client.progress import Part, Positions
 from headwater.kernels.columns import Arena
-from headwater.protocol.drain import Drain
-from headwater.protocol.position import ENDLESS, Position
+from headwater.protocol.dcp.drain import Drain
+from headwater.protocol.dcp.position import ENDLESS, Position
 from headwater.wire import dcp
 
 LOG = ((0xB, 30), (0xA, 0))
@@ -32,7 +32,7 @@ def a_drain(start: Position) -> Drain:
 def handout(drain: Drain) -> Handout:
     part = Part(drain.table.rows[:1, 0] * 0, drain.table.rows[[0]])
     events, drain.events = drain.events, []
-    return Handout(drain.arena.batch(), events, Standing({}, [part], {0: LOG}))
+    return Handout(drain.arena.batch(), events, Positions({}, [part], {0: LOG}))
 
 
 @st.composite

@@ -13,7 +13,7 @@ from headwater.errors import (
     RollbackRequired,
     TemporaryFailure,
 )
-from headwater.protocol.position import Position, load, safe_point, save
+from headwater.protocol.dcp.position import Position, load_positions, safe_point, save_positions
 from headwater.testing.peers import UUID, History, Peer, Snapshot, cluster_map, history, mutation, serve
 from headwater.wire import dcp
 from headwater.wire.header import HEADER_BYTES
@@ -88,9 +88,9 @@ def test_after_every_change_the_drain_can_be_left_and_resumed(driver):
             got: list[int] = []
             while len(got) < leave_after:
                 got += seqnos([next(first)])
-            saved = save(first.positions)
+            saved = save_positions(first.positions)
             first.close()
-            with client.changes(load(saved), until="now") as second:
+            with client.changes(load_positions(saved), until="now") as second:
                 assert got + seqnos(second) == list(range(1, 13))
 
 

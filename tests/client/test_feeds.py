@@ -14,7 +14,7 @@ def node():
 
 
 def folded(events) -> dict[bytes, bytes]:
-    """What a reader who applies the changes in order holds in the end."""
+    """Return the documents of a reader who applied the changes in order."""
     held: dict[bytes, bytes] = {}
     for event in events:
         if isinstance(event, Mutation):
@@ -31,6 +31,16 @@ def test_what_was_written_is_what_is_drained(driver, node):
     with client.changes(until="now") as changes:
         held = folded(changes)
     assert {int(value) for key, value in held.items() if key.startswith(b"feed-")} == {i for i in range(3000) if i % 3}
+
+
+def test_who_waits_for_a_change_that_never_comes_hears_it_and_may_go_on(driver, node):
+    client = driver.connect(f"{node.address}/default")
+    with client.changes("now", max_wait_seconds=0.2) as changes:
+        for _ in range(2):
+            with pytest.raises(TimeoutError, match=r"no change for 0\.2 s"):
+                next(event for event in changes if isinstance(event, Mutation))
+        client.set("at-last", "v")
+        assert next(event for event in changes if isinstance(event, Mutation)).key == b"at-last"
 
 
 def test_batches_and_changes_agree(driver, node):

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwater.client import Deletion, Mutation, aio
+from harness.nodes import HandMade, cluster
+from headwater.client import Deletion, Mutation, aio, connect
 from headwater.errors import ConnectionLost, NotMyVbucket, RollbackRequired
-from headwater.protocol.position import safe_point
+from headwater.protocol.dcp.position import safe_point
+from headwater.testing.node import node
 from headwater.wire.vbucket import State
-from tests.client.moving import HandMade, cluster
-from tests.node.replication.support import leave, put, set_state, until
+from tests.node.replication.support import high_seqno, leave, put, replicate, set_state, until
 
 VBUCKETS = 8
 LATE_SECONDS = 0.3
@@ -307,3 +308,18 @@ def test_an_old_owner_that_was_not_told_is_left_when_another_node_knows_better(t
     put(two.nodes[1], 3, "new", b"v")
     until(lambda: following.error or b"new" in following.held, "the new owner is found")
     following.finish({3: 2})
+
+
+def test_a_replica_that_is_promoted_after_its_owner_died_is_found() -> None:
+    """Two nodes without a map of both: the client sees the second first when nothing there is active yet."""
+    with node(vbuckets=4) as first, node(vbuckets=4, vbucket_state="none") as second:
+        put(first, 1, "k", b"v")
+        replicate(second, first.address, "0-3")
+        until(lambda: high_seqno(second, 1) == 1, "the replica is level")
+        with connect(f"couchbase://{first.address},{second.address}/default") as client:
+            first.kill()
+            assert client.seqnos() == {}
+            leave(second, first.address)
+            for vbucket in range(4):
+                set_state(second, vbucket, State.ACTIVE)
+            assert client.seqnos() == {0: 0, 1: 1, 2: 0, 3: 0}

@@ -1,9 +1,11 @@
 """Documents by key, over both clients, against a real node; and errors, against one that is scripted."""
 
+import datetime
+
 import pytest
 
 from headwater import testing
-from headwater.client.kv import Document
+from headwater.client.kv import Document, as_expiry
 from headwater.errors import (
     AuthError,
     ConnectionLost,
@@ -76,6 +78,39 @@ def test_numbers_are_counted_up_and_down_to_zero(bucket):
     bucket.set("text", "ten")
     with pytest.raises(NotANumber):
         bucket.incr("text")
+
+
+@pytest.mark.parametrize("value", [10, 0, [104, 105], None, 1.5, {"a": 1}])
+def test_what_is_neither_text_nor_bytes_is_refused_and_nothing_is_stored(bucket, value):
+    bucket.set("kept", "as it was")
+    for store in (lambda: bucket.set("kept", value), lambda: bucket.set_many({"kept": value})):
+        with pytest.raises(TypeError, match="a value is text or bytes, not"):
+            store()
+    assert bucket.get("kept").value == b"as it was"
+    with pytest.raises(TypeError, match="a key is text or bytes, not"):
+        bucket.get(value)
+
+
+def test_a_json_document_is_stored_as_the_sdks_do_and_read_back(bucket):
+    told = {"name": "Zoë", "prices": [10, 1.5, None], "ok": True}
+    bucket.set_json("as-json", told)
+    found = bucket.get("as-json")
+    assert found.value == '{"name":"Zoë","prices":[10,1.5,null],"ok":true}'.encode()
+    assert (found.json(), found.flags) == (told, 0x02000000)
+    bucket.set_json("a-number", 10)
+    assert bucket.incr("a-number") == 11
+
+
+def test_what_is_no_json_is_refused_and_nothing_is_stored(bucket):
+    with pytest.raises(OptionError, match="Out of range float values"):
+        bucket.set_json("not-json", {"v": float("nan")})
+    with pytest.raises(TypeError, match="bytes"):
+        bucket.set_json("not-json", {"v": b"x"})
+    assert bucket.get_many(["not-json"]) == {}
+
+
+def test_statistics_are_told_node_by_node(bucket, node):
+    assert bucket.stats_by_node()[node.address]["pid"] == str(node.pid)
 
 
 def test_an_expiry_can_be_given_later(bucket):
@@ -246,3 +281,42 @@ def test_every_mechanism_lets_the_right_password_in_and_no_other(driver, guarded
 def test_nobody_gets_in_without_a_name(driver, guarded):
     with pytest.raises(NoAccess):
         driver.connect(guarded.address).get("k")
+
+
+@pytest.mark.parametrize(
+    ("expiry", "wire"),
+    [
+        (0, 0),
+        (2_592_000, 2_592_000),
+        (2_000_000_000, 2_000_000_000),
+        (datetime.timedelta(seconds=90), 90),
+        (datetime.timedelta(milliseconds=1), 1),
+        (datetime.timedelta(days=60), 1_700_000_000 + 60 * 86_400),
+        (datetime.datetime(2033, 5, 18, 3, 33, 20, tzinfo=datetime.UTC), 2_000_000_000),
+    ],
+)
+def test_an_expiry_is_seconds_a_length_of_time_or_a_moment(expiry, wire):
+    assert as_expiry(expiry, now_seconds=1_700_000_000) == wire
+
+
+@pytest.mark.parametrize(
+    "expiry", [60 * 86_400, -1, 2**32, datetime.timedelta(seconds=-1), datetime.datetime(2033, 5, 18)]
+)
+def test_an_expiry_that_would_delete_at_once_or_means_no_moment_is_refused(expiry):
+    with pytest.raises(OptionError, match="timedelta"):
+        as_expiry(expiry, now_seconds=1_700_000_000)
+
+
+@pytest.mark.parametrize("expiry", [1.5, "60", True, None])
+def test_an_expiry_of_another_type_is_refused(expiry):
+    with pytest.raises(TypeError, match="an expiry is seconds, a timedelta or a datetime"):
+        as_expiry(expiry, now_seconds=1_700_000_000)
+
+
+def test_a_document_that_is_to_live_two_months_does(node):
+    with node.client() as bucket:
+        bucket.set("months", "v", expiry=datetime.timedelta(days=60))
+        assert bucket.set_many({"many": "v"}, expiry=datetime.timedelta(days=60)) == {}
+        assert bucket.get_many(["months", "many"]).keys() == {b"months", b"many"}
+        with pytest.raises(OptionError, match="timedelta"):
+            bucket.set("months", "v", expiry=60 * 86_400)

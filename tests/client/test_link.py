@@ -34,7 +34,7 @@ def linked() -> Iterator[tuple[Link, socket.socket, FakeClock]]:
 
 
 def asked_once(steps: Steps[None]) -> Ready:
-    """What a generator waits for first."""
+    """Return the first thing that a generator waits for."""
     asked = next(steps)
     assert isinstance(asked, Ready)
     return asked

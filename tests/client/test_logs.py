@@ -92,7 +92,7 @@ def test_a_refusal_that_lasts_is_raised(connected):
 
 
 def test_a_log_that_is_none_is_told(connected):
-    with serve(a_node(0)) as address, pytest.raises(RemoteProtocolError, match="5 bytes, expected 16 for each entry"):
+    with serve(a_node(0)) as address, pytest.raises(RemoteProtocolError, match="8 bytes expected at offset 0 of 5"):
         run(failover_logs(connected(address)))
 
 

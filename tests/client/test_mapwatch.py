@@ -1,4 +1,7 @@
-"""Whoever streams what the map gives to another is left some time, then dropped; time and nodes are the test's."""
+"""A node that streams vbuckets which the map gives to another is left some time, then dropped.
+
+Time and nodes are the test's.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +25,7 @@ class Cluster:
         self.owners = {0: OLD, 1: OLD}
         self.asked: list[tuple[str, int]] = []
         self.is_silent = False
-        self.map = SimpleNamespace(nodes=nodes or (OLD, NEW), owner=self.owners.get)
+        self.map = SimpleNamespace(servers=nodes or (OLD, NEW), owner=self.owners.get)
 
     def ask_map_of(self, address: tuple[str, int]) -> Steps[None]:
         self.asked.append(address)

@@ -1,7 +1,12 @@
-"""The bounds of a drain's options."""
+"""The bounds of a drain's options, and where they may be given."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
 
 import pytest
 
+from headwater.client import aio, blocking
 from headwater.client.options import DrainOptions
 from headwater.errors import OptionError
 
@@ -26,3 +31,22 @@ def test_each_option_has_its_bounds(name: str, inside: object, outside: object):
     with pytest.raises(OptionError) as caught:
         DrainOptions(**{name: outside})
     assert caught.value.name == name
+
+
+DRAINS = [blocking.Client.changes, blocking.Client.batches, aio.AsyncClient.changes, aio.AsyncClient.batches]
+
+
+@pytest.mark.parametrize("drain", DRAINS, ids=lambda drain: drain.__qualname__)
+def test_a_drain_takes_every_option_by_its_name_with_the_same_default(drain: Callable[..., object]):
+    given = {name: each.default for name, each in inspect.signature(drain).parameters.items()}
+    for option in fields(DrainOptions):
+        if option.name != "markers":  # only the one that deals in single events has something to put markers between
+            assert given[option.name] == option.default, option.name
+
+
+def test_an_option_that_does_not_exist_is_refused_with_the_one_that_was_meant():
+    client = blocking.Client.__new__(blocking.Client)
+    with pytest.raises(OptionError, match=r'"pateince_seconds".*did you mean "patience_seconds"\?'):
+        client.changes(pateince_seconds=3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="there are start, vbuckets, until, name"):
+        client.batches(zebra=3)  # type: ignore[arg-type]

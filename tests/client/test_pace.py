@@ -7,7 +7,7 @@ from headwater.client.options import DrainOptions
 from headwater.client.routing import Address
 from headwater.client.worker import AGAIN, Task
 from headwater.kernels.columns import StreamTable
-from headwater.protocol.position import Position
+from headwater.protocol.dcp.position import Position
 from headwater.testing.clock import FakeClock
 from headwater.transport import blocking
 from headwater.wire import dcp
@@ -58,7 +58,7 @@ class Source(Task):
 def drain_of(changes: int) -> tuple[Drainer, FakeClock]:
     clock = FakeClock()
     drainer = Drainer(cast(Any, NoCluster(clock)), {0: Position(0)}, {}, DrainOptions())
-    drainer._homeless.clear()
+    drainer._unassigned.clear()
     drainer._workers[Address("127.0.0.1", 1)] = cast(Any, Source(drainer, clock, changes))
     return drainer, clock
 

@@ -7,7 +7,7 @@ from headwater.client.options import DrainOptions
 from headwater.client.plan import plan
 from headwater.client.settings import settings_for
 from headwater.errors import NotMyVbucket, OptionError
-from headwater.protocol.position import ENDLESS, Position
+from headwater.protocol.dcp.position import ENDLESS, Position
 from headwater.testing.peers import UUID, History, Peer, cluster_map, history, serve
 from headwater.transport.blocking import run
 from headwater.wire.opcodes import Opcode
@@ -28,9 +28,10 @@ def planned(peer):
 
         def make(start=None, vbuckets=None, until=None, **options):
             drainer = run(plan(cluster, start, vbuckets, until, DrainOptions(**options)))
-            goals = drainer.goals
+            progress = drainer.progress
             drainer.close()
-            return {vb: goal.position for vb, goal in goals.items()}, {vb: goal.end_seqno for vb, goal in goals.items()}
+            starts = {vb: each.position for vb, each in progress.items()}
+            return starts, {vb: each.end_seqno for vb, each in progress.items()}
 
         yield make
         cluster.close()
@@ -77,7 +78,7 @@ def test_a_vbucket_without_a_node_is_waited_for_and_not_taken_for_an_empty_one(p
             run(plan(cluster, None, None, "now", DrainOptions(patience_seconds=0.1)))
         owners[1] = 0
         drainer = run(plan(cluster, None, None, "now", DrainOptions()))
-        assert drainer.goals[1].end_seqno == peer.history(1).high_seqno > 0
+        assert drainer.progress[1].end_seqno == peer.history(1).high_seqno > 0
         drainer.close()
         cluster.close()
 

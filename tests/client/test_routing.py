@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.client.routing import Address, ClusterMap, parse
+from headwater.client.routing import Address, ClusterMap, map_of_one, parse, read_map
 from headwater.errors import OptionError, RemoteProtocolError
 
 SOURCE = Address("10.0.0.9", 12000)
 
 
 def read(told: object) -> ClusterMap:
-    return ClusterMap.from_json(json.dumps(told).encode(), SOURCE)
+    return read_map(json.dumps(told).encode(), SOURCE)
 
 
 @pytest.mark.parametrize(
@@ -49,29 +49,29 @@ def test_the_golden_minimum():
         "vBucketServerMap": {"numReplicas": 0, "vBucketMap": [[0], [1], [-1, 0]]},
     }
     found = read(told)
-    assert found.nodes == (("a", 11210), ("10.0.0.9", 11212)) and found.rev == (0, 7)
+    assert found.servers == (("a", 11210), ("10.0.0.9", 11212)) and found.version == (0, 7)
     assert [found.owner(vb) for vb in range(4)] == [("a", 11210), ("10.0.0.9", 11212), None, None]
 
 
 def test_old_maps_list_their_servers():
     servers = {"serverList": ["$HOST:11210", "b:11211"], "vBucketMap": [[1, 0]]}
-    assert read({"vBucketServerMap": servers}).nodes == (("10.0.0.9", 11210), ("b", 11211))
+    assert read({"vBucketServerMap": servers}).servers == (("10.0.0.9", 11210), ("b", 11211))
 
 
 def test_a_map_of_one_node_means_the_node_we_are_talking_to():
     for told in ({"hostname": "unreachable", "thisNode": True}, {}):
         node = {"nodes": [{}], "nodesExt": [{"services": {"kv": 1}, **told}]}
-        assert read(node | {"vBucketServerMap": {"vBucketMap": [[0]]}}).nodes == (SOURCE,)
-    assert read({"vBucketServerMap": {"serverList": ["unreachable:1"], "vBucketMap": [[0]]}}).nodes == (SOURCE,)
+        assert read(node | {"vBucketServerMap": {"vBucketMap": [[0]]}}).servers == (SOURCE,)
+    assert read({"vBucketServerMap": {"serverList": ["unreachable:1"], "vBucketMap": [[0]]}}).servers == (SOURCE,)
 
 
 def test_a_node_that_left_the_cluster_names_the_only_one_that_is_left():
     told = {"nodes": [{}], "nodesExt": [{"services": {"kv": 1}, "hostname": "left"}]}
-    assert read(told | {"vBucketServerMap": {"vBucketMap": [[0]]}}).nodes == (("left", 1),)
+    assert read(told | {"vBucketServerMap": {"vBucketMap": [[0]]}}).servers == (("left", 1),)
 
 
 def test_keys_are_spread_by_the_hash_of_the_specification():
-    single = ClusterMap.single(SOURCE, 1024)
+    single = map_of_one(SOURCE, 1024)
     assert [single.vbucket_of(key) for key in (b"foo", b"bar", b"key-0000")] == [
         115,
         767,
@@ -112,6 +112,31 @@ JSON = st.recursive(
 def test_whatever_a_node_calls_its_map_is_read_or_refused(nodes, extended, servers):
     for told in ({"nodes": nodes, "nodesExt": extended, "vBucketServerMap": {"vBucketMap": [[0]]}}, servers, b"\xff"):
         try:
-            ClusterMap.from_json(told if isinstance(told, bytes) else json.dumps(told).encode(), SOURCE)
+            read_map(told if isinstance(told, bytes) else json.dumps(told).encode(), SOURCE)
         except RemoteProtocolError:
             continue
+
+
+@pytest.mark.parametrize(
+    "text", ["couchbase://ann:s3cr%40t@host/b", "ann:s3cr%40t@host/b", "couchbase://ann:s3cr@t@host/b"]
+)
+def test_a_name_and_a_password_in_a_connection_string_are_taken_and_not_shown(text: str) -> None:
+    target = parse(text)
+    assert (target.user, target.password, target.bucket) == ("ann", "s3cr@t", "b")
+    assert target.url == "couchbase://host:11210/b" and "s3cr" not in repr(target)
+    assert target.login(None, None) == ("ann", "s3cr@t")
+    with pytest.raises(OptionError, match="only once"):
+        target.login("bob", None)
+
+
+def test_without_a_name_in_it_what_is_given_beside_it_counts() -> None:
+    assert parse("couchbase://host").login("bob", "pw") == ("bob", "pw")
+
+
+@pytest.mark.parametrize(
+    "text", ["couchbases://ann:s3@cret@host", "ann:s3cret@", "ann:s3cret@host:x", ":s3cret@host", "x://ann:s3cret@h"]
+)
+def test_a_connection_string_that_is_none_is_told_without_its_password(text: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse(text)
+    assert "cret" not in str(refused.value) and "ann" not in repr(refused.value)

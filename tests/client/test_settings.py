@@ -1,10 +1,20 @@
-"""What `connect` takes, and what it refuses before anything is sent."""
+"""The arguments that `connect` takes, and those that it refuses before anything is sent."""
+
+import inspect
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from headwater.client import aio, blocking
 from headwater.client.routing import Address
 from headwater.client.settings import settings_for
 from headwater.errors import OptionError
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_what_was_told_is_kept():
@@ -38,3 +48,31 @@ def test_a_value_that_can_not_be_is_refused_with_what_may(option: str, value: ob
     with pytest.raises(OptionError, match=allowed) as caught:
         settings_for("a", **{option: value})
     assert caught.value.name == option
+
+
+@pytest.mark.parametrize("connect", [blocking.connect, aio.connect], ids=["blocking", "aio"])
+def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_was_meant(connect: Callable[..., object]):
+    with pytest.raises(OptionError, match=r'"timeout": 3 is not taken under this name; did you mean "timeout_seconds"'):
+        connect("couchbase://127.0.0.1/b", timeout=3)
+
+
+@pytest.mark.parametrize("connect", [blocking.connect, aio.connect], ids=["blocking", "aio"])
+def test_connect_takes_every_setting_by_its_name_with_the_same_default(connect: Callable[..., object]):
+    known = {name: each.default for name, each in inspect.signature(settings_for).parameters.items()}
+    given = {name: each.default for name, each in inspect.signature(connect).parameters.items()}
+    assert known.items() - given.items() == {("clock", time.monotonic)}
+
+
+def test_a_misspelt_setting_does_not_pass_the_type_checker(tmp_path: Path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from headwater import client\n"
+        'with client.connect("couchbase://127.0.0.1/b", timeout=3) as bucket:\n'
+        "    bucket.changes(pateince_seconds=3)\n"
+        "    bucket.batches(batch_bytes='many')\n"
+        '    bucket.changes(until="now", patience_seconds=None)\n'
+    )
+    asked = [sys.executable, "-m", "mypy", "--strict", str(program)]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    wrong = [int(line.split(":")[1]) for line in done.stdout.splitlines() if line.startswith(str(program))]
+    assert wrong == [2, 3, 4], done.stdout

@@ -3,15 +3,21 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from headwater import testing
 from headwater.client import Client, tap
-from headwater.errors import OptionError, TransportError
+from headwater.errors import ConnectionLost, OptionError, TransportError
+from headwater.protocol.tap.consumer import MESSAGES, TapMessage
+from headwater.testing.proxy import Fault, FaultProxy, Way
 from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame, response
+from headwater.wire.layout import Request
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
 from headwater.wire.tap import CheckpointStart, Delete, Mutation, OpaqueCode
 from headwater.wire.tap import Opaque as OpaqueMessage
 from tests.wire.test_vectors import VECTORS
@@ -24,6 +30,36 @@ def node() -> Iterator[testing.Node]:
     with testing.node(vbuckets=16, tap_keep_alive_seconds=60) as made, made.client() as bucket:
         bucket.set_many((f"k{number}", b"v" * 50) for number in range(8000))
         yield made
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def peer(messages: Sequence[Request]) -> Iterator[int]:
+    """A producer of one connection that knows TAP only: it sends this, then closes; with nothing to send, at once."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=speak, args=(server, messages))
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            thread.join()
+
+
+def speak(server: socket.socket, messages: Sequence[Request]) -> None:
+    sock, _ = server.accept()
+    frames = FrameBuffer()
+    with sock:
+        while messages and (data := sock.recv(1 << 16)):
+            for frame in frames.receive_data(data):
+                if frame.opcode == Opcode.TAP_CONNECT:
+                    sock.sendall(b"".join(message.encode() for message in messages))
+                    return
+                sock.sendall(response(frame, Status.UNKNOWN_COMMAND).encode())
 
 
 def shut(stream: tap.TapStream) -> None:
@@ -40,6 +76,82 @@ def test_a_dump_ends_and_has_everything(node: testing.Node) -> None:
             keys = [message.key for message in stream if isinstance(message, Mutation)]
         assert len(keys) == 8000
         assert len(set(keys)) == 8000
+
+
+def everything(url: str, **options: object) -> list[TapMessage]:
+    """All messages of a dump, or of a takeover."""
+    with tap.connect(url, **{"dump": "takeover" not in options, **options}) as stream:  # type: ignore[arg-type]
+        return list(stream)
+
+
+@pytest.mark.parametrize("acknowledge", [True, False])
+def test_a_dump_of_nobody_is_an_error(acknowledge: bool) -> None:
+    with pytest.raises(ConnectionLost, match="refused"):
+        everything(f"couchbase://127.0.0.1:{free_port()}/b", acknowledge=acknowledge)
+
+
+def test_a_dump_of_one_who_accepts_and_closes_is_an_error() -> None:
+    with peer([]) as port, pytest.raises(ConnectionLost):
+        everything(f"couchbase://127.0.0.1:{port}/b")
+
+
+@pytest.mark.parametrize("acknowledge", [True, False])
+def test_a_dump_of_an_empty_bucket_is_whole(acknowledge: bool) -> None:
+    with testing.node(vbuckets=16) as empty:
+        assert not [message for message in everything(empty.url, acknowledge=acknowledge) if message.key]
+
+
+def test_a_dump_of_a_producer_without_statistics_is_whole_once_a_vbucket_came() -> None:
+    opened, closed = (OpaqueMessage(vbucket=3, engine_specific=bytes([0, 0, 0, code])) for code in (1, 8))
+    with peer([opened, Mutation(vbucket=3, key=b"k"), closed]) as port:
+        assert len(everything(f"couchbase://127.0.0.1:{port}/b", acknowledge=False)) == 3
+    with peer([opened, Mutation(vbucket=3, key=b"k")]) as port, pytest.raises(ConnectionLost, match="vbucket 3"):
+        everything(f"couchbase://127.0.0.1:{port}/b", acknowledge=False)
+
+
+def test_a_dump_that_breaks_between_two_vbuckets_is_an_error(node: testing.Node) -> None:
+    """All that came was completed; what did not come was never begun."""
+    whole = pytest.raises(ConnectionLost, match="not whole: 15 of 16 vbuckets")
+    with FaultProxy(node.address, cut_between_vbuckets()) as proxy, whole:
+        everything(f"couchbase://{proxy.address}/default", acknowledge=False)
+
+
+@pytest.mark.parametrize("acknowledge", [True, False])
+def test_a_dump_of_a_node_that_is_killed_on_the_way_is_an_error(acknowledge: bool) -> None:
+    with testing.node(vbuckets=16) as mortal, mortal.client() as writer:
+        writer.set_many((f"k{number}", b"v" * 500_000) for number in range(100))  # more than sockets hold
+        with tap.connect(mortal.url, dump=True, acknowledge=acknowledge) as stream:
+            stream.open()
+            while not isinstance(stream.next(), Mutation):
+                pass
+            mortal.kill()
+            with pytest.raises(ConnectionLost, match="the dump is not whole"):
+                list(stream)
+
+
+def cut_between_vbuckets() -> Callable[[Way, Frame], Fault]:
+    """The producer dies behind the first vbucket: of the others no message has come."""
+    kept: list[int] = []
+
+    def judge(way: Way, frame: Frame) -> Fault:
+        if way is Way.UP or frame.is_response or frame.opcode not in MESSAGES:
+            return Fault.NONE
+        kept[:] = kept or [frame.vbucket]
+        if frame.vbucket != kept[0]:
+            return Fault.DROP
+        return Fault.CUT_AFTER if code(frame) == OpaqueCode.CLOSE_BACKFILL else Fault.NONE
+
+    return judge
+
+
+def code(frame: Frame) -> int | None:
+    return OpaqueMessage.decode(frame).code if frame.opcode == Opcode.TAP_OPAQUE else None
+
+
+def test_a_vbucket_that_is_not_active_there_is_an_error_if_it_was_asked_for(node: testing.Node) -> None:
+    for options in ({"vbuckets": [3, 99]}, {"vbuckets": [99], "takeover": True}):
+        with pytest.raises(ConnectionLost, match="vbucket 99"):
+            everything(node.url, **options)
 
 
 def test_a_named_session_resumes_after_cuts_with_nothing_missing(node: testing.Node) -> None:
@@ -79,6 +191,41 @@ def test_nothing_comes_twice_to_who_acknowledged_it(node: testing.Node) -> None:
             codes.append(message)
         assert [message.code for message in codes if isinstance(message, OpaqueMessage)] in ([0], [0, 8])
         assert not [message for message in codes if isinstance(message, Mutation)]
+
+
+def after_a_cut(node: testing.Node, **options: object) -> tuple[list[str], bytes | None]:
+    """Return the messages of a stream that is cut while "meanwhile" is written, and its first change after that."""
+    told: list[str] = []
+    with node.client() as writer, tap.connect(node.url, on_gap=lambda: told.append("gap"), **options) as stream:
+        opened(stream)
+        shut(stream)
+        writer.set("meanwhile", "1")
+        while isinstance(message := stream.next(timeout_seconds=2), OpaqueMessage):
+            pass
+        assert stream.gaps == len(told)
+    return told, message.key if isinstance(message, Mutation) else None
+
+
+def opened(stream: tap.TapStream) -> None:
+    """Read until the node follows."""
+    stream.open()
+    while (message := stream.next(timeout_seconds=0.5)) is not None:
+        assert isinstance(message, OpaqueMessage | Mutation)
+
+
+def test_a_client_of_changes_only_is_told_when_a_cut_may_have_cost_it_something() -> None:
+    with testing.node(vbuckets=4) as forgets:
+        assert after_a_cut(forgets, since=tap.NOW, name="x") == (["gap"], None)
+        assert after_a_cut(forgets, since=tap.NOW) == (["gap"], None)
+        assert after_a_cut(forgets) == ([], b"meanwhile")  # all there is comes again
+
+
+def test_a_client_that_is_resumed_is_told_of_no_gap_unless_it_does_not_acknowledge() -> None:
+    with testing.node(vbuckets=4, tap_keep_alive_seconds=60) as keeps:
+        assert after_a_cut(keeps, since=tap.NOW, name="x") == ([], b"meanwhile")
+        assert after_a_cut(keeps, since=tap.NOW) == (["gap"], None)
+        told, _ = after_a_cut(keeps, name="y", acknowledge=False)
+        assert told == ["gap"]
 
 
 @pytest.mark.parametrize(

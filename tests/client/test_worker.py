@@ -1,4 +1,4 @@
-"""What a drain's connection asks for when it opens, and how long its node may be silent."""
+"""The controls that a drain's connection asks for, and how long its node may be silent."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_a_task_runs_until_it_waits_and_says_whether_it_wants_to_go_on():
         raise ConnectionLost("host:1", "gone")
 
     def stepped():
-        """What a step asks of the driver, and what it returns."""
+        """Return the waits that a step asks of its driver, and its result."""
         try:
             asked = next(steps := task.step())
             steps.send({Resolve("host", 1): ["address"]}[asked])

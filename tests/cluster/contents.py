@@ -1,4 +1,4 @@
-"""What one node has, whatever the map says: every copy of every vbucket, read over a DCP stream of its own."""
+"""The contents of one node, whatever the map says: every copy of every vbucket, read over a DCP stream of its own."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from headwater.cluster.admin import Endpoint
-from headwater.cluster.answers import Following, TakeoverStats
-from headwater.cluster.passage import VBUCKETS
+from headwater.cluster.answers import FollowingReport, TakeoverStats
+from headwater.cluster.pipe import VBUCKETS
 from headwater.cluster.survey import NodeView
 from headwater.errors import ConnectionLost, KeyNotFound
 from headwater.wire.header import response
@@ -102,16 +102,21 @@ class FakeNode:
         self.follows[str(source)] = [vb for vb in mine if vbuckets is not None and vb not in vbuckets]
         return True
 
+    async def refused(self):
+        return {}
+
     async def replication(self):
         self._hear("replication")
-        return {name: Following(name, vbuckets=dict.fromkeys(found, "open")) for name, found in self.follows.items()}
+        return {
+            name: FollowingReport(name, vbuckets=dict.fromkeys(found, "open")) for name, found in self.follows.items()
+        }
 
     async def takeover_stats(self, vb, name):
         """The next of `takeover_told`, (status, estimate); a node whose list is empty has no such statistics."""
         self._hear("takeover_stats", vb, name)
         if not self.takeover_told:
             raise KeyNotFound(str(self.address))
-        return TakeoverStats(*self.takeover_told.pop(0), 0)
+        return TakeoverStats(*self.takeover_told.pop(0))
 
     async def config(self):
         self._hear("config")
@@ -160,7 +165,7 @@ class FakeMembers:
         self.sent.append(wanted)
         self.calls.append(("map", wanted.rev))
 
-    async def set_states(self, address, wanted):
+    async def set_states(self, address, wanted, forced=()):
         for vb, state in wanted.items():
             await self.admin(address).set_state(vb, state)
 
@@ -172,17 +177,19 @@ class FakeMembers:
         return {vb: await self.admin(address).failover_log(vb) for vb in vbuckets}
 
 
-class FakeLane:
-    """A lane whose ends answer every question with the next of `statuses`, success when there is none.
+class FakeConnection:
+    """A connection whose ends answer every question with the next of `statuses`, success when there is none.
 
-    `asked`: (side, frame) of each question. `passengers`: as in a Lane. `lose(error)` ends it. Made in a running loop.
+    `asked`: (side, frame) of each question. `listeners`: as in a ProxiedConnection. `lose(error)` ends it.
+    Made in a running loop.
     """
 
-    def __init__(self, name="a lane"):
-        self.name, self.asked, self.statuses, self.passengers = name, [], [], {}
+    def __init__(self, name="a connection"):
+        self.name, self.asked, self.statuses, self.listeners = name, [], [], {}
         down = SimpleNamespace(changes=np.zeros(VBUCKETS, np.int64), change_bytes=np.zeros(VBUCKETS, np.int64))
         lost = asyncio.get_running_loop().create_future()
-        self.proxy = SimpleNamespace(lost=lost, down=down, fallen=None, ask=self._ask, close=self.close)
+        self.proxy = SimpleNamespace(lost=lost, down=down, fallen=None, refused=None, ask=self._ask, close=self.close)
+        self.refuses_delete_times = False
 
     async def _ask(self, side, frame, _seconds):
         self.asked.append((side, frame))
@@ -192,6 +199,10 @@ class FakeLane:
     def is_open(self):
         return not self.proxy.lost.done()
 
+    @property
+    def is_idle(self):
+        return not self.listeners
+
     def lose(self, error):
         self.proxy.lost.set_result(error)
 
@@ -199,11 +210,11 @@ class FakeLane:
         if self.is_open:
             self.lose(ConnectionLost("the mover", "closed the connection"))
 
-    def enter(self, vb, passenger):
-        self.passengers[vb] = passenger
+    def listen(self, vb, listener):
+        self.listeners[vb] = listener
 
-    def leave(self, vb):
-        return self.passengers.pop(vb, None) is not None
+    def stop_listening(self, vb):
+        return self.listeners.pop(vb, None) is not None
 
     async def add_stream(self, vb, flags):
         self.asked.append(("add", vb, int(flags)))

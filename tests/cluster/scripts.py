@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headwater.testing.owners import Nomad
+from harness.owners import Nomad
 from headwater.testing.proxy import Fault, FaultProxy, Way
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode

@@ -7,17 +7,17 @@ import itertools
 import threading
 import time
 
+from harness.checker import Ledger
+from harness.owners import Nomad, OwnerWatch, check_history
+from harness.workload import rows
 from headwater import client
 from headwater.client.routing import Address
 from headwater.cluster.admin import Endpoint, NodeAdmin
-from headwater.cluster.lane import Limits
 from headwater.cluster.mover import Mover
+from headwater.cluster.proxied import Limits
 from headwater.cluster.proxy import Liveness
 from headwater.errors import MoveError
-from headwater.testing.checker import Ledger
-from headwater.testing.owners import Nomad, OwnerWatch, check_history
 from headwater.testing.proxy import Fault, FaultProxy
-from headwater.testing.workload import rows
 from headwater.wire.vbucket import State
 
 from .scripts import Script
@@ -41,7 +41,7 @@ class Pair:
         return [Endpoint(Address("127.0.0.1", self.links[name].port)) for name in "ab"]
 
     def ask(self, name, work):
-        """What `work` returns, given an administrator of the node."""
+        """Return the result of `work`, given an administrator of the node."""
 
         async def run():
             async with await NodeAdmin.connect(Address("127.0.0.1", self.nodes[name].port)) as admin:

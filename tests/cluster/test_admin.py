@@ -20,7 +20,7 @@ def node():
 
 
 def administered(node, work):
-    """What `work` returns, given an administrator of the node."""
+    """Return the result of `work`, given an administrator of the node."""
 
     async def run():
         async with await NodeAdmin.connect(Address("127.0.0.1", node.port)) as admin:

@@ -1,10 +1,9 @@
-"""What nodes answer to an administrator, read into objects; what is no such answer is refused."""
+"""Answers of nodes to an administrator are read into objects; others are refused."""
 
 import pytest
 
 from headwater.cluster import answers
 from headwater.errors import RemoteProtocolError
-from headwater.wire.header import Frame
 from headwater.wire.vbucket import State
 
 
@@ -18,29 +17,13 @@ def test_a_state_that_is_none_is_refused(told):
         answers.states(told)
 
 
-def test_the_state_of_one_vbucket_is_four_bytes():
-    assert answers.state(Frame(0x81, 0x3E, value=bytes([0, 0, 0, 2]))) is State.REPLICA
-
-
-@pytest.mark.parametrize("value", [b"", bytes(4), bytes([0, 0, 0, 5]), bytes([1])])
-def test_a_state_of_another_shape_is_refused(value):
-    with pytest.raises(RemoteProtocolError, match="GET_VBUCKET"):
-        answers.state(Frame(0x81, 0x3E, value=value))
-
-
-def test_seqnos_are_entries_of_ten_bytes():
-    value = bytes.fromhex("0003 00000000000000090400 00000000000000ff")
-    assert answers.seqnos(Frame(0x81, 0x48, value=value)) == {3: 9, 1024: 255}
-    with pytest.raises(RemoteProtocolError, match="no multiple of 10"):
-        answers.seqnos(Frame(0x81, 0x48, value=value[:-1]))
-
-
-def test_a_failover_log_has_entries_of_sixteen_bytes_and_at_least_one():
-    value = bytes.fromhex("00000000000000aa 0000000000000007 00000000000000bb 0000000000000000")
-    assert answers.failover_log(Frame(0x81, 0x96, value=value)) == [(0xAA, 7), (0xBB, 0)]
-    for wrong in (b"", value[:-1]):
-        with pytest.raises(RemoteProtocolError, match="failover log"):
-            answers.failover_log(Frame(0x81, 0x96, value=wrong))
+def test_a_failover_log_is_read_out_of_statistics_newest_first():
+    told = {"vb_7:num_entries": "2", "vb_7:num_erroneous_entries_erased": "0"}
+    told |= {"vb_7:0:id": "170", "vb_7:0:seq": "7", "vb_7:1:id": "187", "vb_7:1:seq": "0"}
+    assert answers.failover_statistics(7, told) == [(0xAA, 7), (0xBB, 0)]
+    for wrong in ({}, {"vb_7:num_entries": "0"}, {"vb_7:num_entries": "99999999"}, told | {"vb_7:1:seq": "-1"}):
+        with pytest.raises(RemoteProtocolError, match="failovers"):
+            answers.failover_statistics(7, wrong)
 
 
 def test_documents_are_counted_by_vbucket():
@@ -64,10 +47,12 @@ def test_replication_is_told_by_producer():
         "127.0.0.1:1/default:vb_0_takeover": "true",
         "127.0.0.1:1/default:vb_5": "waiting",
         "127.0.0.1:1/default:vb_5_takeover": "false",
+        "127.0.0.1:1/default:vb_5_problem": "the producer answered ERANGE",
         "[::1]:2/default:connected": "false",
     }
     found = answers.following(told)
     first = found["127.0.0.1:1/default"]
     assert (first.connected, first.connects, first.problem) == (True, 2, "")
-    assert (first.vbuckets, first.takeovers) == ({0: "reading", 5: "waiting"}, {0})
+    assert first.vbuckets == {0: "reading", 5: "waiting"}
+    assert first.problems == {5: "the producer answered ERANGE"}
     assert not found["[::1]:2/default"].connected

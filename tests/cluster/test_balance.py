@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from headwater.client.routing import Address
 from headwater.cluster.balance import Move, balance, moves
-from headwater.cluster.map import BucketMap
+from headwater.wire.cluster_map import ClusterMap
 
 NODES = tuple(Address("127.0.0.1", 11210 + number) for number in range(7))
 A, B, C, D = NODES[:4]
 
 
 def single(vbuckets=64, node=A, replicas=0):
-    return BucketMap("b", "0" * 32, 1, 1, (node,), ((0,),) * vbuckets, replicas)
+    return ClusterMap("b", "0" * 32, 1, 1, (node,), ((0,),) * vbuckets, replicas)
 
 
 def owned(found):
@@ -48,7 +48,7 @@ def maps(draw, unowned=True):
     chains = tuple(draw(st.lists(chain, min_size=vbuckets, max_size=vbuckets)))
     if unowned and draw(st.booleans()):
         chains = ((-1, *chains[0][1:]), *chains[1:])
-    return BucketMap("b", "0" * 32, 1, 1, servers, chains, draw(st.integers(0, 3)))
+    return ClusterMap("b", "0" * 32, 1, 1, servers, chains, draw(st.integers(0, 3)))
 
 
 members = st.lists(st.sampled_from(NODES), min_size=1, max_size=7, unique=True).map(tuple)
@@ -83,9 +83,9 @@ def test_a_balanced_map_stays_as_it_is(before, servers, replicas):
 @given(maps(), members)
 def test_a_vbucket_that_nobody_owns_counts_as_its_first_replicas(before, servers):
     promoted = before.with_chains(
-        {vb: before.replicas(vb) for vb in range(before.vbuckets) if before.active(vb) is None and before.replicas(vb)}
+        {vb: before.replicas(vb) for vb in range(before.vbuckets) if before.owner(vb) is None and before.replicas(vb)}
     )
-    left = [vb for vb in range(before.vbuckets) if before.active(vb) is None and set(before.replicas(vb)) & {*servers}]
+    left = [vb for vb in range(before.vbuckets) if before.owner(vb) is None and set(before.replicas(vb)) & {*servers}]
     after, same = balance(before, servers), balance(promoted, servers)
     assert all(after.chains[vb] == same.chains[vb] for vb in left if before.replicas(vb)[0] in servers)
 

@@ -46,7 +46,7 @@ def test_a_vbucket_without_a_copy_is_begun_anew_only_when_that_is_asked_for():
         plan_failover(told, [A], {})
     plan = plan_failover(told, [A], {}, lose_data=True)
     assert plan.anew == {0: C, 1: B} and plan.promotions == []
-    assert [plan.after.active(vb) for vb in range(3)] == [C, B, B]
+    assert [plan.after.owner(vb) for vb in range(3)] == [C, B, B]
 
 
 def test_a_run_that_was_killed_after_the_map_goes_on():
@@ -71,3 +71,18 @@ def test_a_majority_is_taken_out_only_by_force():
 def test_somebody_must_be_left():
     with pytest.raises(OptionError):
         plan_failover(survey(a_map("A", servers=(A,))), [A], {}, force=True)
+
+
+def test_a_copy_without_gaps_is_chosen_before_a_longer_one_that_lacks_changes():
+    found = a_map("ABC", replicas=2)
+    told = dead(found, A, B=view(B, "r", found, seqnos=[9]), C=view(C, "r", found, seqnos=[7]))
+    plan = plan_failover(told, [A], {(B, 0): [(1, 0)], (C, 0): [(1, 0)]}, gaps={(B, 0)})
+    assert (plan.promotions[0].chosen, plan.promotions[0].has_gaps) == (C, False)
+
+
+def test_where_all_copies_have_gaps_it_takes_force():
+    told = dead(a_map("AB", "BA"), A)
+    with pytest.raises(ClusterError, match="refused changes of the vbuckets 0"):
+        plan_failover(told, [A], {}, gaps={(B, 0)})
+    plan = plan_failover(told, [A], {}, gaps={(B, 0)}, force=True)
+    assert (plan.promotions[0].chosen, plan.promotions[0].has_gaps) == (B, True)

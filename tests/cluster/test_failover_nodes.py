@@ -26,7 +26,7 @@ def fail_over(seed, dead, **options):
 
 
 def status(seed):
-    """What `headwater cluster status --json` tells, and its exit status."""
+    """Return the output of `headwater cluster status --json`, and its exit status."""
     code, shown, _ = command("cluster", "status", seed.address, "--json")
     return code, json.loads(shown)
 
@@ -100,6 +100,26 @@ def test_vbuckets_without_a_replica_are_begun_anew_only_when_that_is_asked_for()
         fail_over(nodes[0], nodes[1], lose_data=True)
         fill(nodes[0], MORE)
         assert status(nodes[0])[0] == 0
+
+
+def test_survivors_log_who_is_gone_and_how_many_vbuckets_they_own_instead():
+    with empty_nodes(3) as nodes:
+        init(*nodes, replicas=1)
+        nodes[2].kill()
+        fail_over(nodes[0], nodes[2])
+        told = [line for node in nodes[:2] for line in node.log.splitlines() if "is no member any more" in line]
+        assert len(told) == 2 and all(nodes[2].address in line for line in told)
+        assert sum(int(line.split(" vbuckets become active here")[0].rsplit(" ", 1)[1]) for line in told) in (5, 6)
+
+
+def test_a_typo_in_remove_is_told_and_nothing_is_done():
+    with empty_nodes(2) as nodes:
+        init(*nodes)
+        line = ("cluster", "rebalance", nodes[0].address, "--yes", "--remove")
+        code, _, told = command(*line, "127.0.0.1:1")
+        assert code == 1 and "127.0.0.1:1 is no member" in told and nodes[1].address in told
+        code, _, told = command(*line, f"localhost:{nodes[1].port}")
+        assert code == 1 and f"is the member {nodes[1].address}; use that address" in told
 
 
 def test_founding_that_was_killed_goes_on_when_it_is_typed_again():

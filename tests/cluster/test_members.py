@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from headwater.client.routing import Address
-from headwater.cluster.map import BucketMap
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError, TransportError
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 from .nodes import VBUCKETS, at, documents, empty_nodes, fill, init
@@ -32,6 +32,12 @@ def ask(work):
 def test_nodes_that_were_never_in_a_cluster_have_no_survey(nodes):
     with pytest.raises(ClusterError, match="in no cluster; start with: headwater cluster init"):
         ask(lambda members: members.survey(at(nodes[0])))
+
+
+def test_a_node_that_is_down_is_to_be_started_and_no_cluster_is_to_be_founded():
+    with pytest.raises(ClusterError, match="start it, or name a member that runs") as caught:
+        ask(lambda members: members.survey([Address("127.0.0.1", 1)]))
+    assert "init" not in str(caught.value)
 
 
 def test_one_node_leads_to_the_others(nodes):
@@ -79,4 +85,4 @@ def test_the_others_get_a_map_that_one_node_can_not_get(nodes):
 
     wider, views = ask(work)
     assert [view.version for view in views] == [wider.version] * 2
-    assert isinstance(views[0].map, BucketMap) and views[0].map.servers[0] == NOBODY
+    assert isinstance(views[0].map, ClusterMap) and views[0].map.servers[0] == NOBODY

@@ -1,4 +1,4 @@
-"""The mover: attempts and patience, lanes that are opened and given up, hand-overs that nobody interrupts."""
+"""The mover: attempts and patience, connections that are opened and given up, hand-overs that nobody interrupts."""
 
 import asyncio
 from types import SimpleNamespace
@@ -7,12 +7,13 @@ import pytest
 
 from headwater.cluster import mover as module
 from headwater.cluster.admin import Endpoint
-from headwater.cluster.lane import Limits
-from headwater.cluster.mover import Mover, Stage
+from headwater.cluster.mover import Mover, MoveStage
+from headwater.cluster.patience import Held
+from headwater.cluster.proxied import Limits
 from headwater.cluster.proxy import Side
 from headwater.errors import AuthError, Busy, ConnectionLost, MoveError, OptionError
 
-from .fakes import FakeLane, turns
+from .fakes import FakeConnection, turns
 from .views import A, B
 
 LOST = ConnectionLost(str(B), "reset")
@@ -31,17 +32,19 @@ class Now:
 
 
 class World:
-    """What a mover meets. Each list says what the next calls come to: an error to raise, or None for all well.
+    """The nodes and proxies of a mover. Each list says how the next calls end: an error to raise, or None for well.
 
     `settles`: what `settle` finds, True where the target owns the vbucket already. `copies`, `takes`: of a transfer.
-    `opens`: of a lane. `log` is what was done, in order.
+    `opens`: of a connection. `log` is what was done, in order. `changes` pass at each copy; the target keeps `keeps`
+    of them, and holds `holds` seqnos; `asked_for` is whether each connection was opened with delete times.
     """
 
     def __init__(self, monkeypatch, *, settles=(), copies=(), takes=(), opens=()):
         self.settles, self.copies, self.takes, self.opens = map(list, (settles, copies, takes, opens))
-        self.log, self.lanes, self.now = [], [], Now()
+        self.log, self.connections, self.now = [], [], Now()
         self.gate, self.active_sent, self.fails_to_close, self.changes = None, {}, False, 0
-        monkeypatch.setattr(module, "open_lane", self._open_lane)
+        self.keeps, self.holds, self.asked_for = 0, 0, []
+        monkeypatch.setattr(module, "open_proxied", self._open_proxied)
         monkeypatch.setattr(module, "Settling", lambda source, target: self)
         monkeypatch.setattr(module, "Transfer", lambda vb, *rest: SimpleTransfer(self, vb))
         monkeypatch.setattr(module, "Backoff", lambda **_: SimpleNamespace(next_seconds=float, reset=lambda: None))
@@ -54,18 +57,22 @@ class World:
             raise outcome
         return outcome
 
-    async def _open_lane(self, source, target, limits, purpose):
+    async def _open_proxied(self, source, target, limits, purpose, *, delete_times):
         self.comes_to(self.opens)
+        self.asked_for.append((purpose, delete_times))
         self.log.append(f"open {purpose}")
-        lane = FakeLane(purpose)
-        lane.close_stream = self._close_stream
-        self.lanes.append(lane)
-        return lane
+        connection = FakeConnection(purpose)
+        connection.close_stream = self._close_stream
+        self.connections.append(connection)
+        return connection
 
     async def _close_stream(self, vb):
         self.log.append(f"close {vb}")
         if self.fails_to_close:
             raise LOST
+
+    async def held(self, vb):
+        return Held(0xAB, self.holds)
 
     async def settle(self, vb):
         self.log.append(f"settle {vb}")
@@ -83,19 +90,20 @@ class SimpleTransfer:
     def __init__(self, world, vb):
         self.world, self.vb, self.active_sent, self.ownerless_seconds = world, vb, False, 0.25
 
-    async def copy(self, lane):
-        lane.enter(self.vb, self)
+    async def copy(self, connection):
+        connection.listen(self.vb, self)
         self.world.log.append(f"copy {self.vb}")
-        lane.proxy.down.changes[self.vb] += self.world.changes
+        connection.proxy.down.changes[self.vb] += self.world.changes
+        self.world.holds += self.world.keeps
         self.world.comes_to(self.world.copies)
 
-    async def take_over(self, lane):
+    async def take_over(self, connection):
         self.world.log.append(f"take over {self.vb}")
         if self.world.gate is not None:
             await self.world.gate.wait()
         self.world.comes_to(self.world.takes)
 
-    async def wait_end(self, lane):
+    async def wait_end(self, connection):
         self.world.log.append(f"end {self.vb}")
 
 
@@ -137,26 +145,26 @@ def test_a_vbucket_is_looked_at_copied_taken_over_and_its_map_is_sent_before_the
         "map 0",
         "end 0",
     ]
-    assert stages == [(Stage.COPYING, ""), (Stage.TAKING_OVER, ""), (Stage.OWNED, "")]
+    assert stages == [(MoveStage.COPYING, ""), (MoveStage.TAKING_OVER, ""), (MoveStage.OWNED, "")]
     assert (found.vbucket, found.attempts, found.ownerless_seconds) == (0, 1, 0.25)
 
 
 def test_a_copy_stays_a_copy_and_its_stream_goes_on(world):
     met = world()
     _, stages = moved(takeover=False)
-    assert met.log[-1] == "copy 0" and stages[-1] == (Stage.COPIED, "")
+    assert met.log[-1] == "copy 0" and stages[-1] == (MoveStage.COPIED, "")
 
 
 def test_what_was_moved_already_is_only_told(world):
     met = world(settles=[True])
     _, stages = moved()
-    assert met.log == ["open hand-over", "open copy", "settle 0"] and stages == [(Stage.OWNED, "")]
+    assert met.log == ["open hand-over", "open copy", "settle 0"] and stages == [(MoveStage.OWNED, "")]
 
 
-def test_when_a_node_can_not_be_reached_the_rest_is_settled_without_a_lane(world):
+def test_when_a_node_can_not_be_reached_the_rest_is_settled_without_a_connection(world):
     met = world(opens=[LOST], settles=[True])
     _, stages = moved()
-    assert met.log == ["settle 0 alone"] and stages == [(Stage.OWNED, "")]
+    assert met.log == ["settle 0 alone"] and stages == [(MoveStage.OWNED, "")]
 
 
 @pytest.mark.parametrize("number", [0, -1])
@@ -172,7 +180,7 @@ def test_a_problem_that_may_pass_is_told_and_the_vbucket_is_begun_again(world):
     met = world(copies=[AGAIN], takes=[LOST])
     found, stages = moved()
     assert found.attempts == 3 and met.log.count("settle 0") == 3
-    assert [problem for stage, problem in stages if stage is Stage.RETRYING] == [str(AGAIN), str(LOST)]
+    assert [problem for stage, problem in stages if stage is MoveStage.RETRYING] == [str(AGAIN), str(LOST)]
 
 
 @pytest.mark.parametrize("error", [AuthError("log in"), REFUSED], ids=["login", "two owners"])
@@ -194,21 +202,42 @@ def test_who_has_no_patience_hears_of_the_first_problem_with_the_next_step(world
     assert given_up.value is AGAIN
 
 
-def test_patience_is_counted_from_the_last_change_that_passed(world):
+def test_patience_is_counted_from_the_last_change_that_the_target_kept(world):
     met = world(copies=[LOST] * 10)
-    met.changes = 1
+    met.changes = met.keeps = 1
 
     def pass_time(_event):
         met.now.seconds += 2.0
 
     found, _ = moved(patience=9.0, progress=pass_time)
     assert (found.attempts, found.changes) == (11, 11) and found.seconds > 20
-    met = world(copies=[LOST] * 10)
-    with pytest.raises(MoveError):
+
+
+def test_what_passes_and_is_never_kept_does_not_feed_patience(world):
+    met = world(copies=[LOST] * 100)
+    met.changes = 1
+
+    def pass_time(_event):
+        met.now.seconds += 1.0
+
+    with pytest.raises(MoveError, match="reset"):
         moved(patience=9.0, progress=pass_time)
+    assert met.now.seconds < 1020 and met.log.count("copy 0") < 12
 
 
-# --------------------------------------------------------------------------- lanes
+def test_a_hand_over_that_fails_again_and_again_ends_though_more_is_written_each_time(world):
+    met = world(takes=[LOST] * 100)
+    met.changes = met.keeps = 5
+
+    def pass_time(_event):
+        met.now.seconds += 1.0
+
+    with pytest.raises(MoveError, match="reset"):
+        moved(patience=9.0, progress=pass_time)
+    assert met.log.count("take over 0") < 12
+
+
+# --------------------------------------------------------------------------- connections
 
 
 def test_an_attempt_that_failed_leaves_no_stream_behind(world):
@@ -217,19 +246,19 @@ def test_an_attempt_that_failed_leaves_no_stream_behind(world):
     assert met.log[3:6] == ["copy 0", "close 0", "settle 0"]
 
 
-def test_a_stream_that_can_not_be_closed_costs_its_lane_and_what_passed_there_still_counts(world):
+def test_a_stream_that_can_not_be_closed_costs_its_connection_and_what_passed_there_still_counts(world):
     met = world(copies=[AGAIN])
     met.changes, met.fails_to_close = 5, True
 
     def heal(event):
-        met.fails_to_close = met.fails_to_close and event.stage is not Stage.RETRYING
+        met.fails_to_close = met.fails_to_close and event.stage is not MoveStage.RETRYING
 
     found, _ = moved(progress=heal)
-    assert [lane.name for lane in met.lanes] == ["hand-over", "copy", "copy"]
-    assert not met.lanes[1].is_open and found.changes == 10
+    assert [connection.name for connection in met.connections] == ["hand-over", "copy", "copy"]
+    assert not met.connections[1].is_open and found.changes == 10
 
 
-def test_the_lanes_are_shared_by_all_vbuckets_and_closed_in_the_end(world):
+def test_the_connections_are_shared_by_all_vbuckets_and_closed_in_the_end(world):
     met = world()
 
     async def work():
@@ -240,7 +269,20 @@ def test_the_lanes_are_shared_by_all_vbuckets_and_closed_in_the_end(world):
         assert not mover.is_copying
 
     asyncio.run(work())
-    assert len(met.lanes) == 2 and met.log[-1] == "close 3"
+    assert len(met.connections) == 2 and met.log[-1] == "close 3"
+
+
+def test_a_target_that_refuses_a_deletion_with_its_time_is_sent_none_with_one_on_either_connection(world):
+    met = world(copies=[LOST])
+
+    def refuse(event):
+        if event.stage is MoveStage.RETRYING:
+            met.connections[1].refuses_delete_times = True
+            met.connections[1].close()
+
+    moved(progress=refuse)
+    assert met.asked_for == [("hand-over", True), ("copy", True), ("hand-over", False), ("copy", False)]
+    assert not met.connections[0].is_open and not met.connections[1].is_open
 
 
 # --------------------------------------------------------------------------- stopping
@@ -265,7 +307,7 @@ def test_a_hand_over_under_way_comes_to_its_end_though_the_mover_is_stopped(worl
             await moving
 
     asyncio.run(work())
-    assert met.log[-1] == "end 0" and not any(lane.is_open for lane in met.lanes)
+    assert met.log[-1] == "end 0" and not any(connection.is_open for connection in met.connections)
 
 
 @pytest.mark.parametrize(
@@ -285,8 +327,8 @@ def test_whether_the_target_was_told_to_be_active_is_kept_as_far_as_it_is_known(
 
     monkeypatch.setattr(module, "Transfer", transfer)
 
-    async def take_over(self, lane):
-        lane.proxy.fallen = fallen
+    async def take_over(self, connection):
+        connection.proxy.fallen = fallen
         raise LOST
 
     monkeypatch.setattr(SimpleTransfer, "take_over", take_over)

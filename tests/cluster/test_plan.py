@@ -1,5 +1,7 @@
 """Plans: what they refuse, and what they find to do."""
 
+import re
+
 import pytest
 
 from headwater.cluster.plan import make_plan
@@ -34,7 +36,22 @@ def test_a_node_that_leaves_gives_everything_away():
 
 
 def test_who_is_a_member_already_or_no_more_is_no_mistake():
-    assert make_plan(survey(LEVEL), add=[B], remove=[D]).is_empty
+    left = {D: view(D, ". . .", LEVEL)}
+    assert make_plan(survey(LEVEL), add=[B], remove=[D], strangers=left).is_empty
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (view(D, "", None, error="connection refused"), f"{D} is no member and does not answer (connection refused)"),
+        (view(D, ". . .", None), f"{D} is no member;"),
+        (view(D, "A r .", LEVEL, this=A), f"{D} is the member {A}"),
+    ],
+)
+def test_a_node_that_is_to_leave_and_is_no_member_is_refused(found, told):
+    with pytest.raises(ClusterError, match=re.escape(told)) as caught:
+        make_plan(survey(LEVEL), remove=[D], strangers={D: found})
+    assert f"{A}, {B}, {C}" in str(caught.value) or "use that address" in str(caught.value)
 
 
 def test_more_replicas_than_nodes_is_still_something_to_tell_the_nodes():

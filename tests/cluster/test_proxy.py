@@ -6,10 +6,11 @@ import socket
 import pytest
 
 from headwater.cluster.proxy import Liveness, Proxy, Side
-from headwater.errors import BadFrame, ConnectionLost, PeerSilent
+from headwater.errors import BadFrame, ConnectionLost, InvalidArguments, PeerSilent
 from headwater.transport.channel import Channel
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
 
 QUICK = Liveness(noop_seconds=0.02, silent_seconds=0.15)
 UNHURRIED = Liveness()
@@ -17,7 +18,7 @@ SECONDS = 20
 
 
 class End:
-    """What a node would be: the other end of one of the proxy's connections, in the test's hands."""
+    """A node as the proxy sees it: the other end of one of the proxy's connections, in the test's hands."""
 
     def __init__(self):
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -115,6 +116,46 @@ def test_an_answer_that_comes_too_late_does_not_reach_the_other_end():
         return await producer.read()
 
     assert proxied(work) == mark
+
+
+def refusal_of(change, status):
+    return response(Frame(0x80, change), status)
+
+
+def test_a_consumer_that_refuses_a_change_ends_it_and_the_reason_names_both():
+    async def work(proxy, producer, consumer, told):
+        consumer.send(refusal_of(Opcode.DCP_DELETION, Status.EINVAL))
+        return await asyncio.wait_for(asyncio.shield(proxy.lost), SECONDS), proxy.fallen, proxy.refused
+
+    reason, fallen, refused = proxied(work)
+    assert isinstance(reason, InvalidArguments) and "a peer: take a DCP_DELETION" in str(reason)
+    assert (fallen, refused) == (Side.CONSUMER, Opcode.DCP_DELETION)
+
+
+@pytest.mark.parametrize("status", [Status.SUCCESS, Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUND])
+def test_an_answer_to_a_change_that_only_says_that_the_stream_is_gone_is_passed_on(status):
+    async def work(proxy, producer, consumer, told):
+        consumer.send(refusal_of(Opcode.DCP_MUTATION, status))
+        return await producer.read(), proxy.lost.done()
+
+    assert proxied(work) == (refusal_of(Opcode.DCP_MUTATION, status), False)
+
+
+def test_what_an_end_said_before_it_hung_up_is_heard_though_sending_to_it_fails_first():
+    change = Frame(0x80, Opcode.DCP_MUTATION, b"k", bytes(31), b"v" * 1_000)
+
+    async def work(proxy, producer, consumer, told):
+        asyncio.get_running_loop().remove_reader(proxy._descriptors[Side.CONSUMER])  # as if that came a turn later
+        consumer.send(refusal_of(Opcode.DCP_DELETION, Status.EINVAL))
+        await consumer.writer.drain()
+        consumer.writer.transport.abort()
+        give_up = asyncio.get_running_loop().time() + SECONDS
+        while not proxy.lost.done() and asyncio.get_running_loop().time() < give_up:
+            producer.send(change)
+            await asyncio.sleep(0.01)
+        return proxy.lost.result()
+
+    assert isinstance(proxied(work), InvalidArguments)
 
 
 def test_states_and_ends_are_told_before_they_are_passed_on():

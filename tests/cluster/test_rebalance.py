@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from headwater.cluster.lane import Limits
 from headwater.cluster.members import Members
-from headwater.cluster.rebalance import Rebalance, Step
+from headwater.cluster.proxied import Limits
+from headwater.cluster.rebalance import Rebalance, RebalanceStep
 from headwater.errors import ClusterError, HeadwaterError
 
 from .contents import vbuckets
@@ -66,7 +66,7 @@ def test_a_node_that_dies_during_a_rebalance_is_started_and_the_rest_is_done(whi
         init(nodes[0])
         fill(nodes[0], DOCUMENTS)
 
-        def kill(step: Step) -> None:
+        def kill(step: RebalanceStep) -> None:
             if step.done == 3 and nodes[which].is_running:
                 nodes[which].kill()
 

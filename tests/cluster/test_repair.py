@@ -16,7 +16,7 @@ from .views import A, B, C, a_map, survey
 LEVEL = a_map("AB", "BC", "CA")
 
 
-class Keeper:
+class Publisher:
     """Keeps the map, and notes each change: (vbucket, chain, whom first)."""
 
     def __init__(self, found):
@@ -48,11 +48,11 @@ class Mover:
 
 
 def repaired(members, found=None, **open_matters):
-    """What was told to nodes, and what to the keeper."""
-    keeper = Keeper(LEVEL)
+    """Return the commands that nodes got, and the maps of the publisher."""
+    publisher = Publisher(LEVEL)
     settlement = Settlement(**open_matters)
-    asyncio.run(repair(members, keeper, found or survey(LEVEL), settlement))
-    return members.calls, keeper.changes
+    asyncio.run(repair(members, publisher, found or survey(LEVEL), settlement))
+    return members.calls, publisher.changes
 
 
 def three(a="A . r", b="r A .", c=". r A", **logs):

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from headwater.client.routing import Address
+from headwater.cluster.patience import Held
 from headwater.cluster.settling import Settling
 from headwater.errors import ConnectionLost, MoveError
 from headwater.wire.vbucket import State
@@ -18,7 +19,7 @@ PROBLEM = ConnectionLost(str(B), "reset")
 
 
 def settle(source, target, active_sent=None, *, alone=False):
-    """What `settle` returns; with what was set, by both, in order."""
+    """Return the result of `settle`, and the states it set at both nodes, in order."""
     target.calls = source.calls
 
     async def work():
@@ -113,10 +114,24 @@ def test_what_the_mover_knew_counts_once():
     assert asyncio.run(work()) == {}
 
 
-# --------------------------------------------------------------------------- without a lane
+def test_what_the_target_holds_is_told_as_far_as_it_can_be_asked():
+    async def held(target):
+        return await Settling(FakeNode(A, "A"), target).held(VB)
+
+    assert asyncio.run(held(FakeNode(B, "r", seqnos=[7]))) == Held(0xAB, 7)
+    assert asyncio.run(held(FakeNode(B, is_gone=True))) is None
 
 
-def test_without_a_lane_nothing_is_done_while_both_nodes_answer():
+def test_asking_what_the_target_holds_sets_nothing_for_it_may_just_be_becoming_active():
+    target = FakeNode(B, "p", seqnos=[7])
+    assert asyncio.run(Settling(FakeNode(A, "d"), target).held(VB)) == Held(0xAB, 7)
+    assert target.calls == []
+
+
+# --------------------------------------------------------------------------- without a connection
+
+
+def test_without_a_connection_nothing_is_done_while_both_nodes_answer():
     for states in (("A", "r"), ("d", "p")):
         source, target = map(FakeNode, (A, B), states)
         with pytest.raises(ConnectionLost, match="reset"):
@@ -124,7 +139,7 @@ def test_without_a_lane_nothing_is_done_while_both_nodes_answer():
         assert source.held == {VB: State.ACTIVE if states[0] == "A" else State.DEAD}
 
 
-def test_without_a_lane_a_target_that_owns_it_is_found():
+def test_without_a_connection_a_target_that_owns_it_is_found():
     assert settle(FakeNode(A, "d"), FakeNode(B, "A"), alone=True)[0] is None
 
 
@@ -136,6 +151,6 @@ def test_a_source_that_died_after_it_was_told_is_not_needed():
 
 def test_a_source_that_died_before_anybody_was_told_is_waited_for():
     target = FakeNode(B, "p")
-    with pytest.raises(MoveError, match="the source, which may own it, does not answer"):
+    with pytest.raises(MoveError, match=r"the source, which may own it, can't be asked \(node-a:11210: connection"):
         settle(FakeNode(A, is_gone=True), target, active_sent=False, alone=True)
     assert target.held == {VB: State.PENDING}

@@ -53,11 +53,13 @@ def test_uneven_work_is_only_remarked():
     assert found.is_healthy and "vbuckets are not where they would be best" in found.remarks[0]
 
 
-def test_replicas_that_the_map_lacks_are_only_remarked():
+def test_replicas_that_the_map_lacks_need_a_hand():
     found = status(survey(a_map("A", "BC", "CA")))
-    assert found.is_healthy and found.remarks[0].startswith("vbucket 0: fewer than 1 replicas")
+    assert found.problems == ("vbucket 0: fewer than 1 replica; headwater cluster rebalance makes them",)
     alone = status(survey(a_map("A", servers=(A,))))
-    assert alone.remarks == ("1 replicas are wanted, 1 nodes have room for 0",)
+    assert alone.problems == ("1 replica is wanted, 1 node has room for 0; headwater cluster rebalance --add NODE",)
+    two = status(survey(a_map("AB", servers=(A, B), replicas=2)))
+    assert two.problems == ("2 replicas are wanted, 2 nodes have room for 1; headwater cluster rebalance --add NODE",)
 
 
 def test_the_same_is_told_to_programs():

@@ -42,7 +42,7 @@ def test_two_owners_that_the_map_does_not_know_are_the_operators():
     assert settle(survey(a_map("AB"), A="d", B="A", C="A")) == Settlement(contested={0: [B, C]})
 
 
-def test_a_stranger_never_becomes_the_owner():
+def test_an_outsider_never_becomes_the_owner():
     found = a_map("AB")
     assert settle(survey(found, A="A", D="A")) == Settlement(fenced={0: [D]})
     assert settle(survey(found, A="d", B="r", D="A")) == Settlement(fenced={0: [D]}, unowned={0: [A, B]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.cluster.lane import Limits
+from headwater.cluster.proxied import Limits
 from headwater.testing.proxy import Fault
 
 from .scripts import STEPS

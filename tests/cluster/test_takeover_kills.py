@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.cluster.lane import Limits
+from headwater.cluster.proxied import Limits
 from headwater.wire.vbucket import State
 
 from .nodes import command
@@ -69,7 +69,9 @@ def test_the_mover_is_killed_at_a_step_and_the_same_is_typed_again(pair, place):
         assert command(*typed, failpoints=f"{place}=kill")[0] == -9
         if place in TYPED_AGAIN:
             status, _, told = command(*typed)
-            assert (status, told) == (0, "")
+            # A part of a bucket that is taken over leaves two owners: the advice is all that may be told.
+            assert status == 0 and (told == "" or "no cluster map leads clients to both nodes" in told)
+            assert told.count("\n") <= 1
         else:
             pair.move(case.vb, PATIENT)  # the same, without a new process
         case.check()

@@ -1,10 +1,11 @@
 """One vbucket's way: when a copy is near enough, what the mover sees of the states, and what ends it."""
 
 import asyncio
+import gc
 
 import pytest
 
-from headwater.cluster.lane import Limits
+from headwater.cluster.proxied import Limits
 from headwater.cluster.proxy import Side
 from headwater.cluster.transfer import ESTIMATE_MAX, Transfer
 from headwater.errors import ConnectionLost, MoveError, PeerSilent
@@ -13,7 +14,7 @@ from headwater.wire.header import response
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
-from .fakes import FakeLane, FakeNode, turns
+from .fakes import FakeConnection, FakeNode, turns
 from .views import A, B
 
 VB = 0
@@ -23,12 +24,12 @@ ACTIVE = dcp.SetVbucketState(vbucket=VB, state=State.ACTIVE).frame()
 
 
 class Case:
-    """A transfer between two nodes, on a lane; `lags`: what it told of the distance."""
+    """A transfer between two nodes, on a connection; `lags`: what it told of the distance."""
 
     def __init__(self, source="A", target="r", *, limits=None, seqnos=(10, 10), told=()):
         self.source, self.target = FakeNode(A, source, seqnos=seqnos[:1]), FakeNode(B, target, seqnos=seqnos[1:])
         self.source.takeover_told = list(told)
-        self.lane, self.lags = FakeLane("mover"), []
+        self.connection, self.lags = FakeConnection("mover"), []
         self.transfer = Transfer(VB, self.source, self.target, limits or Limits(poll_seconds=0.0), self.lags.append)
 
     def passes(self, *frames):
@@ -45,7 +46,7 @@ def copied(**options):
 
     async def work():
         case = Case(**options)
-        await case.transfer.copy(case.lane)
+        await case.transfer.copy(case.connection)
         return case
 
     return asyncio.run(work())
@@ -56,7 +57,7 @@ def copied(**options):
 
 def test_a_copy_begins_with_a_stream_and_ends_on_the_targets_disk():
     case = copied(told=[("in-memory", 0)], seqnos=(17, 17))
-    assert case.lane.asked == [("add", VB, 0)] and case.lane.passengers == {VB: case.transfer}
+    assert case.connection.asked == [("add", VB, 0)] and case.connection.listeners == {VB: case.transfer}
     assert case.target.calls == [(B, "wait_persisted", VB, 17)] and case.lags == [0]
     assert ("takeover_stats", VB, "mover") in case.source.asked
 
@@ -85,7 +86,7 @@ def test_a_source_that_owns_it_no_more_ends_the_copy():
 def test_a_stream_that_ends_ends_the_copy_and_the_reason_is_in_words():
     async def work():
         case = Case(told=[("backfilling", 9)] * 100)
-        copying = asyncio.create_task(case.transfer.copy(case.lane))
+        copying = asyncio.create_task(case.transfer.copy(case.connection))
         await turns()
         case.ends(dcp.EndReason.STATE_CHANGED)
         await copying
@@ -97,13 +98,40 @@ def test_a_stream_that_ends_ends_the_copy_and_the_reason_is_in_words():
 def test_a_connection_that_breaks_ends_the_copy_with_its_reason():
     async def work():
         case = Case(told=[("backfilling", 9)] * 100)
-        copying = asyncio.create_task(case.transfer.copy(case.lane))
+        copying = asyncio.create_task(case.transfer.copy(case.connection))
         await turns()
-        case.lane.lose(ConnectionLost(str(B), "reset"))
+        case.connection.lose(ConnectionLost(str(B), "reset"))
         await copying
 
     with pytest.raises(ConnectionLost, match="reset"):
         asyncio.run(work())
+
+
+def test_the_error_of_what_was_waited_for_meanwhile_is_not_left_for_nobody():
+    """A wait whose answer came in the moment when it was cancelled may end with that answer, be it an error."""
+    complaints = []
+
+    async def work():
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context["message"]))
+        case = Case(told=[("in-memory", 0)])
+
+        async def wait_persisted(vb, seqno):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise PeerSilent(str(B), 1.0) from None
+
+        case.target.wait_persisted = wait_persisted
+        copying = asyncio.create_task(case.transfer.copy(case.connection))
+        await turns()
+        case.connection.lose(ConnectionLost(str(B), "reset"))
+        with pytest.raises(ConnectionLost, match="reset"):
+            await copying
+        await turns()
+
+    asyncio.run(work())
+    gc.collect()
+    assert complaints == []
 
 
 # --------------------------------------------------------------------------- taking over
@@ -114,7 +142,7 @@ def taken_over(talk, **options):
 
     async def work():
         case = Case(**options)
-        taking = asyncio.create_task(case.transfer.take_over(case.lane))
+        taking = asyncio.create_task(case.transfer.take_over(case.connection))
         await turns()
         talk(case)
         await taking
@@ -125,7 +153,7 @@ def taken_over(talk, **options):
 
 def test_the_target_owns_it_when_its_answer_to_active_has_passed():
     case = taken_over(lambda case: case.passes(PENDING, response(PENDING), ACTIVE, response(ACTIVE)))
-    assert case.lane.asked == [("add", VB, TAKEOVER)]
+    assert case.connection.asked == [("add", VB, TAKEOVER)]
     assert case.transfer.active_sent and case.transfer.ownerless_seconds > 0
 
 
@@ -173,7 +201,7 @@ def test_a_takeover_that_nobody_ends_is_given_up():
 def test_the_end_of_the_stream_may_as_well_be_lost_with_the_connection():
     async def work():
         case = Case()
-        case.lane.lose(ConnectionLost(str(A), "reset"))
-        await asyncio.wait_for(case.transfer.wait_end(case.lane), 2)
+        case.connection.lose(ConnectionLost(str(A), "reset"))
+        await asyncio.wait_for(case.transfer.wait_end(case.connection), 2)
 
     asyncio.run(work())

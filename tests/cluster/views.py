@@ -6,8 +6,8 @@
 """
 
 from headwater.client.routing import Address
-from headwater.cluster.map import BucketMap
 from headwater.cluster.survey import NodeView, Survey
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 NODES = {letter: Address(f"node-{letter.lower()}", 11210) for letter in "ABCDE"}
@@ -19,7 +19,7 @@ UUID = "cd" * 16
 def a_map(*chains, servers=(A, B, C), replicas=1, rev=7, uuid=UUID):
     """Chains as texts: "AB" is owned by A with a replica on B, "-B" is owned by nobody."""
     places = {letter: servers.index(node) for letter, node in NODES.items() if node in servers} | {"-": -1}
-    return BucketMap(
+    return ClusterMap(
         "b", uuid, 1, rev, tuple(servers), tuple(tuple(places[x] for x in chain) for chain in chains), replicas
     )
 

@@ -9,17 +9,19 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headwater.testing import Node
 from headwater.wire import dcp, upr
 from headwater.wire.header import Frame
 from headwater.wire.layout import Request
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 
 SECONDS_MAX = 30.0
 SEEDS = ("seed:dcp-add-stream", "seed:dcp-stream-request", "seed:upr", "seed:failover-log")
-_VECTORS = json.loads((Path(__file__).parent.parent / "data" / "vectors.json").read_text("utf-8"))
-EXAMPLES = {each["name"]: bytes.fromhex(each["hex"]) for each in _VECTORS if each["source"] in SEEDS}
-SOUND = [each["name"] for each in _VECTORS if each["source"] in SEEDS and not each["errata"]]
+VECTORS = json.loads((Path(__file__).parent.parent / "data" / "vectors.json").read_text("utf-8"))
+EXAMPLES = {each["name"]: bytes.fromhex(each["hex"]) for each in VECTORS if each["source"] in SEEDS}
+SOUND = [each["name"] for each in VECTORS if each["source"] in SEEDS and not each["errata"]]
 LOG = EXAMPLES["failover_log_rsp"][24:]
 
 
@@ -83,6 +85,23 @@ class Line:
         while (answer := self.ask(request)).status == Status.ETMPFAIL:
             assert time.monotonic() < deadline
         assert answer.status == Status.SUCCESS, answer
+
+
+def set_state(live: Node, vb: int, state: State) -> None:
+    with Line(live.port) as line:
+        line.done(Frame(0x80, Opcode.SET_VBUCKET, extras=bytes([state]), vbucket=vb))
+
+
+def put(live: Node, vb: int, *keys: bytes) -> None:
+    """Store a document under each key, one acknowledged after the other."""
+    with Line(live.port) as line:
+        for key in keys:
+            line.done(Frame(0x80, Opcode.SET, key, bytes(8), b"v", vbucket=vb))
+
+
+def read_log(value: bytes) -> list[tuple[int, int]]:
+    """The (uuid, seqno) entries of a failover log."""
+    return list(struct.iter_unpack(">QQ", value))
 
 
 def become_dcp(line: Line) -> None:

@@ -28,6 +28,7 @@ from tests.conformance.seeds import (
     open_reader,
     open_upr_consumer,
     reach,
+    set_state,
     upr_request,
     with_opaque,
 )
@@ -61,11 +62,6 @@ def exchanged(live: Node) -> set[str]:
         with Line(live.port, names) as line:
             conversation(line)
     return names
-
-
-def set_state(live: Node, vb: int, state: State) -> None:
-    with Line(live.port) as line:
-        line.done(Frame(0x80, Opcode.SET_VBUCKET, extras=bytes([state]), vbucket=vb))
 
 
 def upr_stream_is_set_up(line: Line) -> None:

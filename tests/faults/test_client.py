@@ -51,7 +51,7 @@ def drained(address: str) -> list[int]:
 
 
 def right_or_refused(mutate: Callable[[Frame], bytes | None]) -> None:
-    """Whatever a server says instead of the truth: an error of ours in time, or nothing but the truth."""
+    """Check that a client which is lied to ends in time with an error of ours, or with nothing but the truth."""
     with serve(Peer(histories={0: history(CHANGES)}, mutate=mutate)) as address, suppress(HeadwaterError):
         assert drained(address) in ([], list(range(1, CHANGES + 1)))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from headwater.testing.checker import Ledger
+from harness.checker import Ledger
+from harness.workload import Writer, everything
 from headwater.testing.embedded import Embedded, WallClock, embedded
 from headwater.testing.faults import FaultyDisk
-from headwater.testing.workload import Writer, everything
 from tests.node.wire import Client
 
 HOUR, YEAR = 3600.0, 365 * 86400.0

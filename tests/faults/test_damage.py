@@ -54,10 +54,13 @@ def contents(store: Path) -> dict[str, int]:
     return {path.name: crc32(path.read_bytes()) for path in store.iterdir() if path.name != "LOCK"}
 
 
-def refusal(store: Path) -> str:
+OPTIONS: dict[str, object] = {"vbuckets": VBUCKETS, "segment_mib": 48}
+
+
+def refusal(store: Path, options: dict[str, object] = OPTIONS) -> str:
     """The one line with which a node refuses to start on a store, which it leaves as it was."""
     before = contents(store)
-    node = testing.Node(store, {"vbuckets": VBUCKETS, "segment_mib": 48})
+    node = testing.Node(store, options)
     earlier = node.log
     with pytest.raises(testing.NodeError, match=r"did not come up \(status 1\)"):
         node.start()
@@ -108,6 +111,13 @@ def test_a_flipped_byte_in_front_of_whole_batches_of_the_open_segment_is_told(st
         flip(path, at)
 
 
+def zero_the_end(path: Path) -> None:
+    size = path.stat().st_size
+    cut_in_half(path)
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
 def cut_to_nothing(path: Path) -> None:
     path.write_bytes(b"")
 
@@ -134,8 +144,28 @@ def test_what_is_cut_zeroed_or_missing_is_told_by_name(store: Path, which: str, 
     assert path.name in refusal(store)
 
 
+@pytest.mark.parametrize("damage", [cut_to_nothing, cut_in_half, zero_the_end, zero_the_middle, Path.unlink])
+def test_an_open_segment_that_lost_its_end_after_a_crash_is_told(store: Path, damage: Callable[[Path], None]) -> None:
+    """By itself it looks like a write that was cut off; elsewhere it was written down how far the log was synced."""
+    path = segments(store)[-1]
+    damage(path)
+    assert path.name in refusal(store)
+
+
+def test_a_flipped_byte_in_the_very_last_batch_is_told_after_a_crash(store: Path) -> None:
+    path = segments(store)[-1]
+    flip(path, used(path) - 1)
+    assert path.name in refusal(store)
+
+
+@pytest.mark.parametrize("damage", [cut_to_nothing, lambda path: path.write_bytes(bytes(576))])
+def test_a_note_of_what_was_synced_that_is_damaged_is_told(store: Path, damage: Callable[[Path], None]) -> None:
+    damage(store / "SYNCED")
+    assert "SYNCED" in refusal(store)
+
+
 def test_an_older_manifest_put_back_is_no_older_store() -> None:
-    """It names files that compaction has removed since."""
+    """An old manifest names files that compaction has removed since."""
     with testing.node(vbuckets=VBUCKETS, segment_mib=48) as node:
         old = (node.data / "MANIFEST").read_bytes()
         compacted_store(node)
@@ -153,7 +183,7 @@ def test_two_segments_that_changed_places_are_told(store: Path) -> None:
 
 
 def test_a_byte_that_flips_under_a_running_node_is_not_copied_by_compaction() -> None:
-    """It reads the old files again before it vouches for their content with new checksums."""
+    """Compaction reads the old files again before it vouches for their content with new checksums."""
     with testing.node(vbuckets=VBUCKETS, segment_mib=48) as node:
         compacted_store(node)
         with Client(node.port) as client:

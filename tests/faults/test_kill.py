@@ -10,9 +10,9 @@ from threading import Thread
 
 import pytest
 
+from harness.checker import Ledger
+from harness.workload import Follower, Writer, everything, read_back
 from headwater import testing
-from headwater.testing.checker import Ledger
-from headwater.testing.workload import Follower, Writer, everything, read_back
 from tests.node.wire import Client
 
 ROUNDS = 50

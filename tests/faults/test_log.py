@@ -1,4 +1,4 @@
-"""What a node writes down about its peers: a line each, whatever they call themselves, and never what they keep
+"""The lines that a node logs about its peers: one each, whatever they call themselves, and never what they keep
 secret."""
 
 from __future__ import annotations

@@ -63,11 +63,11 @@ class Follower:
 
     @property
     def errors(self) -> str:
-        """What it wrote to stderr."""
+        """Return the text it wrote to stderr."""
         return self._errors.read_text("utf-8", "replace")
 
     def documents(self) -> dict[str, bytes]:
-        """What is in the bucket, as far as this client was told."""
+        """Return the bucket's documents, as far as this client received them."""
         found: dict[str, bytes] = {}
         for history in self.histories.values():
             for _, event, key, value in history:

@@ -1,4 +1,4 @@
-"""What every DCP client must live through with a node: one story, told with Java's client and with Go's.
+"""The events that every DCP client must live through with a node: one story, told with Java's client and with Go's.
 
 1024 vbuckets and a flow-control window a fraction of the content; deletions and expirations; live changes; a node
 killed with SIGKILL; and a node that comes back as a replica would which had not received the last changes, so that the

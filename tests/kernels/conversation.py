@@ -1,4 +1,4 @@
-"""What a producer may say, for the tests of the decoders: conversations that obey the rules, nearly obey them, or lie.
+"""Conversations of a producer for the tests of the decoders: those that obey the rules, nearly obey them, or lie.
 
 `talks()` draws frames of three vbuckets; a model keeps their seqnos right except where a slip is drawn. `garbled()`
 takes such a talk and overwrites length fields and other header bytes.

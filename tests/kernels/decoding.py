@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from headwater.kernels import columns_numpy, jit
-from headwater.kernels.columns import SCHEMA, Arena, Stop, StreamState, StreamTable
+from headwater.kernels.columns import SCHEMA, Arena, Stop, StreamTable, TrackedState
 from headwater.wire import dcp
 from tests.kernels.conversation import OPENED_AT, VBUCKETS, opaque_of
 from tests.kernels.plain import Plain, Vbucket
@@ -85,7 +85,7 @@ def assert_all_agree(data: bytes, cuts: list[int], dropping: frozenset[int]) -> 
         assert (other.flow_bytes, other.dropped) == (kernel.flow_bytes, kernel.dropped)
         assert other.consumed == kernel.consumed
         assert np.array_equal(other.table.rows, kernel.table.rows)
-    state = {v: StreamState.DROPPING if v in dropping else StreamState.OPEN for v in VBUCKETS}
+    state = {v: TrackedState.DROPPING if v in dropping else TrackedState.OPEN for v in VBUCKETS}
     opened = {v: Vbucket(state[v], opaque_of(v), OPENED_AT, OPENED_AT, OPENED_AT) for v in VBUCKETS}
     plain = Plain(opened).decode(data)
     assert kernel.rows == [{name: row[name] for name in SCHEMA.names} for row in plain.rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headwater.errors import BadFrame, BadMessage
-from headwater.kernels.columns import Stop, StreamState
+from headwater.kernels.columns import Stop, TrackedState
 from headwater.wire import dcp, upr
 from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths
 from headwater.wire.opcodes import Opcode
@@ -34,7 +34,7 @@ class Refused(Exception):  # noqa: N818
 class Vbucket:
     """One stream, as a consumer keeps it."""
 
-    state: StreamState
+    state: TrackedState
     opaque: int
     seqno: int = 0
     start: int = 0
@@ -42,9 +42,9 @@ class Vbucket:
 
     def admit(self, opaque: int) -> bool:
         """Whether a frame counts for this stream; False: it is to be dropped."""
-        if self.state is StreamState.DROPPING:
+        if self.state is TrackedState.DROPPING:
             return False
-        if self.state is StreamState.NONE:
+        if self.state is TrackedState.NONE:
             raise Refused(Stop.NO_STREAM)
         if opaque != self.opaque:
             raise Refused(Stop.WRONG_OPAQUE)
@@ -56,14 +56,14 @@ class Vbucket:
             raise Refused(Stop.SEQNO_ZERO)
         if seqno <= self.seqno:
             raise Refused(Stop.SEQNO_NOT_AFTER_LAST)
-        if self.state is not StreamState.IN_SNAPSHOT or not self.start <= seqno <= self.end:
+        if self.state is not TrackedState.IN_SNAPSHOT or not self.start <= seqno <= self.end:
             raise Refused(Stop.SEQNO_OUTSIDE_SNAPSHOT)
         self.seqno = seqno
 
 
 @dataclass
 class Plain:
-    """What came out."""
+    """The result of the plain twin."""
 
     vbuckets: dict[int, Vbucket]
     rows: list[dict[str, object]] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Plain:
 
     def _frame(self, frame: Frame, at: int, size: int) -> None:
         request = frame.magic in (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
-        vbucket = self.vbuckets.get(frame.vbucket, Vbucket(StreamState.NONE, 0))
+        vbucket = self.vbuckets.get(frame.vbucket, Vbucket(TrackedState.NONE, 0))
         if request and Opcode.DCP_MUTATION <= frame.opcode <= Opcode.DCP_EXPIRATION:
             row = _row(frame)
             if vbucket.admit(frame.opaque):
@@ -112,7 +112,7 @@ class Plain:
 
     def _control(self, frame: Frame, vbucket: Vbucket) -> bool:
         if frame.opcode == Opcode.DCP_STREAM_END and frame.opaque == vbucket.opaque:
-            vbucket.state = StreamState.NONE
+            vbucket.state = TrackedState.NONE
         if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER:
             start, end = _range(frame, vbucket.seqno)
             if start > end:
@@ -121,7 +121,7 @@ class Plain:
                 return False
             if start < vbucket.seqno and end <= vbucket.seqno:
                 raise Refused(Stop.MARKER_BEHIND)
-            vbucket.state, vbucket.start, vbucket.end = StreamState.IN_SNAPSHOT, start, end
+            vbucket.state, vbucket.start, vbucket.end = TrackedState.IN_SNAPSHOT, start, end
         if frame.opcode in SEQNO_AT:
             extras, at = SEQNO_AT[Opcode(frame.opcode)]
             if len(frame.extras) != extras:

@@ -16,7 +16,7 @@ from headwater.kernels import apply as compiled
 from headwater.kernels.jit import debug_copy
 from headwater.kernels.tracker import LAST, StreamTable
 from headwater.node.storage.store import Store
-from headwater.protocol.consumer_changes import check_change, read_change
+from headwater.protocol.dcp.consumer_changes import check_change, read_change
 from headwater.wire import dcp, upr
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
@@ -131,7 +131,7 @@ def test_the_layouts_of_upr_are_stored_in_the_form_of_the_log(store: Store) -> N
 
 
 def stage_plainly(store: Store, data: bytes) -> None:
-    """What Python does with frames, one by one."""
+    """Stage frames one by one, as Python does."""
     for frame in FrameBuffer().receive_data(data):
         check_change(frame)
         change = read_change(frame, deleted_user_xattrs=False)
@@ -210,7 +210,7 @@ def test_the_checked_build_does_the_same_with_whatever_arrives(
             arena, _ = store.stage_arena()
             guard.register(arena)
             store.grow(1)
-            for array in (store._index.columns[1].block, store._index.columns[1].slots):
+            for array in (store.index.columns[1].block, store.index.columns[1].slots):
                 guard.register(array)
         results.append((run(kernel, store, streams, data), store.high_seqno(1), streams.rows[1].tolist()))
         store.close(clean=False)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headwater.kernels.index import CAS, FIELDS
 from headwater.kernels.jit import debug_copy
-from headwater.node.kv.documents import absolute_expiry
+from headwater.wire.times import absolute_expiry
 
 changes = debug_copy("headwater.kernels.changes")
 NOON = 1_700_000_000
@@ -18,12 +18,21 @@ def test_expiry_is_made_absolute_as_on_the_plain_path(expiry: int, now: int) -> 
     assert int(changes.absolute(np.uintp(expiry), np.uintp(now))) == absolute_expiry(expiry, now)
 
 
+@pytest.mark.parametrize(("rev", "next_one"), [(0, 1), (7, 8), (2**64 - 2, 2**64 - 1), (2**64 - 1, 2**64 - 1)])
+def test_a_revision_grows_until_it_can_grow_no_more(rev: int, next_one: int) -> None:
+    with np.errstate(over="ignore"):
+        assert int(changes.above(np.uintp(rev))) == next_one
+
+
 @pytest.mark.parametrize(
     ("last", "expected"),
     [
         (0, (NOON * 10**9) & ~0xFFFF),
         ((NOON * 10**9) & ~0xFFFF, ((NOON * 10**9) & ~0xFFFF) + 1),
         (2**63, 2**63 + 1),
+        (2**64 - 3, 2**64 - 2),
+        (2**64 - 2, (NOON * 10**9) & ~0xFFFF),
+        (2**64 - 1, (NOON * 10**9) & ~0xFFFF),
     ],
 )
 def test_a_cas_is_the_time_or_one_more_than_the_last(last: int, expected: int) -> None:

@@ -101,6 +101,6 @@ def test_an_arena_needs_room_for_something() -> None:
 
 def test_every_column_has_its_place_in_the_schema() -> None:
     names = [name for name in decode.COLUMN_TYPES if not name.endswith(("_offsets", "_data"))]
-    assert columns.Columns._fields == (*decode.COLUMN_TYPES, "places")
+    assert columns.ColumnMemory._fields == (*decode.COLUMN_TYPES, "places")
     assert SCHEMA.names == [*names, "key", "value"]
     assert all(a != b for a, b in pairwise(SCHEMA.names))

@@ -20,8 +20,9 @@ def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone(
     changes: list[tuple[int, int | None]], data: st.DataObject
 ) -> None:
     """A change is (key, delete time or None for a document); its seqno is twice its row, plus 2."""
-    prefix = data.draw(st.integers(0, len(changes)))
-    history = data.draw(st.integers(0, prefix))
+    end = data.draw(st.integers(0, len(changes)))
+    first = data.draw(st.integers(0, end))
+    history = data.draw(st.integers(0, len(changes)))
     before, limit = data.draw(st.integers(0, 10)), data.draw(st.integers(0, 70))
     frames = []
     for row, (key, deleted) in enumerate(changes):
@@ -36,26 +37,37 @@ def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone(
         next((r for r in range(row + 1, len(changes)) if changes[r][0] == changes[row][0]), None)
         for row in range(len(changes))
     ]
+    earlier = [later.index(row) if row in later else None for row in range(len(changes))]
     memory = np.frombuffer(b"".join(frames), np.uint8).copy()
     register(memory)
     segments = np.array([[memory.ctypes.data, len(memory)]], np.uint64)
     locs = np.cumsum([0, *map(len, frames[:-1])]).astype(np.uint64)
     seqs = np.arange(2, 2 * len(changes) + 2, 2).astype(np.uint64)
-    nexts = np.array([0xFFFFFFFF if after is None else after for after in later], np.uint32)
+    prevs, nexts = (
+        np.array([0xFFFFFFFF if row is None else row for row in rows], np.uint32) for rows in (earlier, later)
+    )
 
     stay, floor, purge = [], 0, 0
-    for row in range(prefix):
+    for row in range(first, end):
         after, deleted = later[row], changes[row][1]
         if after is not None and after < history:
             floor = max(floor, 2 * after + 2)
-        elif after is None and row < history and deleted is not None and deleted < before and 2 * row + 2 <= limit:
+        elif (
+            after is None
+            and row < history
+            and deleted is not None
+            and deleted < before
+            and 2 * row + 2 <= limit
+            and changes[row][0] not in [key for key, _ in changes[:first]]
+        ):
             purge = 2 * row + 2
         else:
             stay.append(row)
 
     for build in (compact, CHECKED):
-        keep = np.zeros(prefix, np.uint32)
-        told = build.survivors(seqs, locs, nexts, prefix, history, segments, before, np.uint64(limit), keep)
+        keep = np.zeros(end - first, np.uint32)
+        columns = seqs, locs, prevs, nexts
+        told = build.survivors(columns, first, end, history, segments, before, np.uint64(limit), keep)
         count, *numbers = (int(number) for number in told)
         assert keep[:count].tolist() == stay
         assert numbers == [max(floor, purge), purge]

@@ -19,8 +19,8 @@ from headwater.kernels.jit import debug_copy
 from headwater.kernels.json import SCRATCH_BYTES
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
-from headwater.wire.opcodes import QUIET, Opcode
-from tests.node.support import NOON, Desk, Talk, desk
+from headwater.wire.opcodes import Opcode
+from tests.node.support import NOON, QUIET, Desk, Talk, desk
 
 checked = debug_copy("headwater.kernels.execute")
 
@@ -135,7 +135,7 @@ def _frames(counter: Desk, vb: int) -> list[bytes]:
 
 @dataclass
 class Model:
-    """What a dict says to the same requests (no CAS, no expiry)."""
+    """A dict that answers the same requests (no CAS, no expiry)."""
 
     documents: dict[tuple[int, bytes], tuple[bytes, bytes]]
 
@@ -218,7 +218,7 @@ def _run_checked(counter: Desk, data: bytes, *, out_bytes: int, arena_bytes: int
 
 
 def _columns(counter: Desk, vb: int) -> list[np.ndarray]:
-    columns = counter.store._index.columns[vb]
+    columns = counter.store.index.columns[vb]
     return [columns.seq, columns.loc, columns.hash, columns.prev, columns.next, columns.slots]
 
 

@@ -1,10 +1,10 @@
-"""What lies between the changes moves the streams: markers, ends, controls with a seqno, and what all of it weighs."""
+"""Messages between the changes move the streams: markers, ends, controls with a seqno; and how many bytes that is."""
 
 from typing import Any
 
 import pytest
 
-from headwater.kernels.columns import Arena, Stop, StreamState, StreamTable
+from headwater.kernels.columns import Arena, Stop, StreamTable, TrackedState
 from headwater.wire import dcp
 from tests.kernels.decoding import MARKER, MUTATION, streams
 
@@ -14,7 +14,7 @@ def test_a_stream_that_ended_takes_no_more_changes() -> None:
     end = dcp.StreamEnd(vbucket=7, opaque=1007, status=0)
     decoded = arena.decode(MARKER.encode() + end.encode() + MUTATION.encode(), table)
     assert (decoded.stop, decoded.rows, decoded.consumed) == (Stop.NO_STREAM, 0, 44 + 28)
-    assert table.stream(7).state is StreamState.NONE
+    assert table.stream(7).state is TrackedState.NONE
 
 
 def test_frames_of_a_closed_stream_are_counted_and_dropped() -> None:

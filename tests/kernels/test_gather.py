@@ -1,4 +1,4 @@
-"""What a view's frames look like on their way out, against a plain reference."""
+"""A view's frames on their way out, against a plain reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.kernels import gather
-from headwater.node.storage.records import Document
+from headwater.node.storage.records import StoredDocument
 from headwater.node.storage.store import Store
 from headwater.testing.faults import FaultyDisk
 from tests.node.storage.model import commit, frames, open_store
@@ -39,21 +39,21 @@ def store_of(count: int) -> Store:
     return store
 
 
-def expected(one: Document, expired: bool, form: int) -> bytes:
+def expected(one: StoredDocument, expired: bool, encoding: int) -> bytes:
     """A frame as dcp.md 2.8 to 2.10 and 2.1 (OPEN flags) have it."""
     value, datatype = one.value, one.datatype
-    if form & (gather.NO_VALUE | gather.KEEP_DATATYPE):
-        value, datatype = b"", (one.datatype & 1 if form & gather.KEEP_DATATYPE else 0)
+    if encoding & (gather.NO_VALUE | gather.KEEP_DATATYPE):
+        value, datatype = b"", (one.datatype & 1 if encoding & gather.KEEP_DATATYPE else 0)
     numbers = one.seqno, one.rev_seqno
     if not one.deleted:
         opcode, extras = 0x57, Struct(">QQIIIHB").pack(*numbers, one.flags, one.expiry, 0, 0, 0)
-        extras = extras[:30] if form & gather.UPR else extras
-    elif form & gather.UPR:
-        is_expiration = expired and form & gather.EXPIRY_OPCODE
+        extras = extras[:30] if encoding & gather.UPR else extras
+    elif encoding & gather.UPR:
+        is_expiration = expired and encoding & gather.EXPIRY_OPCODE
         opcode, extras = 0x59 if is_expiration else 0x58, Struct(">QQH").pack(*numbers, 0)
-    elif expired and form & gather.EXPIRY_OPCODE:
+    elif expired and encoding & gather.EXPIRY_OPCODE:
         opcode, extras = 0x59, Struct(">QQI").pack(one.seqno, one.rev_seqno, one.delete_time)
-    elif form & gather.DELETE_TIMES:
+    elif encoding & gather.DELETE_TIMES:
         opcode, extras = 0x58, Struct(">QQIB").pack(one.seqno, one.rev_seqno, one.delete_time, 0)
     else:
         opcode, extras = 0x58, Struct(">QQH").pack(one.seqno, one.rev_seqno, 0)
@@ -66,32 +66,32 @@ def expected(one: Document, expired: bool, form: int) -> bytes:
     )
 
 
-def reference(store: Store, form: int) -> list[bytes]:
+def reference(store: Store, encoding: int) -> list[bytes]:
     wanted = []
     with store.view(1) as view:
         while not view.nothing:
             frame = view.next_frame()
-            one = Document.decode(frame, True)
-            if not (one.deleted and form & gather.NO_DELETES):
-                wanted.append(expected(one, frame[1] == 0x59, form))
+            one = StoredDocument.decode(frame, True)
+            if not (one.deleted and encoding & gather.NO_DELETES):
+                wanted.append(expected(one, frame[1] == 0x59, encoding))
     return wanted
 
 
 STORE = store_of(120)
 
 
-@given(form=FORMS, size=st.integers(140, 3000))
-def test_every_form_comes_out_as_specified_however_small_the_buffer(form: int, size: int) -> None:
+@given(encoding=FORMS, size=st.integers(140, 3000))
+def test_every_form_comes_out_as_specified_however_small_the_buffer(encoding: int, size: int) -> None:
     out, parts, count = np.zeros(size, np.uint8), [], 0
     with STORE.view(1) as view:
         done = False
         while not done:
-            got = view.fill(out, OPAQUE, form)
+            got = view.fill(out, OPAQUE, encoding)
             assert not got.plain
             parts.append(out[: got.bytes].tobytes())
             count, done = count + got.frames, got.done
         assert view.cursor == view.end_seqno
-    wanted = reference(STORE, form)
+    wanted = reference(STORE, encoding)
     assert b"".join(parts) == b"".join(wanted)
     assert count == len(wanted)
 
@@ -101,10 +101,10 @@ def test_a_deletion_in_its_three_forms() -> None:
     store.stage_deletion(0, b"k", seqno=1, cas=2, rev_seqno=3, delete_time=4, expired=True)
     commit(store)
     seen = []
-    for form in (gather.EXPIRY_OPCODE | gather.DELETE_TIMES, gather.DELETE_TIMES, 0):
+    for encoding in (gather.EXPIRY_OPCODE | gather.DELETE_TIMES, gather.DELETE_TIMES, 0):
         out = np.zeros(100, np.uint8)
         with store.view(0) as view:
-            got = view.fill(out, 7, form)
+            got = view.fill(out, 7, encoding)
         seen.append(out[: got.bytes].tobytes().hex())
     tail = "00000007 0000000000000002 0000000000000001 0000000000000003".replace(" ", "")
     assert seen == [
@@ -133,7 +133,7 @@ def test_a_frame_with_a_slow_datatype_is_left_to_python() -> None:
             got = view.fill(out, OPAQUE, gather.DELETE_TIMES, slow=4)
             count += got.frames
             if got.plain:
-                assert Document.decode(view.next_frame(), True).datatype == 4
+                assert StoredDocument.decode(view.next_frame(), True).datatype == 4
                 plain += 1
     assert plain > 0
     assert plain + count == len(reference(STORE, 0))
@@ -148,7 +148,7 @@ def test_a_frame_larger_than_the_buffer_is_left_to_python() -> None:
     with store.view(0) as view:
         assert view.fill(out, 1) == (60, 1, False, False)
         assert view.fill(out, 1) == (0, 0, False, True)
-        assert Document.decode(view.next_frame(), True).value == b"x" * 500
+        assert StoredDocument.decode(view.next_frame(), True).value == b"x" * 500
         assert view.nothing
         with pytest.raises(IndexError):
             view.next_frame()

@@ -35,23 +35,23 @@ def store_of(count: int, *, deletions: bool = True) -> Store:
 
 
 def live(
-    store: Store, after: int, *, form: int = BOTH, slow: int = 0, room: int = 1 << 20, out: int = 1 << 17
+    store: Store, after: int, *, encoding: int = BOTH, slow: int = 0, room: int = 1 << 20, out: int = 1 << 17
 ) -> bytes:
     last = store.durable_seqno(1)
     memory = np.zeros(out, np.uint8)
     numbers = np.array([after, last, after + 1, 5], np.uint64)
-    size, changes = store.gather_live(1, numbers, memory, OPAQUE, form, slow, room)
+    size, changes = store.gather_live(1, numbers, memory, OPAQUE, encoding, slow, room)
     assert bool(size) == bool(changes)
     assert not memory[size:].any() or not size
     return memory[:size].tobytes()
 
 
-def by_view(store: Store, after: int, form: int = BOTH) -> bytes:
+def by_view(store: Store, after: int, encoding: int = BOTH) -> bytes:
     out = np.zeros(1 << 17, np.uint8)
     last = store.durable_seqno(1)
     marker = dcp.SnapshotMarker(vbucket=1, opaque=OPAQUE, start_seqno=after + 1, end_seqno=last, flags=5)
     with store.view(1, after) as view:
-        filled = view.fill(out, OPAQUE, form)
+        filled = view.fill(out, OPAQUE, encoding)
         assert filled.done
     return marker.encode() + out[: filled.bytes].tobytes()
 
@@ -71,13 +71,13 @@ def test_without_room_for_all_of_it_nothing_happens(after: int, room: int) -> No
     assert live(STORE, after, out=room) == (wanted if room >= len(wanted) else b"")
 
 
-@pytest.mark.parametrize("form", [0, gather.DELETE_TIMES, BOTH | gather.NO_VALUE, BOTH | gather.KEEP_DATATYPE])
-def test_what_is_not_sent_as_it_is_stored_goes_the_long_way(form: int) -> None:
+@pytest.mark.parametrize("encoding", [0, gather.DELETE_TIMES, BOTH | gather.NO_VALUE, BOTH | gather.KEEP_DATATYPE])
+def test_what_is_not_sent_as_it_is_stored_goes_the_long_way(encoding: int) -> None:
     store = store_of(3, deletions=False)
     store.stage_deletion(1, b"gone", cas=9, rev_seqno=1, delete_time=77, expired=True)
     commit(store)
-    assert live(store, 0, form=BOTH)
-    assert live(store, 0, form=form) == b""
+    assert live(store, 0, encoding=BOTH)
+    assert live(store, 0, encoding=encoding) == b""
 
 
 def test_frames_that_python_must_look_at_go_the_long_way() -> None:

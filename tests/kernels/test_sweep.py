@@ -1,4 +1,4 @@
-"""What walks over all live documents, in the bounds-checked build as well."""
+"""The kernels that walk over all live documents, in the bounds-checked build as well."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def delete_all(counter: Desk, limit: int, build: object = sweep) -> tuple[int, i
         store.grow(0)
     arena, used = store.stage_arena()
     most = min(len(arena), used + limit)
-    columns = store._index.columns[0]
+    columns = store.index.columns[0]
     arrays = [arena, columns.seq, columns.loc, columns.hash, columns.prev, columns.next, columns.slots]
     with registered(*arrays):
         stop, row, end = build.delete_all(  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ def test_keys_stop_at_the_end_of_the_buffer_and_go_on(tmp_path: Path) -> None:
     with desk(tmp_path) as counter:
         fill(counter.session(), 5)
         store, out, found, row = counter.store, np.zeros(2 * 9 + 8, np.uint8), b"", 0
-        columns = store._index.columns[0]
+        columns = store.index.columns[0]
         with registered(store.stage_arena()[0], columns.loc, columns.next):
             while row < 5:
                 used, row = map(int, checked.live_keys(store.table, 0, store.segments, row, NOON, out))

@@ -10,15 +10,23 @@ OPAQUES = 0xFFFF_FFFF
 
 
 def reshaped(
-    *changes: Message, number: int = 1, ack_interval: int = 0, flags: int = 0, swap: int = 0, datatypes: int = 0
+    *changes: Message,
+    number: int = 1,
+    ack_interval: int = 0,
+    flags: int = 0,
+    swap: int = 0,
+    datatypes: int = 0,
+    ttl_min: int = 0,
 ) -> tuple[list[Message], list[int]]:
     frames = np.frombuffer(b"".join(change.encode() for change in changes), np.uint8)
     out, seqnos = np.zeros(len(frames), np.uint8), np.zeros(len(changes), np.uint64)
-    size, count, last = kernel.reshape(frames, len(frames), out, number, ack_interval, flags, swap, datatypes, seqnos)
+    size, count, last = kernel.reshape(
+        frames, len(frames), out, number, ack_interval, flags, swap, datatypes, ttl_min, seqnos
+    )
     found = FrameBuffer().receive_data(out[: int(size)].tobytes())
-    assert count == len(changes) == len(found)
-    assert int(last) == int(size) - len(found[-1])
-    return [decode(frame, Dialect.TAP) for frame in found], seqnos.tolist()
+    assert count == len(found)
+    assert not found or int(last) == int(size) - len(found[-1])
+    return [decode(frame, Dialect.TAP) for frame in found], seqnos[: int(count)].tolist()
 
 
 def stored(seqno: int, key: bytes = b"k", **fields: int) -> dcp.Mutation:
@@ -70,3 +78,18 @@ def test_datatypes_are_those_the_client_understands() -> None:
     for mask, expected in ((0, 0), (1, 1)):
         (message,), _ = reshaped(stored(1, datatype=1), datatypes=mask)
         assert message.datatype == expected
+
+
+def test_the_hops_of_a_change_are_taken_from_its_time_to_live() -> None:
+    messages, seqnos = reshaped(*(stored(seqno, opaque=hops) for seqno, hops in ((1, 0), (2, 1), (3, 254))))
+    assert [message.ttl for message in messages] == [255, 254, 1]  # type: ignore[attr-defined]
+    assert seqnos == [1, 2, 3]
+
+
+def test_what_came_through_too_many_nodes_is_no_message_and_has_no_number() -> None:
+    worn = (stored(1, opaque=255), stored(2), dcp.Deletion(by_seqno=3, rev_seqno=1, key=b"a", opaque=255))
+    messages, seqnos = reshaped(*worn, number=7)
+    assert ([message.opaque for message in messages], seqnos) == ([7], [2])
+    messages, seqnos = reshaped(*worn, ttl_min=1)
+    assert ([message.ttl for message in messages], seqnos) == ([1, 255, 1], [1, 2, 3])  # type: ignore[attr-defined]
+    assert reshaped(stored(1, opaque=255)) == ([], [])

@@ -2,15 +2,15 @@
 
 import pytest
 
-from headwater.kernels.tracker import HELD_END, HELD_START, VBUCKETS, Stream, StreamState, StreamTable
+from headwater.kernels.tracker import HELD_END, HELD_START, VBUCKETS, StreamTable, TrackedState, TrackedStream
 
 
 def test_a_stream_that_was_asked_for_waits_for_its_first_snapshot() -> None:
     table = StreamTable()
     table.open(3, 77, 5, 2, 9)
-    assert table.stream(3) == Stream(StreamState.OPEN, 77, 5, 2, 9)
+    assert table.stream(3) == TrackedStream(TrackedState.OPEN, 77, 5, 2, 9)
     assert table.is_open(3) and not table.takes(3, 6)
-    assert table.stream(4).state is StreamState.NONE and not table.is_open(4)
+    assert table.stream(4).state is TrackedState.NONE and not table.is_open(4)
 
 
 @pytest.mark.parametrize(("start", "held"), [(2, (2, 9)), (5, (5, 5)), (6, (5, 5))])
@@ -33,7 +33,7 @@ def test_a_stream_we_asked_to_close_is_neither_open_nor_forgotten() -> None:
     table.enter(3, 6, 9)
     table.drop(3)
     assert not table.is_open(3) and not table.takes(3, 6)
-    assert table.stream(3) == Stream(StreamState.DROPPING, 77, 5, 6, 9)
+    assert table.stream(3) == TrackedStream(TrackedState.DROPPING, 77, 5, 6, 9)
 
 
 def test_the_position_stays_readable_after_the_end() -> None:

@@ -7,25 +7,33 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
+from headwater.node import handlers, notices
 from headwater.node.bucket import Bucket
+from headwater.node.budget import Budget
+from headwater.node.cluster_map import ServedMap
 from headwater.node.config import NodeConfig
-from headwater.node.dcp import DcpHub
-from headwater.node.kv import handlers
-from headwater.node.kv.cluster import Cluster
+from headwater.node.dcp_hub import DcpHub
+from headwater.node.kv.api import Session, TakeRequests, UserSession
+from headwater.node.kv.command import COMMANDS
 from headwater.node.kv.fast import FastPath, Workspace
-from headwater.node.kv.sasl import Failures, Users
 from headwater.node.kv.session import KvSession
+from headwater.node.loopback import is_local
 from headwater.node.membership.member import Membership
+from headwater.node.membership.stats import stats
 from headwater.node.replication.command import Replication
 from headwater.node.storage.store import Store
 from headwater.node.tap.hub import TapHub
+from headwater.node.users.logins import Failures, Users
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
+from headwater.wire.layout import NO_OPCODE
 
 NOON = 1_700_000_000
 assert handlers.ALL
+_FORMS = [form.layout for command in COMMANDS.values() for form in command.forms]
+QUIET = {layout.quiet: layout.opcode for layout in _FORMS if layout.quiet != NO_OPCODE}
+"""The opcodes of quiet forms, and those of their loud ones."""
 
 
 class Clock:
@@ -117,6 +125,25 @@ class FakeConnection:
     def wake(self) -> None:
         pass
 
+    def know(self, *, is_known: bool) -> None:
+        self.is_known = is_known
+
+    def keeps(self, session_bytes: int) -> None:
+        self.session_bytes = session_bytes
+
+    def gives_way(self) -> bool:
+        return False
+
+    def measures(self, measure: Callable[[memoryview], int]) -> None:
+        self.measure = measure
+
+    def begin_turn(self) -> None:
+        pass
+
+    @property
+    def turn_is_over(self) -> bool:
+        return False
+
 
 def discard(folder: Path) -> None:
     """Give a closed store's space back at once. Its maps, and with them the space set aside in its files, would live
@@ -126,7 +153,7 @@ def discard(folder: Path) -> None:
 
 
 class Desk:
-    """What a server is to its sessions."""
+    """A server as its sessions know it."""
 
     def __init__(self, path: Path, *, vbuckets: int = 4, config: NodeConfig | None = None, fast: bool = True) -> None:
         self.config = config or NodeConfig(data=path, vbuckets=vbuckets)
@@ -143,25 +170,37 @@ class Desk:
         )
         self.bucket.recover(self.config)
         self.committer.commit()
-        self.users, self.failures = Users(self.config.users), Failures()
-        self.cluster = Cluster(11210, self.bucket)
+        self.budget = self.strangers = Budget(1 << 30, 1 << 30, "all")
+        self.users, self.failures = Users(self.config.users, self.config.roles), Failures()
+        self.cluster = ServedMap(11210, self.bucket)
         self.workspace = Workspace()
         self.connections: set[object] = set()
-        self.accepted, self.rejected, self.started_at = 1, 0, 0.0
         self.warnings: list[str] = []
         self.fast = fast
         self.dcp = DcpHub(self.bucket)
         self.replication = Replication(self)  # type: ignore[arg-type]
         self.membership = Membership(self)  # type: ignore[arg-type]
+        self.bucket.stat_groups["cluster"] = lambda _: stats(self, self.membership)  # type: ignore[arg-type]
         self.tap = TapHub(self.bucket, None, 0)  # type: ignore[arg-type]
-        self.scrubber = SimpleNamespace(runs=0, bytes=0)
         self.loop: asyncio.AbstractEventLoop
 
-    def fast_path(self, session: KvSession) -> FastPath | None:
-        return FastPath(session, self.bucket, self.workspace) if self.fast else None
+    def fast_path(self, session: Session) -> TakeRequests | None:
+        return FastPath(session, self.bucket, self.workspace).run if self.fast else None
+
+    def tell_of_map(self) -> None:
+        notices.tell((), self.cluster)
 
     def warn(self, peer: str, cause: str) -> None:
         self.warnings.append(cause)
+
+    def audit(self, session: UserSession, what: str) -> None:
+        self.warnings.append(f"user {session.user!r} {what}")
+
+    def figures(self) -> Iterator[tuple[str, str]]:
+        yield "uptime", "12"
+
+    def hears_passwords(self, peer: str) -> bool:
+        return not self.users.required or is_local(peer)
 
     def session(self) -> Talk:
         return Talk(self)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from headwater.node.changes import stage
-from headwater.protocol.consumer_changes import Change
+from headwater.protocol.dcp.consumer_changes import Change
 from tests.node.support import NOON, Desk
 from tests.node.support import desk as opened
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future
+from typing import Any
 
 from headwater.node.committer import Committer
+from headwater.node.threads import Inline
 
 
 class Disk:
@@ -19,6 +22,9 @@ class Disk:
         self.may_end = threading.Semaphore(0)
         self.error: Exception | None = None
         self.full = False
+
+    def more_room(self) -> bool:
+        return False
 
     def freeze(self) -> list[str] | None:
         batch, self.staged = self.staged, []
@@ -168,5 +174,83 @@ def test_readers_hear_of_each_commit() -> None:
             disk.may_end.release()
             await committer.wait(committer.wrote())
         assert heard == [1, 2, 3]
+
+    run(story)
+
+
+def test_what_is_staged_when_it_closes_is_never_written() -> None:
+    """A start that is refused has staged a new branch."""
+
+    async def story(disk: Disk, committer: Committer) -> None:
+        disk.staged.append("a")
+        committer.wrote()
+        committer.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert disk.staged == ["a"] and committer.commits == 0
+
+    run(story)
+
+
+class NoThread(Executor):
+    """Takes no work for a while."""
+
+    def __init__(self) -> None:
+        self.refuses = True
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self.refuses:
+            raise RuntimeError("can't start new thread")
+        return Inline().submit(fn, *args, **kwargs)
+
+
+def test_a_batch_that_no_thread_takes_is_lost_and_the_next_one_is_written() -> None:
+    async def main() -> None:
+        disk, waiter, thread = Disk(), Waiter(), NoThread()
+        committer = Committer(disk, asyncio.get_running_loop(), thread)
+        disk.may_end.release(100)
+        disk.staged.append("a")
+        lost = committer.wrote()
+        committer.waiting.add(waiter)
+        assert not await committer.wait(lost) and "can't start new thread" in waiter.dropped
+        thread.refuses = False
+        disk.staged.append("b")
+        assert await committer.wait(committer.wrote()) and disk.durable == ["b"]
+        await committer.drain()
+
+    asyncio.run(main())
+
+
+def test_when_the_index_can_not_follow_the_log_the_node_ends() -> None:
+    class Broken(Disk):
+        def settle(self, batch: list[str]) -> None:
+            raise MemoryError
+
+    async def main() -> None:
+        disk, ended = Broken(), asyncio.Event()
+        committer = Committer(disk, asyncio.get_running_loop(), halt=ended.set)
+        disk.may_end.release(100)
+        disk.staged.append("a")
+        committer.wrote()
+        await asyncio.wait_for(ended.wait(), 10)
+        assert committer.durable == 0
+        committer.close()
+
+    asyncio.run(main())
+
+
+def test_a_waiter_that_fails_is_hung_up_on_and_the_others_are_woken() -> None:
+    class Failing(Waiter):
+        def flush(self) -> None:
+            raise MemoryError
+
+    async def story(disk: Disk, committer: Committer) -> None:
+        failing, others = Failing(), [Waiter() for _ in range(10)]
+        disk.staged.append("a")
+        gate = committer.wrote()
+        committer.waiting |= {failing, *others}
+        disk.may_end.release()
+        assert await committer.wait(gate)
+        assert failing.dropped == "internal error" and all(one.flushed == 1 for one in others)
 
     run(story)

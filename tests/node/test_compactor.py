@@ -53,7 +53,7 @@ class Reader:
         self.position = position
 
     def advanced(self) -> None:
-        """What is durable does not concern it."""
+        """Nothing: durable batches do not concern it."""
 
 
 class Desk:
@@ -195,9 +195,10 @@ def test_no_tombstone_goes_that_a_stream_needs_which_began_meanwhile(monkeypatch
     survey = Compaction.survey
 
     async def story(desk: Desk) -> None:
-        def surveyed(job: Compaction) -> None:
-            survey(job)
+        def surveyed(job: Compaction) -> bool:
+            worth = survey(job)
             desk.bucket.vbuckets[0].readers.add(late)
+            return worth
 
         late = Reader(2)
         monkeypatch.setattr(Compaction, "survey", surveyed)

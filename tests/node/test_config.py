@@ -1,5 +1,6 @@
 """Settings: one table, and what it refuses."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,70 @@ from headwater.errors import OptionError
 from headwater.node.config import OPTIONS, NodeConfig, config_from, parse_arguments, read_users
 
 
-def test_every_option_has_its_place_and_the_same_default() -> None:
+def test_every_setting_but_the_users_is_an_option_with_its_default() -> None:
     defaults = NodeConfig()
-    for option in OPTIONS:
-        if option.field not in ("user", "password_file", "users_file"):
-            found = getattr(defaults, option.field)
-            assert (str(found) if option.field == "data" else found) == option.default
+    options = {option.field: option for option in OPTIONS}
+    for each in fields(NodeConfig):
+        if each.name != "users":
+            option = options.pop(each.name)
+            assert option.kind(getattr(defaults, each.name)) == option.default and option.about
+    assert set(options) == {"config", "user", "password_file", "users_file", "cluster_secret_file"}
+
+
+def test_the_command_line_comes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('port = 1\nvbuckets = 2\nsegment-mib = 64\nbucket = "b"\ndata = "here"\n')
+    environment = {"HEADWATER_CONFIG": str(file), "HEADWATER_PORT": "3", "HEADWATER_VBUCKETS": "4"}
+    made = config_from({"port": 5}, environment)
+    assert (made.port, made.vbuckets, made.segment_mib, made.bucket, made.data) == (5, 4, 64, "b", Path("here"))
+    assert made.connections_max == NodeConfig.__dataclass_fields__["connections_max"].default
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("prot = 1", '"prot": 1 is not an option of serve'),
+        ('port = "1"', '"port": "1" is not a whole number'),
+        ("port = true", '"port": True is not a whole number'),
+        ("bucket = 1", '"bucket": 1 is not a text'),
+        ("port = ", "is not TOML"),
+        ('config = "other.toml"', "is not an option of serve"),
+        ("vbuckets = 3", "power of two"),
+    ],
+)
+def test_a_file_with_something_wrong_is_refused_by_name(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(text)
+    with pytest.raises(OptionError, match=complaint):
+        config_from({"config": str(file)}, {})
+    with pytest.raises(OptionError, match="can be read"):
+        config_from({"config": str(file) + ".gone"}, {})
+
+
+def test_a_wrong_variable_is_named() -> None:
+    with pytest.raises(OptionError, match='"port": "many" is not a whole number'):
+        config_from({}, {"HEADWATER_PORT": "many"})
+
+
+@pytest.mark.parametrize("text", ["", "# nobody yet\n\n"])
+def test_a_file_that_names_no_user_is_refused_and_nobody_is_let_in(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "users"
+    file.write_text(text)
+    file.chmod(0o600)
+    with pytest.raises(OptionError, match="names nobody"):
+        config_from({"users_file": str(file)}, {})
+
+
+def test_a_password_for_nobody_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("\n")
+    file.chmod(0o600)
+    with pytest.raises(OptionError, match="give --user"):
+        config_from({"password_file": str(file)}, {})
+    with pytest.raises(OptionError, match="give --user"):
+        config_from({}, {"HEADWATER_PASSWORD": "secret"})
+    with pytest.raises(OptionError, match="the password is empty"):
+        config_from({"user": "ann", "password_file": str(file)}, {})
 
 
 def test_arguments_come_as_pairs_or_with_an_equals_sign() -> None:
@@ -44,6 +103,7 @@ def test_a_wrong_argument_is_named(arguments: list[str], complaint: str) -> None
         {"vbucket_state": "replica"},
         {"segment_mib": 0},
         {"connections_max": 0},
+        {"log_level": "loud"},
     ],
 )
 def test_impossible_values_are_refused(values: dict[str, object]) -> None:
@@ -77,3 +137,42 @@ def test_users_are_lines_of_name_and_password(tmp_path: Path) -> None:
     file.write_text("nobody\n")
     with pytest.raises(OptionError, match="name:password"):
         read_users(file)
+
+
+def test_a_switch_is_on_when_it_is_named_and_reads_words_elsewhere(tmp_path: Path) -> None:
+    assert parse_arguments(["--insecure", "--port", "1"]) == {"insecure": True, "port": 1}
+    assert parse_arguments(["--insecure=false"]) == {"insecure": False}
+    assert config_from({}, {"HEADWATER_INSECURE": "yes"}).insecure
+    file = tmp_path / "node.toml"
+    file.write_text("insecure = true\n")
+    assert config_from({"config": str(file)}, {}).insecure and not config_from({}, {}).insecure
+    with pytest.raises(OptionError, match="a truth value"):
+        parse_arguments(["--insecure=perhaps"])
+
+
+def test_passwords_are_heard_from_the_same_machine_or_from_anywhere() -> None:
+    with pytest.raises(OptionError, match="loopback or anywhere"):
+        config_from({"plain": "nowhere"}, {})
+
+
+def test_the_roles_of_users_from_the_command_line(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("told\n")
+    secret.chmod(0o600)
+    users = tmp_path / "users"
+    users.write_text("ann:a\nbob:b\n")
+    users.chmod(0o600)
+    config = config_from({"users_file": str(users), "cluster_secret_file": str(secret)}, {})
+    told = {name: ",".join(map(str, grants)) for name, grants in config.roles.items()}
+    assert told == {"ann": "administer", "bob": "read,write,stream,monitor", "@cluster": "replicate,monitor"}
+
+
+def test_a_secret_of_the_cluster_goes_with_users_of_the_folder_too(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("told\n")
+    secret.chmod(0o600)
+    options = {"data": str(tmp_path), "cluster_secret_file": str(secret)}
+    with pytest.raises(OptionError, match="for nodes with users"):
+        config_from(options, {})
+    (tmp_path / "USERS").touch()
+    assert config_from(options, {}).account == ("@cluster", "told")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
@@ -11,8 +12,10 @@ import pytest
 
 from headwater.errors import RemoteProtocolError
 from headwater.node import connection as module
+from headwater.node.budget import Budget
 from headwater.node.connection import Connection
-from headwater.node.inbox import Inbox
+from headwater.node.inbox import ConnectionInbox
+from headwater.node.run_queue import SLICE_SECONDS, RunQueue
 
 
 class Gates:
@@ -30,9 +33,11 @@ class Gates:
 class Host:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.run_queue = RunQueue(self.loop)
         self.committer = Gates()
         self.gone: list[Connection] = []
         self.warnings: list[str] = []
+        self.budget = self.strangers = Budget(1 << 30, 1 << 30, "all")
 
     def forget(self, connection: Connection) -> None:
         self.gone.append(connection)
@@ -99,7 +104,7 @@ def run(story: Story) -> None:
         ours.setblocking(False)
         theirs.setblocking(False)
         host = Host()
-        connection = Connection(host, ours, "peer:1", Inbox(memoryview(bytearray(4096))))  # type: ignore[arg-type]
+        connection = Connection(host, ours, "peer:1", ConnectionInbox(memoryview(bytearray(4096))))  # type: ignore[arg-type]
         connection.session = session = Lines(connection)
         connection.start()
         try:
@@ -168,6 +173,16 @@ def test_a_protocol_error_closes_with_one_line_that_names_peer_and_cause() -> No
         assert await read(peer, 1) == b""
         await asyncio.sleep(0)
         assert host.warnings == ["peer:1: a bad word"] and session.is_closed and host.gone == [connection]
+
+    run(story)
+
+
+def test_what_stands_behind_a_pause_and_can_not_be_measured_closes_with_a_line_as_well() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        await send(peer, b"pause." + b"\xff" * 3000)
+        assert await read(peer, 7) == b"PAUSE."
+        await asyncio.sleep(0)
+        assert len(host.warnings) == 1 and "claims a body of 4294967295 bytes" in host.warnings[0]
 
     run(story)
 
@@ -250,3 +265,45 @@ def test_a_deadline_that_moved_later_is_kept() -> None:
         assert session.ticks[0] >= now + 0.05
 
     run(story)
+
+
+def test_who_asked_for_much_the_last_time_waits_behind_those_who_did_not() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        greedy = Connection(host, ours, "peer:2", ConnectionInbox(memoryview(bytearray(4096))))  # type: ignore[arg-type]
+        greedy.session = Slow(greedy)
+        greedy.start()
+        await send(theirs, b"long.")
+        assert await read(theirs, 5) == b"LONG."
+        order: list[str] = []
+        connection.session = Told(connection, order, "modest")
+        greedy.session = Told(greedy, order, "greedy")
+        host.run_queue.spend(1.0)  # this iteration is used up: both stand in line, the greedy one first
+        theirs.send(b"more.")
+        greedy._readable()
+        peer.send(b"less.")
+        connection._readable()
+        await read(theirs, 5)
+        assert order == ["modest", "greedy"]
+        greedy.drop("over", fault=False)
+        theirs.close()
+
+    run(story)
+
+
+class Slow(Lines):
+    def receive(self, data: memoryview) -> int:
+        time.sleep(2 * SLICE_SECONDS)
+        return super().receive(data)
+
+
+class Told(Lines):
+    def __init__(self, connection: Connection, order: list[str], name: str) -> None:
+        super().__init__(connection)
+        self.order, self.name = order, name
+
+    def receive(self, data: memoryview) -> int:
+        self.order.append(self.name)
+        return super().receive(data)

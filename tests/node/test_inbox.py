@@ -1,11 +1,13 @@
-"""What arrives in pieces comes out whole, and no buffer grows because of a claim."""
+"""Frames that arrive in pieces come out whole, and no buffer grows because of a claim."""
+
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import BadFrame, RemoteProtocolError
-from headwater.node.inbox import Inbox, whole_frame
+from headwater.node.inbox import ConnectionInbox, next_frame, whole_frame
 from headwater.wire.header import BODY_BYTES_MAX, Frame
 
 ARENA = 4096
@@ -29,7 +31,7 @@ class Taker:
         return offset
 
 
-def feed(inbox: Inbox, taker: Taker, data: bytes) -> None:
+def feed(inbox: ConnectionInbox, taker: Taker, data: bytes) -> None:
     while data:
         room = inbox.room()
         count = min(len(room), len(data))
@@ -47,7 +49,7 @@ def feed(inbox: Inbox, taker: Taker, data: bytes) -> None:
 )
 def test_how_the_bytes_are_cut_changes_nothing(sizes: list[int], cuts: list[int], pauses: set[int]) -> None:
     frames = [Frame(0x80, 1, value=bytes([number]) * size).encode() for number, size in enumerate(sizes)]
-    inbox, taker, data, turn = Inbox(memoryview(bytearray(ARENA))), Taker(), b"".join(frames), 0
+    inbox, taker, data, turn = ConnectionInbox(memoryview(bytearray(ARENA))), Taker(), b"".join(frames), 0
     while data:
         size = cuts[turn % len(cuts)]
         taker.paused = turn in pauses
@@ -60,8 +62,20 @@ def test_how_the_bytes_are_cut_changes_nothing(sizes: list[int], cuts: list[int]
     assert taker.frames == frames and inbox.held_bytes == 0
 
 
+def test_a_message_is_as_long_as_the_measure_of_who_speaks_no_frames_says() -> None:
+    inbox, seen = ConnectionInbox(memoryview(bytearray(ARENA))), []
+    inbox.measure = lambda data: 3 * ARENA if len(data) > 4 else len(data) + 1
+    for data in (b"large" + b"x" * (ARENA - 5), b"y" * ARENA, b"z" * ARENA):
+        inbox.room()[: len(data)] = data[: len(inbox.room())]
+        received = inbox.received(len(data))
+        seen.append(len(received))
+        if received:
+            inbox.keep(received, 0)
+    assert seen == [ARENA, 0, 3 * ARENA], "text of any kind may stand where a frame has its length"
+
+
 def test_a_claim_of_30_mib_costs_what_has_arrived() -> None:
-    inbox, taker = Inbox(memoryview(bytearray(ARENA))), Taker()
+    inbox, taker = ConnectionInbox(memoryview(bytearray(ARENA))), Taker()
     header = bytearray(Frame(0x80, 1).encode())
     header[8:12] = BODY_BYTES_MAX.to_bytes(4, "big")
     feed(inbox, taker, bytes(header) + b"x" * (ARENA - 30))
@@ -71,7 +85,7 @@ def test_a_claim_of_30_mib_costs_what_has_arrived() -> None:
 
 
 def test_a_claim_beyond_the_limit_is_refused_before_it_is_buffered() -> None:
-    inbox, taker = Inbox(memoryview(bytearray(ARENA))), Taker()
+    inbox, taker = ConnectionInbox(memoryview(bytearray(ARENA))), Taker()
     header = bytearray(Frame(0x80, 1).encode())
     header[8:12] = (BODY_BYTES_MAX + 1).to_bytes(4, "big")
     with pytest.raises(RemoteProtocolError, match="31457281"):
@@ -79,7 +93,7 @@ def test_a_claim_beyond_the_limit_is_refused_before_it_is_buffered() -> None:
 
 
 def test_a_frame_larger_than_the_arena_is_handed_over_once_it_is_whole() -> None:
-    inbox, taker = Inbox(memoryview(bytearray(ARENA))), Taker()
+    inbox, taker = ConnectionInbox(memoryview(bytearray(ARENA))), Taker()
     frame = Frame(0x80, 1, value=b"v" * 100_000).encode()
     feed(inbox, taker, frame[:-1])
     assert taker.frames == []
@@ -90,8 +104,35 @@ def test_a_frame_larger_than_the_arena_is_handed_over_once_it_is_whole() -> None
 def test_a_frame_counts_once_it_is_whole() -> None:
     data = memoryview(b"xyz" + Frame(0x80, 0x00, b"key").encode())
     assert [whole_frame(data[:end], 3) for end in (3, 26, 29, 30)] == [0, 0, 0, 27]
+    assert [next_frame(data[:end], 3) for end in (3, 26, 29, 30)] == [None, None, None, Frame(0x80, 0x00, b"key")]
 
 
 def test_bytes_that_are_no_frame_are_an_error_at_once() -> None:
     with pytest.raises(BadFrame):
         whole_frame(memoryview(bytes(24)), 0)
+    with pytest.raises(BadFrame):
+        next_frame(memoryview(bytes(24)), 0)
+
+
+def test_the_buffer_of_a_large_frame_is_memory_of_our_own_and_goes_back() -> None:
+    """Shared memory would be left out where resident memory is counted without files."""
+
+    def resident() -> int:
+        pages, shared = Path("/proc/self/statm").read_text().split()[1:3]
+        return (int(pages) - int(shared)) * 4096
+
+    inbox = ConnectionInbox(memoryview(bytearray(ARENA)))
+    frame = memoryview(Frame(0x80, 1, b"k", bytes(8), bytes(16 << 20)).encode())
+    before, at = resident(), 0
+    while at < len(frame) - 1:
+        room = inbox.room()
+        piece = frame[at : min(at + len(room), len(frame) - 1)]
+        room[: len(piece)] = piece
+        data = inbox.received(len(piece))
+        at += len(piece)
+        inbox.keep(data, 0)
+        del room, data
+    assert inbox.memory_bytes >= 16 << 20
+    assert resident() - before > 15 << 20
+    inbox.clear()
+    assert resident() - before < 4 << 20

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import struct
+import time
 from collections.abc import Callable
+from pathlib import Path
 from struct import pack
+from unittest.mock import Mock
 
 import pytest
 
+from headwater.errors import CorruptStore
 from headwater.node.pager import SLICE, Pager
+from headwater.node.storage.staging import ArenaFull
+from headwater.testing.node import node
+from headwater.wire.numbers import GIVEN_MAX
+from headwater.wire.opcodes import Opcode
+from tests.node.membership.support import stats
+from tests.node.replication.support import call, until
 from tests.node.support import Desk, Talk
 
 
@@ -118,3 +129,62 @@ def test_who_was_stopped_looks_no_more(counter: Desk) -> None:
     made.stop()
     made.stop()
     assert [timer.cancelled for _, timer in loop.due] == [True]
+
+
+# --------------------------------------------------------------------------- what can not be expired as it should be
+
+
+@pytest.mark.parametrize(
+    ("cas", "rev"), [(GIVEN_MAX, 1), (1, GIVEN_MAX), (GIVEN_MAX, GIVEN_MAX)], ids=["cas", "revision", "both"]
+)
+def test_the_highest_numbers_that_a_client_may_give_stop_no_expiry_on_the_node(cas: int, rev: int) -> None:
+    with node(vbuckets=4, expiry_pager_seconds=1) as running:
+        soon = int(time.time()) + 2
+        meta = pack(">IIQQ", 0, soon, rev, cas)
+        assert call(running, Opcode.SET_WITH_META, b"poison", b"v", meta, 0).status == 0
+        for vb in range(4):
+            assert call(running, Opcode.SET, b"mortal", b"v", pack(">II", 0, 2), vb).status == 0
+        assert stats(running, "")["curr_items"] == "5"
+        until(lambda: stats(running, "")["curr_items"] == "0", "all have expired")
+        assert call(running, Opcode.SET, b"poison", b"again", bytes(8), 0).status == 0
+        assert call(running, Opcode.APPEND, b"poison", b" and again", b"", 0).status == 0
+
+
+def test_a_vbucket_that_fails_is_told_once_and_the_others_expire(
+    talk: Talk, counter: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for vb in range(4):
+        assert talk.one(1, key=b"k", extras=pack(">II", 0, 10), vbucket=vb).status == 0
+    counter.clock.seconds += 50
+    whole = counter.store.expired
+
+    def expired(vb: int, now: int, limit: int) -> list[bytes]:
+        if vb == 1:
+            raise CorruptStore(Path("1.log"), 7, "a byte turned over")
+        if vb == 2:
+            raise struct.error("int too large to convert")
+        return whole(vb, now, limit)
+
+    monkeypatch.setattr(counter.store, "expired", expired)
+    loop = Loop()
+    pager(counter, loop, 60).start()
+    assert loop.pass_time() == 60 and loop.pass_time() == 60 and loop.due
+    assert [counter.store.items(vb) for vb in range(4)] == [0, 1, 1, 0]
+    assert [record.getMessage() for record in caplog.records] == [
+        "vbucket 1: what has expired can't be turned into tombstones: 1.log: byte 7: a byte turned over; restore the "
+        "directory from a copy",
+        "vbucket 2: what has expired can't be turned into tombstones: int too large to convert",
+    ]
+
+
+def test_a_full_arena_ends_the_look_and_the_rest_comes_with_the_next(
+    talk: Talk, counter: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(talk, 2, 10)
+    counter.clock.seconds += 50
+    stage = counter.store.stage_deletion
+    monkeypatch.setattr(counter.store, "stage_deletion", Mock(side_effect=[stage, ArenaFull(100)]))
+    made = pager(counter)
+    assert made.page() == 1
+    monkeypatch.setattr(counter.store, "stage_deletion", stage)
+    assert made.page() == 2

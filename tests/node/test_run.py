@@ -7,14 +7,31 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from struct import unpack_from
 from threading import Thread
+from zlib import crc32
 
 import pytest
 
 from headwater import testing
+from headwater.testing.node import Node
 from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from tests.node.replication.support import call, put
 from tests.node.wire import Client
+
+
+def test_no_kernel_of_the_node_is_left_to_its_first_use() -> None:
+    """A kernel that is not loaded before would be on the event loop's thread, half a second long."""
+    script = """if True:
+        from headwater.kernels import jit
+        from headwater.node import run
+        run.warm_up()
+        print(*{name.split(".")[2] for name, built in jit.built_kernels() if not built.signatures})
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert set(done.stdout.split()) <= {"ingest", "scan"}  # of tests, and of clients
 
 
 def failover_log(client: Client, vb: int) -> list[tuple[int, int]]:
@@ -108,6 +125,42 @@ def test_what_can_not_start_says_so_in_one_line() -> None:
             assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("crashed", [False, True], ids=["stopped in order", "killed"])
+@pytest.mark.parametrize("cause", ["port", "map"])
+def test_starts_that_are_refused_leave_the_store_as_it_was(cause: str, crashed: bool) -> None:
+    """Positions of consumers must outlive the attempts of a supervisor, again and again."""
+    with testing.node(vbuckets=2) as node:
+        with Client(node.port) as client:
+            assert client.ask(1, key=b"k", extras=bytes(8)).status == 0
+            before = failover_log(client, 0)
+        if crashed:
+            node.kill()
+        else:
+            node.stop()
+        files = contents(node.data)
+        with socket.socket() as taken:
+            if cause == "port":
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                taken.bind(("127.0.0.1", node.port))
+                taken.listen()
+            else:
+                (node.data / "CLUSTER_MAP").write_bytes(b"not what was written")
+            for _ in range(3):
+                with pytest.raises(testing.NodeError, match=r"already in use|CLUSTER_MAP"):
+                    node.start()
+        (node.data / "CLUSTER_MAP").unlink(missing_ok=True)
+        assert contents(node.data) == files
+        node.start()
+        with Client(node.port) as client:
+            log = failover_log(client, 0)
+            assert log[-len(before) :] == before and len(log) == len(before) + crashed
+
+
+def contents(folder: Path) -> dict[str, int]:
+    """A checksum of every file, but for the lock, in which the last process left its number."""
+    return {path.name: crc32(path.read_bytes()) for path in folder.iterdir() if path.name != "LOCK"}
+
+
 def test_an_address_that_is_taken_is_named() -> None:
     with testing.node(vbuckets=1) as first, pytest.raises(testing.NodeError, match="Address already in use"):
         other = testing.Node(first.data.with_name("other"), {"vbuckets": 1})
@@ -116,5 +169,54 @@ def test_an_address_that_is_taken_is_named() -> None:
 
 
 def test_a_store_that_another_process_has_open_is_named() -> None:
-    with testing.node(vbuckets=1) as first, pytest.raises(testing.NodeError, match="has this store open"):
+    with testing.node(vbuckets=1) as first, pytest.raises(testing.NodeError, match=f"process {first.pid} has this"):
         testing.Node(first.data, {"vbuckets": 1}).start()
+
+
+def test_a_lock_file_that_was_removed_lets_no_second_node_in() -> None:
+    with testing.node(vbuckets=1) as first:
+        (first.data / "LOCK").unlink()
+        with pytest.raises(testing.NodeError, match="another process has this store open"):
+            testing.Node(first.data, {"vbuckets": 1}).start()
+        with Client(first.port) as client:
+            assert client.ask(1, key=b"k", extras=bytes(8)).status == 0
+        assert first.restart().is_running
+
+
+def test_nobody_but_its_user_may_read_a_store() -> None:
+    with testing.node(vbuckets=1) as node:
+        with Client(node.port) as client:
+            assert client.ask(1, key=b"k", extras=bytes(8)).status == 0
+            assert client.ask(0xB3, extras=bytes(24)).status == 0
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (node.data, *node.data.iterdir())}
+        assert modes == {**dict.fromkeys(modes, 0o600), node.data.name: 0o700}
+
+
+# --------------------------------------------------------------------------- after a crash
+
+
+def last_batch_end(segment: Path) -> int:
+    """Where the bytes end that were written to a segment."""
+    return len(segment.read_bytes().rstrip(b"\0"))
+
+
+def test_after_a_crash_the_log_says_where_a_torn_end_was_cut_and_how_much_of_it(tmp_path: Path) -> None:
+    running = Node(tmp_path / "data", {"vbuckets": 1, "segment_mib": 48})
+    running.start()
+    try:
+        put(running, 0, "kept", b"1")
+        (segment,) = running.data.glob("*.log")
+        kept = last_batch_end(segment)
+        running.kill()
+        with segment.open("r+b") as file:  # a batch of which a part came to the disk
+            file.seek(kept)
+            file.write(b"\x42" * 100)
+        running.start()
+        line = f"WARNING {segment}: byte {kept}: the last write was cut off by a crash: 100 bytes of it are removed"
+        assert line in running.log
+        assert call(running, Opcode.GET, b"kept").value == b"1"
+        running.kill()
+        running.start()
+        assert running.log.count("was cut off by a crash") == 1
+    finally:
+        running.kill()

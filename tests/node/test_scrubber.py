@@ -73,12 +73,12 @@ def test_damage_is_told_once_with_file_and_offset(tmp_path: Path, caplog: pytest
         for key in (b"a", b"b", b"c"):
             await desk.write(1, key, 3000)
         await desk.committer.run_alone(desk.store.seal)
-        path = flip(desk.store, desk.store._log.segments[0].end - 50)
+        path = flip(desk.store, desk.store.log.segments[0].end - 50)
         with caplog.at_level(logging.ERROR, "headwater.node"):
             await desk.scrubber.run()
             await desk.scrubber.run()
         (line,) = [record.message for record in caplog.records]
-        (damage,) = desk.store.lost.damage.values()
+        (damage,) = desk.store.quarantine.damage.values()
         assert line.startswith(f"{path}: byte {damage.offset}: the checksum of batch ")
         assert line.endswith("a part of vbuckets 1; restore the store from a copy")
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from struct import pack
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
 from headwater import testing
+from headwater.errors import OptionError
+from headwater.node.config import NodeConfig
+from headwater.node.server import Server
+from headwater.node.users.logins import Users
 from headwater.testing.embedded import embedded
 from headwater.testing.faults import FaultyDisk
 from headwater.wire.header import Frame
@@ -69,6 +75,62 @@ def test_garbage_and_lying_lengths_close_with_a_line_that_names_peer_and_cause(
         assert (client.read() or Frame(0x80, 0)).opcode == 0x0A
         assert client.read() is None
     assert any(peer in line and cause in line for line in node.log.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "answer"),
+    [
+        ([b"version\r\n"], b"VERSION 7.6.0-0000-headwater\r\n"),
+        ([b"set k 0 0 5 noreply\r\nhello\r\nget k\r\n"], b"VALUE k 0 5\r\nhello\r\nEND\r\n"),
+        ([b"g", b"et some-key-of-many-letters\r", b"\n"], b"END\r\n"),
+    ],
+    ids=["short", "a write that wants no answer", "in pieces"],
+)
+def test_who_speaks_the_text_protocol_is_answered_in_it_on_the_same_port(
+    node: testing.Node, pieces: list[bytes], answer: bytes
+) -> None:
+    with socket.create_connection((node.host, node.port), 10) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            line.sendall(piece)
+        line.sendall(b"quit\r\n")
+        assert b"".join(iter(lambda: line.recv(4096), b"")) == answer
+
+
+def test_a_large_value_by_text_comes_and_goes_whole_and_a_flood_without_answers_is_all_there(
+    node: testing.Node,
+) -> None:
+    value = bytes(range(256)) * (20 << 12)
+    with socket.create_connection((node.host, node.port), 30) as line:
+        line.sendall(b"set large 0 0 %d\r\n" % len(value) + value + b"\r\n")
+        stream = line.makefile("rb")
+        assert stream.readline() == b"STORED\r\n"
+        flood = b"".join(b"set flood-%d 0 0 100 noreply\r\n%b\r\n" % (each, b"x" * 100) for each in range(5000))
+        line.sendall(flood + b"get large\r\nget" + b"".join(b" flood-%d" % each for each in range(5000)) + b"\r\n")
+        assert stream.readline() == b"VALUE large 0 %d\r\n" % len(value)
+        assert stream.read(len(value) + 7) == value + b"\r\nEND\r\n"
+        assert sum(each.startswith(b"VALUE") for each in iter(stream.readline, b"END\r\n")) == 5000
+        stream.close()
+
+
+def test_who_asks_by_text_for_more_than_is_read_holds_no_more_memory_than_others(node: testing.Node) -> None:
+    with socket.create_connection((node.host, node.port), 30) as line, line.makefile("rb") as stream:
+        line.sendall(b"set m 0 0 1000000\r\n" + b"x" * 1000000 + b"\r\n")
+        assert stream.readline() == b"STORED\r\n"
+        before = resident(node)
+        line.sendall(b"get" + b" m" * 500 + b"\r\n")
+        time.sleep(0.5)
+        assert resident(node) - before < 40 << 20, "500 MB are asked for"
+        assert sum(len(stream.read(1000021)) for _ in range(500)) == 500 * 1000021
+        assert stream.readline() == b"END\r\n"
+
+
+def test_a_conversation_in_frames_is_never_answered_in_text(node: testing.Node) -> None:
+    with Client(node.port) as client:
+        client.send(NOOP)
+        assert (client.read() or Frame(0x80, 0)).opcode == 0x0A
+        client.send(b"set k 0 0 5 noreply\r\nhello\r\n")
+        assert client.socket.recv(4096) == b""
 
 
 def test_a_claim_without_bytes_costs_nothing_and_blocks_nobody(node: testing.Node) -> None:
@@ -163,6 +225,25 @@ def test_one_connection_too_many_is_closed_at_once() -> None:
         assert all(client.ask(0x0A).status == 0 for client in clients[1:])
 
 
+def test_the_node_tells_of_its_connections_and_what_memory_they_hold() -> None:
+    with (
+        testing.node(vbuckets=1, connections_max=2, memory_mib=100) as node,
+        Client(node.port) as client,
+        Client(node.port) as silent,
+    ):
+        assert silent.ask(0x0A).status == 0
+        with Client(node.port) as late:
+            assert late.read() is None
+        told = {}
+        answer = client.ask(0x10)
+        while answer is not None and answer.key:
+            told[answer.key.decode()] = int(answer.value) if answer.value.isdigit() else answer.value
+            answer = client.read()
+    assert (told["curr_connections"], told["total_connections"], told["rejected_connections"]) == (2, 2, 1)
+    assert told["ep_connections_memory_max"] == 100 << 20 and 0 <= told["ep_strangers_memory"] < 1 << 20
+    assert 0 <= told["uptime"] < 600 and told["ep_scrub_runs"] == told["ep_slow_streams_ended"] == 0
+
+
 def test_the_idle_are_closed_where_that_is_configured() -> None:
     with testing.node(vbuckets=1, idle_seconds=1) as node, Client(node.port) as client:
         assert client.ask(0x0A).status == 0
@@ -198,7 +279,7 @@ def test_a_pipelined_bootstrap_is_answered_in_order(node: testing.Node) -> None:
 
 
 def test_a_socket_that_can_not_be_used_is_closed_and_told() -> None:
-    """What accept gave may have been reset before; here it is one that knows no TCP_NODELAY."""
+    """An accepted socket may have been reset before; here it is one that knows no TCP_NODELAY."""
     with embedded(Path(), disk=FaultyDisk()) as node:
         here, there = socket.socketpair(socket.AF_UNIX)
         with here:
@@ -207,3 +288,30 @@ def test_a_socket_that_can_not_be_used_is_closed_and_told() -> None:
             assert here.recv(1) == b""
         with Client(node.port) as client:
             assert client.ask(0x0A).status == 0
+
+
+@pytest.mark.parametrize(
+    ("plain", "peer", "users", "heard"),
+    [
+        ("loopback", "127.0.0.1:5", {"ann": "x"}, True),
+        ("loopback", "10.0.0.7:5", {"ann": "x"}, False),
+        ("anywhere", "10.0.0.7:5", {"ann": "x"}, True),
+        ("loopback", "10.0.0.7:5", {}, True),
+    ],
+)
+def test_a_password_as_it_is_may_come_from_the_same_machine(
+    plain: str, peer: str, users: dict[str, str], heard: bool
+) -> None:
+    server = SimpleNamespace(config=NodeConfig(plain=plain), users=Users(users))
+    assert Server.hears_passwords(server, peer) is heard  # type: ignore[arg-type]
+
+
+def test_whoever_insists_lets_a_network_in_without_users() -> None:
+    for config, users, is_refused in (
+        (NodeConfig(), {}, True),
+        (NodeConfig(insecure=True), {}, False),
+        (NodeConfig(), {"ann": "x"}, False),
+    ):
+        server = SimpleNamespace(config=config, users=Users(users))
+        with pytest.raises(OptionError) if is_refused else nullcontext():
+            Server._refuse_an_open_network(server, "10.0.0.1")  # type: ignore[arg-type]

@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
-from headwater.pipelines.mirror import MirrorFailed, Progress, mirror
+from harness.nodes import cluster, diverge
+from headwater.errors import TableError
+from headwater.pipelines.mirror import MirrorFailed, MirrorProgress, mirror, run
 from headwater.testing.node import Node, node
-from tests.client.moving import cluster
 from tests.node.replication.support import leave, put
-from tests.spark.histories import diverge
+from tests.pipelines.support import change, documents, seqnos, table
 
 pytestmark = pytest.mark.spark
 
@@ -29,35 +31,10 @@ def bucket() -> Iterator[Node]:
         yield running
 
 
-def table(path: Path, *columns: str) -> dict[Any, Any]:
-    """The table's rows by key, read with delta-rs: not the code that wrote them."""
-    rows = DeltaTable(path).to_pyarrow_table(columns=["key", *(columns or ("value",))]).to_pylist()
-    return {row.pop("key"): row if columns else row["value"] for row in rows}
-
-
-def documents(bucket: Node) -> dict[bytes, bytes]:
-    """What the node holds, told by its own history."""
-    held: dict[bytes, bytes] = {}
-    with bucket.client() as client, client.changes(until="now") as changes:
-        for change in changes:
-            if type(change).__name__ == "Mutation":
-                held[change.key] = change.value
-            elif type(change).__name__ in ("Deletion", "Expiration"):
-                held.pop(change.key, None)
-    return held
-
-
-def seqnos(bucket: Node) -> int:
-    with bucket.client() as client:
-        return sum(client.seqnos().values())
-
-
-def change(bucket: Node, name: str) -> None:
-    """Overwrite some of `a`, remove some of it, and add some of one's own."""
-    with bucket.client() as client:
-        assert client.set_many((f"a{i}", name.encode()) for i in range(20)) == {}
-        assert client.delete_many([f"a{i}" for i in range(20, 40)]) == {}
-        assert client.set_many((f"{name}{i}", b"new") for i in range(30)) == {}
+def changes_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a change log, read with Polars."""
+    found: list[dict[str, Any]] = pl.read_delta(str(path)).to_dicts()
+    return found
 
 
 def test_the_table_follows_the_bucket_and_the_log_has_every_change_once(
@@ -76,7 +53,7 @@ def test_the_table_follows_the_bucket_and_the_log_has_every_change_once(
     held = table(tmp_path / "t")
     assert held == documents(bucket)
     assert (len(held), held[b"k3"], held[b"k30"]) == (40, b"two", b"one")
-    log = DeltaTable(tmp_path / "t_changes").to_pyarrow_table().to_pylist()
+    log = changes_of(tmp_path / "t_changes")
     assert len({(row["vbucket"], row["vb_uuid"], row["seqno"]) for row in log}) == len(log) == 70
 
 
@@ -100,7 +77,7 @@ class Running:
     """A mirror in a thread."""
 
     def __init__(self, spark: Any, url: str, to: Path, **options: Any) -> None:
-        self.told, self._stop = Progress(), threading.Event()
+        self.told, self._stop = MirrorProgress(), threading.Event()
         self.failure: BaseException | None = None
         arguments = {"interval_seconds": 0.2, "progress": self._note, "stop": self._stop.is_set, **options}
         self._thread = threading.Thread(target=self._run, args=(spark, url, to), kwargs=arguments)
@@ -112,13 +89,20 @@ class Running:
         except BaseException as failure:
             self.failure = failure
 
-    def _note(self, told: Progress) -> None:
+    def _note(self, told: MirrorProgress) -> None:
         self.told = told
 
     def wait_until_level(self, bucket: Node) -> None:
         wanted, deadline = seqnos(bucket), time.monotonic() + LEVEL_SECONDS
         while self.told.changes != wanted:
             assert self.failure is None and time.monotonic() < deadline, (self.failure, self.told, wanted)
+            self._stop.wait(0.05)
+
+    def wait_until_settled(self) -> None:
+        """Wait for the commit by which a mirror without changes says that it has everything."""
+        batch, deadline = self.told.batch, time.monotonic() + LEVEL_SECONDS
+        while self.told.batch == batch:
+            assert self.failure is None and time.monotonic() < deadline, (self.failure, self.told)
             self._stop.wait(0.05)
 
     def stop(self) -> None:
@@ -133,6 +117,7 @@ def test_a_running_mirror_goes_back_no_further_than_it_must(spark: Any, bucket: 
     running = Running(spark, bucket.url, tmp_path / "t", changelog=True)
     try:
         running.wait_until_level(bucket)
+        running.wait_until_settled()
 
         def lost() -> None:
             change(bucket, "lost")
@@ -146,7 +131,7 @@ def test_a_running_mirror_goes_back_no_further_than_it_must(spark: Any, bucket: 
         assert table(tmp_path / "t") == documents(bucket)
     finally:
         running.stop()
-    log = DeltaTable(tmp_path / "t_changes").to_pyarrow_table().to_pylist()
+    log = changes_of(tmp_path / "t_changes")
     points = {row["vbucket"]: row["seqno"] for row in log if row["event"] == "rollback"}
     kept = {row["vbucket"]: 0 for row in log}
     for row in log:
@@ -161,14 +146,37 @@ def test_a_batch_that_comes_twice_changes_nothing(spark: Any, bucket: Node, tmp_
         mirror(spark, bucket.url, tmp_path / "t", once=True, changelog=True)
         client.set_many((f"k{i}", b"w") for i in range(30, 60))
         mirror(spark, bucket.url, tmp_path / "t", once=True, changelog=True)
-        # The last batch is in the tables, and Spark's note of it is lost; meanwhile the node has moved on.
-        for note in (tmp_path / "t" / "_checkpoint" / "commits").glob("*1*"):
+        # The last batches are in the tables, and Spark's notes of them are lost; meanwhile the node has moved on.
+        for note in (tmp_path / "t" / "_checkpoint" / "commits").glob("[1-9]*"):
             note.unlink()
         client.set("k31", b"x")
     mirror(spark, bucket.url, tmp_path / "t", once=True, changelog=True)
     assert table(tmp_path / "t") == documents(bucket)
-    log = DeltaTable(tmp_path / "t_changes").to_pyarrow_table().to_pylist()
+    log = changes_of(tmp_path / "t_changes")
     assert len({(row["vbucket"], row["vb_uuid"], row["seqno"]) for row in log}) == len(log) == 61
+
+
+@pytest.mark.parametrize("lost", ["newest", "all"])
+def test_a_checkpoint_that_is_older_than_the_table_or_gone_harms_nothing(
+    lost: str, spark: Any, bucket: Node, tmp_path: Path
+) -> None:
+    """Spark plans a batch of a number that the table has, with another end: the table's record says where it stands."""
+    with bucket.client() as client:
+        client.set_many((f"k{i}", b"v") for i in range(60))
+        mirror(spark, bucket.url, tmp_path / "t", once=True)
+        client.set_many((f"k{i}", b"w") for i in range(30, 90))
+        mirror(spark, bucket.url, tmp_path / "t", once=True)
+        checkpoint = tmp_path / "t" / "_checkpoint"
+        if lost == "all":
+            shutil.rmtree(checkpoint)
+        else:
+            for kind in ("offsets", "commits"):
+                for note in (checkpoint / kind).glob("[1-9]*"):
+                    note.unlink()
+        client.delete_many([f"k{i}" for i in range(20)])
+        client.set_many((f"k{i}", b"x") for i in range(80, 100))
+    mirror(spark, bucket.url, tmp_path / "t", once=True)
+    assert table(tmp_path / "t") == documents(bucket)
 
 
 def test_json_documents_become_columns(spark: Any, bucket: Node, tmp_path: Path) -> None:
@@ -180,28 +188,48 @@ def test_json_documents_become_columns(spark: Any, bucket: Node, tmp_path: Path)
         client.set("f:1", b'{"carrier": "UA", "delay": 7.5}')
         client.set("f:4", b'{"carrier": "DL", "distance": "far"}')
         told = mirror(spark, bucket.url, tmp_path / "t", once=True, json=True)
-    held = table(tmp_path / "t", "carrier", "distance", "stops", "delay", "doc_seqno")
-    nothing = {"carrier": None, "distance": None, "stops": None, "delay": None, "doc_seqno": None}
+    held = table(tmp_path / "t", "carrier", "distance", "stops", "delay", "doc_seqno", "_rest")
+    nothing = dict.fromkeys(("carrier", "distance", "stops", "delay", "doc_seqno", "_rest"))
     assert held["f:1"] == nothing | {"carrier": "UA", "delay": 7.5}
     assert held["f:2"] == nothing | {"carrier": "AA", "stops": ["ORD", "LAX"]}
     assert held["f:3"] == nothing
-    assert held["f:4"] == nothing | {"carrier": "DL"}
-    assert told.conflicts == ["distance: bigint in the table, string in documents"]
+    assert held["f:4"] == nothing | {"carrier": "DL", "_rest": '{"distance": "far"}'}
+    assert told.conflicts == ["distance: long in the table, string in documents"]
+    for reader in (lambda: spark.read.format("delta").load(str(tmp_path / "t")).count(), lambda: sql(tmp_path / "t")):
+        assert reader() == 4
 
 
-def test_a_table_without_its_checkpoint_is_refused(spark: Any, bucket: Node, tmp_path: Path) -> None:
+def sql(path: Path) -> int:
+    """How many rows delta-rs's query engine counts."""
+    counted = QueryBuilder().register("t", DeltaTable(path)).execute("SELECT count(*) AS rows FROM t").read_all()
+    return int(counted["rows"][0].as_py())
+
+
+def test_what_spark_with_delta_does_to_the_table_does_not_disturb_the_mirror(
+    spark: Any, bucket: Node, tmp_path: Path
+) -> None:
     with bucket.client() as client:
-        client.set("k", b"v")
-    mirror(spark, bucket.url, tmp_path / "t", once=True)
-    shutil.rmtree(tmp_path / "t" / "_checkpoint")
-    with pytest.raises(MirrorFailed, match="its _checkpoint is gone"):
+        for n in range(3):
+            client.set_many((f"k{i}", f"{n}".encode()) for i in range(n * 10, 60))
+            mirror(spark, bucket.url, tmp_path / "t", once=True)
+        place = str(tmp_path / "t")
+        assert spark.read.format("delta").load(place).where("CAST(value AS STRING) = '2'").count() == 40
+        spark.sql(f"OPTIMIZE delta.`{place}`")
+        client.set_many((f"k{i}", b"later") for i in range(5, 25))
         mirror(spark, bucket.url, tmp_path / "t", once=True)
+        assert table(tmp_path / "t") == documents(bucket)
+        spark.sql(f"DELETE FROM delta.`{place}` WHERE vbucket = 3")
+        client.set_many((f"k{i}", b"last") for i in range(60))
+    mirror(spark, bucket.url, tmp_path / "t", once=True)
+    held = {bytes(row.key): bytes(row.value) for row in spark.read.format("delta").load(place).collect()}
+    assert held == table(tmp_path / "t") == documents(bucket)
+    assert sql(tmp_path / "t") == len(held)
 
 
 def test_the_reason_of_a_failure_is_one_line(spark: Any, tmp_path: Path) -> None:
     nowhere = "couchbase://127.0.0.1:1/default"
     with pytest.raises(MirrorFailed) as failed:
-        mirror(spark, nowhere, tmp_path / "t", once=True, options={"retrySeconds": "0"})
+        mirror(spark, nowhere, tmp_path / "t", once=True, options={"retrySeconds": "0"}, retry_seconds=0)
     assert "127.0.0.1:1" in str(failed.value)
     assert "\n" not in str(failed.value)
 
@@ -229,3 +257,25 @@ def test_a_mirror_of_two_nodes_follows_a_takeover_and_undoes_what_a_failover_los
         held = table(tmp_path / "t")
         assert held == documents(bucket)
         assert b"new" in held and b"lost" not in held
+
+
+def test_a_run_with_nothing_to_do_starts_no_spark(
+    spark: Any, bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: object, **named: object) -> Any:
+        raise AssertionError("Spark is started")
+
+    monkeypatch.setattr("headwater.pipelines.mirror.own_session", refused)
+    with bucket.client() as client:
+        client.set_many((f"k{i}", b"one") for i in range(5))
+    with pytest.raises(AssertionError):
+        run(bucket.url, tmp_path / "t", once=True)
+    done = mirror(spark, bucket.url, tmp_path / "t", once=True)
+    assert (level := run(bucket.url, tmp_path / "t", once=True)).changes == done.changes == 5
+    assert level.batch == done.batch
+    with bucket.client() as client:
+        client.set("k0", b"two")
+    with pytest.raises(AssertionError):
+        run(bucket.url, tmp_path / "t", once=True)
+    with pytest.raises(TableError, match="not unfolded"):
+        run(bucket.url, tmp_path / "t", once=True, json=True)

@@ -1,22 +1,28 @@
 """The handshake as a conversation: `>>` is what we say, `<<` what the server answers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from headwater.errors import AuthError, InvalidArguments, KeyNotFound, NoAccess, OptionError, RemoteProtocolError
+from headwater.protocol.end import PeerGone
 from headwater.protocol.handshake import (
+    MECHANISMS_KNOWN,
+    Agreed,
     Conversation,
     Greeting,
+    Handshake,
     Login,
     Opening,
     choose,
     expect,
     greet,
     open_producer,
-    request,
 )
+from headwater.wire.bootstrap import Hello, Noop
 from headwater.wire.features import Feature
+from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode as Op
 from headwater.wire.status import Status
@@ -56,6 +62,7 @@ def test_the_strongest_mechanism_offered_is_used_and_the_server_must_sign():
         (Op.SASL_LIST_MECHS, (b"", b""), 0, b"PLAIN SCRAM-SHA1 CRAM-MD5"),
         (Op.SASL_AUTH, (b"SCRAM-SHA1", b"n,,n=user,r=d40a02e348040590"), Status.AUTH_CONTINUE, CHALLENGE),
         (Op.SASL_STEP, None, 0, SIGNED),
+        (Op.SELECT_BUCKET, (b"default", b""), Status.UNKNOWN_COMMAND, b""),
         (Op.GET_CLUSTER_CONFIG, None, Status.UNKNOWN_COMMAND, b""),
     ]
     login = Login("us", "default", "user", "pencil", NONCE)
@@ -68,14 +75,29 @@ def test_a_server_that_says_yes_without_signing_is_not_trusted():
         converse(greet(Login("us", "", "user", "pencil", NONCE)), lines)
 
 
-def test_plain_where_nothing_else_is_offered():
+def test_plain_where_it_is_asked_for_and_nothing_else_is_offered():
     lines = [
         (Op.HELLO, None, Status.UNKNOWN_COMMAND, b""),
         (Op.SASL_LIST_MECHS, None, 0, b"PLAIN"),
         (Op.SASL_AUTH, (b"PLAIN", b"\x00user\x00pencil"), 0, b""),
+        (Op.SELECT_BUCKET, (b"default", b""), 0, b""),
         (Op.GET_CLUSTER_CONFIG, None, Status.KEY_ENOENT, b""),
     ]
-    assert converse(greet(Login("us", "default", "user", "pencil")), lines).config is None
+    assert converse(greet(Login("us", "default", "user", "pencil", mechanisms=MECHANISMS_KNOWN)), lines).config is None
+
+
+def test_a_user_with_the_buckets_name_has_it_by_logging_in_where_selecting_is_unknown():
+    lines = [
+        (Op.HELLO, None, 0, b""),
+        (Op.SASL_LIST_MECHS, None, 0, b"PLAIN"),
+        (Op.SASL_AUTH, (b"PLAIN", b"\x00beer\x00pencil"), 0, b""),
+        (Op.GET_CLUSTER_CONFIG, None, 0, b"{}"),
+    ]
+    assert converse(greet(Login("us", "beer", "beer", "pencil", mechanisms=MECHANISMS_KNOWN)), lines).config == b"{}"
+
+
+def test_who_wants_no_map_does_not_ask_for_it():
+    assert converse(greet(Login("us", "beer", wants_map=False)), [(Op.HELLO, None, 0, b"")]).config is None
 
 
 def test_a_password_never_goes_out_by_a_mechanism_that_was_left_out():
@@ -101,7 +123,7 @@ def test_a_bucket_that_is_not_ours_is_named(status: int, error: type[Exception])
 
 
 def test_half_a_feature_is_a_broken_answer():
-    with pytest.raises(RemoteProtocolError, match="3 bytes"):
+    with pytest.raises(RemoteProtocolError, match="2 bytes expected at offset 2 of 3"):
         converse(greet(Login("us")), [(Op.HELLO, None, 0, b"\x00\x07\x00")])
 
 
@@ -137,11 +159,47 @@ def test_a_required_control_that_is_refused_ends_the_handshake():
 
 
 def test_the_answer_to_another_question_is_refused():
-    asked = request(Op.HELLO)
-    for answer in (response(request(Op.NOOP)), Frame(0x81, Op.HELLO, opaque=9), asked):
+    asked = Hello(features=[]).frame()
+    for answer in (response(Noop().frame()), Frame(0x81, Op.HELLO, opaque=9), asked):
         with pytest.raises(RemoteProtocolError):
             expect(asked, answer)
 
 
 def test_the_first_of_ours_that_the_server_knows():
     assert choose(("A", "B"), ["C", "B", "A"]) == "A"
+
+
+def hello_answered(opaque=1, status=Status.UNKNOWN_COMMAND):
+    return replace(response(Hello(features=[]).frame(), status), opaque=opaque).encode()
+
+
+@pytest.mark.parametrize("cut", range(0, 24, 5))
+def test_a_handshake_by_bytes_keeps_what_comes_behind_its_last_answer(cut):
+    end = Handshake(greet(Login("me", wants_map=False)))
+    assert Frame.decode(end.data_to_send()).opaque == 1
+    data = hello_answered() + b"more"
+    events = end.receive_data(data[:cut], 0.0) + end.receive_data(data[cut:], 0.0)
+    assert events == [Agreed(Greeting(frozenset(), None))]
+    assert (end.trailing_data, end.data_to_send()) == (b"more", b"")
+
+
+def test_a_handshake_numbers_its_requests_and_answers_noops_meanwhile():
+    end = Handshake(greet(Login("me")))
+    end.data_to_send()
+    noop = Frame(0x80, Op.DCP_NOOP, opaque=77)
+    assert end.receive_data(noop.encode() + hello_answered(), 0.0) == []
+    sent = FrameBuffer().receive_data(end.data_to_send())
+    assert [(frame.opcode, frame.opaque) for frame in sent] == [(Op.DCP_NOOP, 77), (Op.GET_CLUSTER_CONFIG, 2)]
+
+
+def test_a_handshake_raises_what_the_server_refused_and_what_answers_nothing():
+    with pytest.raises(RemoteProtocolError, match="opaque 9"):
+        Handshake(greet(Login("me"))).receive_data(hello_answered(opaque=9), 0.0)
+    with pytest.raises(NoAccess, match="HELLO"):
+        Handshake(greet(Login("me"))).receive_data(hello_answered(status=Status.EACCESS), 0.0)
+
+
+def test_a_handshake_that_takes_too_long_is_given_up_at_its_deadline():
+    end = Handshake(greet(Login("me")), now=5.0, seconds_max=10.0)
+    assert (end.deadline, end.tick(14.9)) == (15.0, [])
+    assert end.tick(15.0) == [PeerGone(10.0, "HELLO")]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headwater.errors import RollbackRequired
 from headwater.kernels.columns import SCHEMA
-from headwater.protocol.failover import Claim, Rollback, decide
+from headwater.protocol.dcp.failover import Claim, Rollback, decide
 
 
 class FakeVbucket:
@@ -25,14 +25,16 @@ class FakeVbucket:
 
 
 class FakeClient:
-    """What the planner and a task use of a client. `before` is called with each question's name."""
+    """The part of a client that the planner and a task use. `before` is called with each question's name."""
 
     def __init__(self, vbuckets: Mapping[int, FakeVbucket], nodes: int = 1) -> None:
         self.vbuckets, self.asked, self.closed = dict(vbuckets), [], 0
         names = tuple(f"n{number}:11210" for number in range(nodes))
-        self.map = SimpleNamespace(nodes=names, owners=[0] * (1 + max(vbuckets, default=0)), version="1.7")
+        self.map = SimpleNamespace(servers=names, vbuckets=1 + max(vbuckets, default=0), label="1.7")
         self.before: Callable[[str], None] = lambda question: None
         self.asked: list[str] = []
+        self.old = False
+        """Whether it compares the purge seqno with the snapshot's start, as servers did once."""
 
     def __enter__(self) -> Self:
         return self
@@ -96,6 +98,8 @@ class FakeBatches:
                 position.snapshot_end,
             )
             decision = decide(claim, vbucket.log, vbucket.high, purge_seqno=vbucket.purge)
+            if self._client.old and 0 < position.snapshot_start < vbucket.purge:
+                decision = Rollback(0, "purged")
             if isinstance(decision, Rollback):
                 raise RollbackRequired(vb, position.seqno, decision.seqno, decision.reason)
             waiting |= end > vbucket.high

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headwater.spark.history import History, branch_of
+from headwater.protocol.dcp.position import FailoverLog
+from headwater.spark.history import BranchHistory
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, ranges
 
@@ -37,22 +38,22 @@ class ModelVbucket:
     def state(self) -> dict[str, int]:
         return {key: seqno for seqno, key in self.versions}
 
-    def history(self) -> History:
-        return History(tuple(self.log), self.high)
+    def history(self) -> BranchHistory:
+        return BranchHistory(tuple(self.log), self.high)
 
 
 class ModelNode:
     def __init__(self, vbuckets: int) -> None:
         self.vbuckets = [ModelVbucket() for _ in range(vbuckets)]
 
-    def seen(self) -> dict[int, History]:
+    def seen(self) -> dict[int, BranchHistory]:
         return {vb: vbucket.history() for vb, vbucket in enumerate(self.vbuckets)}
 
     def truth(self) -> dict[tuple[int, str], int]:
         return {(vb, key): seqno for vb, vbucket in enumerate(self.vbuckets) for key, seqno in vbucket.state().items()}
 
     def read(self, part: Range) -> list[Row]:
-        """What a task yields: nothing that lies beyond the branch the range was planned on."""
+        """Return the rows of a task: none that lies beyond the branch the range was planned on."""
         vbucket = self.vbuckets[part.vbucket]
         rows: list[Row] = [(part.vbucket, "rollback", part.start_seqno, "", part.vb_uuid)] if part.rollback else []
         shared = vbucket.history().shared_with(part.vb_uuid)
@@ -63,6 +64,11 @@ class ModelNode:
 
     def batch(self, start: Offset, end: Offset) -> list[Row]:
         return [row for part in ranges(start, end) for row in self.read(part)]
+
+
+def branch_of(log: FailoverLog, seqno: int) -> int:
+    """Return the uuid of the branch that wrote `seqno`: the newest that had begun."""
+    return next((uuid for uuid, begun in log if begun < seqno), log[-1][0])
 
 
 def fold(rows: list[Row]) -> dict[tuple[int, str], int]:

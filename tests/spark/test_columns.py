@@ -11,10 +11,10 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from headwater.errors import OptionError
 from headwater.kernels.columns import SCHEMA
 from headwater.spark.columns import RowMaker
-from headwater.spark.history import branch_of
 from headwater.spark.offsets import U64_MAX
 from headwater.spark.planner import Range
 from headwater.spark.schema import COLUMNS, types
+from tests.spark.model import branch_of
 
 LOG = ((0xB, 5), (0xA, 0))
 

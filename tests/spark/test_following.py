@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from headwater.spark.nodes import Nodes
+from harness.nodes import HandMade, cluster
+from headwater.spark.nodes import SourceNodes
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import pack, plan, ranges
 from headwater.spark.reader import read
-from headwater.spark.settings import Settings, parse
-from tests.client.moving import HandMade, cluster
+from headwater.spark.settings import SourceSettings, parse
 from tests.node.replication.support import leave, put
 
 Drain = Callable[..., list[Any]]
@@ -33,9 +33,9 @@ def write(two: HandMade, name: str, count: int = 100) -> None:
         assert client.set_many((f"{name}{i}", name) for i in range(count)) == {}
 
 
-def planned(settings: Settings, start: Offset) -> tuple[Offset, list[Any], str]:
+def planned(settings: SourceSettings, start: Offset) -> tuple[Offset, list[Any], str]:
     """The end of a batch, its partitions, and where the tasks begin to look."""
-    nodes = Nodes(settings)
+    nodes = SourceNodes(settings)
     end = plan(start, nodes.observe(whole=True))
     url = nodes.known_url()
     nodes.close()

@@ -1,41 +1,65 @@
 import pytest
 
 from headwater.errors import ConnectionLost, KeyNotFound, NotMyVbucket, TemporaryFailure
-from headwater.spark.history import History
-from headwater.spark.nodes import Nodes, patiently
-from headwater.spark.settings import Settings, parse
+from headwater.spark.history import BranchHistory
+from headwater.spark.nodes import WHOLE_LOOK_SECONDS, SourceNodes, patiently
+from headwater.spark.settings import SourceSettings, parse
 from tests.spark.fakes import FakeClient, FakeVbucket
 
 URL = "couchbase://h/b"
 OLD, NEW = ((0xA, 0),), ((0xB, 7), (0xA, 0))
 
 
-def settings(**options: str) -> Settings:
+def settings(**options: str) -> SourceSettings:
     return parse({"url": URL, "retrySeconds": "0", **options}, streaming=True)
 
 
 def test_an_observation_is_seqno_log_and_purge_seqno_of_each_vbucket() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 10)), 5: FakeVbucket(NEW, range(1, 9), purge=4)})
-    assert Nodes(settings(), lambda _: client).observe() == {0: History(OLD, 9), 5: History(NEW, 8, 4)}
+    assert SourceNodes(settings(), lambda _: client).observe() == {
+        0: BranchHistory(OLD, 9),
+        5: BranchHistory(NEW, 8, 4),
+    }
 
 
 def test_only_the_wanted_vbuckets_are_looked_at() -> None:
     client = FakeClient({vb: FakeVbucket(OLD, range(1, 3)) for vb in range(4)})
-    assert list(Nodes(settings(vbuckets="1-2"), lambda _: client).observe()) == [1, 2]
+    assert list(SourceNodes(settings(vbuckets="1-2"), lambda _: client).observe()) == [1, 2]
 
 
 def test_logs_that_are_known_are_not_asked_for_again() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 10))})
-    nodes = Nodes(settings(), lambda _: client)
+    nodes = SourceNodes(settings(), lambda _: client)
     nodes.observe()
     client.asked.clear()
     nodes.observe()
     assert client.asked == ["seqnos", "stats"]
 
 
+def test_while_nothing_moves_one_question_is_enough_for_a_while() -> None:
+    client, clock = FakeClient({vb: FakeVbucket(OLD, range(1, 10)) for vb in range(4)}), Clock()
+    nodes = SourceNodes(settings(), lambda _: client, lambda: clock.now)
+    before = nodes.observe()
+
+    def asked(seconds: float) -> list[str]:
+        clock.now += seconds
+        client.asked.clear()
+        nodes.observe(idle=True)
+        return client.asked
+
+    assert asked(1.0) == ["seqnos"] and nodes.observe(idle=True) == before
+    client.vbuckets[2] = FakeVbucket(OLD, range(1, 11))
+    assert asked(1.0) == ["seqnos", "stats"]
+    assert asked(WHOLE_LOOK_SECONDS - 0.1) == ["seqnos"]
+    assert asked(0.2) == ["seqnos", "stats"]
+    client.asked.clear()
+    nodes.observe()  # by one who has just read a batch
+    assert client.asked == ["seqnos", "stats"]
+
+
 def test_a_failover_between_the_questions_is_noticed() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 10))})
-    nodes = Nodes(settings(), lambda _: client)
+    nodes = SourceNodes(settings(), lambda _: client)
     nodes.observe()
 
     def fail_over(question: str) -> None:
@@ -43,27 +67,27 @@ def test_a_failover_between_the_questions_is_noticed() -> None:
             client.vbuckets[0] = FakeVbucket(NEW, range(1, 8))
 
     client.before = fail_over  # the seqno 9 that was just told belongs to a history that is gone
-    assert nodes.observe() == {0: History(NEW, 7)}
+    assert nodes.observe() == {0: BranchHistory(NEW, 7)}
 
 
 def test_a_vbucket_of_a_cluster_that_nobody_owns_is_missed_by_who_wants_the_whole() -> None:
     client = FakeClient({vb: FakeVbucket(OLD, range(1, 3)) for vb in range(4)}, nodes=2)
     del client.vbuckets[1]
-    assert list(Nodes(settings(), lambda _: client).observe()) == [0, 2, 3]
+    assert list(SourceNodes(settings(), lambda _: client).observe()) == [0, 2, 3]
     with pytest.raises(NotMyVbucket, match=r"1 of 4 vbuckets, the first is 1, have no active node in the cluster map"):
-        Nodes(settings(), lambda _: client).observe(whole=True)
-    assert list(Nodes(settings(vbuckets="2,3"), lambda _: client).observe(whole=True)) == [2, 3]
+        SourceNodes(settings(), lambda _: client).observe(whole=True)
+    assert list(SourceNodes(settings(vbuckets="2,3"), lambda _: client).observe(whole=True)) == [2, 3]
 
 
 def test_a_node_of_its_own_may_have_some_vbuckets_only() -> None:
     client = FakeClient({vb: FakeVbucket(OLD, range(1, 3)) for vb in range(4)})
     del client.vbuckets[1]
-    assert list(Nodes(settings(), lambda _: client).observe(whole=True)) == [0, 2, 3]
+    assert list(SourceNodes(settings(), lambda _: client).observe(whole=True)) == [0, 2, 3]
 
 
 def test_the_nodes_that_are_known_are_handed_on_to_the_tasks() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 3))}, nodes=2)
-    nodes = Nodes(settings(), lambda _: client)
+    nodes = SourceNodes(settings(), lambda _: client)
     assert nodes.known_url() == URL
     nodes.observe()
     assert nodes.known_url() == "couchbase://n0:11210,n1:11210,h:11210/b"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import OptionError
-from headwater.protocol.position import Position
+from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import U64_MAX, Offset, parse_positions
 
 U64 = st.integers(0, U64_MAX)

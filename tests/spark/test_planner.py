@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headwater.protocol.position import Position
-from headwater.spark.history import HeldPoints, History
+from headwater.protocol.dcp.position import Position
+from headwater.spark.history import BranchHistory, HeldPoints
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, newest, pack, plan, ranges, share_out
 from tests.spark.model import ModelNode, Row, fold
@@ -14,8 +14,8 @@ from tests.spark.model import ModelNode, Row, fold
 ONE = ((0xA, 0),)
 
 
-def history(high: int, log: tuple[tuple[int, int], ...] = ONE) -> History:
-    return History(log, high)
+def history(high: int, log: tuple[tuple[int, int], ...] = ONE) -> BranchHistory:
+    return BranchHistory(log, high)
 
 
 def test_the_first_batch_reads_everything_from_the_beginning() -> None:
@@ -73,9 +73,9 @@ def test_available_now_ends_at_what_was_there_when_it_began() -> None:
 
 
 def test_a_reader_from_the_beginning_goes_past_the_purge_seqno_at_once() -> None:
-    end = plan(Offset(), {0: History(ONE, 300, purge_seqno=150)}, changes_max=10)
+    end = plan(Offset(), {0: BranchHistory(ONE, 300, purge_seqno=150)}, changes_max=10)
     assert end.positions[0] == Position(0, 0xA, 150, 0, 300)
-    assert ranges(end, plan(end, {0: History(ONE, 300, purge_seqno=150)}, changes_max=10)) == [
+    assert ranges(end, plan(end, {0: BranchHistory(ONE, 300, purge_seqno=150)}, changes_max=10)) == [
         Range(0, 0xA, 150, 160, 300)
     ]
 
@@ -84,6 +84,18 @@ def test_latest_begins_at_the_end_with_an_empty_batch() -> None:
     end = newest({0: history(10), 1: history(0)})
     assert end.positions == {0: Position(0, 0xA, 10, 10, 10)}
     assert ranges(Offset(latest=True), end) == []
+
+
+def test_a_vbucket_that_rolled_back_and_waits_remembers_that_nothing_below_is_held() -> None:
+    start = Offset({0: Position(0, 0xA, 250, 250, 250), 1: Position(1, 0xA, 5, 5, 5)})
+    branched = ((0xB, 200), (0xA, 0))
+    first = plan(start, {0: history(300, branched), 1: history(5)}, changes_max=0)
+    assert first.rollbacks == {0}
+    second = plan(first, {0: history(300, branched), 1: history(6)}, targets={0: 250, 1: 6})
+    assert (second.rollbacks, second.positions[0]) == (frozenset(), Position(0, 0xB, 250, 0, 300))
+    assert ranges(first, second) == [Range(1, 0xA, 5, 6, 6)]
+    third = plan(second, {0: history(310, ((0xC, 260), *branched)), 1: history(6)})
+    assert third.rollbacks == {0}  # the restored state was read while the history above 260 was another one
 
 
 def test_a_rollback_row_and_its_replay_go_to_one_task() -> None:
@@ -213,7 +225,7 @@ def test_a_version_that_was_left_out_and_came_back_alive_is_delivered(memory: bo
     only.fail_over(lost=1)
     held.record(first.positions, node.seen())
     second = plan(first, node.seen(), held=held)
-    assert second.rollbacks == frozenset()  # nothing that was delivered is lost: a replay is all it takes
+    assert second.rollbacks == {0}  # from 0 again: a deletion might have been purged before that is read
     assert fold(rows + node.batch(first, second)) == node.truth() == {(0, "a"): 1, (0, "b"): 2}
 
 

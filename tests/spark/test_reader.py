@@ -1,7 +1,7 @@
 import pytest
 
 from headwater.errors import RollbackRequired
-from headwater.protocol.position import Position
+from headwater.protocol.dcp.position import Position
 from headwater.spark.planner import Range
 from headwater.spark.reader import claim, read
 from headwater.spark.schema import COLUMNS
@@ -13,7 +13,7 @@ OLD, NEW = ((0xA, 0),), ((0xB, 7), (0xA, 0))
 
 
 def rows(client: FakeClient, *parts: Range) -> list[tuple[int, str, int]]:
-    """What a task yields, as (vbucket, event, seqno)."""
+    """Return the rows of a task, as (vbucket, event, seqno)."""
     batches = list(read(SETTINGS, tuple(COLUMNS), parts, lambda _: client))
     return [(row["vbucket"], row["event"], row["seqno"]) for batch in batches for row in batch.to_pylist()]
 
@@ -52,6 +52,43 @@ def test_an_end_that_will_never_come_is_not_waited_for() -> None:
 def test_a_range_that_was_purged_meanwhile_is_left_to_the_planner() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 10), purge=6)})
     assert rows(client, Range(0, 0xA, 5, 9, 9)) == []
+
+
+def test_a_reader_exactly_at_the_purge_seqno_of_an_old_server_goes_on() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 10), purge=5)})
+    client.old = True
+    assert rows(client, Range(0, 0xA, 5, 9, 9)) == mutations(0, range(6, 10))
+
+
+def test_a_refusal_by_a_node_that_has_just_lost_the_vbucket_is_asked_about_again() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 10))})
+    refusals = [RollbackRequired(0, 5, 0, "the node does not know our history")]
+
+    def refuse(question: str) -> None:
+        if question == "batches" and refusals:
+            raise refusals.pop()
+
+    client.before = refuse
+    patient = parse({"url": "couchbase://h/b", "retrySeconds": "5"}, streaming=True)
+    batches = list(read(patient, ("seqno",), [Range(0, 0xA, 5, 9, 9)], lambda _: client))
+    assert [seqno for batch in batches for seqno in batch.column("seqno").to_pylist()] == [6, 7, 8, 9]
+
+
+def test_what_could_not_be_read_as_planned_is_told() -> None:
+    """Of 1 the node has another branch up to the end, of 2 only a part; 3 was purged; 4 never had the planned one."""
+    client = FakeClient(
+        {
+            0: FakeVbucket(OLD, range(1, 10)),
+            1: FakeVbucket(NEW, range(1, 20)),
+            2: FakeVbucket(((0xC, 2), (0xA, 0)), range(1, 4)),
+            3: FakeVbucket(OLD, range(1, 10), purge=6),
+            4: FakeVbucket(OLD, range(1, 20)),
+        }
+    )
+    parts = [Range(vb, 0xA, 0, 9, 9) for vb in range(3)] + [Range(3, 0xA, 5, 9, 9), Range(4, 0xB, 0, 9, 9)]
+    unread: set[int] = set()
+    list(read(SETTINGS, ("seqno",), parts, lambda _: client, unread))
+    assert unread == {1, 2, 3, 4}
 
 
 def test_a_refusal_that_nothing_explains_is_an_error() -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyspark_headwater
-from headwater.spark import register
+from headwater.spark import register, slots
 from headwater.spark.source import DcpDataSource
 
 
@@ -21,6 +21,12 @@ def test_registering_tells_how_many_tasks_run_at_once() -> None:
     source = registered(SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=12)))
     assert (source.name(), source.slots) == ("dcp", 12)
     assert issubclass(source, DcpDataSource)
+
+
+def test_slots_are_asked_of_the_session_and_unknown_where_it_hides_them() -> None:
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=7))
+    hidden: Any = SimpleNamespace()
+    assert (slots(session), slots(hidden)) == (7, None)
 
 
 def test_a_session_that_hides_its_slots_is_served_as_well() -> None:

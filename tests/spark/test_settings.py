@@ -1,9 +1,9 @@
 import pytest
 
 from headwater.errors import OptionError
-from headwater.protocol.position import Position
+from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset
-from headwater.spark.settings import parse
+from headwater.spark.settings import parse, parse_write
 
 URL = "couchbase://127.0.0.1:11210/default"
 
@@ -85,3 +85,23 @@ def test_ending_offsets_are_seqnos_by_vbucket() -> None:
 
 def test_a_wrong_password_text_is_not_repeated() -> None:
     assert "secret" not in repr(parse({"url": URL, "password": "secret"}, streaming=True))
+
+
+def test_a_write_has_options_of_its_own() -> None:
+    settings = parse_write({"path": URL, "WITHMETA": "true", "deadLetters": "/x", "checkpointLocation": "/c"})
+    assert (settings.url, settings.with_meta, settings.dead_letters, settings.retry_seconds) == (URL, True, "/x", 60.0)
+    with pytest.raises(OptionError, match=r"did you mean deadLetters\?"):
+        parse_write({"url": URL, "deadLeters": "/x"})
+    with pytest.raises(OptionError, match="its options are url, user, password, deadLetters, withMeta, retrySeconds"):
+        parse_write({"url": URL, "vbuckets": "1"})
+    with pytest.raises(OptionError, match=r'option "url": .*save\(url\)'):
+        parse_write({})
+    assert "secret" not in repr(parse_write({"url": URL, "password": "secret"}))
+
+
+def test_a_name_and_a_password_in_the_url_are_taken_out_of_it() -> None:
+    for settings in (parse({"url": "couchbase://ann:s3cret@h/b"}), parse_write({"path": "couchbase://ann:s3cret@h/b"})):
+        assert (settings.url, settings.user, settings.password) == ("couchbase://h:11210/b", "ann", "s3cret")
+        assert "s3cret" not in repr(settings)
+    with pytest.raises(OptionError, match="only once"):
+        parse({"url": "couchbase://ann:s3cret@h/b", "user": "bob"})

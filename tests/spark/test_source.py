@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from harness.nodes import diverge
 from headwater.spark.source import DcpDataSource, DcpStreamReader
 from headwater.testing.node import Node, node
-from tests.spark.histories import diverge
 
 pytestmark = pytest.mark.spark
 
@@ -115,8 +115,17 @@ def test_a_node_that_crashed_and_came_back_costs_no_change(bucket: Node, drain: 
     bucket.restart()
     write(bucket, [f"b{i}" for i in range(20)])
     rows += drain(bucket.url)
-    assert {bytes(row.key) for _, row in rows} == {b"%s%d" % (name, i) for name in (b"a", b"b") for i in range(20)}
-    assert all(row.event == "mutation" for _, row in rows)  # a crash is a new branch, but nothing delivered was lost
+    # A crash is a new branch. Behind one batch alone only the beginning is held for certain, and a replay from there is
+    # announced as one: it may lack deletions that were purged, so what was held must go first (decision 0025).
+    held: dict[bytes, int] = {}
+    for _, row in rows:
+        if row.event == "rollback":
+            assert row.seqno == 0
+            held = {key: vbucket for key, vbucket in held.items() if vbucket != row.vbucket}
+        else:
+            assert row.event == "mutation"
+            held[bytes(row.key)] = row.vbucket
+    assert set(held) == {b"%s%d" % (name, i) for name in (b"a", b"b") for i in range(20)}
 
 
 def test_a_task_that_fails_is_run_again_and_leaves_no_trace(spark: Any, bucket: Node, tmp_path: Path) -> None:

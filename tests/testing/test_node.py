@@ -1,5 +1,6 @@
 """The node in a process of its own."""
 
+import inspect
 import os
 import signal
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from headwater import testing
+from headwater.errors import OptionError
+from headwater.node.config import OPTIONS
 from headwater.wire.opcodes import Opcode
 from tests.node.wire import Client
 
@@ -30,6 +33,16 @@ def test_a_node_starts_stops_and_starts_again_on_the_same_port_and_data() -> Non
     with pytest.raises(ProcessLookupError):
         os.kill(pid, signal.SIG_DFL)
     assert not Path(data).exists()
+
+
+def test_a_node_takes_every_option_of_serve_but_those_it_chooses_itself() -> None:
+    options = {option.field for option in OPTIONS} - {"port", "data"}
+    assert set(inspect.signature(testing.node).parameters) - {"environment", "unknown"} == options
+
+
+def test_an_option_that_serve_does_not_have_is_refused_before_anything_is_started() -> None:
+    with pytest.raises(OptionError, match='did you mean "vbuckets"'), testing.node(vbukets=4):  # type: ignore[arg-type]
+        pass
 
 
 def test_a_node_that_can_not_start_shows_its_log() -> None:

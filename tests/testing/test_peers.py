@@ -5,10 +5,11 @@ import socket
 import pytest
 
 from headwater.testing.clock import FakeClock
-from headwater.testing.peers import UUID, Peer, encode_log, history, serve
+from headwater.testing.peers import UUID, Peer, history, serve
 from headwater.wire import dcp
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
+from headwater.wire.records import encode_log
 from headwater.wire.status import Status
 
 

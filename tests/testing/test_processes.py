@@ -22,10 +22,10 @@ SECONDS = 30
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[processes.Nurseries]:
-    """Nurseries that a test may break."""
-    made = processes.Nurseries()
-    monkeypatch.setattr(processes, "nurseries", made)
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[processes.ForkServers]:
+    """ForkServers that a test may break."""
+    made = processes.ForkServers()
+    monkeypatch.setattr(processes, "fork_servers", made)
     yield made
     made.end()
 
@@ -35,7 +35,7 @@ def parent(pid: int) -> int:
 
 
 def descriptors(pid: int) -> list[str]:
-    """What is open, without the numbers of pipes and sockets."""
+    """Return the open descriptors, without the numbers of pipes and sockets."""
     return sorted(str(fd.readlink()).partition(":[")[0] for fd in Path(f"/proc/{pid}/fd").iterdir())
 
 
@@ -51,9 +51,23 @@ def ends(pidfd: int) -> bool:
 
 def test_a_node_is_forked_and_works() -> None:
     with testing.node(vbuckets=2) as node, Client(node.port) as client:
-        assert processes.nurseries.current and parent(node.pid) == processes.nurseries.current.pid
+        assert processes.fork_servers.current and parent(node.pid) == processes.fork_servers.current.pid
         assert client.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"v").status == 0
-    assert processes.nurseries.broken == ""
+    assert processes.fork_servers.broken == ""
+
+
+@pytest.mark.parametrize("environment", [{}, PLAINLY], ids=["forked", "plain"])
+def test_any_command_can_be_run_like_a_node(environment: dict[str, str], tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w+b") as log:
+        told = []
+        for arguments in (["serve", "--help"], ["move", "--nonsense"]):
+            process = processes.start(arguments, {**os.environ, **environment}, log)
+            assert process.stdout
+            with process.stdout as out:
+                told.append(out.read().decode())
+            assert process.wait(SECONDS) == (2 if "--nonsense" in arguments else 0)
+        log.seek(0)
+        assert "Usage: python -m headwater serve" in told[0] and "headwater move" in log.read().decode()
 
 
 def test_without_forking_it_is_the_plain_command() -> None:
@@ -73,8 +87,8 @@ def test_a_variable_that_is_read_while_loading_needs_a_process_of_its_own() -> N
     ("environment", "options"),
     [
         ({}, {"vbuckets": 3}),
-        ({}, {"nonsense": 1}),
-        ({}, {"host": "203.0.113.1"}),
+        ({}, {"log_level": "loud"}),
+        ({}, {"host": "203.0.113.1", "insecure": True}),
         ({"HEADWATER_FAILPOINTS": "nowhere=kill"}, {"vbuckets": 2}),
     ],
 )
@@ -152,7 +166,7 @@ def test_the_working_directory_is_that_of_the_start(tmp_path: Path, monkeypatch:
     assert node.stop() == 0 and (tmp_path / "here").is_dir()
 
 
-def test_a_nursery_that_dies_takes_its_nodes_along_and_the_next_start_is_plain(own: processes.Nurseries) -> None:
+def test_a_fork_server_that_dies_takes_its_nodes_along_and_the_next_start_is_plain(own: processes.ForkServers) -> None:
     with testing.node(vbuckets=1) as node:
         assert own.current
         os.kill(own.current.pid, signal.SIGKILL)
@@ -169,7 +183,7 @@ with testing.node(vbuckets=1) as one, testing.node(vbuckets=1) as other:
     if left == 0:
         os.read(0, 1)  # a process that outlives its parent and has what was open there
         os._exit(0)
-    print(one.pid, other.pid, testing.processes.nurseries.current.pid, left, flush=True)
+    print(one.pid, other.pid, testing.processes.fork_servers.current.pid, left, flush=True)
     os.read(0, 1)
 """
 

@@ -34,7 +34,7 @@ def echo() -> Iterator[str]:
 
 
 def ask(proxy: FaultProxy, seconds: float = 5.0) -> bytes:
-    """What comes back for one frame; empty when the proxy hangs up."""
+    """Return the answer to one frame; empty when the proxy hangs up."""
     with socket.create_connection(("127.0.0.1", proxy.port), seconds) as sock:
         try:
             sock.sendall(PING.encode())

@@ -1,4 +1,4 @@
-"""What only asyncio brings: tasks that are cancelled, that wake each other, that close what others wait for."""
+"""The cases of asyncio alone: tasks that are cancelled, that wake each other, that close what others wait for."""
 
 import asyncio
 import time

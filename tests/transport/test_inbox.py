@@ -1,4 +1,4 @@
-"""What was received and not yet understood: growth, room and the end of both."""
+"""Bytes that were received and not yet understood: growth, room and the end of both."""
 
 import itertools
 import socket
@@ -7,7 +7,8 @@ import pytest
 
 from headwater.errors import LocalProtocolError
 from headwater.transport.channel import Channel
-from headwater.transport.inbox import FRAME_BYTES_MAX, Inbox
+from headwater.transport.inbox import Inbox
+from headwater.wire.header import FRAME_BYTES_MAX
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a real server and its client said to each other (tests/data/captures) is understood, byte for byte."""
+"""The recorded frames of a real server and its client (tests/data/captures) are understood, byte for byte."""
 
 import json
 from pathlib import Path

@@ -2,11 +2,15 @@
 
 import pytest
 
-from headwater.wire.codec import NUMBERS, Counted, Number, Prefixed, Rest, Rows, Tail
+from headwater.wire.codec import NUMBERS, Counted, Number, Prefixed, Rest, RowsCodec, Tail
 
-PAIRS = Rows((("vb_uuid", NUMBERS[64]), ("seqno", NUMBERS[64])), rows_min=1)
-KEYS = Rows((("vbucket", NUMBERS[16]), ("key", Prefixed())))
-LIST = Counted(Rows((("vbucket", NUMBERS[16]),)))
+PAIRS = RowsCodec((("vb_uuid", NUMBERS[64]), ("seqno", NUMBERS[64])), rows_min=1)
+KEYS = RowsCodec((("vbucket", NUMBERS[16]), ("key", Prefixed())))
+STATES = RowsCodec((("vbucket", NUMBERS[16]), ("key", Prefixed()), ("state", NUMBERS[8])))
+NAMES = RowsCodec((("name", Prefixed()),))
+FEATURES = RowsCodec((("feature", NUMBERS[16]),))
+MOMENTS = RowsCodec((("time", NUMBERS[56]), ("key", Prefixed())))
+LIST = Counted(RowsCodec((("vbucket", NUMBERS[16]),)))
 
 
 @pytest.mark.parametrize(
@@ -20,6 +24,10 @@ LIST = Counted(Rows((("vbucket", NUMBERS[16]),)))
         (Prefixed(), b"abc", "0003616263"),
         (PAIRS, [(1, 2)], "00000000000000010000000000000002"),
         (KEYS, [(7, b"a"), (8, b"")], "000700016100080000"),
+        (STATES, [(7, b"a", 1), (8, b"", 2)], "000700016101" + "0008000002"),
+        (NAMES, [b"ab", b""], "0002616200" + "00"),
+        (FEATURES, [1, 258], "00010102"),
+        (MOMENTS, [(1, b"a")], "00000000000001000161"),
         (LIST, [1, 2, 5], "0003000100020005"),
         (Tail(NUMBERS[8]), 1, "01"),
         (Tail(NUMBERS[8]), None, ""),
@@ -37,6 +45,11 @@ def test_a_value_both_ways(codec, value, data):
         (Prefixed(), "ffff61", "65535 bytes expected at offset 2 of 3"),
         (PAIRS, "0000000000000001", "8 bytes expected at offset 8 of 8"),
         (PAIRS, "", "0 rows, at least 1 expected"),
+        (KEYS, "0007000261", "2 bytes expected at offset 4 of 5"),
+        (STATES, "000700016101" + "000700016101"[:10], "1 bytes expected at offset 11 of 11"),
+        (STATES, "0007ffff6101", "65535 bytes expected at offset 4 of 6"),
+        (NAMES, "000161" + "0002", "2 bytes expected at offset 5 of 5"),
+        (FEATURES, "000100", "2 bytes expected at offset 2 of 3"),
         (LIST, "ffff0001", "2 bytes expected at offset 4 of 4"),
     ],
 )
@@ -49,6 +62,20 @@ def test_what_is_not_there_is_not_read(codec, data, text):
 def test_a_number_out_of_range_is_not_written(number, value):
     with pytest.raises(ValueError, match=f"{value} does not fit"):
         number.write(value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "value", "text"),
+    [
+        (STATES, [(1, b"a", 1), (2, b"b", 256)], "256 does not fit a u8"),
+        (KEYS, [(1 << 16, b"a")], "65536 does not fit a u16"),
+        (NAMES, [bytes(1 << 16)], "65536 does not fit a u16"),
+        (FEATURES, [-1], "-1 does not fit a u16"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_not_written(rows, value, text):
+    with pytest.raises(ValueError, match=text):
+        rows.write(value)
 
 
 @pytest.mark.parametrize(

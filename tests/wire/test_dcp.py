@@ -93,3 +93,8 @@ def test_a_failover_log_cut_inside_an_entry_is_refused():
 def test_a_stream_id_travels_in_the_framing():
     message = dcp.StreamEnd(vbucket=7, opaque=0x77, status=1, framing=b"\x22\x00\x47")
     assert message.encode().hex() == "08550300040000070000000700000077000000000000000022004700000001"
+
+
+def test_every_change_begins_with_its_seqno():
+    told = (dcp.Mutation(key=b"k", by_seqno=7, rev_seqno=1), dcp.Expiration(key=b"k", by_seqno=7, rev_seqno=1))
+    assert [dcp.seqno_of(each.frame().extras) for each in (*told, dcp.SeqnoAdvanced(seqno=7))] == [7, 7, 7]

@@ -1,4 +1,4 @@
-"""What becomes of a declaration, and that type checkers see it."""
+"""The classes that declarations become, and that type checkers see them."""
 
 import subprocess
 import sys
@@ -7,13 +7,14 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from headwater.wire import dcp, tap
+from headwater.wire import dcp, meta, tap
 from headwater.wire.declare import ANY_STATUS, OPTIONAL, REQUIRED, about
 from headwater.wire.header import Magic
 from headwater.wire.layout import Request, Response, u16, u32
+from headwater.wire.privilege import NONE
 
 
-class Small(Request, opcode=0x77, key=REQUIRED):
+class Small(Request, opcode=0x77, privilege=NONE, key=REQUIRED):
     """A message of this test."""
 
     first: u16 = about("a number")
@@ -112,3 +113,27 @@ def test_a_forgotten_or_mistyped_field_is_a_type_error(tmp_path):
     told = subprocess.run(mypy, capture_output=True, text=True, check=False).stdout
     assert {int(line.split(":")[-3]) for line in told.splitlines() if ": error: " in line} == {4, 5, 6, 7}, told
     assert 'Missing named argument "status"' in told and "read-only" in told
+
+
+def test_a_layout_tells_where_its_fields_lie():
+    layout = dcp.Mutation.layout
+    assert [layout.offset(name) for name in ("by_seqno", "rev_seqno", "flags", "nru")] == [24, 32, 40, 54]
+    assert (layout.extras_bytes, layout.extras_struct.format) == (31, ">QQIIIHB")
+
+
+def test_a_place_that_depends_on_the_message_is_not_told():
+    assert Small.layout.offset("second") == 26
+    with pytest.raises(TypeError, match="SetWithMeta has no field 'nmeta' whose place is known"):
+        meta.SetWithMeta.layout.offset("nmeta")
+    with pytest.raises(TypeError, match="no field 'frist'"):
+        Small.layout.offset("frist")
+    with pytest.raises(TypeError, match="the extras of Small have no one length"):
+        _ = Small.layout.extras_struct
+    with pytest.raises(TypeError, match="the extras of Connect have no one length"):
+        _ = tap.Connect.layout.extras_bytes
+
+
+def test_extras_of_several_lengths_are_packed_by_the_length_that_is_meant():
+    assert meta.SetWithMeta.layout.struct_of(28).format == ">IIQQI"
+    with pytest.raises(TypeError, match="the extras of SetWithMeta are never 25 bytes"):
+        meta.SetWithMeta.layout.struct_of(25)

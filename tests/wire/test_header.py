@@ -10,6 +10,7 @@ from headwater.wire.header import (
     Frame,
     Lengths,
     Magic,
+    frame_bytes,
     lengths,
     plain_response,
     response,
@@ -105,3 +106,9 @@ def test_what_does_not_fit_the_header_never_leaves(frame, text):
 def test_a_plain_response_has_the_bytes_of_the_response() -> None:
     request = Frame(0x80, 0x53, vbucket=9, opaque=0xDEADBEEF)
     assert plain_response(0x53, 0xDEADBEEF, b"value") == response(request, value=b"value").encode()
+
+
+def test_a_frames_length_is_read_without_judging_it():
+    data = b"before" + Frame(0x80, 0x57, b"key", b"extras", b"value").encode()
+    assert frame_bytes(data, 6) == 24 + 14
+    assert frame_bytes(b"\xff" * 8 + (1 << 31).to_bytes(4) + bytes(12)) == 24 + (1 << 31)

@@ -11,6 +11,7 @@ from headwater.testing.strategies import any_class, any_message, frames, message
 from headwater.wire import dcp, documents, tap
 from headwater.wire.dialect import Dialect, decode
 from headwater.wire.header import Frame, Magic
+from headwater.wire.opcodes import Opcode
 
 
 @pytest.mark.parametrize("cls", any_class(), ids=lambda cls: f"{cls.__module__.split('.')[-1]}.{cls.__name__}")
@@ -94,14 +95,14 @@ def test_a_key_where_none_belongs_never_leaves():
 
 def test_half_an_optional_pair_never_leaves():
     with pytest.raises(LocalProtocolError, match="no form of this message has exactly vb_uuid"):
-        documents.SetResponse(vb_uuid=1).encode()
+        documents.Stored(vb_uuid=1, opcode=Opcode.SET).encode()
 
 
 def test_framing_makes_a_message_flexible():
     frame = documents.Get(key=b"k", framing=b"").frame()
     assert frame.magic == Magic.FLEXIBLE_REQUEST
     assert documents.Get.decode(frame).framing == b""
-    assert documents.GetResponse(flags=0, framing=b"\x02\x00\x43").frame().magic == Magic.FLEXIBLE_RESPONSE
+    assert documents.GetResponse(opcode=0, flags=0, framing=b"\x02\x00\x43").frame().magic == Magic.FLEXIBLE_RESPONSE
 
 
 def test_what_is_shown_of_a_message_is_what_is_not_default():

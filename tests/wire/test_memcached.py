@@ -1,28 +1,67 @@
-"""The memcached family under one name; its layouts are held to the vectors in test_vectors.py."""
+"""Documents, metadata, administration, bootstrap; their layouts are held to the vectors in test_vectors.py."""
+
+import dataclasses
 
 import pytest
 
 from headwater.errors import BadMessage, LocalProtocolError
-from headwater.wire import admin, bootstrap, documents, memcached, meta
-from headwater.wire.dialect import Dialect, decode
+from headwater.wire import admin, bootstrap, documents, meta
+from headwater.wire.dialect import Dialect, decode, messages
 from headwater.wire.header import Frame, Magic
-from headwater.wire.opcodes import QUIET, Opcode
+from headwater.wire.layout import NO_OPCODE
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
 
 
-def test_all_four_files_are_found_under_one_name():
-    for module in (bootstrap, documents, meta, admin):
-        assert all(getattr(memcached, name) is getattr(module, name) for name in module.__all__)
+def test_every_quiet_form_is_declared_with_the_loud_one_that_it_is_named_after():
+    layouts = [each.layout for module in (bootstrap, documents, meta, admin) for each in messages(module)]
+    declared = {Opcode(each.quiet): Opcode(each.opcode) for each in layouts if each.quiet != NO_OPCODE}
+    named = {"Q".join(parts) for each in Opcode for parts in _cuts(each.name)}
+    assert {each.name for each in declared} == {each.name for each in Opcode} & named
+    assert all(quiet.name.replace("Q", "", 1) == loud.name for quiet, loud in declared.items() if loud.name != "QUIT")
 
 
-def test_every_quiet_form_is_its_loud_form_under_another_opcode():
-    requests = {
-        each.layout.opcode: each
-        for each in vars(memcached).values()
-        if isinstance(each, type) and issubclass(each, documents.Request) and each.layout.magic == Magic.CLIENT_REQUEST
-    }
-    for quiet, loud in QUIET.items():
-        assert requests[quiet].layout.fields == requests[loud].layout.fields
-        assert requests[quiet].layout.extras == requests[loud].layout.extras
+def _cuts(name):
+    """Where a Q may stand in the name of a quiet form: at the end, or before an underscore."""
+    places = [place for place, letter in enumerate(name) if letter == "_"] + [len(name)]
+    return [(name[:place], name[place:]) for place in places]
+
+
+def test_a_quiet_request_is_the_loud_one_under_another_opcode():
+    loud, quiet = (documents.Increment(key=b"n", delta=1, quiet=each) for each in (False, True))
+    assert (loud.encode()[1], quiet.encode()[1]) == (Opcode.INCREMENT, Opcode.INCREMENTQ)
+    assert loud.encode()[2:] == quiet.encode()[2:]
+    assert decode(quiet.encode()) == quiet != loud
+
+
+def test_what_has_no_quiet_form_is_never_sent_in_one():
+    with pytest.raises(LocalProtocolError, match="Touch has no quiet form"):
+        documents.Touch(key=b"k", expiration=0, quiet=True).encode()
+
+
+def test_reads_are_silent_where_there_is_nothing_and_writes_where_all_is_well():
+    silent = {each: each.layout.silent for each in (documents.Get, documents.GetAndTouch, meta.GetMeta)}
+    assert set(silent.values()) == {Status.KEY_ENOENT}
+    assert documents.Set.layout.silent == bootstrap.Quit.layout.silent == Status.SUCCESS
+
+
+def test_an_answer_goes_under_the_opcode_and_opaque_of_its_request():
+    asked = documents.Set(key=b"k", opaque=7, quiet=True).frame()
+    short, long = documents.Stored(cas=5), documents.Stored(cas=5, vb_uuid=1, seqno=2)
+    for answer in (short, long):
+        told = decode(answer.answering(asked))
+        assert told == dataclasses.replace(answer, opcode=Opcode.SETQ, opaque=7)
+
+
+def test_an_answer_without_a_request_never_leaves():
+    with pytest.raises(LocalProtocolError, match="opcode is -1"):
+        documents.Stored(cas=1).encode()
+
+
+def test_which_requests_may_carry_a_cas():
+    found = {each.__name__ for module in (documents, meta) for each in messages(module) if each.layout.cas}
+    writes = {"Set", "Replace", "Delete", "Append", "Prepend", "Unlock"}
+    assert found == writes | {"SetWithMeta", "AddWithMeta", "DelWithMeta", "ReturnMeta"}
 
 
 @pytest.mark.parametrize("length", [24, 26, 28, 30])
@@ -72,10 +111,36 @@ def test_a_key_list_has_two_byte_lengths():
 def test_observing_names_keys_and_tells_states():
     asked = meta.Observe(keys=[(7, b"k")])
     assert asked.frame().value == b"\x00\x07\x00\x01k" and decode(asked.encode()) == asked
-    told = meta.ObserveResponse(states=[(7, b"k", 0x80, 5)])
+    told = meta.ObserveResponse(opcode=Opcode.OBSERVE, states=[(7, b"k", 0x80, 5)])
     assert told.frame().value == b"\x00\x07\x00\x01k\x80" + (5).to_bytes(8) and decode(told.encode()) == told
 
 
 def test_a_state_that_does_not_exist_never_leaves():
     with pytest.raises(LocalProtocolError, match="state is 5, expected 1 or 2 or 3 or 4"):
         admin.SetVbucket(state=5).encode()
+
+
+def test_the_state_of_one_vbucket_is_four_bytes():
+    assert admin.GetVbucketResponse.decode(Frame(0x81, 0x3E, value=bytes([0, 0, 0, 2]))).state == 2
+
+
+@pytest.mark.parametrize("value", [b"", bytes(4), bytes([0, 0, 0, 5]), bytes([1])])
+def test_a_state_of_another_shape_is_refused(value):
+    with pytest.raises(BadMessage, match="GetVbucketResponse"):
+        admin.GetVbucketResponse.decode(Frame(0x81, 0x3E, value=value))
+
+
+def test_seqnos_are_entries_of_ten_bytes():
+    value = bytes.fromhex("0003 00000000000000090400 00000000000000ff")
+    assert admin.GetAllVbSeqnosResponse.decode(Frame(0x81, 0x48, value=value)).seqnos == [(3, 9), (1024, 255)]
+    with pytest.raises(BadMessage, match="8 bytes expected at offset 12 of 19"):
+        admin.GetAllVbSeqnosResponse.decode(Frame(0x81, 0x48, value=value[:-1]))
+
+
+def test_a_failover_log_has_entries_of_sixteen_bytes_and_at_least_one():
+    value = bytes.fromhex("00000000000000aa 0000000000000007 00000000000000bb 0000000000000000")
+    told = admin.GetFailoverLogResponse.decode(Frame(0x81, 0x96, value=value))
+    assert told.failover_log == [(0xAA, 7), (0xBB, 0)]
+    for wrong in (b"", value[:-1]):
+        with pytest.raises(BadMessage, match="GetFailoverLogResponse"):
+            admin.GetFailoverLogResponse.decode(Frame(0x81, 0x96, value=wrong))

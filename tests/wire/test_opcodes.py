@@ -1,20 +1,12 @@
 """The numbers of the commands."""
 
-from headwater.wire.opcodes import QUIET, RETIRED, Opcode, ServerOpcode, name_of
+from headwater.wire.opcodes import RETIRED, Opcode, ServerOpcode, name_of
 
 
 def test_numbers_are_those_of_the_specification():
     assert (Opcode.GET, Opcode.HELLO, Opcode.TAP_CONNECT, Opcode.DCP_OPEN) == (0x00, 0x1F, 0x40, 0x50)
     assert (Opcode.DCP_CACHE_TRANSFER_END, Opcode.GET_FAILOVER_LOG, Opcode.GET_ERROR_MAP) == (0x67, 0x96, 0xFE)
     assert ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION == 1
-
-
-def test_quiet_forms_are_named_after_their_loud_ones():
-    assert all(
-        "Q" in quiet.name and quiet.name.replace("Q", "", 1) == loud.name
-        for quiet, loud in QUIET.items()
-        if loud.name != "QUIT"
-    )
 
 
 def test_retired_is_told_from_never_assigned():

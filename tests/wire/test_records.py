@@ -3,7 +3,7 @@ import pytest
 from headwater.errors import BadMessage
 from headwater.wire import dcp
 from headwater.wire.header import Frame, Magic
-from headwater.wire.records import CacheItem, FailoverLog
+from headwater.wire.records import LOG_ENTRY_BYTES, CacheItem, FailoverLog, decode_log, encode_log
 
 
 def test_cache_items_carry_their_own_lengths():
@@ -33,3 +33,12 @@ def test_lengths_that_lie_are_refused_before_anything_is_cut_out():
 def test_a_failover_log_has_sixteen_bytes_an_entry():
     (rows,) = FailoverLog.__metadata__
     assert rows.write([(1, 2), (3, 4)]).hex() == "0000000000000001000000000000000200000000000000030000000000000004"
+
+
+def test_a_failover_log_is_written_and_read_in_entries_of_sixteen_bytes():
+    log = [(0xAA, 7), (0xBB, 0)]
+    assert encode_log(log).hex() == "00000000000000aa000000000000000700000000000000bb0000000000000000"
+    assert decode_log(encode_log(log)) == log and len(encode_log(log)) == 2 * LOG_ENTRY_BYTES
+    for broken in (b"", encode_log(log)[:-1]):
+        with pytest.raises(ValueError, match="expected"):
+            decode_log(broken)

@@ -1,5 +1,6 @@
 """The reference pages are what the declarations say."""
 
+import re
 from pathlib import Path
 
 from headwater.testing.strategies import any_class
@@ -20,6 +21,21 @@ def test_no_page_is_left_over():
 def test_every_message_has_its_entry():
     text = "".join(reference.pages().values())
     assert [cls.__name__ for cls in any_class() if f"\n## {cls.__name__}\n" not in text] == []
+
+
+def test_every_link_to_a_message_leads_to_its_entry():
+    pages = reference.pages()
+    lost = []
+    for name, text in pages.items():
+        for page, anchor in re.findall(r"\]\((\w+\.md)?#(\w+)\)", text):
+            if f"\n## {anchor}\n" not in pages[page or name].lower():
+                lost.append((name, page, anchor))
+    assert lost == []
+
+
+def test_a_request_stands_before_what_it_is_answered_with():
+    row = next(line for line in reference.pages()["dcp.md"].splitlines() if line.startswith("| 0x51 "))
+    assert row.index("[AddStream]") < row.index("[AddStreamResponse]")
 
 
 def test_every_message_says_what_it_is_for():

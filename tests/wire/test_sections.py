@@ -3,7 +3,7 @@
 import pytest
 
 from headwater.wire.codec import NUMBERS, Number, Rest, Tail
-from headwater.wire.sections import Field, Fixed, Place, Running, section_of
+from headwater.wire.sections import Field, FieldPlace, Fixed, Running, section_of
 
 
 def field(name, bits, **how):
@@ -11,16 +11,16 @@ def field(name, bits, **how):
 
 
 META = section_of(
-    Place.EXTRAS,
+    FieldPlace.EXTRAS,
     [field("flags", 32), field("options", 32, optional=True), field("nmeta", 16, optional=True)],
     [4, 6, 8, 10],
 )
 OPTIONS = section_of(
-    Place.VALUE,
+    FieldPlace.VALUE,
     [
-        Field("age", NUMBERS[64], "about", Place.VALUE, True, (), 0x01),
-        Field("closed", Tail(NUMBERS[8]), "about", Place.VALUE, True, (), 0x80),
-        Field("more", Tail(NUMBERS[8]), "about", Place.VALUE, True, (), 0x100),
+        Field("age", NUMBERS[64], "about", FieldPlace.VALUE, True, (), 0x01),
+        Field("closed", Tail(NUMBERS[8]), "about", FieldPlace.VALUE, True, (), 0x80),
+        Field("more", Tail(NUMBERS[8]), "about", FieldPlace.VALUE, True, (), 0x100),
     ],
     [],
 )
@@ -47,7 +47,7 @@ def test_a_length_no_form_has_is_told():
 
 def test_optional_fields_come_from_the_front_unless_told_otherwise():
     section = section_of(
-        Place.VALUE, [field("a", 32), field("b", 32, optional=True), field("c", 32, optional=True)], []
+        FieldPlace.VALUE, [field("a", 32), field("b", 32, optional=True), field("c", 32, optional=True)], []
     )
     assert isinstance(section, Fixed) and list(section.shapes) == [4, 8, 12]
     assert section.read(bytes(8), 0) == {"a": 0, "b": 0}
@@ -57,16 +57,18 @@ def test_optional_fields_come_from_the_front_unless_told_otherwise():
 
 def test_a_length_that_no_fields_make_is_a_mistake_of_the_declaration():
     with pytest.raises(TypeError, match="no choice of fields makes 5 bytes"):
-        section_of(Place.EXTRAS, [field("a", 32)], [5])
+        section_of(FieldPlace.EXTRAS, [field("a", 32)], [5])
 
 
 def test_numbers_of_odd_width_are_read_like_others():
-    section = section_of(Place.EXTRAS, [field("ttl", 8), field("reserved", 24), Field("x", Number(8, True), "")], [])
+    section = section_of(
+        FieldPlace.EXTRAS, [field("ttl", 8), field("reserved", 24), Field("x", Number(8, True), "")], []
+    )
     assert section.read(bytes.fromhex("ff010203ffffffffffffffff"), 0) == {"ttl": 255, "reserved": 0x010203, "x": -1}
 
 
 def test_another_versions_number_is_refused_both_ways():
-    section = section_of(Place.EXTRAS, [field("version", 8, only=(0, 2))], [])
+    section = section_of(FieldPlace.EXTRAS, [field("version", 8, only=(0, 2))], [])
     for refused in (lambda: section.read(b"\x01", 0), lambda: section.write({"version": 1})):
         with pytest.raises(ValueError, match="version is 1, expected 0 or 2"):
             refused()
@@ -98,6 +100,6 @@ def test_fields_and_flags_must_agree(values, text):
 
 
 def test_a_wrong_type_is_told_with_the_fields_name():
-    section = section_of(Place.VALUE, [Field("data", Rest(), "")], [])
+    section = section_of(FieldPlace.VALUE, [Field("data", Rest(), "")], [])
     with pytest.raises(ValueError, match="data: "):
         section.write({"data": "text"})

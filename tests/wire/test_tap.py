@@ -1,5 +1,7 @@
 """TAP: options behind the key, the engine-private section, byte order."""
 
+from dataclasses import replace
+
 import pytest
 
 from headwater.errors import BadMessage, LocalProtocolError
@@ -86,3 +88,9 @@ def test_checkpoint_messages_come_with_8_or_16_bytes_of_extras():
         tap.CheckpointEnd(checkpoint_id=255, key=b"checkpoint_end"),
     ):
         assert decode(message.encode(), Dialect.TAP) == message
+
+
+def test_a_message_asks_for_an_answer_by_a_flag_even_if_the_rest_of_it_is_broken():
+    asks = tap.Flush(flags=tap.MessageFlag.ACK).frame()
+    assert tap.asks_for_answer(asks) and tap.asks_for_answer(replace(asks, extras=asks.extras[:4]))
+    assert not tap.asks_for_answer(tap.Flush().frame()) and not tap.asks_for_answer(replace(asks, extras=b""))

@@ -13,6 +13,8 @@ from headwater.cli import stopping
 from headwater.cli.cluster.group import EXAMPLES as CLUSTER_EXAMPLES
 from headwater.cli.cluster.group import HELP as CLUSTER_HELP
 from headwater.cli.cluster.group import group as cluster
+from headwater.cli.copy import EXAMPLES as COPY_EXAMPLES
+from headwater.cli.copy import copy
 from headwater.cli.delete import EXAMPLES as DELETE_EXAMPLES
 from headwater.cli.delete import delete
 from headwater.cli.demo.command import EXAMPLES as DEMO_EXAMPLES
@@ -24,6 +26,11 @@ from headwater.cli.failover_log import failover_log
 from headwater.cli.failures import Commands
 from headwater.cli.get import EXAMPLES as GET_EXAMPLES
 from headwater.cli.get import get
+from headwater.cli.invalidate import EXAMPLES as INVALIDATE_EXAMPLES
+from headwater.cli.invalidate import invalidate
+from headwater.cli.lake import EXAMPLES as LAKE_EXAMPLES
+from headwater.cli.lake import HELP as LAKE_HELP
+from headwater.cli.lake import group as lake
 from headwater.cli.load import EXAMPLES as LOAD_EXAMPLES
 from headwater.cli.load import load
 from headwater.cli.mirror import EXAMPLES as MIRROR_EXAMPLES
@@ -31,6 +38,7 @@ from headwater.cli.mirror import mirror
 from headwater.cli.move import EXAMPLES as MOVE_EXAMPLES
 from headwater.cli.move import move
 from headwater.cli.options import paragraphs
+from headwater.cli.passwords import with_password_files
 from headwater.cli.replicate import EXAMPLES as REPLICATE_EXAMPLES
 from headwater.cli.replicate import replicate
 from headwater.cli.seqnos import EXAMPLES as SEQNOS_EXAMPLES
@@ -43,6 +51,9 @@ from headwater.cli.tail import EXAMPLES as TAIL_EXAMPLES
 from headwater.cli.tail import tail
 from headwater.cli.tap import EXAMPLES as TAP_EXAMPLES
 from headwater.cli.tap import tap
+from headwater.cli.user import EXAMPLES as USER_EXAMPLES
+from headwater.cli.user import HELP as USER_HELP
+from headwater.cli.user import group as user
 
 app = typer.Typer(
     name="headwater",
@@ -64,11 +75,15 @@ for _name, _command, _examples in (
     ("failover-log", failover_log, FAILOVER_LOG_EXAMPLES),
     ("failover", failover, FAILOVER_EXAMPLES),
     ("mirror", mirror, MIRROR_EXAMPLES),
+    ("copy", copy, COPY_EXAMPLES),
+    ("invalidate", invalidate, INVALIDATE_EXAMPLES),
     ("replicate", replicate, REPLICATE_EXAMPLES),
     ("move", move, MOVE_EXAMPLES),
     ("demo", demo, DEMO_EXAMPLES),
 ):
-    app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)
+    app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))
+app.add_typer(lake, name="lake", help=paragraphs(LAKE_HELP), epilog=LAKE_EXAMPLES)
+app.add_typer(user, name="user", help=paragraphs(USER_HELP), epilog=USER_EXAMPLES)
 app.add_typer(cluster, name="cluster", help=paragraphs(CLUSTER_HELP), epilog=CLUSTER_EXAMPLES)
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.cluster.running import Password, Stop, User, Yes, addresses, ask, run
+from headwater.cli.cluster.running import Password, StopRequest, User, Yes, addresses, ask, run
 from headwater.cli.options import Vbuckets, examples, vbucket_set
 from headwater.cli.screen import count, several
 
@@ -28,7 +28,8 @@ def failover(
     ] = None,
     vbuckets: Vbuckets = None,
     force: Annotated[
-        bool, typer.Option("--force", help="The owner lives: make its vbuckets dead, then promote.")
+        bool,
+        typer.Option("--force", help="Although the owner lives (its vbuckets are made dead) or replicas have gaps."),
     ] = False,
     yes: Yes = False,
     user: User = None,
@@ -44,7 +45,7 @@ def failover(
     owner = addresses([source])[0][0] if source else None
     wanted = vbucket_set(vbuckets)
 
-    async def look(members: "Members", _: Stop) -> "PromotionPlan":
+    async def look(members: "Members", _: StopRequest) -> "PromotionPlan":
         from headwater.cluster.promotion import plan_promotion
 
         return await plan_promotion(members, found[0], source=owner, vbuckets=wanted, force=force)
@@ -54,7 +55,7 @@ def failover(
     typer.echo(f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {found[0]}{lives}")
     ask("Go on?", yes)
 
-    async def work(members: "Members", _: Stop) -> bool:
+    async def work(members: "Members", _: StopRequest) -> bool:
         from headwater.cluster.promotion import promote
 
         await promote(members, plan)

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.options import DEFAULT_URL, VBUCKETS_MAX, NodeUrl, Password, User, connect, examples
+from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples, existing
+from headwater.wire.vbucket import VBUCKETS_MAX
 
 EXAMPLES = examples("headwater failover-log 0", "headwater failover-log 512 --json")
 
@@ -21,6 +22,7 @@ def failover_log(
 ) -> None:
     """Print a vbucket's failover log, newest branch first: its uuid and the seqno after which it began."""
     with connect(node, user, password) as client:
+        existing(client, [vbucket])
         log = client.failover_log(vbucket)
     # 16 hexadecimal digits everywhere: as a number a vb uuid does not survive readers that keep 53 bits.
     if as_json:

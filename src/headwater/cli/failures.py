@@ -12,6 +12,7 @@ The plan: the group of all commands runs typer without its own ending ("standalo
 Anything else is a bug of ours and keeps its traceback.
 """
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,13 @@ import typer
 from typer.core import TyperGroup
 
 from headwater.cli.stopping import Stopped
-from headwater.errors import HeadwaterError, OptionError
+from headwater.errors import HeadwaterError, OptionError, hide_logins
 
 # typer brings its own copy of click since 0.26; the class above its usage errors is the same thing in both.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
+
+
+_ARGUMENT = re.compile(r"[^\s\"'(]+:[^\s\"')]*@")
 
 
 class InputError(HeadwaterError):
@@ -60,23 +64,24 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
     except HeadwaterError as error:
         return _say(str(error), 2 if isinstance(error, OptionError) else 1)
     except OSError as error:
-        return _say(_system(error), 1)
+        return _say(system(error), 1)
     return result if isinstance(result, int) else 0
 
 
 def _say(message: str, status: int) -> int:
     """Print the one line; a message of several lines is folded into one."""
-    print("headwater:", " ".join(message.split()), file=sys.stderr)
+    print("headwater:", hide_logins(" ".join(message.split())), file=sys.stderr)
     return status
 
 
 def _usage(error: Any) -> str:
     """Say what is wrong, and where the right form is written."""
     where = error.ctx.command_path if error.ctx is not None else "headwater"
-    return f"{error.format_message()} See: {where} --help"
+    told = _ARGUMENT.sub("...@", error.format_message())  # what was typed may be an address with a password
+    return f"{told} See: {where} --help"
 
 
-def _system(error: OSError) -> str:
+def system(error: OSError) -> str:
     """`path: No such file or directory`, without the number in brackets."""
     reason = error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason

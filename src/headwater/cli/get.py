@@ -1,10 +1,13 @@
 """`headwater get`: one document to stdout."""
 
+import base64
 import json
+import sys
 from typing import Annotated
 
 import typer
 
+from headwater.cli.lines import printable, text
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples
 
 EXAMPLES = examples(
@@ -21,14 +24,33 @@ def get(
     user: User = None,
     password: Password = None,
 ) -> None:
-    """Print the document stored under KEY, byte for byte.
+    """Print the document stored under KEY: into files and pipes byte for byte, on a terminal as text.
 
     Exit status 1 when there is none.
     """
     with connect(node, user, password) as client:
         document = client.get(key)
     if as_json:
-        value = document.value.decode(errors="backslashreplace")
-        typer.echo(json.dumps({"key": key, "cas": document.cas, "flags": document.flags, "value": value}))
+        typer.echo(json.dumps({"key": key, "cas": document.cas, "flags": document.flags, **_value(document.value)}))
+    elif is_terminal():
+        typer.echo("\n".join(map(_shown, text(document.value).removesuffix("\n").split("\n"))))
     else:
-        typer.echo(document.value)
+        sys.stdout.buffer.write(document.value)
+        sys.stdout.buffer.flush()
+
+
+def is_terminal() -> bool:
+    """Whether a person reads what is printed."""
+    return sys.stdout.isatty()
+
+
+def _shown(line: str) -> str:
+    return "\t".join(map(printable, line.split("\t")))
+
+
+def _value(value: bytes) -> dict[str, str]:
+    """The value as text, or what is none as base64."""
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

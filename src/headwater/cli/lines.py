@@ -1,12 +1,26 @@
 """A change as one line for people, and what its key and value look like there; shared by `tail` and `tap`."""
 
+import unicodedata
+
 SHOWN_BYTES_MAX = 160
 
 
 def line(*parts: object, value: bytes = b"") -> str:
     """The parts and the value in one line: `512:7 mutation greeting hello world`; long values are cut."""
     shown = [] if not value else [_cut(value)]
-    return " ".join([*map(str, parts), *shown])
+    return printable(" ".join([*map(str, parts), *shown]))
+
+
+def printable(told: str) -> str:
+    """The text with control characters escaped: whoever may write documents must not steer an operator's terminal.
+
+    Those that turn the direction of writing count as well; line ends too, so that a change is one line.
+    """
+    return "".join(_escaped(each) if unicodedata.category(each) in ("Cc", "Cf") else each for each in told)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def text(data: bytes) -> str:
@@ -16,5 +30,5 @@ def text(data: bytes) -> str:
 
 def _cut(value: bytes) -> str:
     more = len(value) - SHOWN_BYTES_MAX
-    shown = text(value[:SHOWN_BYTES_MAX]).replace("\n", "\\n")
+    shown = text(value[:SHOWN_BYTES_MAX])
     return shown + (f"... ({more} bytes more)" if more > 0 else "")

@@ -1,89 +1,210 @@
 """`headwater load`: a file's rows as documents, pipelined."""
 
+import codecs
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 
 import typer
 
-from headwater.cli.failures import CommandError
+from headwater.cli.failures import CommandError, InputError, system
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples
+from headwater.cli.stopping import Stopped
+from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
-    from headwater.cli.readers import Document
+    from headwater.cli.readers import InputDocument, Reading
     from headwater.client import Client
+
+    Stored: TypeAlias = Callable[[Client, bytes, list[InputDocument]], "Refused"]
 
 EXAMPLES = examples(
     "headwater load orders.jsonl --key id",
     "headwater load people.csv --key email --prefix person:",
+    "headwater load people.csv --key zip --types age=int,vip=bool --encoding latin-1",
+    "headwater load orders.jsonl --key order.id --dry-run",
+    "headwater load copy.jsonl --format changes",
+    "zcat orders.jsonl.gz | headwater load - --format jsonl --key id",
     "headwater load events.parquet --key event_id --node couchbase://10.0.0.7:11210/events",
 )
+KEY = "The field whose value becomes the key; order.id is a path."
+FORMAT = "How to read the file; by its name when left out. changes: what tail --json prints, deletions too."
+COLUMNS = "CSV columns that are not text: count=int,price=float,ok=bool."
+BAD_ROWS_TOLD = 20
 DOCUMENTS_PER_CALL = 20_000
 """Enough to fill the pipeline; few enough that the bar moves and Ctrl-C is heard."""
 
 
-class Form(StrEnum):
+class Format(StrEnum):
     """File formats."""
 
     JSONL = "jsonl"
     CSV = "csv"
+    TSV = "tsv"
     PARQUET = "parquet"
+    CHANGES = "changes"
 
 
 def load(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="JSON lines, CSV or Parquet."),
-    ],
-    key: Annotated[str, typer.Option("--key", metavar="FIELD", help="The field whose value becomes the key.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines, CSV or Parquet; - reads standard input.")],
+    key: Annotated[str, typer.Option("--key", metavar="FIELD", help=KEY)] = "",
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Put this before each key.")] = "",
-    form: Annotated[
-        Form | None, typer.Option("--format", help="How to read the file; by its name when left out.")
-    ] = None,
+    file_format: Annotated[Format | None, typer.Option("--format", help=FORMAT)] = None,
+    types: Annotated[str, typer.Option("--types", metavar="LIST", help=COLUMNS)] = "",
+    infer: Annotated[
+        bool, typer.Option("--infer", help="Give CSV columns the type that their first megabyte has.")
+    ] = False,
+    encoding: Annotated[
+        str, typer.Option("--encoding", metavar="NAME", help="Of text files, e.g. latin-1 or utf-16.")
+    ] = "utf-8",
+    skip: Annotated[
+        int,
+        typer.Option("--skip", min=0, metavar="N", help="Leave out the first N; a failed load says which."),
+    ] = 0,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out rows that can't be documents, and tell of each.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check all of the file, store nothing.")] = False,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
     password: Password = None,
 ) -> None:
     """Store every row of FILE as a JSON document.
 
-    A row's key is the value of one of its fields; a later row with the same key replaces the earlier one. What was
-    stored before a failure stays stored: loading again does no harm.
+    A row's key is the value of one of its fields; a later row with the same key replaces the earlier one. CSV is text
+    as it stands: 00501 stays 00501 unless a type is given. What was stored before a failure stays stored: loading again
+    does no harm, and --skip goes on behind it.
     """
     from headwater.cli.readers import open_source
     from headwater.cli.screen import count, err, progress, rate
 
-    documents, total = open_source(file, key, form.value if form else None)
-    console = err()
+    path = Path("/dev/stdin") if str(file) == "-" else file
+    _check(path, key, file_format)
+    bad = Bad() if skip_bad else None
+    reading = _reading(file_format, encoding, types, infer)._replace(skip_bad=bad)
+    documents, total = open_source(path, key, reading)
+    if dry_run:
+        typer.echo(f"{count(sum(1 for _ in documents))} documents, nothing was stored{bad or ''}")
+        return
+    load = Load(file.name, skip, _stored_changes if file_format is Format.CHANGES else _stored_rows)
     started = time.monotonic()
-    stored = 0
-    with connect(node, user, password) as client, progress(console, "rate") as bar:
+    with connect(node, user, password) as client, progress(err(), "rate") as bar, load.told():
         task = bar.add_task(file.name, total=total or None, rate="")
-        for part in _parts(documents):
-            _store(client, prefix.encode(), part)
-            stored += len(part)
-            bar.update(task, completed=part[-1].position, rate=rate(stored, time.monotonic() - started))
+        for part in _parts(islice(documents, skip, None)):
+            load.store(client, prefix.encode(), part)
+            bar.update(task, completed=part[-1].position, rate=rate(load.stored, time.monotonic() - started))
     seconds = time.monotonic() - started
-    typer.echo(f"{count(stored)} documents stored in {seconds:.1f} s, {rate(stored, seconds)}")
+    typer.echo(f"{count(load.stored)} documents stored in {seconds:.1f} s, {rate(load.stored, seconds)}{bad or ''}")
 
 
-def _parts(documents: Iterator["Document"]) -> Iterator[list["Document"]]:
-    """Cut the stream of documents into lists that fit one pipelined call."""
-    part: list[Document] = []
-    for document in documents:
-        part.append(document)
-        if len(part) == DOCUMENTS_PER_CALL:
+Refused: TypeAlias = dict[bytes, HeadwaterError]
+"""The documents a node would not take, by their keys."""
+
+
+def _stored_rows(client: "Client", prefix: bytes, part: list["InputDocument"]) -> Refused:
+    """Store documents that have nothing but their values."""
+    return {**client.set_many((prefix + each.key, cast(bytes, each.value)) for each in part)}
+
+
+def _stored_changes(client: "Client", prefix: bytes, part: list["InputDocument"]) -> Refused:
+    """Store and delete documents as changes say; a deletion of what is not there is done already."""
+    from headwater.client import KeyNotFound, Write
+
+    failed = client.write_many(Write(prefix + each.key, each.value, each.flags, each.expiry) for each in part)
+    return {prefix + part[at].key: error for at, error in failed.items() if not isinstance(error, KeyNotFound)}
+
+
+def _check(path: Path, key: str, file_format: Format | None) -> None:
+    if not path.exists():
+        raise typer.BadParameter(f"file {str(path)!r} does not exist.")
+    if not key and file_format is not Format.CHANGES:
+        raise typer.BadParameter("--key FIELD names the field whose value becomes the key.")
+
+
+def _reading(file_format: Format | None, encoding: str, types: str, infer: bool) -> "Reading":
+    """Check the options about the file; raises typer.BadParameter."""
+    from headwater.cli.readers import TYPES, Reading
+
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise typer.BadParameter(f"{encoding!r} is no encoding Python knows; latin-1, utf-16 and cp1252 are.") from None
+    columns: dict[str, str] = {}
+    for entry in filter(None, types.split(",")):
+        column, _, kind = entry.rpartition("=")
+        if not column:
+            raise typer.BadParameter(f"{entry!r} is not COLUMN=TYPE.")
+        if kind not in TYPES:
+            raise typer.BadParameter(f"{kind!r} is none of {', '.join(TYPES)}.")
+        columns[column] = kind
+    return Reading(file_format.value if file_format else None, encoding, columns, infer)
+
+
+class Bad:
+    """The rows that were left out: each is a line on stderr, up to a number."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def __call__(self, error: InputError) -> None:
+        """Tell of one."""
+        self.rows += 1
+        if self.rows <= BAD_ROWS_TOLD:
+            typer.echo(f"headwater: {error}; left out", err=True)
+
+    def __str__(self) -> str:
+        return f"; {self.rows} rows left out" if self.rows else ""
+
+
+class Load:
+    """How far a load is: so many documents of the file are acknowledged, which is to say on the node's disk."""
+
+    def __init__(self, name: str, skipped: int, stored: "Stored") -> None:
+        self.name, self.skipped, self.stored, self._stored = name, skipped, 0, stored
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Say how much is durable and how to go on, whatever ends the load."""
+        try:
+            yield
+        except (HeadwaterError, OSError) as error:
+            reason = system(error) if isinstance(error, OSError) else str(error)
+            raise CommandError(f"{reason}; {self._durable()}") from None
+        except Stopped as stop:
+            stop.args = (f"{stop}; {self._durable()}",)
+            raise
+
+    def _durable(self) -> str:
+        total = self.skipped + self.stored
+        if total == 0:
+            return f"nothing of {self.name} is known to be stored"
+        return f"the first {total} documents of it are stored; go on behind them with --skip {total}"
+
+    def store(self, client: "Client", prefix: bytes, part: list["InputDocument"]) -> None:
+        """Store one part; the first document that was refused ends the command."""
+        if refused := self._stored(client, prefix, part):
+            key, error = next(iter(refused.items()))
+            shown = key.decode(errors="backslashreplace")
+            raise CommandError(f"{len(refused)} documents were refused, the first is {shown!r}: {error}")
+        self.stored += len(part)
+
+
+def _parts(documents: Iterator["InputDocument"]) -> Iterator[list["InputDocument"]]:
+    """Cut the stream of documents into lists that fit one pipelined call, at a broken row as well."""
+    part: list[InputDocument] = []
+    try:
+        for document in documents:
+            part.append(document)
+            if len(part) == DOCUMENTS_PER_CALL:
+                yield part
+                part = []
+    except InputError:
+        if part:
             yield part
-            part = []
+        raise
     if part:
         yield part
-
-
-def _store(client: "Client", prefix: bytes, part: list["Document"]) -> None:
-    """Store one part; the first document that was refused ends the command."""
-    refused = client.set_many((prefix + document.key, document.value) for document in part)
-    if refused:
-        key, error = next(iter(refused.items()))
-        shown = key.decode(errors="backslashreplace")
-        raise CommandError(f"{len(refused)} documents were refused, the first is {shown!r}: {error}")

@@ -8,7 +8,7 @@ import typer
 
 from headwater.cli import stopping
 from headwater.cli.failures import CommandError
-from headwater.cli.options import Password, User, Vbuckets, endpoint, examples, vbucket_set
+from headwater.cli.options import Password, User, Vbuckets, check_count, endpoint, examples, vbucket_set
 
 if TYPE_CHECKING:
     from headwater.cluster.admin import Endpoint, NodeAdmin
@@ -49,7 +49,7 @@ def move(
     ends = endpoint(source, user, password), endpoint(target, user, password)
     if ends[0].address == ends[1].address:
         raise typer.BadParameter("--from and --to are the same node.")
-    work = Move(*ends, takeover=takeover, follow=follow, concurrency=concurrency, delete=delete, patience=patience)
+    work = MoveRun(*ends, takeover=takeover, follow=follow, concurrency=concurrency, delete=delete, patience=patience)
     if follow:
         with stopping.until_stopped():
             stopping.run(work.run(vbucket_set(vbuckets)))
@@ -57,7 +57,7 @@ def move(
         stopping.run(work.run(vbucket_set(vbuckets)))
 
 
-class Move:
+class MoveRun:
     """One run of the command."""
 
     def __init__(
@@ -80,12 +80,13 @@ class Move:
     async def run(self, wanted: list[int] | None) -> None:
         """Move or copy them, show how far it is, and say what came of it."""
         from headwater.cluster.admin import NodeAdmin
-        from headwater.cluster.lane import Limits
         from headwater.cluster.mover import Mover
+        from headwater.cluster.proxied import Limits
 
         async with await NodeAdmin.connect(self.source) as old, await NodeAdmin.connect(self.target) as new:
             await refuse_members(old, new, takeover=self.takeover)
             chosen = await choose(old, new, wanted)
+            await self._warn(old, chosen)
             items = await old.items()
             total = sum(items.get(vb, 0) for vb in chosen)
             limits = Limits(patience_seconds=self.patience)
@@ -101,6 +102,20 @@ class Move:
                         await self._go_on(mover, chosen)
                 finally:
                     drawing.cancel()
+
+    async def _warn(self, old: "NodeAdmin", chosen: list[int]) -> None:
+        """Say what a takeover of a part means: without a map no client finds both halves."""
+        from headwater.cli.screen import several
+        from headwater.wire.vbucket import State
+
+        kept = [vb for vb, state in (await old.states()).items() if state is State.ACTIVE and vb not in chosen]
+        if self.takeover and kept and chosen:
+            typer.echo(
+                f"headwater: {self.source.address} keeps {several(len(kept), 'vbucket')}, and no cluster map leads "
+                "clients to both nodes: each finds what is on the node it was given. For one bucket on several nodes "
+                "use headwater cluster init and headwater cluster rebalance.",
+                err=True,
+            )
 
     async def _move(self, mover: "Mover", old: "NodeAdmin", vb: int) -> "Moved":
         from headwater.wire.vbucket import State
@@ -159,19 +174,23 @@ class Move:
 
 async def refuse_members(old: "NodeAdmin", new: "NodeAdmin", *, takeover: bool) -> None:
     """Owners of a cluster's vbuckets are a matter of its map: a takeover that leaves it as it is would be undone."""
-    from headwater.client.routing import ClusterMap
+    from headwater.client.routing import read_map
 
     for node in (old, new) if takeover else ():
         config = await node.config()
-        if config and len(ClusterMap.from_json(config, node.address).nodes) > 1:
+        if config and len(read_map(config, node.address).servers) > 1:
             raise CommandError(f"{node.address} belongs to a cluster; use headwater cluster rebalance {node.address}")
 
 
 async def choose(old: "NodeAdmin", new: "NodeAdmin", wanted: list[int] | None) -> list[int]:
     """The vbuckets to move: those asked for, or all that the first node owns, or has begun to hand over."""
+    from headwater.client.routing import read_map
     from headwater.wire.vbucket import State
 
     if wanted is not None:
+        config = await old.config()
+        if config:
+            check_count(wanted, read_map(config, old.address).vbuckets)
         return wanted
     here, there = await asyncio.gather(old.states(), new.states())
     owned = {vb for vb, state in here.items() if state is State.ACTIVE}

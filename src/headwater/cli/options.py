@@ -1,16 +1,19 @@
 """Options that several commands share, declared once: the node's address, who asks, which vbuckets."""
 
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from headwater.errors import OptionError
+from headwater.wire import vbucket
 
 if TYPE_CHECKING:
     from headwater.client import Client
     from headwater.cluster.admin import Endpoint
 
 DEFAULT_URL = "couchbase://127.0.0.1:11210/default"
-VBUCKETS_MAX = 1024
 
 NodeUrl = Annotated[
     str,
@@ -25,11 +28,30 @@ NodeUrl = Annotated[
 ]
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", envvar="HEADWATER_USER", help="Who asks.")]
 Password = Annotated[
-    str | None, typer.Option("--password", metavar="TEXT", envvar="HEADWATER_PASSWORD", help="The user's password.")
+    str | None,
+    typer.Option(
+        "--password",
+        metavar="TEXT",
+        envvar="HEADWATER_PASSWORD",
+        help="The user's password; it is asked for when left out. Others may see what is typed here: --password-file.",
+    ),
 ]
 Vbuckets = Annotated[
     str | None,
     typer.Option("--vbuckets", metavar="LIST", help="Which vbuckets, e.g. 0-511,700. All of them when left out."),
+]
+
+Checkpoint = Annotated[
+    Path, typer.Option("--checkpoint", metavar="DIR", help="Where Spark notes how far this is; of this job alone.")
+]
+Retry = Annotated[
+    float | None,
+    typer.Option(
+        "--retry",
+        metavar="SECONDS",
+        min=0,
+        help="Go on trying for so long after failures that may pass: 300 unless given, 30 with --once.",
+    ),
 ]
 
 
@@ -49,18 +71,25 @@ def vbucket_set(text: str | None) -> list[int] | None:
 
     Raises: typer.BadParameter naming the part that is not a vbucket or a range of them.
     """
-    if text is None:
-        return None
-    chosen: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
-            raise typer.BadParameter(f"--vbuckets {text!r}: {part.strip()!r} is no vbucket and no range like 0-511.")
-        low, high = int(first), int(last or first)
-        if low > high or high >= VBUCKETS_MAX:
-            raise typer.BadParameter(f"--vbuckets {text!r}: {part.strip()!r} is outside of 0 to {VBUCKETS_MAX - 1}.")
-        chosen.update(range(low, high + 1))
-    return sorted(chosen)
+    try:
+        return None if text is None else list(vbucket.vbucket_set(text))
+    except OptionError as error:
+        raise typer.BadParameter(f"{error}.") from None
+
+
+def existing(client: "Client", wanted: list[int] | None) -> None:
+    """Check that the bucket has these vbuckets.
+
+    Raises: OptionError naming the first that it has not, and those it has.
+    """
+    check_count(wanted, client.map.vbuckets)
+
+
+def check_count(wanted: list[int] | None, vbuckets: int) -> None:
+    """The same, where the number of the bucket's vbuckets is known."""
+    beyond = [vbucket for vbucket in wanted or () if vbucket >= vbuckets]
+    if beyond:
+        raise OptionError("vbuckets", beyond[0], f"of this bucket, which has 0 to {vbuckets - 1}")
 
 
 def connect(url: str, user: str | None, password: str | None) -> "Client":
@@ -76,4 +105,4 @@ def endpoint(node: str, user: str | None, password: str | None) -> "Endpoint":
     from headwater.cluster.admin import Endpoint
 
     target = parse(node)
-    return Endpoint(target.seeds[0], target.bucket, user, password)
+    return Endpoint(target.seeds[0], target.bucket, *target.login(user, password))

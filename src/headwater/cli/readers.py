@@ -1,71 +1,233 @@
-"""Files into documents for `load`: JSON lines, CSV and Parquet, each a generator of `Document`.
+"""Files into documents for `load`: JSON lines, CSV and Parquet, each a generator of `InputDocument`.
 
-A line of JSON is stored byte for byte as it stands. A row of CSV or Parquet becomes a JSON object with its columns as
-members, in their order; times become ISO 8601 text, bytes become base64, missing values become null. Files are
-streamed: memory holds one batch of rows, whatever the file's size. `.gz` files are read through.
+Nothing is guessed: CSV is text as it stands unless types are given or asked for, and what JSON cannot hold is kept by a
+rule or refused with its place.
+
+| in the file                              | in the document                                                 |
+|------------------------------------------|-----------------------------------------------------------------|
+| a line of JSON                           | byte for byte as it stands                                      |
+| a change as `tail --json` prints it      | the document that it stored, or its deletion                    |
+| a row of CSV or Parquet                  | a JSON object with its columns as members, in their order       |
+| a field of CSV                           | text; with `types` or `infer` a number, true, false, null       |
+| a date or a time                         | ISO 8601 text, with nine digits where microseconds do not do    |
+| bytes                                    | base64                                                          |
+| a missing value, NaN                     | null                                                            |
+| an infinite number                       | refused                                                         |
+
+Files and pipes are streamed: memory holds one batch of rows, whatever their size. Compressed ones (.gz, .bz2, .zst,
+.lz4) are read through.
 """
 
+from __future__ import annotations
+
 import base64
+import csv as text_csv
 import datetime
 import decimal
+import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headwater.cli.failures import InputError
+from headwater.wire.header import KEY_BYTES_MAX, VALUE_BYTES_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ROWS_PER_BATCH = 8192
-KEY_BYTES_MAX = 250
-"""The longest key the protocol family stores (wire.md 11)."""
+HEAD_BYTES = 1 << 20
+"""How much of a CSV file is looked at before it is read: its header, and its types where they are inferred."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+TYPES = ("text", "int", "float", "bool")
 
 
-class Document(NamedTuple):
-    """One document to store. `position`: how far in the file we are, in the unit of `Source.total`."""
+class InputDocument(NamedTuple):
+    """One document to store, or to delete.
+
+    value: None deletes.
+    position: how far in the file we are, in the unit of `InputFile.total`.
+    flags, expiry: as `client.Write` has them.
+    """
 
     key: bytes
-    value: bytes
+    value: bytes | None
     position: int
+    flags: int = 0
+    expiry: int = 0
 
 
-class Source(NamedTuple):
+class InputFile(NamedTuple):
     """A file about to be read: its documents, and what position the last of them will have (0: unknown)."""
 
-    documents: Iterator[Document]
+    documents: Iterator[InputDocument]
     total: int
 
 
-def open_source(path: Path, key_field: str, form: str | None = None) -> Source:
-    """Open `path` as `form` (jsonl, csv or parquet; None: by its name).
+class Reading(NamedTuple):
+    """How to read a file.
+
+    file_format: jsonl, csv, tsv, parquet or changes; None for what its name says.
+    encoding: of text.
+    types: of CSV columns, by name, one of `TYPES`.
+    infer: other columns get the type that all of the file's first megabyte has; the key stays text.
+    skip_bad: is told of a row that can't be a document, which is then left out; None: it ends the reading.
+    """
+
+    file_format: str | None = None
+    encoding: str = "utf-8"
+    types: Mapping[str, str] = {}
+    infer: bool = False
+    skip_bad: Callable[[InputError], None] | None = None
+
+    @contextmanager
+    def row(self) -> Iterator[None]:
+        """Read one row; a bad one is left out where that was asked for."""
+        try:
+            yield
+        except InputError as error:
+            if self.skip_bad is None:
+                raise
+            self.skip_bad(error)
+
+
+class _Counted(io.RawIOBase):
+    """A file of which Arrow takes what there is; counts the bytes, because a pipe cannot tell where it is."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        self.taken = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._file.readinto(buffer) or 0
+        self.taken += count
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def open_source(path: Path, key_field: str, reading: Reading) -> InputFile:
+    """Open `path`; a pipe and /dev/stdin are files, too.
 
     Raises: InputError when the name tells nothing, and while reading for a row without a key or a broken line.
     """
-    form = form or _form_of(path)
-    return _OPENERS[form](path, key_field)
+    file_format = reading.file_format or _format_of(path)
+    return _OPENERS[file_format](path, key_field, reading)
 
 
-def _form_of(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
-    form = _FORMS.get(suffixes[-1]) if suffixes else None
-    if form is None:
-        raise InputError(path, "name", f"ends in none of {' '.join(_FORMS)}; say --format jsonl, csv or parquet")
-    return form
+def _format_of(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in _COMPRESSIONS]
+    file_format = _FORMATS.get(suffixes[-1]) if suffixes else None
+    if file_format is None:
+        raise InputError(path, "name", f"ends in none of {' '.join(_FORMATS)}; say --format jsonl, csv, tsv or parquet")
+    return file_format
 
 
-def _open_lines(path: Path, key_field: str) -> Source:
-    return Source(_lines(path, key_field), 0 if path.suffix == ".gz" else path.stat().st_size)
+def _bytes_of(path: Path) -> int:
+    """The file's size, which the position reaches; 0 for a pipe."""
+    return path.stat().st_size if path.is_file() else 0
 
 
-def _lines(path: Path, key_field: str) -> Iterator[Document]:
+def _stream(raw: _Counted, path: Path, encoding: str) -> Any:
+    """Return the file's content as UTF-8: decompressed, transcoded, without its byte order mark."""
     import pyarrow as pa
 
-    position = 0
-    with pa.input_stream(str(path)) as raw:
-        for number, line in enumerate(_split(raw), 1):
-            position += len(line)
+    compression = cast(Any, _COMPRESSIONS.get(path.suffix.lower()))
+    stream: Any = pa.input_stream(cast(Any, raw), compression=compression)
+    if encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
+        stream = pa.transcoding_input_stream(stream, encoding, "utf-8")
+    return stream
+
+
+class _Headed(io.RawIOBase):
+    """A stream whose beginning was looked at; the mark of its encoding is no part of it."""
+
+    def __init__(self, stream: Any, size: int = HEAD_BYTES) -> None:
+        head = b""
+        while len(head) < size and (chunk := stream.read(size - len(head))):
+            head += chunk
+        self.head = self._rest = head.removeprefix(BYTE_ORDER_MARK)
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._rest:
+            return bytes(self._stream.read(size if size >= 0 else None))
+        part, self._rest = (self._rest, b"") if size < 0 else (self._rest[:size], self._rest[size:])
+        return part
+
+
+# ---------------------------------------------------------------------- JSON lines
+
+
+def _open_lines(path: Path, key_field: str, reading: Reading) -> InputFile:
+    return InputFile(_lines(path, key_field, reading), _bytes_of(path))
+
+
+def _lines(path: Path, key_field: str, reading: Reading) -> Iterator[InputDocument]:
+    with _Counted(path) as raw:
+        stream = _Headed(_stream(raw, path, reading.encoding), len(BYTE_ORDER_MARK))
+        for number, line in enumerate(_split(stream), 1):
             text = line.strip()
             if text:
-                yield Document(_key(path, f"line {number}", _object(path, number, text), key_field), text, position)
+                place, found = f"line {number}", None
+                with reading.row():
+                    key = _key(path, place, _object(path, place, text), key_field)
+                    found = _document(path, place, key, text, raw.taken)
+                if found:
+                    yield found
+
+
+def _open_changes(path: Path, _: str, reading: Reading) -> InputFile:
+    return InputFile(_changes(path, reading), _bytes_of(path))
+
+
+def _changes(path: Path, reading: Reading) -> Iterator[InputDocument]:
+    with _Counted(path) as raw:
+        for number, line in enumerate(_split(_Headed(_stream(raw, path, "utf-8"), len(BYTE_ORDER_MARK))), 1):
+            if text := line.strip():
+                place, found = f"line {number}", None
+                with reading.row():
+                    found = _change(path, place, _object(path, place, text), raw.taken)
+                if found:
+                    yield found
+
+
+def _change(path: Path, place: str, row: dict[str, Any], position: int) -> InputDocument:
+    """Return what a line of `tail --json` or `tap --json` did to a document."""
+    event = row.get("event")
+    try:
+        key = base64.b64decode(row["key_base64"]) if "key_base64" in row else row["key"].encode()
+        if event in ("deletion", "expiration", "delete"):
+            return _document(path, place, key, None, position)
+        if event != "mutation":
+            raise InputError(path, place, f"tells the event {event!r}, expected mutation, deletion or expiration")
+        made = _document(path, place, key, _stored(row), position)
+        return made._replace(flags=int(row.get("flags", 0)), expiry=int(row.get("expiry", 0)))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        why = f"is no change as `headwater tail --json` prints it ({type(error).__name__}: {error})"
+        raise InputError(path, place, why) from None
+
+
+def _stored(row: dict[str, Any]) -> bytes:
+    """Return the value of a change: base64, text, or JSON that is written in one way only; empty if there is none."""
+    if "base64" in row:
+        return base64.b64decode(row["base64"], validate=True)
+    if "text" in row:
+        return str(row["text"]).encode()
+    return json.dumps(row["value"], ensure_ascii=False, separators=(",", ":")).encode() if "value" in row else b""
 
 
 def _split(raw: Any) -> Iterator[bytes]:
@@ -79,68 +241,243 @@ def _split(raw: Any) -> Iterator[bytes]:
         yield rest
 
 
-def _object(path: Path, number: int, text: bytes) -> dict[str, Any]:
+def _object(path: Path, place: str, text: bytes) -> dict[str, Any]:
     try:
-        parsed = json.loads(text)
+        parsed = json.loads(text, parse_constant=_no_number)
+    except UnicodeDecodeError as error:
+        raise InputError(path, place, f"is not JSON: {error}; another encoding is named with --encoding") from None
     except ValueError as error:
-        raise InputError(path, f"line {number}", f"is not JSON: {error}") from None
+        raise InputError(path, place, f"is not JSON: {error}") from None
     if not isinstance(parsed, dict):
-        raise InputError(path, f"line {number}", f"holds a {type(parsed).__name__}, expected an object")
+        lines = "; jq -c '.[]' makes lines of an array" if text.startswith(b"[") else ""
+        raise InputError(path, place, f"holds a {type(parsed).__name__}, expected an object a line{lines}")
     return parsed
 
 
-def _open_csv(path: Path, key_field: str) -> Source:
-    return Source(_csv(path, key_field), 0 if path.suffix == ".gz" else path.stat().st_size)
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number there")
 
 
-def _csv(path: Path, key_field: str) -> Iterator[Document]:
+# ---------------------------------------------------------------------- CSV
+
+
+def _open_csv(path: Path, key_field: str, reading: Reading, delimiter: str = ",") -> InputFile:
+    return InputFile(_csv(path, key_field, reading, delimiter), _bytes_of(path))
+
+
+def _open_tsv(path: Path, key_field: str, reading: Reading) -> InputFile:
+    return _open_csv(path, key_field, reading, "\t")
+
+
+def _csv(path: Path, key_field: str, reading: Reading, delimiter: str) -> Iterator[InputDocument]:
     import pyarrow as pa
     from pyarrow import csv
 
-    with pa.input_stream(str(path)) as raw:
+    with _Counted(path) as raw:
         try:
-            batches: Iterable[Any] = csv.open_csv(cast(Any, raw))
-            yield from _rows(path, key_field, batches, raw.tell)
-        except pa.ArrowInvalid as error:
-            raise InputError(path, "contents", f"is not CSV as expected: {error}") from None
+            stream = _Headed(_stream(raw, path, reading.encoding))
+            types = _types(path, stream.head, key_field, reading, delimiter)
+            arrow = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+            # Only a column that was given a type has missing values, the empty ones: "NA" may be anybody's text.
+            convert = csv.ConvertOptions(
+                column_types={name: arrow[kind] for name, kind in types.items()},
+                null_values=[""],
+                strings_can_be_null=False,
+            )
+            parse = csv.ParseOptions(delimiter=delimiter)
+            batches: Iterable[Any] = csv.open_csv(
+                cast(Any, pa.PythonFile(stream, "r")), parse_options=parse, convert_options=convert
+            )
+            yield from _rows(path, key_field, batches, lambda: raw.taken, reading)
+        except (pa.ArrowInvalid, UnicodeError) as error:
+            raise InputError(path, "contents", _not_csv(str(error))) from None
 
 
-def _open_parquet(path: Path, key_field: str) -> Source:
+def _not_csv(why: str) -> str:
+    """Return Arrow's reason, and which option may be meant."""
+    hint = ""
+    if "UTF8" in why or "codec" in why:
+        hint = "; another encoding is named with --encoding"
+    elif "conversion error" in why:
+        hint = "; --types COLUMN=text keeps a column as it stands"
+    return f"is not CSV as expected: {why}{hint}"
+
+
+def _types(path: Path, head: bytes, key_field: str, reading: Reading, delimiter: str) -> dict[str, str]:
+    """Each column's type: as given, or inferred, or text."""
+    cut = head[: head.rfind(b"\n") + 1] or head
+    lines = io.StringIO(cut.decode(errors="replace"), newline="")
+    rows = [row for row in text_csv.reader(lines, delimiter=delimiter) if row]
+    names = rows[0] if rows else []
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise InputError(path, "contents", f"names the columns {', '.join(map(repr, twice))} more than once")
+    for name in reading.types:
+        if name not in names:
+            raise InputError(path, "contents", f"--types names {name!r}; the columns are {', '.join(names)}")
+    types = dict.fromkeys(names, "text")
+    if reading.infer:
+        types |= {name: _inferred({row[at] for row in rows[1:] if at < len(row)}) for at, name in enumerate(names)}
+        types |= {name: "text" for name in names if name == key_field}
+    return types | dict(reading.types)
+
+
+def _inferred(fields: set[str]) -> str:
+    """The type that all fields have and that gives each back as it stood; empty ones are missing in any."""
+    fields = fields - {""}
+    for kind, pattern in _PATTERNS.items():
+        if fields and all(pattern.fullmatch(field) for field in fields):
+            return kind
+    return "text"
+
+
+_PATTERNS = {
+    "bool": re.compile(r"true|false"),
+    # At most 18 and 15 digits: what 64 bits hold without losing one. 007 and +1 are somebody's codes.
+    "int": re.compile(r"-?(0|[1-9]\d{0,17})"),
+    "float": re.compile(r"-?(?=[\d.]{1,16}$)(0|[1-9]\d*)(\.\d+)?"),
+}
+
+
+# ---------------------------------------------------------------------- Parquet
+
+
+def _open_parquet(path: Path, key_field: str, reading: Reading) -> InputFile:
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
         file = parquet.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise InputError(path, "contents", f"is not Parquet: {error}") from None
-    return Source(_rows(path, key_field, file.iter_batches(ROWS_PER_BATCH), None), file.metadata.num_rows)
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise InputError(path, "contents", f"is not Parquet, or no file but a pipe: {error}") from None
+    return InputFile(_rows(path, key_field, file.iter_batches(ROWS_PER_BATCH), None, reading), file.metadata.num_rows)
 
 
-def _rows(path: Path, key_field: str, batches: Iterable[Any], position: Callable[[], int] | None) -> Iterator[Document]:
+# ---------------------------------------------------------------------- rows
+
+
+def _rows(
+    path: Path, key_field: str, batches: Iterable[Any], position: Callable[[], int] | None, reading: Reading
+) -> Iterator[InputDocument]:
     """Rows as JSON objects. `position` tells how far the file is read; None: rows are counted instead."""
     number = 0
     for batch in batches:
-        for row in batch.to_pylist():
+        for row in _objects(path, batch):
             number += 1
-            key = _key(path, f"row {number}", row, key_field)
-            value = json.dumps(row, default=_as_text, ensure_ascii=False, separators=(",", ":")).encode()
-            yield Document(key, value, position() if position else number)
+            place, found = f"row {number}", None
+            with reading.row():
+                key = _key(path, place, row, key_field)
+                found = _document(path, place, key, _json(path, place, row), position() if position else number)
+            if found:
+                yield found
+
+
+def _objects(path: Path, batch: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a batch, as Python has them; nanoseconds, which Python has not, as text."""
+    names = batch.schema.names
+    columns = []
+    for name, column in zip(names, batch.columns, strict=True):
+        try:
+            columns.append(_values(column))
+        except ValueError as error:
+            raise InputError(path, f"column {name!r}", f"holds what has no form in JSON: {error}") from None
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _values(column: Any) -> list[Any]:
+    import pyarrow as pa
+
+    if not (pa.types.is_temporal(column.type) and getattr(column.type, "unit", "") == "ns"):
+        return cast("list[Any]", column.to_pylist())
+    whole = _microseconds(column.type)
+    try:
+        return cast("list[Any]", column.cast(whole).to_pylist())
+    except pa.ArrowInvalid:
+        floor, exact = column.cast(whole, safe=False).to_pylist(), column.cast(pa.int64()).to_pylist()
+        return [_nanoseconds(at, value) for at, value in zip(floor, exact, strict=True)]
+
+
+def _microseconds(kind: Any) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.time64("us") if pa.types.is_time(kind) else pa.duration("us")
+
+
+def _nanoseconds(at: Any, value: int | None) -> str | None:
+    """ISO 8601 with nine digits where six do not do; a length of time in decimal seconds."""
+    if value is None or at is None:
+        return None
+    if isinstance(at, datetime.timedelta):
+        return f"{decimal.Decimal(value).scaleb(-9):f}"
+    if value % 1000 == 0:
+        return str(at.isoformat())
+    text = at.isoformat(timespec="microseconds")
+    end = text.index(".") + 7
+    return f"{text[:end]}{value % 1000:03d}{text[end:]}"
 
 
 def _key(path: Path, place: str, row: dict[str, Any], field: str) -> bytes:
-    if field not in row:
-        raise InputError(path, place, f"has no field {field!r} to be the key; it has {', '.join(row) or 'no fields'}")
-    value = row[field]
-    if value is None or value == "" or isinstance(value, dict | list):
+    value = row[field] if field in row else _member(path, place, row, field)
+    # A fraction and a truth value are written in many ways: two rows of one key would be two documents, or one of two.
+    if value is None or value in ("", b"") or isinstance(value, dict | list | bool | float):
         raise InputError(path, place, f"field {field!r} holds {value!r}, which cannot be a key")
-    key = (value if isinstance(value, str) else str(value)).encode()
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _member(path: Path, place: str, row: dict[str, Any], field: str) -> Any:
+    """Return what `field`, a path such as order.id, leads to; its first names may have dots of their own."""
+    head, dot, rest = field.partition(".")
+    while dot:
+        if isinstance(row.get(head), dict):
+            return row[head][rest] if rest in row[head] else _member(path, place, row[head], rest)
+        more, dot, rest = rest.partition(".")
+        head = f"{head}.{more}"
+    raise InputError(path, place, f"has no field {field!r} to be the key; it has {', '.join(row) or 'no fields'}")
+
+
+def _document(path: Path, place: str, key: bytes, value: bytes | None, position: int) -> InputDocument:
+    if not key:
+        raise InputError(path, place, f"the key is empty; 1 to {KEY_BYTES_MAX} bytes are allowed")
     if len(key) > KEY_BYTES_MAX:
         raise InputError(path, place, f"the key has {len(key)} bytes, at most {KEY_BYTES_MAX} are allowed")
-    return key
+    if value is not None and len(value) > VALUE_BYTES_MAX:
+        raise InputError(path, place, f"the document has {len(value)} bytes, at most {VALUE_BYTES_MAX} are allowed")
+    return InputDocument(key, value, position)
+
+
+def _json(path: Path, place: str, row: dict[str, Any]) -> bytes:
+    try:
+        text = _dumped(row)
+    except ValueError:
+        # Most rows hold nothing of the kind: only those that do are looked through.
+        text = _dumped({field: _finite(path, place, field, value) for field, value in row.items()})
+    return text.encode()
+
+
+def _dumped(row: dict[str, Any]) -> str:
+    return json.dumps(row, default=_as_text, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _finite(path: Path, place: str, field: str, value: Any) -> Any:
+    """The value with null for what is no number, which is how tables write a missing one.
+
+    Raises: InputError, an infinite number.
+    """
+    if isinstance(value, dict):
+        return {name: _finite(path, place, field, member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_finite(path, place, field, member) for member in value]
+    if isinstance(value, float) and math.isinf(value):
+        raise InputError(path, place, f"field {field!r} holds {value!r}, which JSON has no number for")
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _as_text(value: object) -> str:
-    """What JSON has no form for."""
+    """Convert a value that JSON cannot represent: bytes become text."""
     if isinstance(value, datetime.date | datetime.time | datetime.datetime):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -150,5 +487,20 @@ def _as_text(value: object) -> str:
     raise TypeError(f"a value of type {type(value).__name__} has no form in JSON")
 
 
-_FORMS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"}
-_OPENERS: dict[str, Callable[[Path, str], Source]] = {"jsonl": _open_lines, "csv": _open_csv, "parquet": _open_parquet}
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_FORMATS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_OPENERS: dict[str, Callable[[Path, str, Reading], InputFile]] = {
+    "jsonl": _open_lines,
+    "csv": _open_csv,
+    "tsv": _open_tsv,
+    "parquet": _open_parquet,
+    "changes": _open_changes,
+}

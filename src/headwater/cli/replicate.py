@@ -11,6 +11,8 @@ from headwater.cli.failures import CommandError
 from headwater.cli.options import Password, User, Vbuckets, endpoint, examples, vbucket_set
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headwater.cluster.admin import Endpoint, NodeAdmin
 
 EXAMPLES = examples(
@@ -67,7 +69,7 @@ async def _replicate(source: "Endpoint", target: "Endpoint", wanted: list[int] |
         if missing := set(chosen) - set(owned):
             raise CommandError(f"{source} does not own vbucket {min(missing)}, nor {len(missing) - 1} others asked for")
         await new.replicate(source, chosen)
-        changes, seconds = await Following(old, new, chosen).watch(once=once)
+        changes, seconds = await FollowingWatch(old, new, chosen).watch(once=once)
         await new.stop_replicating(source, chosen)
     from headwater.cli.screen import count, several
 
@@ -75,7 +77,7 @@ async def _replicate(source: "Endpoint", target: "Endpoint", wanted: list[int] |
     typer.echo(f"{level} level, {count(changes)} changes in {seconds:.1f} s; {target} follows no more")
 
 
-class Following:
+class FollowingWatch:
     """Watches how far one node is behind the other, in seqnos."""
 
     def __init__(self, old: "NodeAdmin", new: "NodeAdmin", vbuckets: list[int]) -> None:
@@ -111,4 +113,8 @@ class Following:
     async def _look(self) -> tuple[dict[int, int], dict[int, int], str]:
         here, there = await asyncio.gather(self._new.seqnos(), self._old.seqnos())
         told = (await self._new.replication()).get(str(self._old.endpoint))
-        return here, there, "not begun" if told is None else told.problem
+        return here, there, "not begun" if told is None else told.problem or self._refused(told.problems)
+
+    def _refused(self, problems: "Mapping[int, str]") -> str:
+        """Say why the first of our vbuckets without a stream was refused."""
+        return next((f"vbucket {vb}: {problems[vb]}" for vb in self._vbuckets if vb in problems), "")

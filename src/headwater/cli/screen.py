@@ -1,4 +1,4 @@
-"""What commands draw: a console, progress bars, numbers as people read them. Plain lines where there is no terminal."""
+"""The output of commands: a console, progress bars, readable numbers. Plain lines where there is no terminal."""
 
 from rich.console import Console
 from rich.progress import (

@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets, connect, examples, vbucket_set
+from headwater.cli.options import (
+    DEFAULT_URL,
+    NodeUrl,
+    Password,
+    User,
+    Vbuckets,
+    connect,
+    examples,
+    existing,
+    vbucket_set,
+)
 
 EXAMPLES = examples(
     "headwater seqnos", "headwater seqnos --vbuckets 0-15 --json", "headwater seqnos | sort -k 2 -n | tail -5"
@@ -22,6 +32,7 @@ def seqnos(
     """Print each active vbucket and its high seqno: the number of its newest change."""
     wanted = vbucket_set(vbuckets)
     with connect(node, user, password) as client:
+        existing(client, wanted)
         found = client.seqnos()
     shown = {vbucket: found[vbucket] for vbucket in sorted(found) if wanted is None or vbucket in wanted}
     if as_json:

@@ -33,7 +33,7 @@ def listen() -> None:
 
 @contextmanager
 def until_stopped() -> Iterator[None]:
-    """For commands that run until they are told to end: being told to is how they succeed."""
+    """Run until a signal asks to end, which counts as success."""
     try:
         yield
     except (Stopped, KeyboardInterrupt):

@@ -5,10 +5,18 @@ source.
 """
 
 import base64
+import datetime
 import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
@@ -20,8 +28,9 @@ from headwater.cli.tap import tap
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.client import Deletion, Expiration, Mutation
+    from headwater.client import Client, Deletion, Expiration, Mutation
     from headwater.client.feeds import Changes
+    from headwater.client.options import Start
 
     Row: TypeAlias = Mutation | Deletion | Expiration
 
@@ -29,19 +38,52 @@ EXAMPLES = examples(
     "headwater tail",
     "headwater tail --from now --keys-only",
     "headwater tail --once --json | jq -r .key | sort -u",
+    "headwater tail --once --json > copy.jsonl; headwater load copy.jsonl --format changes --node other",
+    "headwater tail --from 2h --json",
+    "headwater tail --from 1200 --vbuckets 7",
+    "headwater tail --positions audit.json --json >> audit.jsonl",
     "headwater tail --vbuckets 0-511 --node couchbase://10.0.0.7:11210/orders",
 )
 JSON_DATATYPE = 0x01
 
 
-class Start(StrEnum):
-    """Where to begin."""
+SAVE_SECONDS = 1.0
+AGO = re.compile(r"(\d+)([smhd])")
+AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+FROM = (
+    "beginning: the oldest change kept. now: the next one. A number: behind that seqno of the one vbucket in "
+    "--vbuckets. A time (2026-11-22T10:00, local unless it says a zone) or 10m, 2h, 3d ago: what changed since, by the "
+    "clock in the CAS; all of the history is read for it."
+)
 
-    BEGINNING = "beginning"
-    NOW = "now"
+
+class Begin(NamedTuple):
+    """Where to begin: `seqno` of a vbucket, or changes from `since_ns` (Unix) on, or neither: `now` or all there is."""
+
+    now: bool = False
+    seqno: int | None = None
+    since_ns: int = 0
 
 
-class Dialect(StrEnum):
+def begin(text: str) -> Begin:
+    """Read what --from was given; raises typer.BadParameter."""
+    if text in ("beginning", "now"):
+        return Begin(now=text == "now")
+    if text.isdecimal():
+        return Begin(seqno=int(text))
+    if found := AGO.fullmatch(text):
+        ago = datetime.timedelta(**{AGO_UNITS[found[2]]: int(found[1])})
+        return Begin(since_ns=time.time_ns() - int(ago.total_seconds()) * 10**9)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is none of beginning, now, a seqno such as 1200, a time such as 2026-11-22T10:00, 10m, 2h or 3d."
+        ) from None
+    return Begin(since_ns=int(moment.timestamp() * 1e6) * 1000)
+
+
+class TailDialect(StrEnum):
     """Which protocol to ask the node in."""
 
     DCP = "dcp"
@@ -49,9 +91,14 @@ class Dialect(StrEnum):
 
 
 def tail(
-    start: Annotated[
-        Start, typer.Option("--from", help="Begin with the oldest change kept, or with the next one.")
-    ] = Start.BEGINNING,
+    start: Annotated[str, typer.Option("--from", metavar="WHERE", help=FROM)] = "beginning",
+    positions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Go on behind what was printed before, as FILE says, and keep that there; the first time as --from.",
+        ),
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow/--once", help="Go on for ever, or end at the seqnos of now.")
     ] = True,
@@ -60,8 +107,8 @@ def tail(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, complete.")] = False,
     protocol: Annotated[
-        Dialect, typer.Option(help="TAP tells no seqnos, and is for nodes that have nothing newer.")
-    ] = Dialect.DCP,
+        TailDialect, typer.Option(help="TAP tells no seqnos, and is for nodes that have nothing newer.")
+    ] = TailDialect.DCP,
     vbuckets: Vbuckets = None,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
@@ -72,27 +119,85 @@ def tail(
     Ctrl-C and SIGTERM end it with exit status 0. When the node's history turns out to have left the one printed so far
     (a failover that lost changes), tail says so and ends with status 1.
     """
-    if protocol is Dialect.TAP:
-        future = start is Start.NOW
+    where = begin(start)
+    if protocol is TailDialect.TAP:
+        if start not in ("beginning", "now") or positions:
+            raise typer.BadParameter("TAP begins with what there is or with the next change, and tells no positions.")
+        future = where.now
         shown = partial(tap, keys_only=keys_only, as_json=as_json)
         shown(dump=not follow, future=future, vbuckets=vbuckets, node=node, user=user, password=password)
         return
     wanted = vbucket_set(vbuckets)
     with until_stopped(), connect(node, user, password) as client:
-        begin: Literal["now"] | None = "now" if start is Start.NOW else None
-        changes = client.changes(begin, vbuckets=wanted, until=None if follow else "now", no_value=keys_only)
-        with changes:
-            _print(changes, _json_line if as_json else _line, keys_only)
+        first = _start(client, where, wanted, positions)
+        changes = client.changes(first, vbuckets=wanted, until=None if follow else "now", no_value=keys_only)
+        with changes, _kept(changes, positions) as keep:
+            _print(changes, _json_line if as_json else _line, keys_only, where.since_ns, keep)
 
 
-def _print(changes: "Changes", show: "Callable[[str, Row, bool], str]", keys_only: bool) -> None:
-    """Print what is told of documents, a line each."""
+def _start(client: "Client", where: Begin, wanted: list[int] | None, positions: Path | None) -> "Start":
+    """Return where the drain begins: the saved positions, or the place that --from names."""
+    from headwater.client import Position, load_positions
+
+    if positions is not None and positions.exists():
+        saved = load_positions(positions.read_bytes())
+        return saved if wanted is None else {vbucket: saved[vbucket] for vbucket in wanted if vbucket in saved}
+    if where.seqno is None:
+        return "now" if where.now else None
+    if wanted is None or len(wanted) != 1:
+        raise typer.BadParameter(f"a seqno belongs to a vbucket: --from {where.seqno} --vbuckets 7.")
+    [vbucket] = wanted
+    return {vbucket: Position.after(vbucket, where.seqno, client.failover_log(vbucket))}
+
+
+@contextmanager
+def _kept(changes: "Changes", path: Path | None) -> "Iterator[Callable[[], None]]":
+    """Yield what notes that everything up to here was printed: on the disk now and then, and at the end in any case."""
+    if path is None:
+        yield lambda: None
+        return
+    saved_at = time.monotonic()
+
+    def keep() -> None:
+        nonlocal saved_at
+        if time.monotonic() >= saved_at + SAVE_SECONDS:
+            _save(changes, path)
+            saved_at = time.monotonic()
+
+    try:
+        yield keep
+    finally:
+        _save(changes, path)
+
+
+def _save(changes: "Changes", path: Path) -> None:
+    """Replace the file by one that covers what has left this process; a crash leaves the old one or the new one."""
+    from headwater.client import save_positions
+
+    sys.stdout.flush()
+    written = path.with_name(path.name + ".new")
+    with written.open("w", encoding="utf-8") as file:
+        file.write(save_positions(changes.positions))
+        file.flush()
+        os.fsync(file.fileno())
+    written.replace(path)
+
+
+def _print(
+    changes: "Changes",
+    show: "Callable[[str, Row, bool], str]",
+    keys_only: bool,
+    since_ns: int,
+    printed: "Callable[[], None]",
+) -> None:
+    """Print the changes of documents, a line each."""
     from headwater.client import Deletion, Expiration, Mutation
 
     about_documents = Mutation | Deletion | Expiration
     for change in changes:
-        if isinstance(change, about_documents):
+        if isinstance(change, about_documents) and change.cas >= since_ns:
             typer.echo(show(type(change).__name__.lower(), change, keys_only))
+            printed()
 
 
 def _line(kind: str, change: "Row", keys_only: bool) -> str:
@@ -114,13 +219,33 @@ def _json_line(kind: str, change: "Row", keys_only: bool) -> str:
     for field in ("flags", "expiry", "delete_time"):
         if hasattr(change, field):
             row[field] = getattr(change, field)
-    return json.dumps(row if keys_only or not change.value else row | _value(change), ensure_ascii=False)
+    try:
+        bytes(change.key).decode()
+    except UnicodeDecodeError:
+        row["key_base64"] = base64.b64encode(change.key).decode()
+    told = row if keys_only or not change.value else row | _value(change)
+    text_line = json.dumps(told, ensure_ascii=False)
+    # JSON may name half a character (a lone surrogate), which no encoding can write but JSON's own.
+    return text_line if text_line.isprintable() or _writable(text_line) else json.dumps(told)
+
+
+def _writable(told: str) -> bool:
+    try:
+        told.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _value(change: "Row") -> dict[str, Any]:
-    """The value in the most readable form that loses nothing: JSON itself, text, or base64."""
+    """The value in the most readable form that loses nothing: JSON itself, text, or base64.
+
+    JSON that would not be written so again (spaces, 1.0e3, a name twice) comes as text besides.
+    """
     if change.datatype & JSON_DATATYPE:
-        return {"value": json.loads(change.value)}
+        parsed = json.loads(change.value)
+        same = json.dumps(parsed, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") == change.value
+        return {"value": parsed} if same else {"value": parsed, "text": bytes(change.value).decode()}
     try:
         return {"text": bytes(change.value).decode()}
     except UnicodeDecodeError:

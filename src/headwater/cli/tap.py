@@ -13,7 +13,7 @@ from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets
 from headwater.cli.stopping import until_stopped
 
 if TYPE_CHECKING:
-    from headwater.protocol.tap_consumer import TapMessage
+    from headwater.protocol.tap.consumer import TapMessage
 
 EXAMPLES = examples(
     "headwater tap --dump",
@@ -21,12 +21,17 @@ EXAMPLES = examples(
     "headwater tap --vbuckets 0-511 --dump --json | jq -r .key",
 )
 
+SINCE = (
+    "Unix time, all or nothing: one that has passed means everything there is, then changes; one to come, changes "
+    "only. TAP does not choose documents by their age."
+)
+
 
 def tap(
     name: Annotated[str, typer.Option(help="Name of the session; with one, a node that keeps sessions resumes.")] = "",
     dump: Annotated[bool, typer.Option("--dump", help="What there is, then the end.")] = False,
     future: Annotated[bool, typer.Option("--future", help="Changes only, nothing of what is there.")] = False,
-    since: Annotated[int | None, typer.Option(metavar="SECONDS", help="Changes since this Unix time.")] = None,
+    since: Annotated[int | None, typer.Option(metavar="SECONDS", help=SINCE)] = None,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Leave the values out.")] = False,
     checkpoints: Annotated[bool, typer.Option("--checkpoints", help="With the marks of checkpoints.")] = False,
     acknowledge: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what was printed.")] = True,
@@ -39,7 +44,8 @@ def tap(
 ) -> None:
     """Print what a node sends over TAP: stored and deleted documents.
 
-    Ctrl-C and SIGTERM end it with exit status 0.
+    Ctrl-C and SIGTERM end it with exit status 0. A dump that ends before all of it came ends with status 1. A lost
+    connection is made anew; when changes may be missing since, a line on stderr says so.
     """
     from headwater.client import tap as client
 
@@ -54,6 +60,7 @@ def tap(
         acknowledge=acknowledge,
         keys_only=keys_only,
         checkpoints={} if checkpoints else None,
+        on_gap=_warn,
         user=user,
         password=password,
     )
@@ -62,6 +69,14 @@ def tap(
             row = describe(message, keys_only=keys_only)
             if everything or "key" in row:
                 typer.echo(json.dumps(row, ensure_ascii=False) if as_json else _line(message, row, keys_only))
+
+
+def _warn() -> None:
+    typer.echo(
+        "headwater: the connection was lost and made anew; changes of the meantime may be missing. A node that keeps "
+        "sessions (--tap-keep-alive-seconds) goes on where it was, for a client with --name that acknowledges.",
+        err=True,
+    )
 
 
 def describe(message: "TapMessage", *, keys_only: bool = False) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What applications call: `connect` to a bucket, then documents by key, or changes by the stream.
+"""The client for applications: `connect` to a bucket, then documents by key, or changes by the stream.
 
     with client.connect("couchbase://127.0.0.1/default") as bucket:
         bucket.set("greeting", "hello")
@@ -6,7 +6,7 @@
             ...
 
 `headwater.client.aio` is the same for asyncio. A file each for: routing, one connection (link, pipeline), the nodes
-(cluster), documents (kv, bulk), and drains (plan, goals, worker, drainer, changes, feeds).
+(cluster), documents (kv, bulk), and drains (plan, progress, worker, drainer, changes, feeds).
 """
 
 from __future__ import annotations
@@ -14,9 +14,56 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headwater.client.blocking import Client, connect
-from headwater.client.kv import Document
+from headwater.client.kv import Document, Observed
 from headwater.client.options import DrainOptions
-from headwater.protocol.position import Position
+from headwater.client.writes import Write, WriteWithMeta
+from headwater.errors import (
+    AuthError,
+    AuthStale,
+    Busy,
+    CasInvalid,
+    ConnectionLost,
+    DurabilityImpossible,
+    DurabilityInvalidLevel,
+    HeadwaterError,
+    InternalError,
+    InvalidArguments,
+    KeyExists,
+    KeyNotFound,
+    LocalProtocolError,
+    Locked,
+    NoAccess,
+    NoBucket,
+    NotANumber,
+    NothingCame,
+    NotInitialized,
+    NotLocked,
+    NotMyVbucket,
+    NotStored,
+    NotSupported,
+    OpaqueNoMatch,
+    OptionError,
+    OutOfMemory,
+    OutOfRange,
+    PeerSilent,
+    ProtocolError,
+    RemoteProtocolError,
+    RollbackRequired,
+    StatusError,
+    StreamIdInvalid,
+    StreamNotFound,
+    SyncWriteAmbiguous,
+    SyncWriteInProgress,
+    TemporaryFailure,
+    TooBig,
+    TransportError,
+    UnknownCollection,
+    UnknownCommand,
+    UnknownScope,
+    XattrInvalid,
+)
+from headwater.protocol.dcp.position import Position, load_positions, safe_point, save_positions
+from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.client.changes import (
@@ -34,8 +81,73 @@ if TYPE_CHECKING:
 _CHANGES = ("Change", "ChangeBatch", "Deletion", "Event", "Expiration", "Mutation", "SnapshotMarker", "StreamEnd")
 _FEEDS = ("Batches", "Changes")
 
-__all__ = ["Batches", "Change", "ChangeBatch", "Changes", "Client", "Deletion", "Document", "DrainOptions", "Event"]
-__all__ += ["Expiration", "Mutation", "Position", "SnapshotMarker", "StreamEnd", "connect"]
+__all__ = [
+    "AuthError",
+    "AuthStale",
+    "Batches",
+    "Busy",
+    "CasInvalid",
+    "Change",
+    "ChangeBatch",
+    "Changes",
+    "Client",
+    "ConnectionLost",
+    "Deletion",
+    "Document",
+    "DrainOptions",
+    "DurabilityImpossible",
+    "DurabilityInvalidLevel",
+    "Event",
+    "Expiration",
+    "HeadwaterError",
+    "InternalError",
+    "InvalidArguments",
+    "KeyExists",
+    "KeyNotFound",
+    "LocalProtocolError",
+    "Locked",
+    "Mutation",
+    "NoAccess",
+    "NoBucket",
+    "NotANumber",
+    "NotInitialized",
+    "NotLocked",
+    "NotMyVbucket",
+    "NotStored",
+    "NotSupported",
+    "NothingCame",
+    "Observed",
+    "OpaqueNoMatch",
+    "OptionError",
+    "OutOfMemory",
+    "OutOfRange",
+    "PeerSilent",
+    "Position",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "RollbackRequired",
+    "SnapshotMarker",
+    "State",
+    "StatusError",
+    "StreamEnd",
+    "StreamIdInvalid",
+    "StreamNotFound",
+    "SyncWriteAmbiguous",
+    "SyncWriteInProgress",
+    "TemporaryFailure",
+    "TooBig",
+    "TransportError",
+    "UnknownCollection",
+    "UnknownCommand",
+    "UnknownScope",
+    "Write",
+    "WriteWithMeta",
+    "XattrInvalid",
+    "connect",
+    "load_positions",
+    "safe_point",
+    "save_positions",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,26 +1,34 @@
-"""The client for asyncio: the blocking one's methods, to be awaited, driven by the same steps.
+"""The client for asyncio, and the source of the blocking one's methods.
 
 One client may be used by many tasks of one event loop at the same time; their requests share a connection to each node
 (pipeline.py). A drain belongs to one task; it has connections of its own.
+
+What stands between the two rulers below is written here once. `make docs` writes it again, without `await`, into
+blocking.py: signatures and docstrings can't differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from headwater.client import bulk
+from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
-from headwater.client.kv import Document, Observed, Operations
+from headwater.client.kv import JSON_FLAGS, Document, Expiry, Observed, Operations, as_json
 from headwater.client.logs import failover_logs
-from headwater.client.nodes import Settings
-from headwater.client.options import DrainOptions, Start, Until
+from headwater.client.nodes import ConnectSettings
+from headwater.client.options import MEBI, DrainOptions, Start, Until, refuse_unknown
 from headwater.client.routing import ClusterMap
-from headwater.client.settings import settings_for
+from headwater.client.settings import AGENT, settings_for
+from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import StatusError
+from headwater.protocol.handshake import MECHANISMS
 from headwater.transport.aio import Waiters
 from headwater.transport.waiting import Steps
-from headwater.wire.opcodes import Opcode
+from headwater.wire import documents
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -28,14 +36,37 @@ if TYPE_CHECKING:
     from headwater.client.feeds import AsyncBatches, AsyncChanges
 
 Result = TypeVar("Result")
+Opened = TypeVar("Opened", bound=AbstractAsyncContextManager[object])
+Feed = TypeVar("Feed", "AsyncBatches", "AsyncChanges")
 Key = str | bytes
 Value = str | bytes
+
+
+class Connecting(Awaitable[Opened]):
+    """A client or a drain that is being opened: await it, or give it to `async with`, which closes it as well."""
+
+    def __init__(self, opened: Coroutine[Any, Any, Opened]) -> None:
+        self._coroutine = opened
+        self._opened: Opened | None = None
+
+    def __await__(self) -> Generator[Any, None, Opened]:
+        return self._coroutine.__await__()
+
+    async def __aenter__(self) -> Opened:
+        self._opened = await self
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.__aexit__(kind, error, trace)
 
 
 class AsyncClient:
     """A bucket, reached by key or by its changes; made by `connect`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ConnectSettings) -> None:
         self._cluster = Cluster(settings)
         self._do = Operations(self._cluster)
         self._waiters = Waiters(settings.clock)
@@ -53,6 +84,23 @@ class AsyncClient:
         """Close the key-value connections; drains made from this client go on."""
         self._cluster.close()
         self._waiters.sweep()
+
+    def _open(
+        self,
+        kind: Callable[[Drainer, Waiters], Feed],
+        start: Start,
+        vbuckets: Iterable[int] | None,
+        until: Until,
+        options: DrainOptions,
+    ) -> Connecting[Feed]:
+        async def opened() -> Feed:
+            from headwater.client.plan import plan  # noqa: PLC0415 - arrow and kernels: not for key-value work alone
+
+            return kind(await self._run(plan(self._cluster, start, vbuckets, until, options)), self._waiters)
+
+        return Connecting(opened())
+
+    # ================================================================== the same in blocking.py
 
     @property
     def map(self) -> ClusterMap:
@@ -73,32 +121,55 @@ class AsyncClient:
         """Read documents; keys that do not exist are left out."""
         return await self._run(bulk.get_many(self._cluster, keys))
 
-    async def set(self, key: Key, value: Value, *, flags: int = 0, expiry: int = 0, cas: int = 0) -> int:
+    async def set(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0, cas: int = 0) -> int:
         """Store a document, if `cas` is given only over that version; returns the new CAS."""
-        return await self._run(self._do.store(Opcode.SET, key, value, flags=flags, expiry=expiry, cas=cas))
+        return await self._run(self._do.store(documents.Set, key, value, flags=flags, expiry=expiry, cas=cas))
+
+    async def set_json(
+        self,
+        key: Key,
+        value: object,
+        *,
+        flags: int = JSON_FLAGS,
+        expiry: Expiry = 0,
+        cas: int = 0,
+    ) -> int:
+        """Store whatever `json.dumps` takes, as `set`; NaN and infinities are no JSON and refused with OptionError.
+
+        The flags say "JSON" to the SDKs of Couchbase. `Document.json()` and `Mutation.json()` read it back.
+        """
+        return await self.set(key, as_json(value), flags=flags, expiry=expiry, cas=cas)
 
     async def set_many(
-        self, items: Mapping[Any, Value] | Iterable[tuple[Key, Value]], *, flags: int = 0, expiry: int = 0
+        self, items: Mapping[Any, Value] | Iterable[tuple[Key, Value]], *, flags: int = 0, expiry: Expiry = 0
     ) -> dict[bytes, StatusError]:
         """Store documents; returns the failures by key, so an empty answer means that all were stored."""
         pairs = items.items() if isinstance(items, Mapping) else items
         return await self._run(bulk.set_many(self._cluster, pairs, flags, expiry))
 
-    async def add(self, key: Key, value: Value, *, flags: int = 0, expiry: int = 0) -> int:
-        """Store a document that does not exist yet; KeyExists if it does."""
-        return await self._run(self._do.store(Opcode.ADD, key, value, flags=flags, expiry=expiry))
+    async def write_many(self, writes: Iterable[Write | WriteWithMeta]) -> writing.Failed:
+        """Store and delete documents, each write with its own flags, expiry, CAS or metadata.
 
-    async def replace(self, key: Key, value: Value, *, flags: int = 0, expiry: int = 0, cas: int = 0) -> int:
+        Returns: the failures by the write's place: KeyNotFound of a deletion, KeyExists where another version was met,
+        OptionError for what can't be asked; all others were carried out, those of one key in their order.
+        """
+        return await self._run(writing.write_many(self._cluster, writes))
+
+    async def add(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0) -> int:
+        """Store a document that does not exist yet; KeyExists if it does."""
+        return await self._run(self._do.store(documents.Add, key, value, flags=flags, expiry=expiry))
+
+    async def replace(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0, cas: int = 0) -> int:
         """Store a document that exists; KeyNotFound if it does not."""
-        return await self._run(self._do.store(Opcode.REPLACE, key, value, flags=flags, expiry=expiry, cas=cas))
+        return await self._run(self._do.store(documents.Replace, key, value, flags=flags, expiry=expiry, cas=cas))
 
     async def append(self, key: Key, value: Value, *, cas: int = 0) -> int:
         """Put bytes behind a document's value; NotStored if there is none."""
-        return await self._run(self._do.extend(Opcode.APPEND, key, value, cas))
+        return await self._run(self._do.extend(documents.Append, key, value, cas))
 
     async def prepend(self, key: Key, value: Value, *, cas: int = 0) -> int:
         """Put bytes before a document's value; NotStored if there is none."""
-        return await self._run(self._do.extend(Opcode.PREPEND, key, value, cas))
+        return await self._run(self._do.extend(documents.Prepend, key, value, cas))
 
     async def delete(self, key: Key, *, cas: int = 0) -> int:
         """Delete a document; KeyNotFound if there is none."""
@@ -108,19 +179,19 @@ class AsyncClient:
         """Delete documents; returns the failures by key."""
         return await self._run(bulk.delete_many(self._cluster, keys))
 
-    async def incr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: int = 0) -> int:
+    async def incr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: Expiry = 0) -> int:
         """Count a decimal number up and return it; a missing one is created as `initial`, if that is given."""
-        return await self._run(self._do.count(Opcode.INCREMENT, key, delta, initial, expiry))
+        return await self._run(self._do.count(documents.Increment, key, delta, initial, expiry))
 
-    async def decr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: int = 0) -> int:
+    async def decr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: Expiry = 0) -> int:
         """Count a decimal number down, to 0 at most, and return it; as `incr`."""
-        return await self._run(self._do.count(Opcode.DECREMENT, key, delta, initial, expiry))
+        return await self._run(self._do.count(documents.Decrement, key, delta, initial, expiry))
 
-    async def touch(self, key: Key, expiry: int) -> int:
+    async def touch(self, key: Key, expiry: Expiry) -> int:
         """Give a document a new expiry; returns its CAS."""
         return await self._run(self._do.touch(key, expiry))
 
-    async def gat(self, key: Key, expiry: int) -> Document:
+    async def gat(self, key: Key, expiry: Expiry) -> Document:
         """Read a document and give it a new expiry."""
         return await self._run(self._do.gat(key, expiry))
 
@@ -139,8 +210,12 @@ class AsyncClient:
         return await self._run(self._do.version())
 
     async def stats(self, group: str = "") -> dict[str, str]:
-        """Return a group of statistics."""
+        """Return a group of statistics of all nodes together; of a name that several tell, the last node's number."""
         return await self._run(self._do.stats(group))
+
+    async def stats_by_node(self, group: str = "") -> dict[str, dict[str, str]]:
+        """Return a group of statistics of each node of the map, by "host:port"."""
+        return await self._run(self._do.stats_by_node(group))
 
     async def vbucket_stats(self, group: str) -> dict[int, dict[str, str]]:
         """Return a group of statistics about vbuckets, each from the node that owns it."""
@@ -172,37 +247,173 @@ class AsyncClient:
 
     # ------------------------------------------------------------------ changes
 
-    async def changes(
-        self, start: Start = None, *, vbuckets: Iterable[int] | None = None, until: Until = None, **options: Any
-    ) -> AsyncChanges:
-        """Return an asynchronous iterator over changes; as `blocking.Client.changes`."""
+    def changes(
+        self,
+        start: Start = None,
+        *,
+        vbuckets: Iterable[int] | None = None,
+        until: Until = None,
+        name: str = "",
+        window_bytes: int = 10 * MEBI,
+        noop_interval_seconds: float = 20.0,
+        batch_bytes: int = MEBI,
+        xattrs: bool = False,
+        no_value: bool = False,
+        patience_seconds: float | None = 60.0,
+        max_wait_seconds: float | None = None,
+        answer_seconds: float = 30.0,
+        map_poll_seconds: float | None = 5.0,
+        markers: bool = True,
+        **unknown: Never,
+    ) -> Connecting[AsyncChanges]:
+        """Iterate over the changes of a bucket, one at a time, each vbucket in the order of its seqnos.
+
+        A key comes once per snapshot: values in between may be skipped, the last one never is. After a failure the
+        drain connects again and goes on behind the last change: nothing is lost, nothing comes twice.
+
+        Args:
+            start: None for the whole history, "now" for what comes from now on, or saved positions by vbucket
+                (vbuckets without one start at the beginning).
+            vbuckets: the vbuckets to read; None for all.
+            until: None for ever, "now" for what there is now, or the seqno to end at by vbucket. A stream ends with
+                the snapshot that holds this seqno, so changes behind it may come.
+            name: of the DCP connections, at most 200 bytes; a second connection of the same name ends the first. Empty
+                for a name of our own.
+            window_bytes: how much a node may send before it hears that it was processed; 0 for no limit.
+            noop_interval_seconds: the node says something at least this often; twice as long a silence is a dead node.
+            batch_bytes: about the size of a batch; 1 to 4 MiB stay in the processor's cache.
+            xattrs: deliver extended attributes (datatype bit 4) in front of the value.
+            no_value: deliver keys and metadata only.
+            patience_seconds: how long a vbucket may fail without coming on before its last error is raised, and how
+                long a drain with an end may stand still; None for ever.
+            max_wait_seconds: when nothing came for so long, `changes` raises NothingCame, and goes on when it is asked
+                again; `batches` hands out an empty batch. None waits for ever.
+            answer_seconds: how long a node may take to answer a stream request.
+            map_poll_seconds: how often one of several nodes is asked whether the cluster map has changed; None never
+                asks, then only what ends a stream or a connection leads to a new map.
+            markers: of `changes`: deliver snapshot markers as events.
+
+        Yields: Mutation, Deletion or Expiration after the SnapshotMarker they belong to; at last a StreamEnd.
+
+        Raises:
+            NothingCame: there was no change for `max_wait_seconds`.
+            RollbackRequired: a node's history left ours: its `common` is the last seqno both share; see
+                `headwater.client.safe_point` for where to go on.
+            TransportError: no node could be reached, or one said nothing, for `patience_seconds`.
+            StatusError: a node refused the request.
+            RemoteProtocolError: a node broke the rules of the protocol.
+            OptionError: an argument makes no sense, or there is none of this name.
+
+        Source: DCP, commands/stream-request.md, rollback.md, dead-connections.md.
+        """
         from headwater.client.feeds import AsyncChanges  # noqa: PLC0415 - arrow and kernels: not for key-value work alone
 
-        drainer = await self._plan(start, vbuckets, until, {"markers": True, **options})
-        return AsyncChanges(drainer, self._waiters)
+        refuse_unknown(unknown, DrainOptions, "start", "vbuckets", "until")
+        options = DrainOptions(
+            name=name,
+            window_bytes=window_bytes,
+            noop_interval_seconds=noop_interval_seconds,
+            batch_bytes=batch_bytes,
+            xattrs=xattrs,
+            no_value=no_value,
+            patience_seconds=patience_seconds,
+            max_wait_seconds=max_wait_seconds,
+            answer_seconds=answer_seconds,
+            map_poll_seconds=map_poll_seconds,
+            markers=markers,
+        )
+        return self._open(AsyncChanges, start, vbuckets, until, options)
 
-    async def batches(
-        self, start: Start = None, *, vbuckets: Iterable[int] | None = None, until: Until = None, **options: Any
-    ) -> AsyncBatches:
-        """Return an asynchronous iterator over record batches; as `blocking.Client.batches`."""
+    def batches(
+        self,
+        start: Start = None,
+        *,
+        vbuckets: Iterable[int] | None = None,
+        until: Until = None,
+        name: str = "",
+        window_bytes: int = 10 * MEBI,
+        noop_interval_seconds: float = 20.0,
+        batch_bytes: int = MEBI,
+        xattrs: bool = False,
+        no_value: bool = False,
+        patience_seconds: float | None = 60.0,
+        max_wait_seconds: float | None = None,
+        answer_seconds: float = 30.0,
+        map_poll_seconds: float | None = 5.0,
+        **unknown: Never,
+    ) -> Connecting[AsyncBatches]:
+        """Iterate over the changes of a bucket in Arrow record batches; as `changes`, but a batch at a time.
+
+        A batch comes as soon as there is nothing more to read at the moment, or when it is full (`batch_bytes`).
+        Arguments and errors are those of `changes`.
+        """
         from headwater.client.feeds import AsyncBatches  # noqa: PLC0415
 
-        drainer = await self._plan(start, vbuckets, until, options)
-        return AsyncBatches(drainer, self._waiters)
+        refuse_unknown(unknown, DrainOptions, "start", "vbuckets", "until", without=("markers",))
+        options = DrainOptions(
+            name=name,
+            window_bytes=window_bytes,
+            noop_interval_seconds=noop_interval_seconds,
+            batch_bytes=batch_bytes,
+            xattrs=xattrs,
+            no_value=no_value,
+            patience_seconds=patience_seconds,
+            max_wait_seconds=max_wait_seconds,
+            answer_seconds=answer_seconds,
+            map_poll_seconds=map_poll_seconds,
+        )
+        return self._open(AsyncBatches, start, vbuckets, until, options)
 
-    async def _plan(
-        self, start: Start, vbuckets: Iterable[int] | None, until: Until, options: dict[str, Any]
-    ) -> Drainer:
-        from headwater.client.plan import plan  # noqa: PLC0415
 
-        return await self._run(plan(self._cluster, start, vbuckets, until, DrainOptions(**options)))
+# ====================================================================== connect
 
 
-async def connect(
-    connection: str, user: str | None = None, password: str | None = None, **settings: Any
-) -> AsyncClient:
-    """Connect to a bucket; arguments and errors as `blocking.connect`."""
-    client = AsyncClient(settings_for(connection, user, password, **settings))
+def connect(
+    connection: str,
+    user: str | None = None,
+    password: str | None = None,
+    *,
+    vbuckets: int | None = None,
+    connect_timeout_seconds: float = 5.0,
+    timeout_seconds: float = 10.0,
+    agent: str = AGENT,
+    mechanisms: tuple[str, ...] = MECHANISMS,
+    xattrs: bool = False,
+    **unknown: Never,
+) -> Connecting[AsyncClient]:
+    """Connect to a bucket; `async with connect(...) as bucket` closes it as well.
+
+    Args:
+        connection: "couchbase://host[:port][,host...]/bucket"; one node that answers is enough to find the others.
+        user, password: None for servers that let everybody in.
+        vbuckets: how many the bucket has, for servers that hand out no map; None asks the server.
+        connect_timeout_seconds: for a connection and its handshake.
+        timeout_seconds: for one operation, with its retries.
+        agent: how we call ourselves, shown by the server.
+        mechanisms: of SASL, strongest first; add PLAIN for servers without SCRAM: the password crosses the network.
+        xattrs: values with extended attributes may be written with metadata (`write_many`).
+
+    Raises:
+        OptionError: the connection string or a setting makes no sense, or there is no setting of this name.
+        TransportError: none of the nodes could be reached in time.
+        StatusError: a node refused us: AuthError, NoAccess, KeyNotFound for an unknown bucket.
+    """
+    refuse_unknown(unknown, settings_for, without=("clock",))
+    settings = settings_for(
+        connection,
+        user,
+        password,
+        vbuckets=vbuckets,
+        connect_timeout_seconds=connect_timeout_seconds,
+        timeout_seconds=timeout_seconds,
+        agent=agent,
+        mechanisms=mechanisms,
+        xattrs=xattrs,
+    )
+    return Connecting(_connected(AsyncClient(settings)))
+
+
+async def _connected(client: AsyncClient) -> AsyncClient:
     try:
         await client._run(client._cluster.connect())
     except BaseException:

@@ -1,26 +1,31 @@
 """The client that waits by blocking the thread it is called in.
 
-Every method says what it does in `kv.py`, `bulk.py` and `plan.py`; here the steps are driven by transport/blocking.py.
-A client belongs to one thread at a time; so does each drain made from it, which has connections of its own.
+Threads may share a client: its operations take turns. A drain has connections of its own and is one thread's at a time.
+
+What stands below the ruler is written by `make docs` from aio.py, without `await`: edit there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from headwater.client import bulk
+from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
-from headwater.client.kv import Document, Observed, Operations
+from headwater.client.kv import JSON_FLAGS, Document, Expiry, Observed, Operations, as_json
 from headwater.client.logs import failover_logs
-from headwater.client.nodes import Settings
-from headwater.client.options import DrainOptions, Start, Until
+from headwater.client.nodes import ConnectSettings
+from headwater.client.options import MEBI, DrainOptions, Start, Until, refuse_unknown
 from headwater.client.routing import ClusterMap
-from headwater.client.settings import settings_for
+from headwater.client.settings import AGENT, settings_for
+from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import StatusError
+from headwater.protocol.handshake import MECHANISMS
 from headwater.transport.blocking import run
 from headwater.transport.waiting import Steps
-from headwater.wire.opcodes import Opcode
+from headwater.wire import documents
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -28,16 +33,21 @@ if TYPE_CHECKING:
     from headwater.client.feeds import Batches, Changes
 
 Result = TypeVar("Result")
+Feed = TypeVar("Feed", "Batches", "Changes")
 Key = str | bytes
 Value = str | bytes
 
 
 class Client:
-    """A bucket, reached by key or by its changes; made by `connect`."""
+    """A bucket, reached by key or by its changes; made by `connect`.
 
-    def __init__(self, settings: Settings) -> None:
+    Threads may share it: their operations take turns. A drain (`changes`, `batches`) is one thread's at a time.
+    """
+
+    def __init__(self, settings: ConnectSettings) -> None:
         self._cluster = Cluster(settings)
         self._do = Operations(self._cluster)
+        self._in_use = threading.RLock()
 
     def __enter__(self) -> Self:
         return self
@@ -46,11 +56,27 @@ class Client:
         self.close()
 
     def _run(self, steps: Steps[Result]) -> Result:
-        return run(steps, self._cluster.clock)
+        # Answers come in the order of the requests: a second thread on the same connection would take another's.
+        with self._in_use:
+            return run(steps, self._cluster.clock)
 
     def close(self) -> None:
         """Close the key-value connections; drains made from this client go on."""
         self._cluster.close()
+
+    def _open(
+        self,
+        kind: Callable[[Drainer], Feed],
+        start: Start,
+        vbuckets: Iterable[int] | None,
+        until: Until,
+        options: DrainOptions,
+    ) -> Feed:
+        from headwater.client.plan import plan  # noqa: PLC0415 - arrow and kernels: not for key-value work alone
+
+        return kind(self._run(plan(self._cluster, start, vbuckets, until, options)))
+
+    # ================================================================== written from aio.py
 
     @property
     def map(self) -> ClusterMap:
@@ -71,32 +97,55 @@ class Client:
         """Read documents; keys that do not exist are left out."""
         return self._run(bulk.get_many(self._cluster, keys))
 
-    def set(self, key: Key, value: Value, *, flags: int = 0, expiry: int = 0, cas: int = 0) -> int:
+    def set(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0, cas: int = 0) -> int:
         """Store a document, if `cas` is given only over that version; returns the new CAS."""
-        return self._run(self._do.store(Opcode.SET, key, value, flags=flags, expiry=expiry, cas=cas))
+        return self._run(self._do.store(documents.Set, key, value, flags=flags, expiry=expiry, cas=cas))
+
+    def set_json(
+        self,
+        key: Key,
+        value: object,
+        *,
+        flags: int = JSON_FLAGS,
+        expiry: Expiry = 0,
+        cas: int = 0,
+    ) -> int:
+        """Store whatever `json.dumps` takes, as `set`; NaN and infinities are no JSON and refused with OptionError.
+
+        The flags say "JSON" to the SDKs of Couchbase. `Document.json()` and `Mutation.json()` read it back.
+        """
+        return self.set(key, as_json(value), flags=flags, expiry=expiry, cas=cas)
 
     def set_many(
-        self, items: Mapping[Any, Value] | Iterable[tuple[Key, Value]], *, flags: int = 0, expiry: int = 0
+        self, items: Mapping[Any, Value] | Iterable[tuple[Key, Value]], *, flags: int = 0, expiry: Expiry = 0
     ) -> dict[bytes, StatusError]:
         """Store documents; returns the failures by key, so an empty answer means that all were stored."""
         pairs = items.items() if isinstance(items, Mapping) else items
         return self._run(bulk.set_many(self._cluster, pairs, flags, expiry))
 
-    def add(self, key: Key, value: Value, *, flags: int = 0, expiry: int = 0) -> int:
-        """Store a document that does not exist yet; KeyExists if it does."""
-        return self._run(self._do.store(Opcode.ADD, key, value, flags=flags, expiry=expiry))
+    def write_many(self, writes: Iterable[Write | WriteWithMeta]) -> writing.Failed:
+        """Store and delete documents, each write with its own flags, expiry, CAS or metadata.
 
-    def replace(self, key: Key, value: Value, *, flags: int = 0, expiry: int = 0, cas: int = 0) -> int:
+        Returns: the failures by the write's place: KeyNotFound of a deletion, KeyExists where another version was met,
+        OptionError for what can't be asked; all others were carried out, those of one key in their order.
+        """
+        return self._run(writing.write_many(self._cluster, writes))
+
+    def add(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0) -> int:
+        """Store a document that does not exist yet; KeyExists if it does."""
+        return self._run(self._do.store(documents.Add, key, value, flags=flags, expiry=expiry))
+
+    def replace(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0, cas: int = 0) -> int:
         """Store a document that exists; KeyNotFound if it does not."""
-        return self._run(self._do.store(Opcode.REPLACE, key, value, flags=flags, expiry=expiry, cas=cas))
+        return self._run(self._do.store(documents.Replace, key, value, flags=flags, expiry=expiry, cas=cas))
 
     def append(self, key: Key, value: Value, *, cas: int = 0) -> int:
         """Put bytes behind a document's value; NotStored if there is none."""
-        return self._run(self._do.extend(Opcode.APPEND, key, value, cas))
+        return self._run(self._do.extend(documents.Append, key, value, cas))
 
     def prepend(self, key: Key, value: Value, *, cas: int = 0) -> int:
         """Put bytes before a document's value; NotStored if there is none."""
-        return self._run(self._do.extend(Opcode.PREPEND, key, value, cas))
+        return self._run(self._do.extend(documents.Prepend, key, value, cas))
 
     def delete(self, key: Key, *, cas: int = 0) -> int:
         """Delete a document; KeyNotFound if there is none."""
@@ -106,19 +155,19 @@ class Client:
         """Delete documents; returns the failures by key."""
         return self._run(bulk.delete_many(self._cluster, keys))
 
-    def incr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: int = 0) -> int:
+    def incr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: Expiry = 0) -> int:
         """Count a decimal number up and return it; a missing one is created as `initial`, if that is given."""
-        return self._run(self._do.count(Opcode.INCREMENT, key, delta, initial, expiry))
+        return self._run(self._do.count(documents.Increment, key, delta, initial, expiry))
 
-    def decr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: int = 0) -> int:
+    def decr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: Expiry = 0) -> int:
         """Count a decimal number down, to 0 at most, and return it; as `incr`."""
-        return self._run(self._do.count(Opcode.DECREMENT, key, delta, initial, expiry))
+        return self._run(self._do.count(documents.Decrement, key, delta, initial, expiry))
 
-    def touch(self, key: Key, expiry: int) -> int:
+    def touch(self, key: Key, expiry: Expiry) -> int:
         """Give a document a new expiry; returns its CAS."""
         return self._run(self._do.touch(key, expiry))
 
-    def gat(self, key: Key, expiry: int) -> Document:
+    def gat(self, key: Key, expiry: Expiry) -> Document:
         """Read a document and give it a new expiry."""
         return self._run(self._do.gat(key, expiry))
 
@@ -137,8 +186,12 @@ class Client:
         return self._run(self._do.version())
 
     def stats(self, group: str = "") -> dict[str, str]:
-        """Return a group of statistics."""
+        """Return a group of statistics of all nodes together; of a name that several tell, the last node's number."""
         return self._run(self._do.stats(group))
+
+    def stats_by_node(self, group: str = "") -> dict[str, dict[str, str]]:
+        """Return a group of statistics of each node of the map, by "host:port"."""
+        return self._run(self._do.stats_by_node(group))
 
     def vbucket_stats(self, group: str) -> dict[int, dict[str, str]]:
         """Return a group of statistics about vbuckets, each from the node that owns it."""
@@ -171,7 +224,23 @@ class Client:
     # ------------------------------------------------------------------ changes
 
     def changes(
-        self, start: Start = None, *, vbuckets: Iterable[int] | None = None, until: Until = None, **options: Any
+        self,
+        start: Start = None,
+        *,
+        vbuckets: Iterable[int] | None = None,
+        until: Until = None,
+        name: str = "",
+        window_bytes: int = 10 * MEBI,
+        noop_interval_seconds: float = 20.0,
+        batch_bytes: int = MEBI,
+        xattrs: bool = False,
+        no_value: bool = False,
+        patience_seconds: float | None = 60.0,
+        max_wait_seconds: float | None = None,
+        answer_seconds: float = 30.0,
+        map_poll_seconds: float | None = 5.0,
+        markers: bool = True,
+        **unknown: Never,
     ) -> Changes:
         """Iterate over the changes of a bucket, one at a time, each vbucket in the order of its seqnos.
 
@@ -181,58 +250,146 @@ class Client:
         Args:
             start: None for the whole history, "now" for what comes from now on, or saved positions by vbucket
                 (vbuckets without one start at the beginning).
-            vbuckets: which; None for all.
+            vbuckets: the vbuckets to read; None for all.
             until: None for ever, "now" for what there is now, or the seqno to end at by vbucket. A stream ends with
                 the snapshot that holds this seqno, so changes behind it may come.
-            options: of `DrainOptions`.
+            name: of the DCP connections, at most 200 bytes; a second connection of the same name ends the first. Empty
+                for a name of our own.
+            window_bytes: how much a node may send before it hears that it was processed; 0 for no limit.
+            noop_interval_seconds: the node says something at least this often; twice as long a silence is a dead node.
+            batch_bytes: about the size of a batch; 1 to 4 MiB stay in the processor's cache.
+            xattrs: deliver extended attributes (datatype bit 4) in front of the value.
+            no_value: deliver keys and metadata only.
+            patience_seconds: how long a vbucket may fail without coming on before its last error is raised, and how
+                long a drain with an end may stand still; None for ever.
+            max_wait_seconds: when nothing came for so long, `changes` raises NothingCame, and goes on when it is asked
+                again; `batches` hands out an empty batch. None waits for ever.
+            answer_seconds: how long a node may take to answer a stream request.
+            map_poll_seconds: how often one of several nodes is asked whether the cluster map has changed; None never
+                asks, then only what ends a stream or a connection leads to a new map.
+            markers: of `changes`: deliver snapshot markers as events.
 
         Yields: Mutation, Deletion or Expiration after the SnapshotMarker they belong to; at last a StreamEnd.
 
         Raises:
+            NothingCame: there was no change for `max_wait_seconds`.
             RollbackRequired: a node's history left ours: its `common` is the last seqno both share; see
-                `protocol.position.safe_point` for where to go on.
+                `headwater.client.safe_point` for where to go on.
             TransportError: no node could be reached, or one said nothing, for `patience_seconds`.
             StatusError: a node refused the request.
             RemoteProtocolError: a node broke the rules of the protocol.
-            OptionError: an argument makes no sense.
+            OptionError: an argument makes no sense, or there is none of this name.
 
         Source: DCP, commands/stream-request.md, rollback.md, dead-connections.md.
         """
         from headwater.client.feeds import Changes  # noqa: PLC0415 - arrow and kernels: not for key-value work alone
 
-        return Changes(self._plan(start, vbuckets, until, {"markers": True, **options}))
+        refuse_unknown(unknown, DrainOptions, "start", "vbuckets", "until")
+        options = DrainOptions(
+            name=name,
+            window_bytes=window_bytes,
+            noop_interval_seconds=noop_interval_seconds,
+            batch_bytes=batch_bytes,
+            xattrs=xattrs,
+            no_value=no_value,
+            patience_seconds=patience_seconds,
+            max_wait_seconds=max_wait_seconds,
+            answer_seconds=answer_seconds,
+            map_poll_seconds=map_poll_seconds,
+            markers=markers,
+        )
+        return self._open(Changes, start, vbuckets, until, options)
 
     def batches(
-        self, start: Start = None, *, vbuckets: Iterable[int] | None = None, until: Until = None, **options: Any
+        self,
+        start: Start = None,
+        *,
+        vbuckets: Iterable[int] | None = None,
+        until: Until = None,
+        name: str = "",
+        window_bytes: int = 10 * MEBI,
+        noop_interval_seconds: float = 20.0,
+        batch_bytes: int = MEBI,
+        xattrs: bool = False,
+        no_value: bool = False,
+        patience_seconds: float | None = 60.0,
+        max_wait_seconds: float | None = None,
+        answer_seconds: float = 30.0,
+        map_poll_seconds: float | None = 5.0,
+        **unknown: Never,
     ) -> Batches:
         """Iterate over the changes of a bucket in Arrow record batches; as `changes`, but a batch at a time.
 
         A batch comes as soon as there is nothing more to read at the moment, or when it is full (`batch_bytes`).
+        Arguments and errors are those of `changes`.
         """
         from headwater.client.feeds import Batches  # noqa: PLC0415
 
-        return Batches(self._plan(start, vbuckets, until, options))
+        refuse_unknown(unknown, DrainOptions, "start", "vbuckets", "until", without=("markers",))
+        options = DrainOptions(
+            name=name,
+            window_bytes=window_bytes,
+            noop_interval_seconds=noop_interval_seconds,
+            batch_bytes=batch_bytes,
+            xattrs=xattrs,
+            no_value=no_value,
+            patience_seconds=patience_seconds,
+            max_wait_seconds=max_wait_seconds,
+            answer_seconds=answer_seconds,
+            map_poll_seconds=map_poll_seconds,
+        )
+        return self._open(Batches, start, vbuckets, until, options)
 
-    def _plan(self, start: Start, vbuckets: Iterable[int] | None, until: Until, options: dict[str, Any]) -> Drainer:
-        from headwater.client.plan import plan  # noqa: PLC0415
 
-        return self._run(plan(self._cluster, start, vbuckets, until, DrainOptions(**options)))
+# ====================================================================== connect
 
 
-def connect(connection: str, user: str | None = None, password: str | None = None, **settings: Any) -> Client:
-    """Connect to a bucket.
+def connect(
+    connection: str,
+    user: str | None = None,
+    password: str | None = None,
+    *,
+    vbuckets: int | None = None,
+    connect_timeout_seconds: float = 5.0,
+    timeout_seconds: float = 10.0,
+    agent: str = AGENT,
+    mechanisms: tuple[str, ...] = MECHANISMS,
+    xattrs: bool = False,
+    **unknown: Never,
+) -> Client:
+    """Connect to a bucket; `with connect(...) as bucket` closes it as well.
 
     Args:
         connection: "couchbase://host[:port][,host...]/bucket"; one node that answers is enough to find the others.
         user, password: None for servers that let everybody in.
-        settings: `vbuckets`, `connect_timeout_seconds`, `timeout_seconds`, `agent`, `mechanisms` (settings.py).
+        vbuckets: how many the bucket has, for servers that hand out no map; None asks the server.
+        connect_timeout_seconds: for a connection and its handshake.
+        timeout_seconds: for one operation, with its retries.
+        agent: how we call ourselves, shown by the server.
+        mechanisms: of SASL, strongest first; add PLAIN for servers without SCRAM: the password crosses the network.
+        xattrs: values with extended attributes may be written with metadata (`write_many`).
 
     Raises:
-        OptionError: the connection string or a setting makes no sense.
+        OptionError: the connection string or a setting makes no sense, or there is no setting of this name.
         TransportError: none of the nodes could be reached in time.
         StatusError: a node refused us: AuthError, NoAccess, KeyNotFound for an unknown bucket.
     """
-    client = Client(settings_for(connection, user, password, **settings))
+    refuse_unknown(unknown, settings_for, without=("clock",))
+    settings = settings_for(
+        connection,
+        user,
+        password,
+        vbuckets=vbuckets,
+        connect_timeout_seconds=connect_timeout_seconds,
+        timeout_seconds=timeout_seconds,
+        agent=agent,
+        mechanisms=mechanisms,
+        xattrs=xattrs,
+    )
+    return _connected(Client(settings))
+
+
+def _connected(client: Client) -> Client:
     try:
         client._run(client._cluster.connect())
     except BaseException:

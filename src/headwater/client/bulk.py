@@ -14,52 +14,66 @@ from typing import TypeAlias
 
 from headwater.client.backoff import for_requests
 from headwater.client.cluster import Cluster, tried
-from headwater.client.kv import FLAGS_EXPIRY, U32_MAX, Document, as_key, as_value, unsigned
+from headwater.client.kv import U32_MAX, Document, Expiry, as_expiry, as_key, as_value, document, unsigned
 from headwater.client.pipeline import Bulk, Pipeline, lost_write
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, NotMyVbucket, RemoteProtocolError, StatusError, TransportError
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Ready, Steps
-from headwater.wire.header import HEADER, Frame
+from headwater.wire.documents import Delete, Get, GetResponse, Set
+from headwater.wire.header import HEADER, Frame, Magic
+from headwater.wire.layout import Request
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 
 CHUNK_BYTES = 256 * 1024
 CHUNKS_AHEAD = 2
+_SET = Set.layout.extras_struct  # requests are put together by the thousand, so none is made as an object
 
 Failure: TypeAlias = StatusError | TransportError
 """Why an item is to be tried again: what its node answered, or why there is no connection to it."""
 
 
 @dataclass(slots=True)
-class Item:
-    """One request of a bulk."""
+class BulkItem:
+    """One request of a bulk.
+
+    Attributes:
+        opcode: of its quiet form; 0 for that of the run.
+        place: among the items of the run, for whoever must know which one failed.
+        stands_alone: it replaces what is there whatever that is, so an earlier one of its key need not be tried again.
+    """
 
     key: bytes
     extras: bytes = b""
     value: bytes = b""
+    opcode: int = 0
+    cas: int = 0
+    datatype: int = 0
+    place: int = -1
+    stands_alone: bool = True
 
 
 @dataclass(slots=True)
 class Chunk:
     """Requests for one node that go out together."""
 
-    items: list[Item] = field(default_factory=list)
+    items: list[BulkItem] = field(default_factory=list)
     vbuckets: list[int] = field(default_factory=list)
     size_bytes: int = 0
 
 
 @dataclass(slots=True)
-class Sent:
+class SentChunk:
     """A chunk under way."""
 
     link: Pipeline
     bulk: Bulk
-    items: list[Item]
+    items: list[BulkItem]
 
 
 class BulkWriter:
-    """One run over many items with one quiet opcode.
+    """One run over many items, each with the quiet form of a request.
 
     What a node refuses for now (its vbucket has moved, or is about to) holds up the run: nothing new is sent until it
     is settled, at another node perhaps. So of two values for a key the later always wins, and no more is kept in
@@ -68,21 +82,24 @@ class BulkWriter:
     Attributes:
         answers: what was answered, by key: hits of reads.
         errors: the failures, by key. A node that can't be reached, or is lost while it writes, is raised instead.
+        failed: the same by place, for items that have one.
     """
 
-    def __init__(self, cluster: Cluster, opcode: int) -> None:
-        self._cluster, self._opcode = cluster, opcode
-        self._reads = opcode == Opcode.GETQ
+    def __init__(self, cluster: Cluster, request: type[Request]) -> None:
+        """Items that name no opcode are `request`s."""
+        self._cluster, self._opcode = cluster, request.layout.quiet
+        self._reads = request is Get
         # Not the newest map but one for all that is under way: the same key must not go two ways.
         self._map = cluster.map
         self._chunks: dict[Address, Chunk] = {}
-        self._sent: deque[Sent] = deque()
-        self._again: dict[bytes, tuple[Item, Failure]] = {}
+        self._sent: deque[SentChunk] = deque()
+        self._again: dict[bytes, list[tuple[BulkItem, Failure]]] = {}
         self._hopeless: set[int] = set()  # vbuckets that were waited for in vain: once in a run is enough
         self.answers: dict[bytes, Frame] = {}
         self.errors: dict[bytes, StatusError] = {}
+        self.failed: dict[int, StatusError] = {}
 
-    def run(self, items: Iterable[Item]) -> Steps[None]:
+    def run(self, items: Iterable[BulkItem]) -> Steps[None]:
         """Send all items and wait for all answers."""
         for item in items:
             if (full := self._add(item)) is not None:
@@ -92,7 +109,7 @@ class BulkWriter:
         yield from self._flush()
         yield from self._insist()
 
-    def _add(self, item: Item) -> Address | None:
+    def _add(self, item: BulkItem) -> Address | None:
         """Put an item into the chunk of its node; returns the node once its chunk is full."""
         vbucket = self._map.vbucket_of(item.key)
         owner = self._map.owner(vbucket)
@@ -124,33 +141,43 @@ class BulkWriter:
                 self._give_up(backoff.failures, self._cluster.clock() - began)
                 return
             yield Ready((), moment)
-            if any(isinstance(error, NotMyVbucket | TransportError) for _, error in self._again.values()):
+            again, self._again = self._put_off_so_far(), {}
+            if any(isinstance(error, NotMyVbucket | TransportError) for _, error in again):
                 yield from self._cluster.look_around()
             self._map = self._cluster.map
-            items, self._again = [item for item, _ in self._again.values()], {}
-            for item in items:
+            for item, _ in again:
                 if (full := self._add(item)) is not None:
                     yield from self._send(full, self._chunks.pop(full))
             yield from self._flush()
 
+    def _put_off_so_far(self) -> list[tuple[BulkItem, Failure]]:
+        return [each for of_a_key in self._again.values() for each in of_a_key]
+
     def _give_up(self, attempts: int, seconds: float) -> None:
-        for item, error in self._again.values():
+        for item, error in self._put_off_so_far():
             told = tried(error, attempts, seconds)
             if isinstance(told, TransportError):
                 raise told
             self._hopeless.add(self._map.vbucket_of(item.key))
-            self.errors[item.key] = told
+            self._fail(item, told)
         self._again = {}
 
-    def _put_off(self, item: Item, error: Failure) -> None:
+    def _fail(self, item: BulkItem, error: StatusError) -> None:
+        self.errors[item.key] = error
+        if item.place >= 0:
+            self.failed[item.place] = error
+
+    def _put_off(self, item: BulkItem, error: Failure) -> None:
         """A refusal that may pass."""
         if isinstance(error, StatusError) and self._map.vbucket_of(item.key) in self._hopeless:
-            self.errors[item.key] = error
-        else:
-            self._again[item.key] = (item, error)
+            self._fail(item, error)
+        elif item.stands_alone:
+            self._again[item.key] = [(item, error)]
+        else:  # whether it is taken may depend on what was put off before it
+            self._again.setdefault(item.key, []).append((item, error))
 
-    def _name(self, item: Item) -> str:
-        return f'{Opcode(self._opcode).name.lower()} "{item.key.decode(errors="backslashreplace")}"'
+    def _name(self, item: BulkItem) -> str:
+        return f'{Opcode(item.opcode or self._opcode).name.lower()} "{item.key.decode(errors="backslashreplace")}"'
 
     def _send(self, owner: Address, chunk: Chunk) -> Steps[None]:
         try:
@@ -164,18 +191,19 @@ class BulkWriter:
         first = link.reserve(len(chunk.items) + 1)
         requests = b"".join(self._encode(chunk, first))
         try:
-            self._sent.append(Sent(link, link.send_bulk(first, len(chunk.items), requests), chunk.items))
+            self._sent.append(SentChunk(link, link.send_bulk(first, len(chunk.items), requests), chunk.items))
         except TransportError as error:
             self._lost(chunk.items, error)
         while len(self._sent) > CHUNKS_AHEAD:
             yield from self._settle()
 
     def _encode(self, chunk: Chunk, opaque: int) -> Iterator[bytes]:
-        pack = HEADER.pack
+        pack, usual = HEADER.pack, self._opcode
         for item, vbucket in zip(chunk.items, chunk.vbuckets, strict=True):
             key, extras = item.key, item.extras
             body = len(key) + len(extras) + len(item.value)
-            yield pack(0x80, self._opcode, len(key), len(extras), 0, vbucket, body, opaque, 0)
+            code, cas = item.opcode or usual, item.cas
+            yield pack(Magic.CLIENT_REQUEST, code, len(key), len(extras), item.datatype, vbucket, body, opaque, cas)
             yield extras
             yield key
             yield item.value
@@ -193,9 +221,9 @@ class BulkWriter:
         for frame in frames:
             place = frame.opaque - sent.bulk.first
             item = sent.items[place]
-            if frame.opcode != self._opcode:
+            if frame.opcode != (asked := item.opcode or self._opcode):
                 raise RemoteProtocolError(
-                    f"opcode 0x{frame.opcode:02x} answers a request 0x{self._opcode:02x} (opaque {frame.opaque})"
+                    f"opcode 0x{frame.opcode:02x} answers a request 0x{asked:02x} (opaque {frame.opaque})"
                 )
             if not frame.status:
                 self.answers[item.key] = frame
@@ -208,45 +236,46 @@ class BulkWriter:
         if refusals or self._again:
             self._sort(sent.items, refusals)
 
-    def _sort(self, items: list[Item], refusals: dict[int, StatusError]) -> None:
+    def _sort(self, items: list[BulkItem], refusals: dict[int, StatusError]) -> None:
         """Keep what is to be tried again; what was stored after it under the same key makes it void."""
         for place, item in enumerate(items):
             refusal = refusals.get(place)
-            if refusal is not None and refusal.retriable:
+            if refusal is None:
+                self._again.pop(item.key, None)
+            elif refusal.retriable:
                 self._put_off(item, refusal)
-                continue
-            self._again.pop(item.key, None)
-            if refusal is not None:
-                self.errors[item.key] = refusal
+            else:  # refused for good it changed nothing, so what was put off before it still counts
+                self._fail(item, refusal)
 
-    def _lost(self, items: list[Item], error: TransportError) -> None:
-        """The connection broke before all was answered: reads are asked again, of writes nobody knows."""
+    def _lost(self, items: list[BulkItem], error: TransportError) -> None:
+        """Handle a connection that broke before all was answered: ask reads again; the outcome of writes is unknown."""
         if not self._reads:
-            told = f"{len(items)} {Opcode(self._opcode).name} requests, the first for {items[0].key!r}"
+            name = Opcode(items[0].opcode or self._opcode).name
+            told = f"{len(items)} {name} requests, the first for {items[0].key!r}"
             raise lost_write(error, told) if isinstance(error, ConnectionLost) else error
         for item in items:
             self._put_off(item, error)
 
 
-def set_items(items: Iterable[tuple[str | bytes, str | bytes]], flags: int, expiry: int) -> Iterator[Item]:
+def set_items(items: Iterable[tuple[str | bytes, str | bytes]], flags: int, expiry: Expiry) -> Iterator[BulkItem]:
     """Return the requests of `set_many`."""
-    extras = FLAGS_EXPIRY.pack(unsigned("flags", flags, U32_MAX), unsigned("expiry", expiry, U32_MAX))
-    return (Item(as_key(key), extras, as_value(value)) for key, value in items)
+    extras = _SET.pack(unsigned("flags", flags, U32_MAX), as_expiry(expiry))
+    return (BulkItem(as_key(key), extras, as_value(value)) for key, value in items)
 
 
 def set_many(
-    cluster: Cluster, items: Iterable[tuple[str | bytes, str | bytes]], flags: int, expiry: int
+    cluster: Cluster, items: Iterable[tuple[str | bytes, str | bytes]], flags: int, expiry: Expiry
 ) -> Steps[dict[bytes, StatusError]]:
     """Store documents; returns the failures by key."""
-    writer = BulkWriter(cluster, Opcode.SETQ)
+    writer = BulkWriter(cluster, Set)
     yield from writer.run(set_items(items, flags, expiry))
     return writer.errors
 
 
 def delete_many(cluster: Cluster, keys: Iterable[str | bytes]) -> Steps[dict[bytes, StatusError]]:
     """Delete documents; returns the failures by key (KeyNotFound among them)."""
-    writer = BulkWriter(cluster, Opcode.DELETEQ)
-    yield from writer.run(Item(as_key(key)) for key in keys)
+    writer = BulkWriter(cluster, Delete)
+    yield from writer.run(BulkItem(as_key(key)) for key in keys)
     return writer.errors
 
 
@@ -256,11 +285,8 @@ def get_many(cluster: Cluster, keys: Iterable[str | bytes]) -> Steps[dict[bytes,
     Raises:
         StatusError: the first refusal other than "not found".
     """
-    reader = BulkWriter(cluster, Opcode.GETQ)
-    yield from reader.run(Item(as_key(key)) for key in keys)
+    reader = BulkWriter(cluster, Get)
+    yield from reader.run(BulkItem(as_key(key)) for key in keys)
     for error in reader.errors.values():
         raise error
-    return {
-        key: Document(key, frame.value, frame.cas, int.from_bytes(frame.extras), frame.datatype)
-        for key, frame in reader.answers.items()
-    }
+    return {key: document(key, GetResponse.decode(frame)) for key, frame in reader.answers.items()}

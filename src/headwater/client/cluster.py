@@ -16,6 +16,7 @@ from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError, error_for
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Ready, Steps
+from headwater.wire.cluster_map import NOBODY
 from headwater.wire.header import Frame
 from headwater.wire.status import Status
 
@@ -89,11 +90,11 @@ class Cluster(Nodes):
 
     def ownerless(self, vbucket: int, what: str) -> NotMyVbucket:
         """The error for a vbucket that the map gives to nobody."""
-        return NotMyVbucket(f"{what}: vbucket {vbucket} has no active node in the cluster map {self.map.version}")
+        return NotMyVbucket(f"{what}: vbucket {vbucket} has no active node in the cluster map {self.map.label}")
 
     def misplaced(self, vbucket: int, what: str, address: Address) -> NotMyVbucket:
         """The error for a vbucket that is not where the map says."""
-        told = f"vbucket {vbucket} is not active on {address}; the newest map is {self.map.version}"
+        told = f"vbucket {vbucket} is not active on {address}; the newest map is {self.map.label}"
         return NotMyVbucket(f"{what}: {told}")
 
     # ------------------------------------------------------------------ what a drain needs to know
@@ -116,16 +117,19 @@ class Cluster(Nodes):
         """
         began, backoff = self.clock(), for_requests()
         patience = self.settings.timeout_seconds if patience_seconds is None else patience_seconds
+        if any(chain[0] == NOBODY for chain in self.map.chains):
+            yield from self.look_around()  # nobody else would be asked for what had no owner when the map was made
         while True:
             found, trouble = yield from self._seqnos_of_owners()
-            needed = wanted if wanted is not None else [vb for vb, owner in enumerate(self.map.owners) if owner >= 0]
+            owned = [vb for vb, chain in enumerate(self.map.chains) if chain[0] != NOBODY]
+            needed = owned if wanted is None else wanted
             missing = [vb for vb in needed if vb not in found]
             if not missing:
                 return dict(sorted(found.items()))
             moment = self.clock() + backoff.next_seconds()
             if moment >= began + patience:
                 told = f"{len(missing)} of {len(needed)} vbuckets, the first is {missing[0]},"
-                lost = NotMyVbucket(f"{told} are active on no node that the cluster map {self.map.version} names")
+                lost = NotMyVbucket(f"{told} are active on no node that the cluster map {self.map.label} names")
                 raise tried(trouble or lost, backoff.failures, self.clock() - began)
             yield Ready((), moment)
             yield from self.look_around()

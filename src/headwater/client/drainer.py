@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from headwater.client.backoff import Backoff
 from headwater.client.cluster import Cluster, tried
-from headwater.client.goals import Goal, Standing
 from headwater.client.mapwatch import REFRESH_SECONDS, watch
 from headwater.client.options import DrainOptions
+from headwater.client.progress import Positions, VBucketProgress
 from headwater.client.routing import Address
 from headwater.client.worker import AGAIN, Task, Worker
 from headwater.errors import (
@@ -33,8 +33,17 @@ from headwater.errors import (
     error_for,
 )
 from headwater.kernels.columns import Arena
-from headwater.protocol.events import Advanced, Diverged, Ended, Event, Marked, Opened, Refused
-from headwater.protocol.position import ENDLESS, FailoverLog, Position
+from headwater.protocol.dcp.events import (
+    Advanced,
+    Boundary,
+    Ended,
+    Marked,
+    Opened,
+    Refused,
+    RollbackNeeded,
+    StreamEvent,
+)
+from headwater.protocol.dcp.position import ENDLESS, FailoverLog, Position
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.dcp import EndReason
 from headwater.wire.status import Status
@@ -48,15 +57,15 @@ FINAL = frozenset({EndReason.OK, EndReason.FILTER_EMPTY})
 
 @dataclass(frozen=True, slots=True)
 class Handout:
-    """What the caller gets at once: rows, the events among them as (row, event), and where it stands afterwards."""
+    """One delivery to the caller: rows, the events among them as (row, event), and the positions afterwards."""
 
     records: pa.RecordBatch
-    events: list[tuple[int, Event]]
-    standing: Standing
+    events: list[tuple[int, StreamEvent]]
+    positions: Positions
 
 
 @dataclass(slots=True)
-class Homeless:
+class Unassigned:
     """A vbucket without a stream: when to try again, why it failed, and whether the map may be the reason."""
 
     retry_at: float
@@ -73,20 +82,22 @@ class Drainer:
         self.cluster, self.options, self.clock = cluster, options, cluster.clock
         self.arena = Arena(value_bytes=options.batch_bytes)
         now = self.clock()
-        self.goals = {vb: Goal(place, ends.get(vb, ENDLESS), backoff=Backoff()) for vb, place in start.items()}
-        self._homeless = {vb: Homeless(now, None) for vb in start}
+        self.progress = {
+            vb: VBucketProgress(place, ends.get(vb, ENDLESS), backoff=Backoff()) for vb, place in start.items()
+        }
+        self._unassigned = {vb: Unassigned(now, None) for vb in start}
         self._workers: dict[Address, Worker] = {}
-        self._events: list[tuple[int, Event]] = []
+        self._events: list[tuple[int, StreamEvent]] = []
         # Changed only while no batch has them; the first change after a batch makes a copy.
         self._logs: dict[int, FailoverLog] = {}
         self._failure: HeadwaterError | None = None
         self._over = False
-        self._bounded = all(goal.end_seqno != ENDLESS for goal in self.goals.values())
+        self._bounded = all(each.end_seqno != ENDLESS for each in self.progress.values())
         self._moved_at = self._waited_since = self._left_at = now
         self._linger_until: float | None = None
         self._last_error: HeadwaterError | None = None
         self._resting: dict[int, Position] = dict(start)
-        self.standing = Standing(self._resting, [], {})
+        self.positions = Positions(self._resting, [], {})
         self._steward, self._refreshed_at = Task(self._house()), float("-inf")
         self._watch = Task(watch(cluster, options.map_poll_seconds, self._workers, self._lose))
 
@@ -98,7 +109,7 @@ class Drainer:
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
-        self._homeless.clear()
+        self._unassigned.clear()
         self.cluster.close()
 
     # ------------------------------------------------------------------ running
@@ -117,7 +128,7 @@ class Drainer:
             if self.arena.rows or self._events:
                 if more or not self._worth_waiting():
                     return self._hand_out()
-            elif self._failure is not None or all(goal.done for goal in self.goals.values()):
+            elif self._failure is not None or all(each.done for each in self.progress.values()):
                 self.close()
                 break
             elif self._gave_up(self.clock()):
@@ -142,15 +153,15 @@ class Drainer:
         return now < self._linger_until
 
     def _forget_callers_time(self, seconds: float) -> None:
-        """How long the caller took over a batch says nothing about the nodes."""
+        """Leave out the time the caller took over a batch: it says nothing about the nodes."""
         self._moved_at += seconds
         if seconds >= 1.0:
-            for goal in self.goals.values():
-                if goal.trouble_since is not None:
-                    goal.trouble_since += seconds
+            for each in self.progress.values():
+                if each.trouble_since is not None:
+                    each.trouble_since += seconds
 
     def _run_workers(self) -> Steps[bool]:
-        """Run every worker until it waits or the arena is full, and find homes for the homeless.
+        """Run every worker until it waits or the arena is full, and find nodes for the homeless.
 
         Not for long, once there is something to hand out: changes may keep coming as fast as they are read. True when
         that is why it returned.
@@ -158,7 +169,7 @@ class Drainer:
         busy, until = True, self.clock() + SPELL_SECONDS
         yield from self._run_task(self._watch)
         while busy and self._failure is None and (not self.arena.rows or self.clock() < until):
-            busy = (yield from self._run_task(self._steward)) if self._homeless else False
+            busy = (yield from self._run_task(self._steward)) if self._unassigned else False
             for address, worker in list(self._workers.items()):
                 busy |= yield from self._run(address, worker)
         return busy
@@ -201,7 +212,7 @@ class Drainer:
 
     def _next_wait(self) -> Ready:
         waits = [task.wait for task in (self._steward, self._watch, *self._workers.values())]
-        moments = [wait.deadline for wait in waits] + [lost.retry_at for lost in self._homeless.values()]
+        moments = [wait.deadline for wait in waits] + [lost.retry_at for lost in self._unassigned.values()]
         if self.options.max_wait_seconds is not None:
             moments.append(self._waited_since + self.options.max_wait_seconds)
         if self._bounded and self.options.patience_seconds is not None and self._workers:
@@ -214,20 +225,20 @@ class Drainer:
         self._left_at, self._linger_until = self.clock(), None
         if self.arena.rows or self._events:
             self._moved_at, self._last_error = self._left_at, None
-        parts = [worker.standing() for worker in self._workers.values() if worker.drain]
-        self.standing = Standing(self._resting, parts, self._logs)
+        parts = [worker.part() for worker in self._workers.values() if worker.drain]
+        self.positions = Positions(self._resting, parts, self._logs)
         events, self._events = self._events, []
-        return Handout(self.arena.batch(), events, self.standing)
+        return Handout(self.arena.batch(), events, self.positions)
 
     # ------------------------------------------------------------------ vbuckets without a stream
 
     def _house(self) -> Steps[None]:
-        """Give the homeless whose time has come to the worker of the node that owns them; for ever."""
+        """Give the vbuckets without a stream whose time has come to the worker of the node that owns them; for ever."""
         while True:
             now = self.clock()
-            due = [vb for vb, lost in self._homeless.items() if lost.retry_at <= now]
+            due = [vb for vb, lost in self._unassigned.items() if lost.retry_at <= now]
             # Vbuckets fail one by one, a map tells of all of them: not every failure asks for a map of its own.
-            if any(self._homeless[vb].stale_map for vb in due) and now >= self._refreshed_at + REFRESH_SECONDS:
+            if any(self._unassigned[vb].stale_map for vb in due) and now >= self._refreshed_at + REFRESH_SECONDS:
                 try:
                     yield from self.cluster.refresh()
                 except (TransportError, StatusError) as error:
@@ -245,23 +256,23 @@ class Drainer:
         if owner is None:
             self._displace([vbucket], self.cluster.ownerless(vbucket, "stream request"), stale_map=True)
             return
-        del self._homeless[vbucket]
+        del self._unassigned[vbucket]
         if owner not in self._workers:
             self._workers[owner] = Worker(owner, self.cluster, self.arena, self.options)
-        self._workers[owner].assign(self.goals[vbucket].position, self.goals[vbucket].end_seqno)
+        self._workers[owner].assign(self.progress[vbucket].position, self.progress[vbucket].end_seqno)
 
     def _displace(self, vbuckets: Iterable[int], error: HeadwaterError | None, *, stale_map: bool) -> None:
         """Try these again later, all at once; one that failed for too long ends the drain."""
         now, self._last_error = self.clock(), error or self._last_error
-        delays = [self.goals[vb].stumble(now) for vb in vbuckets]
+        delays = [self.progress[vb].stumble(now) for vb in vbuckets]
         retry_at = now + max(delays, default=0.0)
         for vbucket in vbuckets:
-            self._homeless[vbucket] = Homeless(retry_at, error, stale_map)
-            since, patience = self.goals[vbucket].trouble_since, self.options.patience_seconds
+            self._unassigned[vbucket] = Unassigned(retry_at, error, stale_map)
+            since, patience = self.progress[vbucket].trouble_since, self.options.patience_seconds
             if patience is not None and since is not None and now - since >= patience and self._failure is None:
                 self._failure = error or PeerSilent(f"vbucket {vbucket}", now - since)
                 if isinstance(error, TransportError | StatusError):
-                    self._failure = tried(error, self.goals[vbucket].backoff.failures, now - since)
+                    self._failure = tried(error, self.progress[vbucket].backoff.failures, now - since)
 
     def _lose(self, address: Address, error: HeadwaterError) -> None:
         """A connection is gone: what it had not finished goes on elsewhere, or here again."""
@@ -274,8 +285,8 @@ class Drainer:
 
     def _rest(self, worker: Worker, vbucket: int) -> None:
         """Keep where a stream came to, now that it is over."""
-        self.goals[vbucket].position = position = worker.position(vbucket)
-        if self._resting is self.standing.resting:
+        self.progress[vbucket].position = position = worker.position(vbucket)
+        if self._resting is self.positions.resting:
             self._resting = dict(self._resting)
         self._resting[vbucket] = position
 
@@ -285,22 +296,23 @@ class Drainer:
         for row, event in worker.take_events():
             self._take(worker, row, event)
 
-    def _take(self, worker: Worker, row: int, event: Event) -> None:
-        goal = self.goals[event.vbucket]
+    def _take(self, worker: Worker, row: int, event: StreamEvent) -> None:
+        progress = self.progress[event.vbucket]
         match event:
-            case Opened(vbucket):
-                goal.opened_at = self.clock()
-                if self._logs is self.standing.logs:
+            case Opened(vbucket=vbucket):
+                progress.opened_at = self.clock()
+                if self._logs is self.positions.logs:
                     self._logs = dict(self._logs)
                 self._logs[vbucket] = worker.log(vbucket)
-            case Marked() | Advanced():
+            case Marked() | Boundary() | Advanced():
                 self._events.append((row, event))
-            case Ended(vbucket, reason):
+            case Ended(vbucket=vbucket, reason=int(reason)):
                 self._rest(worker, vbucket)
                 worker.release(vbucket)
                 self._ended(row, event, reason)
-            case Diverged(vbucket, requested, common, reason):
+            case RollbackNeeded(vbucket=vbucket, seqno=common, reason=reason):
                 worker.release(vbucket)
+                requested = event.stream.asked_seqno
                 self._failure = self._failure or RollbackRequired(vbucket, requested, common, reason)
             case Refused():
                 worker.release(event.vbucket)
@@ -310,9 +322,9 @@ class Drainer:
         """dcp.md 2.6: 0 done; 2 fetch the cluster map; 4, 5 retry with backoff; 6 re-request (expect a rollback);
         7 nothing left; 8 give up. 1 is treated as 2 (UPR used 1 for it), an unknown number as well. A stream without an
         end can't have reached it: then 0 is treated as 2, too."""
-        endless = self.goals[event.vbucket].end_seqno == ENDLESS
+        endless = self.progress[event.vbucket].end_seqno == ENDLESS
         if reason in FINAL and not (reason == EndReason.OK and endless):
-            self.goals[event.vbucket].done = True
+            self.progress[event.vbucket].done = True
             self._events.append((row, event))
         elif reason == EndReason.LOST_PRIVILEGES:
             self._failure = self._failure or error_for(Status.EACCESS, f"stream of vbucket {event.vbucket}")
@@ -322,7 +334,7 @@ class Drainer:
             self._displace([event.vbucket], error_for(Status.ETMPFAIL, said), stale_map=stale)
 
     def _refused(self, worker: Worker, event: Refused) -> None:
-        told = event.body[:200].decode(errors="replace") if not event.body.startswith(b"{") else ""
+        told = event.said
         what = f"stream request for vbucket {event.vbucket} to {worker.address}" + (f" ({told})" if told else "")
         error = error_for(event.status, what)
         if not error.retriable:

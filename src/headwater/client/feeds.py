@@ -11,7 +11,8 @@ from typing import Self
 
 from headwater.client.changes import ChangeBatch, ChangeFeed, Event, batch_of
 from headwater.client.drainer import Drainer, Handout
-from headwater.protocol.position import Position
+from headwater.errors import NothingCame
+from headwater.protocol.dcp.position import Position
 from headwater.transport import blocking
 from headwater.transport.aio import Waiters
 
@@ -40,19 +41,26 @@ class _BatchPositions(_Feed):
     @property
     def positions(self) -> dict[int, Position]:
         """Where every vbucket stands after the last batch that was returned."""
-        return self._drainer.standing.positions()
+        return self._drainer.positions.by_vbucket()
 
 
 class _EventPositions(_Feed):
     def __init__(self, drainer: Drainer) -> None:
         super().__init__(drainer)
-        self._feed = ChangeFeed(drainer.standing.positions())
+        self._feed = ChangeFeed(drainer.positions.by_vbucket())
         self._pending: Iterator[Event] = iter(())
 
     @property
     def positions(self) -> dict[int, Position]:
         """Where every vbucket stands after the last event that was returned."""
         return self._feed.positions()
+
+    def _take(self, handout: Handout) -> None:
+        """Take what came; NothingCame when it is the empty handout that `max_wait_seconds` asks for."""
+        self._pending = self._feed.take(handout)
+        wait = self._drainer.options.max_wait_seconds
+        if wait is not None and not handout.records.num_rows and not handout.events:
+            raise NothingCame(wait)
 
 
 class Batches(_BatchPositions, Iterator[ChangeBatch]):
@@ -69,11 +77,11 @@ class Changes(_EventPositions, Iterator[Event]):
     """An iterator over changes one at a time; ends when all streams have ended."""
 
     def __next__(self) -> Event:
-        """Return the next event, blocking while nothing changes."""
+        """Return the next event, blocking while nothing changes; NothingCame after `max_wait_seconds` of that."""
         while (event := next(self._pending, None)) is None:
             if (handout := self._advance()) is None:
                 raise StopIteration
-            self._pending = self._feed.take(handout)
+            self._take(handout)
         return event
 
 
@@ -114,7 +122,7 @@ class AsyncChanges(_Async, _EventPositions, AsyncIterator[Event]):
     """An asynchronous iterator over changes one at a time."""
 
     async def __anext__(self) -> Event:
-        """Return the next event; cancelling loses nothing, the next call goes on."""
+        """Return the next event; cancelling loses nothing, the next call goes on. NothingCame as in `Changes`."""
         while (event := next(self._pending, None)) is None:
-            self._pending = self._feed.take(await self._advance_async())
+            self._take(await self._advance_async())
         return event

@@ -7,24 +7,35 @@ now, above that Unix time; 0 is never (wire.md 10). Source: kv.md 2 and 3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from struct import Struct
-from typing import NamedTuple
+import datetime
+import json
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 from headwater.client.cluster import Cluster
 from headwater.client.routing import Address
 from headwater.errors import OptionError, RemoteProtocolError
-from headwater.protocol.handshake import refused, request
+from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Steps
+from headwater.wire import admin, bootstrap, documents
 from headwater.wire.header import KEY_BYTES_MAX, VALUE_BYTES_MAX, Frame
-from headwater.wire.opcodes import Opcode
+from headwater.wire.layout import Answer, Done, Request
+from headwater.wire.meta import Observe, ObserveResponse
+from headwater.wire.opcodes import name_of
+from headwater.wire.times import RELATIVE_SECONDS_MAX
 from headwater.wire.vbucket import State
 
-FLAGS_EXPIRY = Struct(">II")
-COUNTER = Struct(">QQI")
-LOG_ENTRY = Struct(">QQ")
+Answered = TypeVar("Answered", bound=Answer)
+
 NO_CREATE = 0xFFFF_FFFF
 STATS_MAX = 1_000_000
+UNIX_SECONDS_MIN = 1_000_000_000
+"""September 2001: no smaller number is meant as the moment at which a document expires."""
+JSON_FLAGS = 0x0200_0000
+"""The flags with which Couchbase's SDKs mark a JSON document."""
+Expiry = int | datetime.timedelta | datetime.datetime
 U32_MAX, U64_MAX = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -44,9 +55,13 @@ class Document:
     flags: int = 0
     datatype: int = 0
 
+    def json(self) -> Any:
+        """Return the value as Python objects; ValueError when it is no JSON."""
+        return json.loads(self.value)
+
 
 class Observed(NamedTuple):
-    """What a node knows of a key: `state` 0 in memory, 1 persisted, 0x80 not found, 0x81 deleted, not persisted."""
+    """A node's answer about a key: `state` 0 in memory, 1 persisted, 0x80 not found, 0x81 deleted, not persisted."""
 
     state: int
     cas: int
@@ -56,9 +71,9 @@ def as_key(key: str | bytes) -> bytes:
     """Return the key as bytes.
 
     Raises:
-        OptionError: it is empty or longer than 250 bytes.
+        OptionError: it is empty or longer than 250 bytes. TypeError: it is neither text nor bytes.
     """
-    data = key.encode() if isinstance(key, str) else bytes(key)
+    data = _as_bytes("key", key)
     if not 0 < len(data) <= KEY_BYTES_MAX:
         raise OptionError("key", data[:40], f"1 to {KEY_BYTES_MAX} bytes (it has {len(data)})")
     return data
@@ -68,12 +83,35 @@ def as_value(value: str | bytes) -> bytes:
     """Return the value as bytes.
 
     Raises:
-        OptionError: it is larger than 20 MiB.
+        OptionError: it is larger than 20 MiB. TypeError: it is neither text nor bytes.
     """
-    data = value.encode() if isinstance(value, str) else bytes(value)
+    data = _as_bytes("value", value)
     if len(data) > VALUE_BYTES_MAX:
         raise OptionError("value", f"{len(data)} bytes", f"at most {VALUE_BYTES_MAX} bytes")
     return data
+
+
+def as_json(value: object) -> bytes:
+    """Return the value as a JSON document.
+
+    Raises:
+        OptionError: a number in it is not finite. TypeError: json.dumps does not take it.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError as error:
+        raise OptionError("value", f"{value!r:.40}", f"a JSON document ({error})") from None
+
+
+def _as_bytes(name: str, data: str | bytes) -> bytes:
+    if isinstance(data, str):
+        return data.encode()
+    # bytes(10) would be ten NUL bytes and bytes([104, 105]) would be b"hi": whatever is not bytes is refused.
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(
+        f"a {name} is text or bytes, not {type(data).__name__}: {data!r:.40}; give str or bytes, or use set_json"
+    )
 
 
 def unsigned(name: str, number: int, highest: int) -> int:
@@ -87,105 +125,154 @@ def unsigned(name: str, number: int, highest: int) -> int:
     return number
 
 
+def as_expiry(expiry: Expiry, now_seconds: float | None = None) -> int:
+    """Return an expiry as nodes take it: seconds from now up to 30 days, Unix seconds above, 0 for never.
+
+    Args:
+        expiry: that number; or a timedelta of any length, or a datetime with its time zone.
+        now_seconds: Unix seconds; the clock of this machine by default.
+
+    Raises:
+        OptionError: it means no moment, or one in the last century, as a number of seconds over 30 days does.
+        TypeError: it is none of these.
+    """
+    if isinstance(expiry, datetime.timedelta) and expiry > datetime.timedelta(0):
+        seconds = math.ceil(expiry.total_seconds())
+        now = time.time() if now_seconds is None else now_seconds
+        return unsigned("expiry", seconds if seconds <= RELATIVE_SECONDS_MAX else int(now) + seconds, U32_MAX)
+    if isinstance(expiry, datetime.datetime) and expiry.tzinfo is not None:
+        return unsigned("expiry", math.ceil(expiry.timestamp()), U32_MAX)
+    if isinstance(expiry, bool) or not isinstance(expiry, int | datetime.timedelta | datetime.datetime):
+        raise TypeError(f"an expiry is seconds, a timedelta or a datetime, not {type(expiry).__name__}: {expiry!r:.40}")
+    # A node takes 60 days in seconds for a day in March 1970, and deletes the document at once.
+    if isinstance(expiry, int) and (0 <= expiry <= RELATIVE_SECONDS_MAX or UNIX_SECONDS_MIN <= expiry <= U32_MAX):
+        return expiry
+    allowed = f"up to {RELATIVE_SECONDS_MAX} seconds (30 days) from now, a Unix time, a timedelta or a zoned datetime"
+    raise OptionError("expiry", expiry, allowed)
+
+
 class Operations:
-    """What a client can do with documents and vbuckets; all methods return steps."""
+    """A client's operations on documents and vbuckets; each method returns steps."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
-    def _call(self, opcode: int, key: bytes, *, extras: bytes = b"", value: bytes = b"", cas: int = 0) -> Steps[Frame]:
-        vbucket = self.cluster.map.vbucket_of(key)
-        unsigned("cas", cas, U64_MAX)
-        asked = Frame(0x80, opcode, key, extras, value, vbucket=vbucket, cas=cas)
-        what = f'{Opcode(opcode).name.lower()} "{key.decode(errors="backslashreplace")}"'
-        return self.cluster.call(vbucket, asked, what, reads=opcode == Opcode.GET)
+    def _call(self, asked: Request, answer: type[Answered]) -> Steps[Answered]:
+        """Send a request to the node that owns its key, and read the answer."""
+        unsigned("cas", asked.cas, U64_MAX)
+        asked = replace(asked, vbucket=self.cluster.map.vbucket_of(asked.key))
+        what = f'{name_of(asked.layout.opcode).lower()} "{asked.key.decode(errors="backslashreplace")}"'
+        reads = isinstance(asked, documents.Get) and not isinstance(asked, documents.GetAndTouch)
+        frame = yield from self.cluster.call(asked.vbucket, asked.frame(), what, reads=reads)
+        return answer.decode(frame)
 
     # ------------------------------------------------------------------ documents
 
     def get(self, key: str | bytes) -> Steps[Document]:
         """Read a document."""
         name = as_key(key)
-        return _document(name, (yield from self._call(Opcode.GET, name)))
+        return document(name, (yield from self._call(documents.Get(key=name), documents.GetResponse)))
 
-    def gat(self, key: str | bytes, expiry: int) -> Steps[Document]:
+    def gat(self, key: str | bytes, expiry: Expiry) -> Steps[Document]:
         """Read a document and give it a new expiry."""
-        name = as_key(key)
-        extras = unsigned("expiry", expiry, U32_MAX).to_bytes(4)
-        return _document(name, (yield from self._call(Opcode.GAT, name, extras=extras)))
+        asked = documents.GetAndTouch(key=as_key(key), expiration=as_expiry(expiry))
+        return document(asked.key, (yield from self._call(asked, documents.GetResponse)))
 
     def store(
-        self, opcode: int, key: str | bytes, value: str | bytes, *, flags: int, expiry: int, cas: int = 0
+        self,
+        request: type[documents.Set],
+        key: str | bytes,
+        value: str | bytes,
+        *,
+        flags: int,
+        expiry: Expiry,
+        cas: int = 0,
     ) -> Steps[int]:
         """SET, ADD or REPLACE; returns the new CAS."""
-        extras = FLAGS_EXPIRY.pack(unsigned("flags", flags, U32_MAX), unsigned("expiry", expiry, U32_MAX))
-        answer = yield from self._call(opcode, as_key(key), extras=extras, value=as_value(value), cas=cas)
+        asked = request(
+            key=as_key(key),
+            value=as_value(value),
+            flags=unsigned("flags", flags, U32_MAX),
+            expiration=as_expiry(expiry),
+            cas=cas,
+        )
+        answer = yield from self._call(asked, documents.Stored)
         return answer.cas
 
-    def extend(self, opcode: int, key: str | bytes, value: str | bytes, cas: int) -> Steps[int]:
+    def extend(self, request: type[documents.Append], key: str | bytes, value: str | bytes, cas: int) -> Steps[int]:
         """APPEND or PREPEND; returns the new CAS."""
-        answer = yield from self._call(opcode, as_key(key), value=as_value(value), cas=cas)
+        asked = request(key=as_key(key), value=as_value(value), cas=cas)
+        answer = yield from self._call(asked, documents.Stored)
         return answer.cas
 
     def delete(self, key: str | bytes, cas: int) -> Steps[int]:
         """Delete a document; returns the CAS of the deletion."""
-        answer = yield from self._call(Opcode.DELETE, as_key(key), cas=cas)
+        answer = yield from self._call(documents.Delete(key=as_key(key), cas=cas), documents.Stored)
         return answer.cas
 
-    def count(self, opcode: int, key: str | bytes, delta: int, initial: int | None, expiry: int) -> Steps[int]:
+    def count(
+        self, request: type[documents.Increment], key: str | bytes, delta: int, initial: int | None, expiry: Expiry
+    ) -> Steps[int]:
         """INCREMENT or DECREMENT; returns the new number."""
-        created = (0, NO_CREATE) if initial is None else (unsigned("initial", initial, U64_MAX), expiry)
-        extras = COUNTER.pack(unsigned("delta", delta, U64_MAX), created[0], unsigned("expiry", created[1], U32_MAX))
-        answer = yield from self._call(opcode, as_key(key), extras=extras)
-        if len(answer.value) != 8:
-            raise RemoteProtocolError(
-                f"opcode 0x{opcode:02x}: the new number comes in {len(answer.value)} bytes, expected 8"
-            )
-        return int.from_bytes(answer.value)
+        asked = request(
+            key=as_key(key),
+            delta=unsigned("delta", delta, U64_MAX),
+            initial=0 if initial is None else unsigned("initial", initial, U64_MAX),
+            expiration=NO_CREATE if initial is None else as_expiry(expiry),
+        )
+        answer = yield from self._call(asked, documents.IncrementResponse)
+        return answer.counter
 
-    def touch(self, key: str | bytes, expiry: int) -> Steps[int]:
+    def touch(self, key: str | bytes, expiry: Expiry) -> Steps[int]:
         """Give a document a new expiry; returns its CAS."""
-        extras = unsigned("expiry", expiry, U32_MAX).to_bytes(4)
-        answer = yield from self._call(Opcode.TOUCH, as_key(key), extras=extras)
+        asked = documents.Touch(key=as_key(key), expiration=as_expiry(expiry))
+        answer = yield from self._call(asked, documents.TouchResponse)
         return answer.cas
 
     def observe(self, key: str | bytes) -> Steps[Observed]:
         """Ask the active node whether a key is persisted."""
         name = as_key(key)
         vbucket = self.cluster.map.vbucket_of(name)
-        record = vbucket.to_bytes(2) + len(name).to_bytes(2) + name
-        asked = request(Opcode.OBSERVE, value=record, vbucket=vbucket)
-        answer = yield from self.cluster.call(vbucket, asked, "observe", reads=True)
-        if len(answer.value) != len(record) + 9 or not answer.value.startswith(record):
-            raise RemoteProtocolError(f"OBSERVE (opcode 0x92): {len(answer.value)} bytes for one key of {len(name)}")
-        return Observed(answer.value[-9], int.from_bytes(answer.value[-8:]))
+        asked = Observe(keys=[(vbucket, name)], vbucket=vbucket)
+        answer = ObserveResponse.decode((yield from self.cluster.call(vbucket, asked.frame(), "observe", reads=True)))
+        if [each[:2] for each in answer.states] != asked.keys:
+            raise RemoteProtocolError(f"OBSERVE (opcode 0x92): states of {len(answer.states)} keys, one was asked for")
+        return Observed(*answer.states[0][2:])
 
     # ------------------------------------------------------------------ nodes and vbuckets
 
-    def ask_all(self, opcode: int) -> Steps[list[Frame]]:
-        """Send an empty request to every node; returns their answers."""
+    def _ask_all(self, asked: Request, answer: type[Answered]) -> Steps[list[Answered]]:
+        """Send a request to every node; returns their answers."""
         answers = []
-        for address in self.cluster.map.nodes:
+        for address in self.cluster.map.servers:
             link = yield from self.cluster.link(address)
-            answer = yield from link.call(request(opcode), self.cluster.deadline())
-            if answer.status:
-                raise refused(f"{Opcode(opcode).name.lower()} of {address}", answer)
-            answers.append(answer)
+            frame = yield from link.call(asked.frame(), self.cluster.deadline())
+            if frame.status:
+                raise refused(f"{name_of(asked.layout.opcode).lower()} of {address}", frame)
+            answers.append(answer.decode(frame))
         return answers
 
     def version(self) -> Steps[str]:
         """Return the version of the first node."""
-        answers = yield from self.ask_all(Opcode.VERSION)
+        answers = yield from self._ask_all(bootstrap.Version(), bootstrap.VersionResponse)
         return answers[0].value.decode(errors="replace")
 
     def noop(self) -> Steps[None]:
         """Make sure that every node answers."""
-        yield from self.ask_all(Opcode.NOOP)
+        yield from self._ask_all(bootstrap.Noop(), Done)
 
     def stats(self, group: str) -> Steps[dict[str, str]]:
         """Return a group of statistics, of all nodes together; a later node's numbers replace an earlier one's."""
         found: dict[str, str] = {}
-        for address in self.cluster.map.nodes:
-            found |= yield from self._stats_of(address, group)
+        for told in (yield from self.stats_by_node(group)).values():
+            found |= told
+        return found
+
+    def stats_by_node(self, group: str) -> Steps[dict[str, dict[str, str]]]:
+        """Return a group of statistics of each node of the map, by "host:port"."""
+        found = {}
+        for address in self.cluster.map.servers:
+            found[str(address)] = yield from self._stats_of(address, group)
         return found
 
     def vbucket_stats(self, group: str) -> Steps[dict[int, dict[str, str]]]:
@@ -201,7 +288,7 @@ class Operations:
 
     def _stats_of(self, address: Address, group: str) -> Steps[dict[str, str]]:
         link = yield from self.cluster.link(address)
-        asked = request(Opcode.STAT, group.encode())
+        asked = bootstrap.Stat(key=group.encode()).frame()
         frames = yield from link.call_until(asked, _ends_stats, self.cluster.deadline())
         if frames[-1].status:
             raise refused(f'stats "{group}" of {address}', frames[-1])
@@ -212,45 +299,34 @@ class Operations:
     def failover_log(self, vbucket: int) -> Steps[list[tuple[int, int]]]:
         """Return the failover log of a vbucket, newest history first, as (vb uuid, seqno)."""
         unsigned("vbucket", vbucket, 0xFFFF)
-        asked = request(Opcode.GET_FAILOVER_LOG, vbucket=vbucket)
+        asked = admin.GetFailoverLog(vbucket=vbucket).frame()
         answer = yield from self.cluster.call(vbucket, asked, "failover log", reads=True)
-        return read_log(answer)
+        return admin.GetFailoverLogResponse.decode(answer).failover_log
 
     def set_vbucket_state(self, vbucket: int, state: State | str) -> Steps[None]:
         """Set the state of a vbucket on the node that the map names for it (or on the only node)."""
-        extras = as_state(state).to_bytes(1)
-        yield from self._administer(Opcode.SET_VBUCKET, vbucket, "set the state of", extras)
+        asked = admin.SetVbucket(vbucket=unsigned("vbucket", vbucket, 0xFFFF), state=as_state(state))
+        yield from self._administer(asked, "set the state of", Done)
 
     def get_vbucket_state(self, vbucket: int) -> Steps[State]:
         """Return the state of a vbucket on its node."""
-        answer = yield from self._administer(Opcode.GET_VBUCKET, vbucket, "get the state of")
-        if len(answer.value) != 4 or int.from_bytes(answer.value) not in set(State):
-            raise RemoteProtocolError(f"GET_VBUCKET (opcode 0x3e): state {answer.value[:8].hex()}, expected 1 to 4")
-        return State(int.from_bytes(answer.value))
+        asked = admin.GetVbucket(vbucket=unsigned("vbucket", vbucket, 0xFFFF))
+        answer = yield from self._administer(asked, "get the state of", admin.GetVbucketResponse)
+        return State(answer.state)
 
     def delete_vbucket(self, vbucket: int) -> Steps[None]:
         """Delete a vbucket and everything in it."""
-        yield from self._administer(Opcode.DEL_VBUCKET, vbucket, "delete")
+        asked = admin.DelVbucket(vbucket=unsigned("vbucket", vbucket, 0xFFFF))
+        yield from self._administer(asked, "delete", Done)
 
-    def _administer(self, opcode: int, vbucket: int, what: str, extras: bytes = b"") -> Steps[Frame]:
+    def _administer(self, asked: Request, what: str, answer: type[Answered]) -> Steps[Answered]:
         """Ask the node of a vbucket; NOT_MY_VBUCKET is an answer here, not a reason to look elsewhere."""
-        unsigned("vbucket", vbucket, 0xFFFF)
-        owner = self.cluster.map.owner(vbucket) or self.cluster.map.nodes[0]
+        owner = self.cluster.map.owner(asked.vbucket) or self.cluster.map.servers[0]
         link = yield from self.cluster.link(owner)
-        asked = request(opcode, extras=extras, vbucket=vbucket)
-        answer = yield from link.call(asked, self.cluster.deadline())
-        if answer.status:
-            raise refused(f"{what} vbucket {vbucket} on {owner}", answer)
-        return answer
-
-
-def read_log(answer: Frame) -> list[tuple[int, int]]:
-    """Return the (vb uuid, seqno) pairs of an answer to GET_FAILOVER_LOG, newest history first."""
-    if not answer.value or len(answer.value) % LOG_ENTRY.size:
-        raise RemoteProtocolError(
-            f"GET_FAILOVER_LOG (opcode 0x96): {len(answer.value)} bytes, expected 16 for each entry"
-        )
-    return list(LOG_ENTRY.iter_unpack(answer.value))
+        frame = yield from link.call(asked.frame(), self.cluster.deadline())
+        if frame.status:
+            raise refused(f"{what} vbucket {asked.vbucket} on {owner}", frame)
+        return answer.decode(frame)
 
 
 def as_state(state: State | str) -> State:
@@ -265,10 +341,9 @@ def as_state(state: State | str) -> State:
         raise OptionError("state", state, "active, replica, pending or dead") from None
 
 
-def _document(key: bytes, answer: Frame) -> Document:
-    if len(answer.extras) != 4:
-        raise RemoteProtocolError(f"GET (opcode 0x00): extras are {len(answer.extras)} bytes, expected 4")
-    return Document(key, answer.value, answer.cas, int.from_bytes(answer.extras), answer.datatype)
+def document(key: bytes, answer: documents.GetResponse) -> Document:
+    """Return a node's answer about a key."""
+    return Document(key, answer.value, answer.cas, answer.flags, answer.datatype)
 
 
 def _ends_stats(frame: Frame) -> bool:

@@ -17,6 +17,7 @@ from headwater.protocol.handshake import Conversation, Greeting, Login, expect, 
 from headwater.transport.channel import Channel
 from headwater.transport.inbox import Inbox
 from headwater.transport.waiting import Ready, Resolve, Signal, Steps
+from headwater.wire.bootstrap import Stat
 from headwater.wire.header import HEADER_BYTES, Frame, lengths
 from headwater.wire.opcodes import Opcode
 
@@ -124,14 +125,28 @@ class Link:
     def ask(self, asked: Frame, deadline: float) -> Steps[Frame]:
         """Send one request and return its answer; no-ops of the peer are answered meanwhile."""
         self._opaque = (self._opaque + 1) & 0xFFFF_FFFF
-        request = replace(asked, opaque=self._opaque)
-        self.channel.send(request.encode())
+        numbered = replace(asked, opaque=self._opaque)
+        self.channel.send(numbered.encode())
         while True:
-            while (frame := self.next_frame()) is None:
-                yield from self.receive(deadline)
+            frame = yield from self.frame(deadline)
             if frame.is_response or frame.opcode != Opcode.DCP_NOOP:
-                return expect(request, frame)
+                return expect(numbered, frame)
             self.channel.send(replace(frame, magic=0x81).encode())
+
+    def statistics(self, group: str, deadline: float) -> Steps[dict[str, str]]:
+        """Ask for a group of statistics; empty when the node has none of that name, or does not tell us."""
+        found: dict[str, str] = {}
+        answer = yield from self.ask(Stat(key=group.encode()).frame(), deadline)
+        while not answer.status and (answer.key or answer.value):
+            found[answer.key.decode(errors="replace")] = answer.value.decode(errors="replace")
+            answer = yield from self.frame(deadline)
+        return {} if answer.status else found
+
+    def frame(self, deadline: float) -> Steps[Frame]:
+        """Wait for the next whole frame. Errors as `receive`."""
+        while (frame := self.next_frame()) is None:
+            yield from self.receive(deadline)
+        return frame
 
     def next_frame(self) -> Frame | None:
         """Take the next whole frame out of the inbox, None when there is none.

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headwater.client.cluster import Cluster
-from headwater.client.kv import Operations, read_log
+from headwater.client.kv import Operations
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, RemoteProtocolError
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Steps
-from headwater.wire.header import HEADER
+from headwater.wire.admin import GetFailoverLog, GetFailoverLogResponse
 from headwater.wire.opcodes import Opcode, name_of
 
 Log = list[tuple[int, int]]
@@ -49,18 +49,15 @@ def _logs_of(cluster: Cluster, owner: Address, vbuckets: list[int]) -> Steps[dic
     """Ask one node; what it refuses for now is left out."""
     link = yield from cluster.link(owner)
     first = link.reserve(len(vbuckets) + 1)
-    heads = [
-        HEADER.pack(0x80, Opcode.GET_FAILOVER_LOG, 0, 0, 0, vbucket, 0, first + at, 0)
-        for at, vbucket in enumerate(vbuckets)
-    ]
-    bulk = link.send_bulk(first, len(vbuckets), b"".join(heads))
+    asked = (GetFailoverLog.encode_plain(vbucket, first + at) for at, vbucket in enumerate(vbuckets))
+    bulk = link.send_bulk(first, len(vbuckets), b"".join(asked))
     found = {}
     for frame in (yield from link.finish_bulk(bulk, cluster.deadline())):
         vbucket = vbuckets[frame.opaque - first]
         if frame.opcode != Opcode.GET_FAILOVER_LOG:
             raise RemoteProtocolError(f"{name_of(frame.opcode)}: the answer to GET_FAILOVER_LOG (opcode 0x96)")
         if not frame.status:
-            found[vbucket] = read_log(frame)
+            found[vbucket] = GetFailoverLogResponse.decode(frame).failover_log
         elif not (refusal := refused(f"failover log (vbucket {vbucket})", frame)).retriable:
             raise refusal
     return found

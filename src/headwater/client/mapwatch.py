@@ -35,11 +35,11 @@ def watch(
     suspects: set[tuple[Address, int]] = set()
     while True:
         yield from _rest(cluster, poll_seconds)
-        if len(cluster.map.nodes) < 2:
+        if len(cluster.map.servers) < 2:
             continue
         turn += 1
         with suppress(TransportError, StatusError):
-            yield from cluster.ask_map_of(cluster.map.nodes[turn % len(cluster.map.nodes)])
+            yield from cluster.ask_map_of(cluster.map.servers[turn % len(cluster.map.servers)])
         found = set(_misplaced(cluster, workers))
         for address, vbucket in sorted(found & suspects):
             if address in workers:

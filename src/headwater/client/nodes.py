@@ -16,29 +16,28 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from headwater.client.pipeline import Pipeline
-from headwater.client.routing import Address, ClusterMap, Target
+from headwater.client.routing import Address, ClusterMap, Target, map_of_one, read_map
 from headwater.errors import (
     ConnectionLost,
     LocalProtocolError,
     OptionError,
-    RemoteProtocolError,
     StatusError,
     TransportError,
 )
-from headwater.protocol.handshake import Login, refused, request
+from headwater.protocol.handshake import Login, refused
 from headwater.transport.waiting import Ready, Steps
-from headwater.wire.opcodes import Opcode
+from headwater.wire.admin import GetAllVbSeqnos, GetAllVbSeqnosResponse
+from headwater.wire.bootstrap import GetClusterConfig
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 
-SEQNO_ENTRY_BYTES = 10
-AGAIN_SECONDS = 0.01
-_ACTIVE = (1).to_bytes(4)
+OTHER_TASK_SECONDS = 0.01
 _NO_MAP = frozenset({Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.KEY_ENOENT})
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What `connect` was told.
+class ConnectSettings:
+    """The arguments of `connect`.
 
     Args:
         vbuckets: how many the bucket has, for servers without maps; None asks the server.
@@ -58,7 +57,7 @@ class Settings:
 class Nodes:
     """Connections and the map; all methods with `yield` are step generators."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ConnectSettings) -> None:
         self.settings, self.clock = settings, settings.clock
         self._map: ClusterMap | None = None
         self._links: dict[Address, Pipeline] = {}
@@ -104,7 +103,7 @@ class Nodes:
         self._check_open()
         deadline = self.clock() + self.settings.connect_timeout_seconds
         while address in self._opening and self.clock() < deadline:  # another task is at it
-            yield Ready((), min(deadline, self.clock() + AGAIN_SECONDS))
+            yield Ready((), min(deadline, self.clock() + OTHER_TASK_SECONDS))
         link = self._links.get(address)
         if link is not None:
             if link.is_open and not link.is_stale:
@@ -130,8 +129,8 @@ class Nodes:
 
     def learn(self, config: bytes, source: Address) -> None:
         """Take a map over if it is newer than ours."""
-        told = ClusterMap.from_json(config, source)
-        if self._map is None or told.rev > self._map.rev:
+        told = read_map(config, source)
+        if self._map is None or told.version > self._map.version:
             self._map = told
 
     def connect(self) -> Steps[None]:
@@ -146,7 +145,7 @@ class Nodes:
             try:
                 link = yield from self.link(seed)
                 if self._map is None:
-                    self._map = ClusterMap.single(seed, (yield from self._count_vbuckets(link)))
+                    self._map = map_of_one(seed, (yield from self._count_vbuckets(link)))
             except TransportError as error:
                 lost = error
             else:
@@ -173,7 +172,7 @@ class Nodes:
         """
         asked_at = self.clock()
         while self._refreshing:
-            yield Ready((), self.clock() + AGAIN_SECONDS)
+            yield Ready((), self.clock() + OTHER_TASK_SECONDS)
         if self._refreshed_at > asked_at:
             return
         self._refreshing = True
@@ -183,7 +182,7 @@ class Nodes:
             self._refreshing, self._refreshed_at = False, self.clock()
 
     def look_around(self, without: Address | None = None) -> Steps[None]:
-        """As `refresh`; but if nobody answers, the map stays what it is."""
+        """Refresh the map; if no node answers, keep the one at hand."""
         with suppress(TransportError, StatusError):
             yield from self.refresh(without)
 
@@ -206,7 +205,7 @@ class Nodes:
     @property
     def known_nodes(self) -> list[Address]:
         """The nodes of the map and the seeds; those that we are connected to come first."""
-        found = dict.fromkeys((*self.map.nodes, *self.settings.target.seeds))
+        found = dict.fromkeys((*self.map.servers, *self.settings.target.seeds))
         return sorted(found, key=lambda address: address not in self._links)
 
     def ask_map_of(self, address: Address) -> Steps[None]:
@@ -217,7 +216,7 @@ class Nodes:
         """
         link = yield from self.link(address)
         until = self.clock() + self.settings.connect_timeout_seconds
-        answer = yield from link.call(request(Opcode.GET_CLUSTER_CONFIG), until)
+        answer = yield from link.call(GetClusterConfig().frame(), until)
         if answer.status == Status.SUCCESS and answer.value:
             self.learn(answer.value, address)
         elif answer.status and answer.status not in _NO_MAP:
@@ -225,16 +224,9 @@ class Nodes:
 
     def seqnos_of(self, link: Pipeline) -> Steps[dict[int, int]]:
         """Return the high seqno of each active vbucket of a node."""
-        asked = request(Opcode.GET_ALL_VB_SEQNOS, extras=_ACTIVE)
-        answer = yield from link.call(asked, self.deadline())
+        answer = yield from link.call(GetAllVbSeqnos(vb_state=State.ACTIVE).frame(), self.deadline())
         if answer.status == Status.EINVAL:  # old servers take no state
-            answer = yield from link.call(request(Opcode.GET_ALL_VB_SEQNOS), self.deadline())
+            answer = yield from link.call(GetAllVbSeqnos().frame(), self.deadline())
         if answer.status:
             raise refused(f"fetch the seqnos of {link.address}", answer)
-        if len(answer.value) % SEQNO_ENTRY_BYTES:
-            raise RemoteProtocolError(
-                f"seqnos of {link.address}: {len(answer.value)} bytes, no multiple of {SEQNO_ENTRY_BYTES}"
-            )
-        value = memoryview(answer.value)
-        entries = (value[at : at + SEQNO_ENTRY_BYTES] for at in range(0, len(value), SEQNO_ENTRY_BYTES))
-        return {int.from_bytes(entry[:2]): int.from_bytes(entry[2:]) for entry in entries}
+        return dict(GetAllVbSeqnosResponse.decode(answer).seqnos)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from headwater.errors import OptionError
-from headwater.protocol.position import Position
+from headwater.protocol.dcp.flow import WINDOW_BYTES_MAX
+from headwater.protocol.dcp.opening import NAME_BYTES_MAX
+from headwater.protocol.dcp.position import Position
 
 Start: TypeAlias = Mapping[int, Position] | Literal["now"] | None
 """Where to begin: saved positions by vbucket, the present, or None for the whole history."""
@@ -16,8 +20,6 @@ Until: TypeAlias = Mapping[int, int] | Literal["now"] | None
 """Where to end: a seqno by vbucket, the present, or None for never."""
 
 MEBI = 1 << 20
-NAME_BYTES_MAX = 200
-WINDOW_BYTES_MAX = 0xFFFF_FFFF
 BATCH_BYTES_MAX = 256 * MEBI
 NOOP_SECONDS = (0.1, 10_800.0)
 
@@ -36,7 +38,8 @@ class DrainOptions:
         no_value: deliver keys and metadata only.
         patience_seconds: how long a vbucket may fail without coming on before its last error is raised, and how long
             a drain with an end may stand still; None for ever.
-        max_wait_seconds: hand out an empty batch when nothing came for so long; None never does.
+        max_wait_seconds: when nothing came for so long, `changes` raises NothingCame, `batches` hands out an empty
+            batch; None waits for ever.
         answer_seconds: how long a node may take to answer a stream request.
         map_poll_seconds: how often one of several nodes is asked whether the cluster map has changed; None never asks,
             then only what ends a stream or a connection leads to a new map.
@@ -67,6 +70,18 @@ class DrainOptions:
         for name in ("patience_seconds", "max_wait_seconds", "answer_seconds", "map_poll_seconds"):
             if (seconds := getattr(self, name)) is not None:
                 _bounded(name, seconds, 0, float("inf"))
+
+
+def refuse_unknown(
+    unknown: Mapping[str, object], known: Callable[..., object], *more: str, without: tuple[str, ...] = ()
+) -> None:
+    """Raise OptionError for the first name that is no keyword of `known` nor among `more`; says the nearest that is."""
+    takes = [each.name for each in inspect.signature(known).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    names = [name for name in (*more, *takes) if name not in without]
+    for name, value in unknown.items():
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(names)}"
+        raise OptionError(name, value, f"taken under this name; {hint}")
 
 
 def _bounded(name: str, number: float, lowest: float, highest: float) -> None:

@@ -19,6 +19,7 @@ from headwater.client.link import Link
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, HeadwaterError, RemoteProtocolError
 from headwater.transport.waiting import Ready, Signal, Steps
+from headwater.wire.bootstrap import Noop
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode, name_of
 
@@ -100,7 +101,7 @@ class Pipeline(Link):
         """Send encoded quiet requests with the opaques first to first + count - 1; `reserve(count + 1)` gave them."""
         bulk = Bulk(first, first + count)
         self._bulks.append(bulk)
-        noop = Frame(0x80, Opcode.NOOP, opaque=bulk.noop)
+        noop = Noop(opaque=bulk.noop)
         self.channel.send(requests + noop.encode())
         return bulk
 
@@ -139,7 +140,7 @@ class Pipeline(Link):
             raise
 
     def _pass_on(self, flight: Flight | Bulk) -> None:
-        """Whoever is done lets the next one read, unless somebody does.
+        """Let the next waiting request read, unless one does already.
 
         Who was woken to read may find its own answer there already and go: then it is the one to pass on. A bulk whose
         owner is busy elsewhere, or gave it up, can't be woken: then it is the next one's turn.

@@ -17,7 +17,7 @@ from headwater.client.drainer import Drainer
 from headwater.client.logs import failover_logs
 from headwater.client.options import DrainOptions, Start, Until
 from headwater.errors import OptionError
-from headwater.protocol.position import ENDLESS, Position
+from headwater.protocol.dcp.position import ENDLESS, Position
 from headwater.transport.waiting import Steps
 
 

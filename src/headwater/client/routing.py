@@ -1,51 +1,67 @@
-"""Which node owns which vbucket: the address to start from, and the cluster map that nodes hand out.
+"""Where a client begins, and the cluster map that nodes hand out.
 
-The map is JSON (kv.md 1.4). Three generations of it are in use: `serverList` alone, `nodes` with `ports`, and
-`nodesExt` with `services`. Here the newest that is present wins, position by position, as in the SDKs. "$HOST" and a
-missing host name mean: the host this map was fetched from.
+Three generations of the map are in use (kv.md 1.4): `serverList` alone, `nodes` with `ports`, and `nodesExt` with
+`services`. A client takes the newest that is present. "$HOST" and a missing host name mean: the host this map was
+fetched from.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from urllib.parse import unquote
 
-from headwater.errors import OptionError, RemoteProtocolError
-from headwater.protocol.address import Address
-from headwater.wire.vbucket import vbucket_of
+from headwater.errors import OptionError
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import PORT, ClusterMap, newest_addresses
 
-__all__ = ["NODES_MAX", "PORT", "VBUCKETS_MAX", "Address", "ClusterMap", "Target", "parse"]
-
-PORT = 11210
-VBUCKETS_MAX = 65536
-NODES_MAX = 4096
+__all__ = ["PORT", "Address", "ClusterMap", "Target", "map_of_one", "parse", "read_map"]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a connection string names: some nodes to start from, and a bucket."""
+    """A parsed connection string: some nodes to start from, a bucket, and who asks if it says so."""
 
     seeds: tuple[Address, ...]
     bucket: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        """The connection string without name and password."""
+        return f"couchbase://{','.join(map(str, self.seeds))}/{self.bucket}"
+
+    def login(self, user: str | None, password: str | None) -> tuple[str | None, str | None]:
+        """Return who asks: as the string says, or as was given beside it; OptionError where both say it."""
+        if self.user is None:
+            return user, password
+        if user is not None or password is not None:
+            raise OptionError("connection", self.url, "given a name and a password only once: in it, or beside it")
+        return self.user, self.password
 
 
 def parse(connection: str) -> Target:
-    """Read "couchbase://host[:port][,host...]/bucket"; the scheme may be left out, the bucket is "default" then.
+    """Read "couchbase://[user:password@]host[:port][,host...]/bucket".
+
+    The scheme may be left out, and the bucket, which is "default" then. Name and password are escaped as in any URL.
 
     Raises:
-        OptionError: no host, a port that is none, or a scheme we do not speak.
+        OptionError: no host, a port that is none, or a scheme we do not speak. The message repeats no password.
     """
     allowed = 'a connection string such as "couchbase://127.0.0.1:11210/default"'
     scheme, _, rest = connection.rpartition("://")
+    login, at, rest = rest.rpartition("@")
+    shown = f"...@{rest}" if at else connection  # what is shown ends up in logs, plans and tracebacks
     if scheme not in ("", "couchbase", "memcached"):
-        raise OptionError("connection", connection, f"{allowed}; TLS (couchbases://) is not spoken")
+        raise OptionError("connection", shown, f"{allowed}; TLS (couchbases://) is not spoken")
     hosts, _, bucket = rest.partition("?")[0].partition("/")
-    seeds = tuple(_address(part, connection, allowed) for part in hosts.split(",") if part)
+    seeds = tuple(_address(part, shown, allowed) for part in hosts.split(",") if part)
     if not seeds:
-        raise OptionError("connection", connection, allowed)
-    return Target(seeds, bucket.strip("/") or "default")
+        raise OptionError("connection", shown, allowed)
+    name, colon, password = login.partition(":")
+    if at and not (name and colon):
+        raise OptionError("connection", shown, "with a name and a password as couchbase://NAME:PASSWORD@HOST/BUCKET")
+    return Target(seeds, bucket.strip("/") or "default", *((unquote(name), unquote(password)) if at else ()))
 
 
 def _address(text: str, connection: str, allowed: str) -> Address:
@@ -59,107 +75,15 @@ def _address(text: str, connection: str, allowed: str) -> Address:
     return Address(host, int(port or PORT))
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterMap:
-    """Who owns what.
+def read_map(text: bytes, source: Address) -> ClusterMap:
+    """Read a map that was fetched from `source`.
 
-    Attributes:
-        rev: (epoch, revision); of two maps the greater is the newer.
-        nodes: the key-value nodes.
-        owners: for each vbucket the index of its active node in `nodes`, or -1 for none at present.
+    Raises:
+        RemoteProtocolError: not JSON, or no map: fields missing, of the wrong type, or pointing nowhere.
     """
-
-    rev: tuple[int, int]
-    nodes: tuple[Address, ...]
-    owners: tuple[int, ...]
-
-    @property
-    def vbuckets(self) -> int:
-        """How many vbuckets the bucket has."""
-        return len(self.owners)
-
-    def owner(self, vbucket: int) -> Address | None:
-        """The node with the active copy, None when there is none at present or no such vbucket."""
-        if not 0 <= vbucket < len(self.owners) or self.owners[vbucket] < 0:
-            return None
-        return self.nodes[self.owners[vbucket]]
-
-    @property
-    def version(self) -> str:
-        """The revision for messages: "epoch.revision"."""
-        return f"{self.rev[0]}.{self.rev[1]}"
-
-    @property
-    def owning(self) -> tuple[Address, ...]:
-        """The nodes that own a vbucket, in the order of `nodes`."""
-        return tuple(self.nodes[index] for index in sorted(set(self.owners)) if index >= 0)
-
-    def vbucket_of(self, key: bytes) -> int:
-        """The vbucket a key belongs to."""
-        return vbucket_of(key, len(self.owners))
-
-    @classmethod
-    def single(cls, node: Address, vbuckets: int) -> ClusterMap:
-        """The map of a server that has none: one node owns all."""
-        return cls((0, 0), (node,), (0,) * vbuckets)
-
-    @classmethod
-    def from_json(cls, text: bytes, source: Address) -> ClusterMap:
-        """Read a map that was fetched from `source`.
-
-        Raises:
-            RemoteProtocolError: not JSON, or no map: fields missing, of the wrong type, or pointing nowhere.
-        """
-        try:
-            told = json.loads(text)
-            servers = told["vBucketServerMap"]
-            nodes = _nodes(told, servers, source)
-            owners = tuple(_owner(chain, len(nodes)) for chain in servers["vBucketMap"])
-            rev = (int(told.get("revEpoch", 0)), int(told.get("rev", 0)))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
-            raise RemoteProtocolError(f"cluster map of {source}: {type(error).__name__} {error}") from None
-        if not 0 < len(owners) <= VBUCKETS_MAX:
-            raise RemoteProtocolError(f"cluster map of {source}: {len(owners)} vbuckets, 1 to {VBUCKETS_MAX} expected")
-        return cls(rev, nodes, owners)
+    return ClusterMap.from_json(text, source, addresses=newest_addresses)
 
 
-def _owner(chain: Sequence[int], nodes: int) -> int:
-    active = int(chain[0])
-    if not -1 <= active < nodes:
-        raise ValueError(f"a vbucket on node {active} of {nodes}")
-    return active
-
-
-def _nodes(told: Mapping[str, Any], servers: Mapping[str, Any], source: Address) -> tuple[Address, ...]:
-    """Addresses of the key-value nodes, in the order the vbucket map counts them."""
-    listed, extended = told.get("nodes", ()), told.get("nodesExt", ())
-    names = servers.get("serverList", ())
-    # Nodes that are no members of the bucket yet come last in nodesExt (kv.md 1.4): the map counts the others.
-    count = len(listed) or len(names) or len(extended)
-    if count > NODES_MAX:
-        raise ValueError(f"{count} nodes")
-    if count == 1 and _is_source(extended):
-        return (source,)
-    found = []
-    for index in range(count):
-        host, port = _listed(names[index], source) if index < len(names) else (source.host, PORT)
-        if index < len(extended):
-            services = extended[index].get("services", {})
-            host = extended[index].get("hostname", host if index < len(names) else source.host)
-            port = int(services.get("kv", port))
-        found.append(Address(source.host if host == "$HOST" else host, port))
-    return tuple(found)
-
-
-def _is_source(extended: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the only node of a map is the one that we are talking to.
-
-    Then the address that worked is better than the one it believes to have (behind a proxy, or a container's port
-    mapping, that one leads nowhere). But a node that has left the cluster may name the one that is left.
-    """
-    return not extended or "hostname" not in extended[0] or bool(extended[0].get("thisNode"))
-
-
-def _listed(name: str, source: Address) -> tuple[str, int]:
-    host, _, port = name.replace("$HOST", source.host).rpartition(":")
-    return host.strip("[]"), int(port)
+def map_of_one(node: Address, vbuckets: int) -> ClusterMap:
+    """Return the map of a server that has none: one node owns all."""
+    return ClusterMap("", "", 0, 0, (node,), ((0,),) * vbuckets)

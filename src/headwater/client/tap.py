@@ -13,22 +13,28 @@ address. Source: tap.md 1, 3, 4.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from headwater.client.backoff import Backoff
 from headwater.client.link import Link
-from headwater.client.nodes import Settings
+from headwater.client.nodes import ConnectSettings
 from headwater.client.settings import settings_for
-from headwater.errors import BadMessage, ConnectionLost, TransportError, error_for
-from headwater.protocol.tap_consumer import MESSAGES, SILENCE_SECONDS_MAX, TapConsumer, TapMessage
-from headwater.protocol.tap_options import NOW, TapOptions
+from headwater.errors import ConnectionLost, TransportError, error_for
+from headwater.protocol.tap.consumer import (
+    SILENCE_SECONDS_MAX,
+    ConnectRefused,
+    Received,
+    TapConsumer,
+    TapMessage,
+    expected,
+)
+from headwater.protocol.tap.options import NOW, TapOptions
 from headwater.transport import blocking
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.header import Frame
-from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from headwater.wire.tap import MessageFlag
+from headwater.wire.tap import asks_for_answer
 
 __all__ = ["NOW", "TapStream", "closed_checkpoints", "connect", "relay"]
 
@@ -39,18 +45,29 @@ class TapStream:
     Args:
         settings: where to, as who; options: what to ask for.
         patience_seconds: how long to try to reconnect; 0 for not at all.
+        on_gap: called when changes may be missing between the message handed out last and the next one.
 
     Attributes:
         frame: the message handed out last, as it came.
         reconnects: how often the connection was made anew.
+        gaps: how often changes may have been lost by that: whoever keeps a copy of something drops it.
     """
 
-    def __init__(self, settings: Settings, options: TapOptions, *, patience_seconds: float) -> None:
+    def __init__(
+        self,
+        settings: ConnectSettings,
+        options: TapOptions,
+        *,
+        patience_seconds: float,
+        on_gap: Callable[[], None] = lambda: None,
+    ) -> None:
         self.options = options
-        self.reconnects = 0
+        self.reconnects = self.gaps = 0
         self.frame: Frame | None = None
         self._settings = settings
         self._patience_seconds = patience_seconds
+        self._on_gap = on_gap
+        self._was_open = False
         self._link: Link | None = None
         self._consumer = TapConsumer()
 
@@ -75,7 +92,8 @@ class TapStream:
         """Iterate; ends when the node has closed a dump or takeover.
 
         Raises:
-            TransportError: the connection is lost, and did not come back; a dump or takeover is not begun again.
+            TransportError: the connection is lost, and did not come back; a dump or takeover is not begun again, and
+                is over only when all of its vbuckets came.
             StatusError: the node does not speak TAP, or not as asked.
         """
         while (message := self.next()) is not None:
@@ -89,12 +107,14 @@ class TapStream:
             try:
                 return blocking.run(self._next(until), clock)
             except TransportError as lost:
-                ends = self.options.dump or self.options.takeover
-                if ends and isinstance(lost, ConnectionLost) and self._consumer.is_whole:
-                    self.close()
-                    return None
+                begun = self._link is not None
                 self.close()
-                if ends or not self._patience_seconds:
+                if self.options.ends:
+                    if begun and isinstance(lost, ConnectionLost):
+                        self._ended(lost)
+                        return None
+                    raise
+                if not self._patience_seconds:
                     raise
                 blocking.run(self._reconnect(), clock)
 
@@ -109,15 +129,69 @@ class TapStream:
             if answer is not None:
                 self._link.channel.send(answer.encode())
 
+    def forward(self, answer: Frame) -> None:
+        """Give the node an answer that somebody else made, to whichever message it is of."""
+        if self.frame is not None and self.frame.opaque == answer.opaque:
+            self.frame = None
+        if self._link is not None:
+            self._link.channel.send(answer.encode())
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _open(self) -> Steps[Link]:
         if self._link is None:
             link = Link(self._settings.target.seeds[0], self._settings.clock)
-            yield from link.open(self._settings.login, self._settings.connect_timeout_seconds)
-            link.channel.send(self.options.encode())
-            self._link, self._consumer, self.frame = link, TapConsumer(), None
+            try:
+                yield from link.open(self._settings.login, self._settings.connect_timeout_seconds)
+                expects = (yield from self._expected(link)) if self.options.ends else None
+                has_gap = self._was_open and (yield from self._has_gap(link))
+                link.channel.send(self.options.encode())
+            except BaseException:
+                link.close()
+                raise
+            self._consumer, self.frame = TapConsumer(expects, takes_over=self.options.takeover), None
+            self._link, self._was_open = link, True
+            if has_gap:
+                self.gaps += 1
+                self._on_gap()
         return self._link
+
+    def _expected(self, link: Link) -> Steps[set[int] | None]:
+        """Return the vbuckets that a dump or takeover must bring; TAP marks its end only by closing."""
+        deadline = link.clock() + self._settings.timeout_seconds
+        stats = {} if self.options.takeover else (yield from link.statistics("vbucket-details", deadline))
+        return expected(self.options, stats)
+
+    def _has_gap(self, link: Link) -> Steps[bool]:
+        """Whether the stream that is asked for again may lack something.
+
+        A session that the node kept goes on behind what was acknowledged, or sent to a client that acknowledges
+        nothing. Another begins anew: with all there is, which lacks nothing, or with what changes from now on.
+        """
+        stats = yield from link.statistics("tap", link.clock() + self._settings.timeout_seconds)
+        session = f"eq_tapq:{self.options.name.decode()}:"
+        keeps = float(stats.get("ep_tap_keepalive", "0")) > 0 and self.options.name
+        if keeps and any(key.startswith(session) for key in stats):
+            return not self.options.acknowledge
+        return not self.options.wants_backfill(int(time.time()))
+
+    def _ended(self, lost: ConnectionLost) -> None:
+        """The connection of a dump or takeover is closed.
+
+        Raises:
+            ConnectionLost: before all had come.
+        """
+        consumer = self._consumer
+        if consumer.is_whole:
+            return
+        missing, what = sorted(consumer.missing), "takeover" if self.options.takeover else "dump"
+        if not missing:
+            problem = "nothing came of it"
+        elif len(missing) == 1:
+            problem = f"vbucket {missing[0]} is not complete"
+        else:
+            problem = f"{len(missing)} of {len(missing) + len(consumer.completed)} vbuckets are not complete"
+        raise ConnectionLost(lost.peer, f"{lost.reason}, and the {what} is not whole: {problem}") from lost
 
     def _reconnect(self) -> Steps[None]:
         clock, backoff = self._settings.clock, Backoff()
@@ -145,19 +219,17 @@ class TapStream:
             yield from link.receive(link.heard_at + SILENCE_SECONDS_MAX, wake_at=until)
 
     def _take(self, frame: Frame) -> TapMessage | None:
-        if frame.is_response:
-            if frame.opcode == Opcode.TAP_CONNECT:
-                self.close()
-                raise error_for(frame.status, "the node refused TAP_CONNECT")
-            return None
-        try:
-            message = self._consumer.read(frame)
-        except BadMessage as bad:
-            self.frame = frame
-            self.answer(bad.status)
-            return None
-        self.frame = frame if frame.opcode in MESSAGES else None
-        return message
+        for event in self._consumer.receive_frame(frame, self._settings.clock()):
+            match event:
+                case ConnectRefused(status=status):
+                    self.close()
+                    raise error_for(status, "the node refused TAP_CONNECT")
+                case Received(message=message):
+                    self.frame = frame
+                    return message
+        if self._link is not None and (answer := self._consumer.data_to_send()):
+            self._link.channel.send(answer)
+        return None
 
 
 def connect(
@@ -166,6 +238,7 @@ def connect(
     name: str = "",
     vbuckets: Iterable[int] | None = None,
     patience_seconds: float = 60.0,
+    on_gap: Callable[[], None] = lambda: None,
     user: str | None = None,
     password: str | None = None,
     **options: Any,
@@ -177,6 +250,8 @@ def connect(
         name: of the session, to be resumed by; empty for one that is not.
         vbuckets: only these; None for all.
         patience_seconds: how long to try to reconnect.
+        on_gap: called before the first message after a reconnect that may have cost changes: a stream of changes only
+            whose session the node did not keep, or one that acknowledges nothing.
         options: the others of `TapOptions`: since, dump, takeover, acknowledge and network_byte_order (both unless
             given as False), keys_only, checkpoints.
 
@@ -187,11 +262,11 @@ def connect(
     given = {"acknowledge": True, "network_byte_order": True, **options}
     settings = settings_for(connection, user, password, clock=time.monotonic)
     asked = TapOptions(name=name.encode(), vbuckets=wanted, **given).check()
-    return TapStream(settings, asked, patience_seconds=patience_seconds)
+    return TapStream(settings, asked, patience_seconds=patience_seconds, on_gap=on_gap)
 
 
 def closed_checkpoints(stats: Mapping[str, str]) -> dict[int, int]:
-    """What to give as `checkpoints` for a node that is fed by TAP: the last one it has whole, of each vbucket.
+    """Return the `checkpoints` to ask for on behalf of a node fed by TAP: the last one it has whole, of each vbucket.
 
     Args:
         stats: the group `checkpoint` of the node that is fed.
@@ -228,22 +303,25 @@ def relay(stream: TapStream, target: str, *, user: str | None = None, password: 
     return count
 
 
-def _pass_on(stream: TapStream, link: Link, frame: Frame, settings: Settings) -> None:
+def _pass_on(stream: TapStream, link: Link, frame: Frame, settings: ConnectSettings) -> None:
     """Send one message on; if it asks for an answer, wait for the target's."""
     link.channel.send(frame.encode())
-    if not int.from_bytes(frame.extras[2:4]) & MessageFlag.ACK:
+    if not asks_for_answer(frame):
         return
     deadline = settings.clock() + settings.timeout_seconds
-    answer = blocking.run(_answer(link, frame, deadline), settings.clock)
-    stream.answer(answer.status)
-    if answer.status not in (Status.SUCCESS, Status.EBUSY, Status.ETMPFAIL):
-        raise error_for(answer.status, f"the target refused opcode 0x{frame.opcode:02x}")
-
-
-def _answer(link: Link, asked: Frame, deadline: float) -> Steps[Frame]:
-    """The answer to `asked`; one that tells of another message is an error that nobody asked for."""
     while True:
-        while (frame := link.next_frame()) is None:
-            yield from link.receive(deadline)
-        if frame.is_response and (frame.opaque == asked.opaque or frame.status):
+        answer = blocking.run(_answer(link, deadline), settings.clock)
+        # Also that of an earlier message that asked for none and was refused: the source goes back to just that one.
+        stream.forward(answer)
+        if answer.status not in (Status.SUCCESS, Status.EBUSY, Status.ETMPFAIL):
+            raise error_for(answer.status, f"the target refused opcode 0x{answer.opcode:02x}")
+        if answer.opaque == frame.opaque:
+            return
+
+
+def _answer(link: Link, deadline: float) -> Steps[Frame]:
+    """Return the target's next answer."""
+    while True:
+        frame = yield from link.frame(deadline)
+        if frame.is_response:
             return frame

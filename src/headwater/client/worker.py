@@ -14,17 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.client.cluster import Cluster
-from headwater.client.goals import Part
 from headwater.client.link import Link
 from headwater.client.options import DrainOptions
+from headwater.client.progress import Part
 from headwater.client.routing import Address
-from headwater.errors import ConnectionLost
+from headwater.errors import ConnectionLost, PeerSilent
 from headwater.kernels.columns import Arena
 from headwater.kernels.tracker import VBUCKETS
-from headwater.protocol.drain import Drain
-from headwater.protocol.events import Event, Opened
+from headwater.protocol.dcp.drain import Drain
+from headwater.protocol.dcp.events import Opened, StreamEvent
+from headwater.protocol.dcp.position import FailoverLog, Position
+from headwater.protocol.end import PeerGone
 from headwater.protocol.handshake import DCP_FEATURES, Opening, open_producer
-from headwater.protocol.position import FailoverLog, Position
 from headwater.transport.waiting import Ready, Resolve, Steps
 from headwater.wire.dcp import OpenFlag
 from headwater.wire.features import Feature
@@ -39,7 +40,7 @@ REQUESTS_SENT_AT_ONCE = 64
 """Then it is time to read what came for those before: the node opens the first while we ask for the others."""
 
 AGAIN = Ready()
-"""What a task yields to be stepped again at once."""
+"""A task yields this to be stepped again at once."""
 
 
 class Task:
@@ -62,7 +63,7 @@ class Task:
         return asked is AGAIN
 
     def close(self) -> None:
-        """Give it up."""
+        """Give the connection up."""
         self._steps.close()
 
 
@@ -122,7 +123,7 @@ class Worker(Task):
             raise ConnectionLost(str(self.address), "not connected yet")
         return self.drain
 
-    def take_events(self) -> Iterable[tuple[int, Event]]:
+    def take_events(self) -> Iterable[tuple[int, StreamEvent]]:
         """Return what became of streams since the last call."""
         if self.drain is None or not self.drain.events:
             return ()
@@ -131,7 +132,7 @@ class Worker(Task):
         self._open_streams = None
         return events
 
-    def standing(self) -> Part:
+    def part(self) -> Part:
         """Return the numbers of all open streams at this moment."""
         drain = self._drain
         if self._open_streams is None:
@@ -160,7 +161,7 @@ class Worker(Task):
             elif lost is not None:
                 raise lost
             else:
-                drain.tick(now)
+                _check_alive(drain, now)
                 self._link.channel.send(drain.data_to_send())
                 self._link.channel.flush()  # what did not fit before
                 yield AGAIN if self.todo else Ready((self._link.channel,), drain.deadline)
@@ -207,6 +208,18 @@ class Worker(Task):
             now=self._cluster.clock(),
             markers=options.markers,
         )
+
+
+def _check_alive(drain: Drain, now: float) -> None:
+    """Look at the clock.
+
+    Raises:
+        PeerSilent: the node has said nothing for too long, or has not answered a stream request in time.
+    """
+    for event in drain.tick(now):
+        if isinstance(event, PeerGone):
+            what = f"{drain.peer}, {event.waited_for}" if event.waited_for else drain.peer
+            raise PeerSilent(what, event.silent_seconds or 0.0)
 
 
 def opening(options: DrainOptions) -> Opening:

@@ -13,31 +13,47 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import Any, Self, TypeVar
 
+from headwater.client.kv import STATS_MAX
 from headwater.client.pipeline import Pipeline
 from headwater.client.routing import Address
 from headwater.cluster import answers
-from headwater.cluster.answers import Following, TakeoverStats
-from headwater.errors import KeyNotFound, NotMyVbucket, PeerSilent, RemoteProtocolError
-from headwater.protocol.handshake import Login, refused, request
+from headwater.cluster.answers import FollowingReport, TakeoverStats
+from headwater.errors import (
+    ConnectionLost,
+    InvalidArguments,
+    KeyNotFound,
+    NoAccess,
+    NotMyVbucket,
+    NotSupported,
+    PeerSilent,
+    RemoteProtocolError,
+    StatusError,
+    UnknownCommand,
+)
+from headwater.protocol.handshake import KV_FEATURES, NO_MAP, Login, refused
 from headwater.transport.aio import Waiters
 from headwater.transport.waiting import Steps
+from headwater.wire import admin as wire
+from headwater.wire.bootstrap import GetClusterConfig, SetClusterConfig, Stat
+from headwater.wire.datatype import Datatype
+from headwater.wire.features import Feature
 from headwater.wire.header import Frame
-from headwater.wire.opcodes import Opcode
+from headwater.wire.layout import Request
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 TIMEOUT_SECONDS = 5.0
+NO_SUCH_GROUP = (KeyNotFound, NotSupported, InvalidArguments, UnknownCommand)
+"""A node answers so when it does not know a group of statistics: it may be of another kind than ours."""
 PERSISTENCE_SECONDS_MAX = 30.0
 """The node gives up waiting for its disk after so long, and may be asked again (failover 5, step 4)."""
 
-STATS_MAX = 1_000_000
 AGENT = "headwater-cluster"
-_VERSION = Struct(">qq")
 Result = TypeVar("Result")
 
 
@@ -54,13 +70,13 @@ class Endpoint:
         return f"{self.address}/{self.bucket}"
 
     def login(self, features: tuple[int, ...] | None = None) -> Login:
-        """What to say when connecting."""
-        login = Login(AGENT, self.bucket, self.user, self.password)
-        return login if features is None else Login(AGENT, self.bucket, self.user, self.password, features=features)
+        """Return the login to connect with."""
+        asked = KV_FEATURES if features is None else features
+        return Login(AGENT, self.bucket, self.user, self.password, features=asked, wants_map=False)
 
 
 class NodeAdmin:
-    """Administration of one node; made by `connect`.
+    """Administration of one node; made by `connect`. A server of before 5.5 is asked in the forms of its time.
 
     Every call raises TransportError when there is no connection or no answer in time, and StatusError when the node
     says no. A vbucket is its number.
@@ -77,6 +93,7 @@ class NodeAdmin:
         self._link = Pipeline(endpoint.address, clock)
         self._opening = asyncio.Lock()
         self._waiters = Waiters(clock)
+        self._states_are_old = self._logs_are_statistics = False
 
     @classmethod
     async def connect(
@@ -110,48 +127,81 @@ class NodeAdmin:
         return self.endpoint.address
 
     def close(self) -> None:
-        """Close the connection; whoever waits for an answer gets to know."""
+        """Close the connection; pending requests fail."""
         self._link.close()
         self._waiters.sweep()
 
     # --- vbuckets -----------------------------------------------------------------------------------------------------
 
-    async def state(self, vb: int) -> State | None:
+    async def state(self, vbucket: int) -> State | None:
         """The state of a vbucket; None if it is not on this node."""
         try:
-            return answers.state(await self._ask(Opcode.GET_VBUCKET, f"ask for the state of vbucket {vb}", vb=vb))
+            answer = await self._ask(wire.GetVbucket(vbucket=vbucket), f"ask for the state of vbucket {vbucket}")
         except NotMyVbucket:
             return None
+        return State(wire.GetVbucketResponse.decode(answer).state)
 
     async def states(self) -> dict[int, State]:
         """The state of every vbucket that is on this node."""
         return answers.states(await self.stats("vbucket"))
 
-    async def set_state(self, vb: int, state: State) -> None:
-        """Set a vbucket's state, making the vbucket if it is not here; returns when that is durable."""
-        what = f"make vbucket {vb} {state.name.lower()}"
-        await self._ask(Opcode.SET_VBUCKET, what, vb=vb, extras=int(state).to_bytes(1))
+    async def set_state(self, vbucket: int, state: State, *, force: bool = False) -> None:
+        """Set a vbucket's state, making the vbucket if it is not here; returns when that is durable.
 
-    async def delete(self, vb: int) -> bool:
+        Args:
+            force: also if it lacks changes that it refused. For nodes that tell of those.
+
+        Raises:
+            KeyExists: it lacks some.
+        """
+        what = f"make vbucket {vbucket} {state.name.lower()}"
+        if force:
+            told = json.dumps({"force": True}).encode()
+            await self._ask(wire.SetVbucket(vbucket=vbucket, state=state, value=told, datatype=Datatype.JSON), what)
+            return
+        if not self._states_are_old:
+            with suppress(InvalidArguments):
+                await self._ask(wire.SetVbucket(vbucket=vbucket, state=state), what)
+                return
+        await self._ask(wire.SetVbucketOld(vbucket=vbucket, state=state), what)
+        self._states_are_old = True
+
+    async def delete(self, vbucket: int) -> bool:
         """Delete a vbucket and all that is in it; False if it was not here."""
         try:
-            await self._ask(Opcode.DEL_VBUCKET, f"delete vbucket {vb}", vb=vb)
+            await self._ask(wire.DelVbucket(vbucket=vbucket), f"delete vbucket {vbucket}")
         except NotMyVbucket:
             return False
         return True
 
     async def seqnos(self, state: State | None = None) -> dict[int, int]:
         """High seqno of every vbucket in a state; without one, of every vbucket that is active, replica or pending."""
-        extras = int(state or 0).to_bytes(4)
-        return answers.seqnos(await self._ask(Opcode.GET_ALL_VB_SEQNOS, "ask for the seqnos", extras=extras))
+        # 4.6 refuses the 0 that newer servers take for "all".
+        answer = await self._ask(wire.GetAllVbSeqnos(vb_state=state), "ask for the seqnos")
+        return dict(wire.GetAllVbSeqnosResponse.decode(answer).seqnos)
 
-    async def failover_log(self, vb: int) -> list[tuple[int, int]]:
-        """A vbucket's failover log, newest history first, as (vb uuid, seqno)."""
-        return answers.failover_log(
-            await self._ask(Opcode.GET_FAILOVER_LOG, f"ask for the failover log of vbucket {vb}", vb=vb)
-        )
+    async def failover_log(self, vbucket: int) -> list[tuple[int, int]]:
+        """A vbucket's failover log, newest history first, as (vb uuid, seqno).
 
-    async def wait_persisted(self, vb: int, seqno: int, timeout_seconds: float = 2 * PERSISTENCE_SECONDS_MAX) -> None:
+        A server of before 5.5, which does not grant JSON, hangs up on GET_FAILOVER_LOG outside of DCP, and with that on
+        all that is under way; it has the same as statistics.
+        """
+        if Feature.JSON in (await self._open()).greeting.features and not self._logs_are_statistics:
+            try:
+                answer = await self._ask(
+                    wire.GetFailoverLog(vbucket=vbucket), f"ask for the failover log of vbucket {vbucket}"
+                )
+                return wire.GetFailoverLogResponse.decode(answer).failover_log
+            except ConnectionLost:
+                self._logs_are_statistics = True  # it may be just this that it hung up on: next time in the other form
+                raise
+            except (NotSupported, UnknownCommand, NoAccess):
+                self._logs_are_statistics = True
+        return answers.failover_statistics(vbucket, await self.stats(f"failovers {vbucket}"))
+
+    async def wait_persisted(
+        self, vbucket: int, seqno: int, timeout_seconds: float = 2 * PERSISTENCE_SECONDS_MAX
+    ) -> None:
         """Return when the vbucket has `seqno` on disk.
 
         Raises:
@@ -163,11 +213,11 @@ class NodeAdmin:
         try:
             await self._run(link.open(self.endpoint.login(), self._timeout))
             while (left := began + timeout_seconds - self._clock()) > 0:
-                asked = request(Opcode.SEQNO_PERSISTENCE, extras=seqno.to_bytes(8), vbucket=vb)
+                asked = wire.SeqnoPersistence(seqno=seqno, vbucket=vbucket).frame()
                 limit = min(left, PERSISTENCE_SECONDS_MAX + self._timeout)
                 answer = await self._run(link.call(asked, self._clock() + limit))
                 if answer.status != Status.ETMPFAIL:
-                    _check(f"wait until {self.address} has seqno {seqno} of vbucket {vb} on disk", answer)
+                    _check(f"wait until {self.address} has seqno {seqno} of vbucket {vbucket} on disk", answer)
                     return
         finally:
             link.close()
@@ -202,24 +252,30 @@ class NodeAdmin:
             return False
         return True
 
-    async def replication(self) -> dict[str, Following]:
+    async def replication(self) -> dict[str, FollowingReport]:
         """Whom the node follows by calls of its own, and how far that is; by host:port/bucket of the producer."""
         return answers.following(await self.stats("replication"))
 
-    async def takeover_stats(self, vb: int, name: str) -> TakeoverStats:
+    async def refused(self) -> dict[int, int]:
+        """Return the vbuckets that refused changes of their producer and lack them, and how many."""
+        return answers.refused(await self.stats("vbucket-details"))
+
+    async def takeover_stats(self, vbucket: int, name: str) -> TakeoverStats:
         """How far this node's stream of a vbucket to the connection called `name` is."""
-        return TakeoverStats.of(await self.stats(f"dcp-vbtakeover {vb} {name}"))
+        return TakeoverStats.of(await self.stats(f"dcp-vbtakeover {vbucket} {name}"))
 
     async def _control(self, key: str, value: dict[str, Any], what: str) -> None:
-        await self._ask(Opcode.IOCTL_SET, what, key=key.encode(), value=json.dumps(value).encode())
+        await self._ask(wire.IoctlSet(key=key.encode(), value=json.dumps(value).encode()), what)
 
     # --- the map, and the rest ----------------------------------------------------------------------------------------
 
     async def config(self) -> bytes | None:
-        """The cluster map as the node hands it out; None if it has none."""
+        """The cluster map as the node hands it out; None if it has none, or knows of none."""
         try:
-            return (await self._ask(Opcode.GET_CLUSTER_CONFIG, "ask for the cluster map")).value or None
-        except KeyNotFound:
+            return (await self._ask(GetClusterConfig(), "ask for the cluster map")).value or None
+        except StatusError as error:
+            if error.status not in NO_MAP:
+                raise
             return None
 
     async def set_config(self, epoch: int, rev: int, bucket: str, config: bytes) -> None:
@@ -228,32 +284,26 @@ class NodeAdmin:
         Raises:
             KeyExists: it has a newer one.
         """
-        await self._ask(
-            Opcode.SET_CLUSTER_CONFIG,
-            f"give it map {epoch}:{rev}",
-            key=bucket.encode(),
-            extras=_VERSION.pack(epoch, rev),
-            value=config,
-        )
+        asked = SetClusterConfig(epoch=epoch, revision=rev, key=bucket.encode(), value=config)
+        await self._ask(asked, f"give it map {epoch}:{rev}")
 
     async def stats(self, group: str = "") -> dict[str, str]:
         """A group of statistics."""
-        link = await self._open()
-        frames = await self._run(
-            link.call_until(request(Opcode.STAT, group.encode()), _ends_stats, self._clock() + self._timeout)
-        )
-        _check(f'{self.address}: ask for the statistics "{group}"', frames[-1])
+        link, what = await self._open(), f'ask for the statistics "{group}"'
+        asked = Stat(key=group.encode()).frame()
+        with _telling(what):
+            frames = await self._run(link.call_until(asked, _ends_stats, self._clock() + self._timeout))
+        _check(f"{self.address}: {what}", frames[-1])
         if len(frames) > STATS_MAX:
             raise RemoteProtocolError(f"STAT (opcode 0x10): more than {STATS_MAX} statistics")
         return {frame.key.decode(errors="replace"): frame.value.decode(errors="replace") for frame in frames[:-1]}
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    async def _ask(
-        self, opcode: int, what: str, *, vb: int = 0, key: bytes = b"", extras: bytes = b"", value: bytes = b""
-    ) -> Frame:
+    async def _ask(self, asked: Request, what: str) -> Frame:
         link = await self._open()
-        answer = await self._run(link.call(request(opcode, key, value, extras, vb), self._clock() + self._timeout))
+        with _telling(what):
+            answer = await self._run(link.call(asked.frame(), self._clock() + self._timeout))
         return _check(f"{self.address}: {what}", answer)
 
     async def _open(self) -> Pipeline:
@@ -278,6 +328,15 @@ def vbucket_list(vbuckets: Iterable[int]) -> str:
         else:
             parts.append([vb, vb])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+@contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Let an error say what was asked when the node hung up: it may be why."""
+    try:
+        yield
+    except ConnectionLost as error:
+        raise ConnectionLost(error.peer, f"{what}: {error.reason}") from None
 
 
 def _check(what: str, answer: Frame) -> Frame:

@@ -1,4 +1,4 @@
-"""What nodes answer to an administrator, read into objects. No I/O; every length and number is checked.
+"""Parsers of nodes' answers to an administrator. No I/O; every length and number is checked.
 
 Source: specification, kv.md 1.7 and 3, failover.md 5.
 """
@@ -9,15 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headwater.errors import RemoteProtocolError
-from headwater.wire.header import Frame
 from headwater.wire.vbucket import State
 
-SEQNO_ENTRY_BYTES = 10
-LOG_ENTRY_BYTES = 16
 NO_STREAM = frozenset(
     {"does_not_exist", "connection_does_not_exist", "stream_does_not_exist", "vb_does_not_exist", "stream_is_dead"}
 )
-"""What `TakeoverStats.status` says when nothing is being streamed."""
+"""The words of `TakeoverStats.status` when nothing is being streamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +24,10 @@ class TakeoverStats:
     Attributes:
         status: "backfilling", "calculating-item-count", "in-memory", or one of NO_STREAM.
         estimate: changes still to be sent, about.
-        backfill_remaining: those of them that come from disk.
     """
 
     status: str
     estimate: int
-    backfill_remaining: int
 
     @property
     def is_streaming(self) -> bool:
@@ -45,12 +40,11 @@ class TakeoverStats:
         return cls(
             stats.get("status", "does_not_exist"),
             number(stats.get("estimate", "0"), "dcp-vbtakeover estimate"),
-            number(stats.get("backfillRemaining", "0"), "dcp-vbtakeover backfillRemaining"),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class FollowingReport:
     """How a node follows one producer by calls of its own (STAT replication).
 
     Attributes:
@@ -58,7 +52,7 @@ class Following:
         connected: whether the connection is open. connects: how often it was opened.
         problem: why the last attempt failed; empty after a success.
         vbuckets: the state of each vbucket's stream; "waiting" for one that has none now.
-        takeovers: those that are to be taken over.
+        problems: why vbuckets that wait do so.
     """
 
     source: str
@@ -66,10 +60,10 @@ class Following:
     connects: int = 0
     problem: str = ""
     vbuckets: Mapping[int, str] = field(default_factory=dict)
-    takeovers: frozenset[int] = frozenset()
+    problems: Mapping[int, str] = field(default_factory=dict)
 
 
-def following(stats: Mapping[str, str]) -> dict[str, Following]:
+def following(stats: Mapping[str, str]) -> dict[str, FollowingReport]:
     """Read STAT replication, whose names are SOURCE:STATISTIC; by source."""
     told: dict[str, dict[str, str]] = {}
     for name, value in stats.items():
@@ -78,19 +72,19 @@ def following(stats: Mapping[str, str]) -> dict[str, Following]:
     return {source: _following(source, group) for source, group in told.items()}
 
 
-def _following(source: str, group: Mapping[str, str]) -> Following:
+def _following(source: str, group: Mapping[str, str]) -> FollowingReport:
     numbered = {name.removeprefix("vb_"): value for name, value in group.items() if name.startswith("vb_")}
-    return Following(
+    return FollowingReport(
         source,
         group.get("connected") == "true",
         number(group.get("connects", "0"), "replication connects"),
         group.get("problem", ""),
         {int(name): value for name, value in numbered.items() if name.isdecimal()},
-        frozenset(
-            number(name.removesuffix("_takeover"), "replication vbucket")
+        {
+            number(name.removesuffix("_problem"), "replication vbucket"): value
             for name, value in numbered.items()
-            if name.endswith("_takeover") and value == "true"
-        ),
+            if name.endswith("_problem")
+        },
     )
 
 
@@ -111,29 +105,23 @@ def items(stats: Mapping[str, str]) -> dict[int, int]:
     }
 
 
-def state(answer: Frame) -> State:
-    """Read GET_VBUCKET's answer: four bytes."""
-    if len(answer.value) != 4 or int.from_bytes(answer.value) not in set(State):
-        raise RemoteProtocolError(f"GET_VBUCKET (opcode 0x3e): state {answer.value[:8].hex()}, expected 1 to 4")
-    return State(int.from_bytes(answer.value))
+def refused(stats: Mapping[str, str]) -> dict[int, int]:
+    """Read out of STAT vbucket-details how many changes of its producer a vbucket refused, where it did."""
+    counts = {name: number(value, name) for name, value in stats.items() if name.endswith(":refused_changes")}
+    return {number(name[3:].partition(":")[0], "a vbucket"): count for name, count in counts.items() if count}
 
 
-def seqnos(answer: Frame) -> dict[int, int]:
-    """Read GET_ALL_VB_SEQNOS's answer: entries of vbucket and high seqno."""
-    value = memoryview(answer.value)
-    if len(value) % SEQNO_ENTRY_BYTES:
-        raise RemoteProtocolError(f"GET_ALL_VB_SEQNOS: {len(value)} bytes, no multiple of {SEQNO_ENTRY_BYTES}")
-    entries = (value[at : at + SEQNO_ENTRY_BYTES] for at in range(0, len(value), SEQNO_ENTRY_BYTES))
-    return {int.from_bytes(entry[:2]): int.from_bytes(entry[2:]) for entry in entries}
+def failover_statistics(vbucket: int, stats: Mapping[str, str]) -> list[tuple[int, int]]:
+    """Read a failover log out of STAT failovers: names vb_NUMBER:PLACE:id and :seq, place 0 the newest."""
+    count = number(stats.get(f"vb_{vbucket}:num_entries", "0"), f"failovers vb_{vbucket}:num_entries")
+    if not 0 < count <= len(stats):
+        raise RemoteProtocolError(f"STAT failovers {vbucket}: {len(stats)} statistics of {count} entries")
 
+    def told(place: int, part: str) -> int:
+        name = f"vb_{vbucket}:{place}:{part}"
+        return number(stats.get(name, ""), f"failovers {name}")
 
-def failover_log(answer: Frame) -> list[tuple[int, int]]:
-    """Read a failover log: (vb uuid, seqno), newest first, at least one."""
-    value = answer.value
-    if not value or len(value) % LOG_ENTRY_BYTES:
-        raise RemoteProtocolError(f"failover log: {len(value)} bytes, expected {LOG_ENTRY_BYTES} for each entry")
-    numbers = [int.from_bytes(value[at : at + 8]) for at in range(0, len(value), 8)]
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
+    return [(told(place, "id"), told(place, "seq")) for place in range(count)]
 
 
 def number(text: str, what: str) -> int:

@@ -21,12 +21,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from headwater.client.routing import Address
-from headwater.cluster.map import NOBODY, BucketMap, Chain
+from headwater.wire.cluster_map import NOBODY, Chain, ClusterMap
+
+REPLICAS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What happens to one vbucket.
+    """One vbucket's change of place.
 
     Attributes:
         before, after: the nodes that hold it, the owner first; None in front: nobody owns it.
@@ -62,17 +64,24 @@ class Move:
         return tuple(node for node in self.before if node is not None and node not in self.after)
 
 
-def moves(before: BucketMap, after: BucketMap) -> list[Move]:
-    """What has to happen to come from one map to another, in the order of vbuckets."""
+def moves(before: ClusterMap, after: ClusterMap) -> list[Move]:
+    """Return the moves that lead from one map to another, in the order of vbuckets."""
     pairs = ((vb, _nodes(before, vb), _nodes(after, vb)) for vb in range(before.vbuckets))
     return [Move(vb, old, new) for vb, old, new in pairs if old != new]
 
 
-def _nodes(found: BucketMap, vb: int) -> tuple[Address | None, ...]:
-    return (found.active(vb), *found.replicas(vb))
+def _nodes(found: ClusterMap, vb: int) -> tuple[Address | None, ...]:
+    return (found.owner(vb), *found.replicas(vb))
 
 
-def balance(before: BucketMap, servers: Sequence[Address], replicas: int | None = None) -> BucketMap:
+def checked_replicas(count: int) -> int:
+    """Return a number of replicas; ValueError if it can't be."""
+    if not 0 <= count <= REPLICAS_MAX:
+        raise ValueError(f"{count} replicas, 0 to {REPLICAS_MAX} are possible")
+    return count
+
+
+def balance(before: ClusterMap, servers: Sequence[Address], replicas: int | None = None) -> ClusterMap:
     """The map to strive for.
 
     Args:
@@ -86,10 +95,9 @@ def balance(before: BucketMap, servers: Sequence[Address], replicas: int | None 
     Raises:
         ValueError: no servers, or one twice, or a number of replicas that can't be.
     """
-    count = before.replica_count if replicas is None else replicas
+    count = checked_replicas(before.replica_count if replicas is None else replicas)
     empty = replace(
-        before,
-        rev=before.rev + 1,
+        before.after(before.rev),
         servers=tuple(servers),
         replica_count=count,
         chains=((NOBODY,),) * before.vbuckets,
@@ -104,7 +112,7 @@ def balance(before: BucketMap, servers: Sequence[Address], replicas: int | None 
     return replace(empty, chains=tuple(table.chains()))
 
 
-def _held(before: BucketMap, servers: tuple[Address, ...]) -> list[Chain]:
+def _held(before: ClusterMap, servers: tuple[Address, ...]) -> list[Chain]:
     """The chains in positions of the new members; who leaves is left out, an owner that leaves is -1."""
     place = {old: servers.index(address) for old, address in enumerate(before.servers) if address in servers}
     found = []
@@ -127,18 +135,18 @@ def _owners(now: Sequence[int], held: Sequence[Chain], nodes: int) -> list[int]:
     by_count = sorted(range(nodes), key=lambda index: -owned[index])
     room = {index: share + (rank < larger) for rank, index in enumerate(by_count)}
     owners = list(now)
-    homeless = []
+    unowned = []
     for vb in sorted(range(len(now)), key=lambda vb: _can_change_role(held[vb], owned, room)):
         if now[vb] == NOBODY or room[now[vb]] == 0:
             owners[vb] = NOBODY
-            homeless.append(vb)
+            unowned.append(vb)
         else:
             room[now[vb]] -= 1
-    for vb in sorted(homeless, key=lambda vb: (len(held[vb]), vb)):  # those with few copies have least choice
+    for vb in sorted(unowned, key=lambda vb: (len(held[vb]), vb)):  # those with few copies have least choice
         willing = [index for index in held[vb][1:] if room[index] > 0]
         if willing:
             _give(vb, max(willing, key=lambda index: room[index]), owners, room)
-    for vb in sorted(homeless):
+    for vb in sorted(unowned):
         if owners[vb] == NOBODY:
             _give(vb, max(room, key=lambda index: room[index]), owners, room)
     return owners
@@ -181,14 +189,14 @@ class _Replicas:
                 self._put(vb, node)
 
     def fill(self) -> None:
-        """What is missing goes to the emptiest node that may have it."""
+        """Give each missing copy to the emptiest node that may have it."""
         for vb, owner in enumerate(self.owners):
             while len(self.chosen[vb]) < self.wanted:
                 free = [node for node in range(self.nodes) if self._may(vb, node)]
                 self._put(vb, min(free, key=lambda node: (self._load(node), self.shared[owner, node], node)))
 
     def level(self) -> None:
-        """Until no node has two more than another, as far as chains allow it."""
+        """Move copies until no node has two more than another, as far as chains allow."""
         while (path := self._path()) is not None:
             for giver, taker in itertools.pairwise(path):
                 vb = self._cheapest(giver, taker)

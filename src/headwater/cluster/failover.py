@@ -12,32 +12,34 @@ on with step 4. What the dead node had acknowledged and no replica had received 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
-from headwater.cluster.map import BucketMap
 from headwater.cluster.members import Members
 from headwater.cluster.survey import Copy, Log, Survey, best
 from headwater.errors import ClusterError, OptionError, TransportError
 from headwater.failpoints import failpoint
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """One vbucket: who owned it (None: nobody), who is to, and up to which seqno that copy has it."""
+    """One vbucket: who owned it (None: nobody), who is to, and up to which seqno that copy has it; `has_gaps` if it
+    refused changes before that and lacks them."""
 
     vbucket: int
     lost: Address | None
     chosen: Address
     seqno: int
+    has_gaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FailoverPlan:
-    """What is to be done.
+    """The steps of a failover.
 
     Attributes:
         before, after: the map with the dead nodes, and without.
@@ -45,8 +47,8 @@ class FailoverPlan:
         anew: vbuckets of which nobody has a copy, and on which node they begin anew, empty.
     """
 
-    before: BucketMap
-    after: BucketMap
+    before: ClusterMap
+    after: ClusterMap
     promotions: Sequence[Promotion]
     anew: dict[int, Address] = field(default_factory=dict)
 
@@ -61,6 +63,7 @@ def plan_failover(
     dead: Sequence[Address],
     logs: dict[tuple[Address, int], Log],
     *,
+    gaps: Container[tuple[Address, int]] = frozenset(),
     force: bool = False,
     lose_data: bool = False,
 ) -> FailoverPlan:
@@ -68,12 +71,14 @@ def plan_failover(
 
     Args:
         logs: failover logs of the copies (node, vbucket) of vbuckets without a living owner.
+        gaps: copies that refused changes and lack them: the last to be chosen, and by `force` only.
         force: take a majority out, too. Nodes that come back serve as soon as a majority of the map they have agrees
             (decision 0030), so the dead must not be one.
         lose_data: begin vbuckets anew of which no copy is left; without it they are a reason to refuse.
 
     Raises:
-        ClusterError: copies are missing and `lose_data` was not given, or a majority is dead and `force` was not.
+        ClusterError: copies are missing and `lose_data` was not given, or a majority is dead, or only copies with gaps
+            are left, and `force` was not.
         OptionError: nobody would be left.
     """
     gone = [node for node in survey.map.servers if node in dead]
@@ -85,7 +90,8 @@ def plan_failover(
     left = [node for node in survey.map.servers if node not in dead]
     if not left:
         raise OptionError("node", ", ".join(map(str, dead)), "such that a member is left")
-    promotions = [_promotion(survey, vb, nodes, logs) for vb, nodes in orphans(survey, dead).items()]
+    promotions = [_promotion(survey, vb, nodes, logs, gaps) for vb, nodes in orphans(survey, dead).items()]
+    _check_gaps(promotions, force)
     without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead, vb)]
     if without and not lose_data:
         raise ClusterError(
@@ -122,10 +128,29 @@ def _living(survey: Survey, dead: Sequence[Address], vb: int) -> list[Address]:
     return [node for node in dict.fromkeys(order) if node not in dead]
 
 
-def _promotion(survey: Survey, vb: int, nodes: list[Address], logs: dict[tuple[Address, int], Log]) -> Promotion:
-    copies = [Copy(node, survey.nodes[node].seqnos.get(vb, 0), logs.get((node, vb), ())) for node in nodes]
+def _promotion(
+    survey: Survey,
+    vb: int,
+    nodes: list[Address],
+    logs: dict[tuple[Address, int], Log],
+    gaps: Container[tuple[Address, int]],
+) -> Promotion:
+    whole = [node for node in nodes if (node, vb) not in gaps]
+    copies = [Copy(node, survey.nodes[node].seqnos.get(vb, 0), logs.get((node, vb), ())) for node in whole or nodes]
     chosen = best(copies)
-    return Promotion(vb, survey.map.active(vb), chosen.address, chosen.seqno)
+    return Promotion(vb, survey.map.owner(vb), chosen.address, chosen.seqno, has_gaps=not whole)
+
+
+def _check_gaps(promotions: Sequence[Promotion], force: bool) -> None:
+    """Raise ClusterError where nothing but copies with gaps is left, unless that is all the same."""
+    found = [each for each in promotions if each.has_gaps]
+    if found and not force:
+        nodes = ", ".join(sorted({str(each.chosen) for each in found}))
+        raise ClusterError(
+            f"{nodes} refused changes of the vbuckets {vbucket_list(each.vbucket for each in found)}, and no copy of"
+            " them is whole",
+            "start the dead node, which has them; or promote them as they are with --force",
+        )
 
 
 class Failover:
@@ -174,8 +199,9 @@ class Failover:
         by_node: dict[Address, dict[int, State]] = {}
         for vb, node in {**{each.vbucket: each.chosen for each in plan.promotions}, **plan.anew}.items():
             by_node.setdefault(node, {})[vb] = State.ACTIVE
+        gaps = {each.vbucket for each in plan.promotions if each.has_gaps}
         for node, states in by_node.items():
-            await self._members.set_states(node, states)
+            await self._members.set_states(node, states, forced=gaps)
         return plan
 
     async def _fence(self) -> None:
@@ -197,10 +223,13 @@ class Failover:
         for vb, nodes in orphans(survey, self._dead).items():
             for node in nodes:
                 wanted.setdefault(node, []).append(vb)
+        gaps: set[tuple[Address, int]] = set()
         for node, vbuckets in wanted.items():
             found = await self._members.logs(node, vbuckets)
             logs |= {(node, vb): log for vb, log in found.items()}
-        return plan_failover(survey, self._dead, logs, force=self._force, lose_data=self._lose_data), survey
+            gaps |= {(node, vb) for vb in await self._members.admin(node).refused()}
+        plan = plan_failover(survey, self._dead, logs, gaps=gaps, force=self._force, lose_data=self._lose_data)
+        return plan, survey
 
     async def _check(self, survey: Survey) -> None:
         others = [node for node in survey.silent if node.address not in self._dead]

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headwater.client.routing import Address
-from headwater.cluster.balance import balance
-from headwater.cluster.map import NOBODY, BucketMap
+from headwater.cluster.balance import balance, checked_replicas
 from headwater.cluster.members import Members
 from headwater.cluster.survey import NodeView
 from headwater.errors import ClusterError, OptionError
 from headwater.failpoints import failpoint
+from headwater.wire.cluster_map import NOBODY, ClusterMap
 from headwater.wire.vbucket import State
 
 
@@ -32,11 +32,11 @@ class Founded:
         data_on: the node that had data and owns everything; None if all were empty.
     """
 
-    map: BucketMap
+    map: ClusterMap
     data_on: Address | None
 
 
-def first_map(views: Sequence[NodeView], bucket: str, replicas: int) -> tuple[BucketMap, Address | None]:
+def first_map(views: Sequence[NodeView], bucket: str, replicas: int) -> tuple[ClusterMap, Address | None]:
     """The map for nodes that have none, and the node that has data.
 
     Raises:
@@ -60,14 +60,14 @@ def first_map(views: Sequence[NodeView], bucket: str, replicas: int) -> tuple[Bu
             "begin with a node that owns all it has (SET_VBUCKET, DEL_VBUCKET)",
         )
     head = NOBODY if owner is None else servers.index(owner.address)
-    empty = BucketMap(
+    empty = ClusterMap(
         bucket=bucket,
         uuid=(owner or views[0]).uuid,
         epoch=max(view.version[0] for view in views),
         rev=max(view.version[1] for view in views) + 1,
         servers=servers,
         chains=((head,),) * views[0].vbuckets,
-        replica_count=replicas,
+        replica_count=checked_replicas(replicas),
     )
     return (empty, owner.address) if owner else (balance(empty, servers), None)
 

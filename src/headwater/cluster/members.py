@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from headwater.client.routing import Address
-from headwater.cluster.admin import Endpoint, NodeAdmin
-from headwater.cluster.map import BucketMap
+from headwater.cluster.admin import TIMEOUT_SECONDS, Endpoint, NodeAdmin
 from headwater.cluster.survey import NodeView, Survey
 from headwater.errors import ClusterError, KeyExists, StatusError, TransportError
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
-TIMEOUT_SECONDS = 5.0
 AT_ONCE = 64
 """Requests on their way to one node; the node commits many in one write."""
 
@@ -86,8 +85,10 @@ class Members:
             asked = [each for each in newest.servers if each not in nodes] if newest else []
         if newest is None:
             reasons = "; ".join(f"{node.address}: {node.error}" for node in nodes.values() if node.error)
+            if reasons:
+                raise ClusterError(reasons, "start it, or name a member that runs")
             raise ClusterError(
-                reasons or f"{', '.join(map(str, seeds))}: in no cluster", "start with: headwater cluster init NODE ..."
+                f"{', '.join(map(str, seeds))}: in no cluster", "start with: headwater cluster init NODE ..."
             )
         return Survey(newest, nodes)
 
@@ -114,7 +115,7 @@ class Members:
             admin.items(),
             admin.stats("cluster"),
         )
-        found = BucketMap.from_json(config, admin.address) if config else None
+        found = ClusterMap.from_json(config, admin.address) if config else None
         given = found if config and b"$HOST" not in config else None
         return NodeView(
             admin.address,
@@ -131,7 +132,7 @@ class Members:
 
     # ------------------------------------------------------------------ telling
 
-    async def send(self, wanted: BucketMap, *, first: Sequence[Address] = (), also: Iterable[Address] = ()) -> None:
+    async def send(self, wanted: ClusterMap, *, first: Sequence[Address] = (), also: Iterable[Address] = ()) -> None:
         """Give all members the map, each its own copy: those in `first` before the others.
 
         Args:
@@ -147,11 +148,11 @@ class Members:
         if refusals:
             raise refusals[0]
 
-    async def _send_to(self, addresses: list[Address], wanted: BucketMap) -> list[BaseException]:
+    async def _send_to(self, addresses: list[Address], wanted: ClusterMap) -> list[BaseException]:
         results = await asyncio.gather(*(self._send(wanted, each) for each in addresses), return_exceptions=True)
         return [result for result in results if result is not None]
 
-    async def _send(self, wanted: BucketMap, address: Address) -> None:
+    async def _send(self, wanted: ClusterMap, address: Address) -> None:
         try:
             config = wanted.to_json(address if address in wanted.servers else None)
             await self.admin(address).set_config(wanted.epoch, wanted.rev, wanted.bucket, config)
@@ -161,9 +162,12 @@ class Members:
                 "somebody else changes this cluster: look with headwater cluster status, then type this again",
             ) from None
 
-    async def set_states(self, address: Address, wanted: dict[int, State]) -> None:
-        """Set the states of many vbuckets of one node."""
-        await self._each(address, wanted, lambda vb: self.admin(address).set_state(vb, wanted[vb]))
+    async def set_states(
+        self, address: Address, wanted: dict[int, State], *, forced: Container[int] = frozenset()
+    ) -> None:
+        """Set the states of many vbuckets of one node; of those `forced` also if they lack changes they refused."""
+        admin = self.admin(address)
+        await self._each(address, wanted, lambda vb: admin.set_state(vb, wanted[vb], force=vb in forced))
 
     async def delete(self, address: Address, vbuckets: Iterable[int]) -> None:
         """Delete many vbuckets of one node."""
@@ -177,27 +181,27 @@ class Members:
     async def _each(self, address: Address, vbuckets: Iterable[int], call: Any) -> list[Any]:
         gate = self._many.setdefault(address, asyncio.Semaphore(AT_ONCE))
 
-        async def one(vb: int) -> Any:
+        async def one(vbucket: int) -> Any:
             async with gate:
-                return await call(vb)
+                return await call(vbucket)
 
         return await asyncio.gather(*map(one, vbuckets))
 
 
-def _newest(nodes: Iterable[NodeView]) -> BucketMap | None:
+def _newest(nodes: Iterable[NodeView]) -> ClusterMap | None:
     maps = [node.map for node in nodes if node.map is not None]
     return max(maps, key=lambda found: found.version) if maps else None
 
 
 def _fence(stats: Mapping[str, str]) -> str:
-    """What STAT cluster says about waiting for the other nodes; empty when the node serves."""
+    """Return STAT cluster's text about waiting for the other nodes; empty when the node serves."""
     if stats.get("fence") != "closed":
         return ""
     return f"it waits for the map of {stats.get('answers_missing', 'some')} more of its peers"
 
 
 def _this(config: bytes) -> Address | None:
-    """As which member the map addresses the node that has it."""
+    """Return the member as which a node's map addresses it."""
     for entry in json.loads(config).get("nodesExt", ()):
         if entry.get("thisNode"):
             return Address(str(entry.get("hostname", "")), int(entry["services"]["kv"]))

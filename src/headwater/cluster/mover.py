@@ -7,9 +7,9 @@ Every attempt at a vbucket begins by looking what is there: a move that was kill
 found (recovery.py), finished or taken back, and gone on with. So "again" is all that ever has to be done, by this
 object while it has patience, and by whoever runs it after that. Nothing is kept but in the nodes.
 
-Two lanes are used: on one the vbuckets are copied, on the other they change hands, so that the few messages of a
-hand-over, during which nobody takes writes, do not queue behind somebody else's backfill; and copying and handing over
-take turns (turns.py).
+Two proxied connections are used: on one the vbuckets are copied, on the other they change hands, so that the few
+messages of a hand-over, during which nobody takes writes, do not queue behind somebody else's backfill; and copying and
+handing over take turns (alternation.py).
 
 Source: failover 4 and 5. Steps 7 and 8 of failover 5 (the new map, the old copy) are the caller's: `on_owned`.
 """
@@ -27,12 +27,13 @@ import numpy as np
 
 from headwater.client.backoff import Backoff
 from headwater.cluster.admin import Endpoint, NodeAdmin
-from headwater.cluster.lane import Lane, Limits, open_lane
-from headwater.cluster.passage import VBUCKETS
+from headwater.cluster.alternation import Alternation
+from headwater.cluster.patience import Patience
+from headwater.cluster.pipe import VBUCKETS
+from headwater.cluster.proxied import Limits, ProxiedConnection, open_proxied
 from headwater.cluster.proxy import Side
 from headwater.cluster.settling import Settling
 from headwater.cluster.transfer import AGAIN, Transfer
-from headwater.cluster.turns import Turns
 from headwater.errors import (
     AuthError,
     HeadwaterError,
@@ -52,13 +53,13 @@ FINISH_SECONDS_MAX = 5.0
 """How long hand-overs that are under way are waited for when the mover is stopped."""
 
 QUIET_SECONDS = 0.05
-"""Between hand-overs and the next copies; see turns.py."""
+"""Between hand-overs and the next copies; see alternation.py."""
 
 _FOR_GOOD = (AuthError, NoAccess, NoBucket, UnknownCommand)
 _COPY, _HAND_OVER = "copy", "hand-over"
 
 
-class Stage(Enum):
+class MoveStage(Enum):
     """Where a vbucket is on its way."""
 
     COPYING = "copying"
@@ -73,13 +74,13 @@ class MoveEvent:
     """A vbucket has come to a stage; `problem` is why it must be tried again."""
 
     vbucket: int
-    stage: Stage
+    stage: MoveStage
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What came of a move.
+    """The result of a move.
 
     Attributes:
         vbucket: which. changes, bytes: what passed through the mover for it, in all attempts.
@@ -129,11 +130,12 @@ class Mover:
         self._settling = Settling(self._source, self._target)
         self._on_owned, self._progress = on_owned, progress or (lambda event: None)
         self._slots = asyncio.Semaphore(concurrency)
-        self._lanes: dict[str, Lane] = {}
-        self._turns = Turns(QUIET_SECONDS)
+        self._connections: dict[str, ProxiedConnection] = {}
+        self._alternation = Alternation(QUIET_SECONDS)
+        self._delete_times = True
         self._opening = asyncio.Lock()
         self._handovers: set[asyncio.Task[float]] = set()
-        self._changes = np.zeros(VBUCKETS, np.int64)  # what lanes that are closed have passed
+        self._changes = np.zeros(VBUCKETS, np.int64)  # what connections that are closed have passed
         self._bytes = np.zeros(VBUCKETS, np.int64)
 
     async def __aenter__(self) -> Self:
@@ -146,8 +148,8 @@ class Mover:
         """Let the hand-overs that are under way finish, a few seconds at most; then hang up."""
         if self._handovers:
             await asyncio.wait(self._handovers, timeout=FINISH_SECONDS_MAX)
-        for lane in self._lanes.values():
-            lane.close()
+        for connection in self._connections.values():
+            connection.close()
         for task in self._handovers:
             task.cancel()
         self._source.close()
@@ -156,16 +158,16 @@ class Mover:
     @property
     def is_copying(self) -> bool:
         """Whether the connection on which vbuckets are copied is open."""
-        return _COPY in self._lanes and self._lanes[_COPY].is_open
+        return _COPY in self._connections and self._connections[_COPY].is_open
 
-    def passed(self, vb: int | None = None) -> tuple[int, int]:
+    def passed(self, vbucket: int | None = None) -> tuple[int, int]:
         """Changes and bytes that passed, of one vbucket or of all."""
-        lanes = [lane.proxy.down for lane in self._lanes.values()]
-        at = slice(None) if vb is None else slice(vb, vb + 1)
-        changes = int(self._changes[at].sum()) + sum(int(down.changes[at].sum()) for down in lanes)
-        return changes, int(self._bytes[at].sum()) + sum(int(down.change_bytes[at].sum()) for down in lanes)
+        connections = [connection.proxy.down for connection in self._connections.values()]
+        at = slice(None) if vbucket is None else slice(vbucket, vbucket + 1)
+        changes = int(self._changes[at].sum()) + sum(int(down.changes[at].sum()) for down in connections)
+        return changes, int(self._bytes[at].sum()) + sum(int(down.change_bytes[at].sum()) for down in connections)
 
-    async def move(self, vb: int, *, takeover: bool = True) -> Moved:
+    async def move(self, vbucket: int, *, takeover: bool = True) -> Moved:
         """Move a vbucket, or copy it: without `takeover` the target has it as a replica, and follows until `close`.
 
         Raises:
@@ -173,53 +175,54 @@ class Mover:
             StatusError: a node refuses for good: a wrong password, no such bucket.
         """
         async with self._slots:
-            return await self._persistently(vb, takeover=takeover)
+            return await self._persistently(vbucket, takeover=takeover)
 
-    async def recover(self, vb: int) -> bool:
+    async def recover(self, vbucket: int) -> bool:
         """Put right what a hand-over that broke off has left; True if the target owns the vbucket now.
 
         Raises:
             MoveError: who owns it can't be told, or it is not between these two nodes.
         """
-        await self._open_lanes()
-        return await self._settling.settle(vb)
+        await self._open_connections()
+        return await self._settling.settle(vbucket)
 
-    async def release(self, vb: int) -> None:
+    async def release(self, vbucket: int) -> None:
         """End the copying of a vbucket; what the target has stays."""
-        await self._leave(vb)
+        await self._leave(vbucket)
 
     # --- attempts -----------------------------------------------------------------------------------------------------
 
     async def _persistently(self, vb: int, *, takeover: bool) -> Moved:
         began, attempts, backoff = time.monotonic(), 0, Backoff(longest_seconds=2.0)
-        give_up = began + self.limits.patience_seconds
+        patience = Patience(self.limits.patience_seconds, began)
         while True:
             attempts, had = attempts + 1, self.passed(vb)
+            patience.begin()
             try:
-                ownerless = await self._attempt(vb, takeover=takeover)
+                ownerless = await self._attempt(vb, patience, takeover=takeover)
             except (TransportError, ProtocolError, StatusError, MoveError) as error:
                 problem = error
             else:
                 return Moved(vb, *self.passed(vb), time.monotonic() - began, attempts, ownerless)
-            if self.passed(vb) != had:
-                give_up = time.monotonic() + self.limits.patience_seconds
+            if isinstance(problem, _FOR_GOOD) or (isinstance(problem, MoveError) and not problem.retriable):
+                raise problem
+            held = await self._settling.held(vb)
+            if patience.failed(time.monotonic(), held, passed=self.passed(vb) != had):
                 backoff.reset()
-            await self._before_next(vb, problem, backoff, give_up)
+            await self._before_next(vb, problem, backoff, patience)
 
-    async def _before_next(self, vb: int, problem: HeadwaterError, backoff: Backoff, give_up: float) -> None:
-        """Wait before the next attempt, or raise if there is no use in one."""
-        if isinstance(problem, _FOR_GOOD) or (isinstance(problem, MoveError) and not problem.retriable):
-            raise problem
+    async def _before_next(self, vb: int, problem: HeadwaterError, backoff: Backoff, patience: Patience) -> None:
+        """Wait before the next attempt, or raise if patience would be at its end by then."""
         pause = backoff.next_seconds()
-        if time.monotonic() + pause >= give_up:
+        if patience.is_over(time.monotonic() + pause):
             raise problem if isinstance(problem, MoveError) else MoveError(vb, str(problem), AGAIN) from problem
-        self._progress(MoveEvent(vb, Stage.RETRYING, str(problem)))
+        self._progress(MoveEvent(vb, MoveStage.RETRYING, str(problem)))
         await asyncio.sleep(pause)
 
-    async def _attempt(self, vb: int, *, takeover: bool) -> float:
+    async def _attempt(self, vb: int, patience: Patience, *, takeover: bool) -> float:
         """One way through all steps; returns how long the vbucket had no owner."""
         try:
-            await self._open_lanes()
+            await self._open_connections()
         except TransportError as error:
             await self._settling.settle_alone(vb, error)
             return await self._settled(vb)
@@ -229,21 +232,22 @@ class Mover:
         failpoint("move.replica_made")
         transfer = Transfer(vb, self._source, self._target, self.limits, lambda lag: self.lags.__setitem__(vb, lag))
         try:
-            return await self._transfer(transfer, takeover=takeover)
+            return await self._transfer(transfer, patience, takeover=takeover)
         except BaseException:
             await asyncio.shield(self._leave(vb))
             raise
 
-    async def _transfer(self, transfer: Transfer, *, takeover: bool) -> float:
+    async def _transfer(self, transfer: Transfer, patience: Patience, *, takeover: bool) -> float:
         vb = transfer.vb
-        self._progress(MoveEvent(vb, Stage.COPYING))
-        async with self._turns.copying():
-            await transfer.copy(self._lanes[_COPY])
+        self._progress(MoveEvent(vb, MoveStage.COPYING))
+        async with self._alternation.copying():
+            await transfer.copy(self._connections[_COPY])
+        patience.copied(time.monotonic())
         if not takeover:
-            self._progress(MoveEvent(vb, Stage.COPIED))
+            self._progress(MoveEvent(vb, MoveStage.COPIED))
             return 0.0
-        self._progress(MoveEvent(vb, Stage.TAKING_OVER))
-        async with self._turns.handing_over():
+        self._progress(MoveEvent(vb, MoveStage.TAKING_OVER))
+        async with self._alternation.handing_over():
             # Whoever stops the mover does not stop this: half a hand-over would leave the vbucket without an owner.
             task = asyncio.create_task(self._hand_over(transfer))
             self._handovers.add(task)
@@ -251,18 +255,18 @@ class Mover:
             return await asyncio.shield(task)
 
     async def _hand_over(self, transfer: Transfer) -> float:
-        vb, lane = transfer.vb, self._lanes[_HAND_OVER]
+        vb, connection = transfer.vb, self._connections[_HAND_OVER]
         await self._leave(vb)
         failpoint("move.closed")
         try:
-            await transfer.take_over(lane)
+            await transfer.take_over(connection)
         except BaseException:
-            known = transfer.active_sent or lane.proxy.fallen is not Side.PRODUCER
+            known = transfer.active_sent or connection.proxy.fallen is not Side.PRODUCER
             self._settling.active_sent[vb] = transfer.active_sent if known else None
             raise
         await self._settled(vb)
-        await transfer.wait_end(lane)
-        lane.leave(vb)
+        await transfer.wait_end(connection)
+        connection.stop_listening(vb)
         return transfer.ownerless_seconds
 
     async def _settled(self, vb: int) -> float:
@@ -271,28 +275,39 @@ class Mover:
         self.lags[vb] = 0
         if self._on_owned is not None:
             await self._on_owned(vb)
-        self._progress(MoveEvent(vb, Stage.OWNED))
+        self._progress(MoveEvent(vb, MoveStage.OWNED))
         return 0.0
 
-    # --- lanes --------------------------------------------------------------------------------------------------------
+    # --- connections --------------------------------------------------------------------------------------------------
 
-    async def _open_lanes(self) -> None:
-        """Have both lanes open; that of the hand-overs first: from then on no older mover's hand-over goes on."""
+    async def _open_connections(self) -> None:
+        """Have both connections open; that of the hand-overs first: from then on no older mover's hand-over goes on."""
         async with self._opening:
+            self._learn()
             for purpose in (_HAND_OVER, _COPY):
-                lane = self._lanes.get(purpose)
-                if lane is None or not lane.is_open:
-                    opened = await open_lane(self.source, self.target, self.limits, purpose)
-                    if lane is not None:
-                        self._changes += lane.proxy.down.changes
-                        self._bytes += lane.proxy.down.change_bytes
-                    self._lanes[purpose] = opened
+                connection = self._connections.get(purpose)
+                if connection is None or not connection.is_open:
+                    opened = await open_proxied(
+                        self.source, self.target, self.limits, purpose, delete_times=self._delete_times
+                    )
+                    if connection is not None:
+                        self._changes += connection.proxy.down.changes
+                        self._bytes += connection.proxy.down.change_bytes
+                    self._connections[purpose] = opened
+
+    def _learn(self) -> None:
+        """A target that refused a deletion because of its time is sent none with one any more."""
+        if self._delete_times and any(connection.refuses_delete_times for connection in self._connections.values()):
+            self._delete_times = False
+            for connection in self._connections.values():
+                if connection.is_idle:
+                    connection.close()
 
     async def _leave(self, vb: int) -> None:
-        """Close the vbucket's streams, whatever lane they are on; if that is not possible, the lane."""
-        for lane in tuple(self._lanes.values()):
-            if lane.leave(vb) and lane.is_open:
+        """Close the vbucket's streams, whatever connection they are on; if that is not possible, the connection."""
+        for connection in tuple(self._connections.values()):
+            if connection.stop_listening(vb) and connection.is_open:
                 try:
-                    await lane.close_stream(vb)
+                    await connection.close_stream(vb)
                 except (TransportError, StatusError):
-                    lane.close()
+                    connection.close()

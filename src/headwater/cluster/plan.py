@@ -1,4 +1,4 @@
-"""What a rebalance is going to do, decided from a survey before anything is touched. No I/O.
+"""The plan of a rebalance, decided from a survey before anything is touched. No I/O.
 
 A plan is refused when a member does not answer: it may hold the only copy of something, and it could not be told the
 new map. A node that joins must be empty, or a member of this very cluster that was away.
@@ -7,20 +7,21 @@ new map. A node that joins must be empty, or a member of this very cluster that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.balance import Move, balance, moves
-from headwater.cluster.map import BucketMap
 from headwater.cluster.survey import NodeView, Settlement, Survey, chain_with_owner, settle
 from headwater.errors import ClusterError, OptionError
+from headwater.wire.cluster_map import ClusterMap
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done.
+    """The steps of a rebalance.
 
     Attributes:
         before: the map as it is, once what an earlier run left open is settled.
@@ -31,8 +32,8 @@ class Plan:
         behind: members that have an older map.
     """
 
-    before: BucketMap
-    after: BucketMap
+    before: ClusterMap
+    after: ClusterMap
     moves: Sequence[Move]
     settlement: Settlement
     strays: dict[Address, list[int]]
@@ -65,7 +66,12 @@ class Plan:
 
 
 def make_plan(
-    survey: Survey, *, add: Sequence[Address] = (), remove: Sequence[Address] = (), replicas: int | None = None
+    survey: Survey,
+    *,
+    add: Sequence[Address] = (),
+    remove: Sequence[Address] = (),
+    replicas: int | None = None,
+    strangers: Mapping[Address, NodeView] = MappingProxyType({}),
 ) -> Plan:
     """Decide what to do.
 
@@ -73,14 +79,19 @@ def make_plan(
         survey: of all members and of the nodes in `add`.
         add, remove: who is to join and to leave; a node that is a member already, or none any more, is no mistake.
         replicas: of each vbucket; None keeps the number.
+        strangers: what the nodes in `remove` that are no members say of themselves.
 
     Raises:
-        ClusterError: a member does not answer, a vbucket is lost or has two owners, a node that joins has data.
+        ClusterError: a member does not answer, a vbucket is lost or has two owners, a node that joins has data, a node
+            that is to leave was never a member.
         OptionError: a node is to join and to leave, or nobody would be left.
     """
     both = set(add) & set(remove)
     if both:
         raise OptionError("remove", str(min(both)), "another node than one that is added")
+    for node in remove:
+        if node not in survey.map.servers:
+            _check_left(survey, node, strangers[node])
     servers = [node for node in (*survey.map.servers, *add) if node not in remove]
     if not (servers := list(dict.fromkeys(servers))):
         raise OptionError("remove", ", ".join(map(str, remove)), "such that a node is left")
@@ -95,11 +106,21 @@ def make_plan(
     return Plan(before, after, moves(before, after), settlement, _strays(survey, after), behind)
 
 
-def settled(found: BucketMap, settlement: Settlement) -> BucketMap:
+def settled(found: ClusterMap, settlement: Settlement) -> ClusterMap:
     """The map once the settlement is carried out; a takeover that was cut counts as not begun."""
     owners = {**settlement.handed_over, **{vb: copies[0] for vb, copies in settlement.unowned.items()}}
     changed = {vb: chain_with_owner(found.copies(vb), owner) for vb, owner in owners.items()}
     return found.with_chains(changed) if changed else found
+
+
+def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
+    """A node that is to leave and is no member has left before, or its name is wrong: then nobody must stop it now."""
+    if node.this in survey.map.servers and node.map is not None and node.map.uuid == survey.map.uuid:
+        raise ClusterError(f"{address} is the member {node.this}", "use that address")
+    if node.map is None or node.map.uuid != survey.map.uuid:
+        silent = f" and does not answer ({node.error})" if not node.answers else ""
+        members = ", ".join(map(str, survey.map.servers))
+        raise ClusterError(f"{address} is no member{silent}", f"the members are {members}")
 
 
 def _check_answers(survey: Survey) -> None:
@@ -142,7 +163,7 @@ def _check_settles(settlement: Settlement) -> None:
         )
 
 
-def _strays(survey: Survey, after: BucketMap) -> dict[Address, list[int]]:
+def _strays(survey: Survey, after: ClusterMap) -> dict[Address, list[int]]:
     """Copies on nodes that are neither in the map as it is nor in the one to come."""
     found = {
         node.address: [

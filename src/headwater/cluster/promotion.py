@@ -21,18 +21,20 @@ FOLLOWERS = (State.REPLICA, State.PENDING)
 
 @dataclass(frozen=True, slots=True)
 class PromotionPlan:
-    """What is to be done.
+    """The steps of a promotion.
 
     Attributes:
         node: who is promoted. sources: whom it follows now, and with which vbuckets.
         vbuckets: what becomes active, and its seqno.
         owned: what living sources still own of it, by source; made dead there first if that was forced.
+        gaps: vbuckets that lack changes they refused, and become active all the same.
     """
 
     node: Address
     sources: dict[Address, list[int]]
     vbuckets: dict[int, int]
     owned: dict[Address, list[int]]
+    gaps: frozenset[int] = frozenset()
 
 
 async def plan_promotion(
@@ -50,7 +52,7 @@ async def plan_promotion(
         vbuckets: only these; None: all replicas.
 
     Raises:
-        ClusterError: nothing to promote, the owner lives, or the node has a cluster map.
+        ClusterError: nothing to promote, a replica refused changes, the owner lives, or the node has a cluster map.
         TransportError, StatusError: the node does not answer.
     """
     admin = members.admin(node)
@@ -69,6 +71,12 @@ async def plan_promotion(
         raise ClusterError(
             f"{node} has no replica to promote", "look with headwater cluster status, or name --vbuckets"
         )
+    gaps = [vb for vb in await admin.refused() if vb in chosen]
+    if gaps and not force:
+        raise ClusterError(
+            f"{node} refused changes of the vbuckets {vbucket_list(gaps)}: its replicas have gaps",
+            "drop them and let them follow anew, or promote them as they are with --force",
+        )
     owned = {}
     for owner in dict.fromkeys((*sources, *([source] if source else []))):
         held = await _owned(members, owner, chosen)
@@ -79,7 +87,7 @@ async def plan_promotion(
             )
         if held:
             owned[owner] = held
-    return PromotionPlan(node, sources, chosen, owned)
+    return PromotionPlan(node, sources, chosen, owned, frozenset(gaps))
 
 
 async def _owned(members: Members, owner: Address, vbuckets: Iterable[int]) -> list[int]:
@@ -101,4 +109,4 @@ async def promote(members: Members, plan: PromotionPlan) -> None:
     for source, followed in plan.sources.items():
         mine = [vb for vb in followed if vb in plan.vbuckets]
         await members.admin(plan.node).stop_replicating(members.endpoint(source), mine)
-    await members.set_states(plan.node, dict.fromkeys(plan.vbuckets, State.ACTIVE))
+    await members.set_states(plan.node, dict.fromkeys(plan.vbuckets, State.ACTIVE), forced=plan.gaps)

@@ -1,7 +1,7 @@
 """Two connections, a producer's and a consumer's, and what they say to each other passed on unchanged.
 
-    producer --changes, markers, states--> passage DOWN --> consumer
-    producer <--requests, acknowledgements-- passage UP <-- consumer
+    producer --changes, markers, states--> pipe DOWN --> consumer
+    producer <--requests, acknowledgements-- pipe UP <-- consumer
 
 The mover has a word with either end in between: `ask` inserts a request and takes its answer out. Each direction has
 one buffer; while one end does not take, the other is not read. Both ends are sent a no-op every so often: one from
@@ -18,18 +18,30 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
-from headwater.cluster.passage import Passage
+from headwater.cluster.pipe import CHANGES, Pipe
 from headwater.errors import ConnectionLost, HeadwaterError, PeerSilent
-from headwater.protocol.handshake import request
+from headwater.protocol.handshake import refused
 from headwater.transport.channel import Channel
+from headwater.wire.bootstrap import Noop
 from headwater.wire.header import Frame
-from headwater.wire.opcodes import Opcode
+from headwater.wire.opcodes import Opcode, name_of
+from headwater.wire.status import Status
 
 NOOP_SECONDS = 2.0
 SILENT_SECONDS = 10.0
 OPAQUE_FIRST, OPAQUES = 0x4D56_0000, 0x1_0000
 """Opaques of what the mover asks: far from those that consumers count up from 1, and producers from 10000001."""
 
+# A consumer's answer to a change that does not mean that the connection is at its end (dcp 9): no such stream any more.
+_STREAM_GONE = frozenset(
+    {
+        Status.NOT_MY_VBUCKET,
+        Status.DCP_STREAM_NOT_FOUND,
+        Status.OPAQUE_NO_MATCH,
+        Status.KEY_ENOENT,
+        Status.KEY_EEXISTS,
+    }
+)
 _ANSWERED = (Opcode.DCP_ADD_STREAM, Opcode.DCP_CLOSE_STREAM, Opcode.NOOP)
 _TOLD = (Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_STREAM_END)
 
@@ -64,6 +76,7 @@ class Proxy:
 
     Attributes:
         lost: done when the proxy is over; its result is why. fallen: which end failed, None if the proxy was closed.
+        refused: the opcode of the change that the consumer refused, if that is why it is over.
         down: the direction from producer to consumer.
     """
 
@@ -77,27 +90,28 @@ class Proxy:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[HeadwaterError] = self._loop.create_future()
         self.fallen: Side | None = None
+        self.refused: int | None = None
         self._channels, self._told, self._clock, self._liveness = channels, told, clock, liveness
-        self._passages = {side: Passage((*_ANSWERED, *_TOLD), self._looker(side)) for side in Side}
+        looked_at = {Side.PRODUCER: (*_ANSWERED, *_TOLD), Side.CONSUMER: (*_ANSWERED, *_TOLD, *CHANGES)}
+        self._pipes = {side: Pipe(looked_at[side], self._looker(side)) for side in Side}
         self._heard = dict.fromkeys(Side, clock())
         self._descriptors = {side: channel.fileno() for side, channel in channels.items()}
-        self._blocked: dict[
-            Side, float
-        ] = {}  # ends that do not take what comes from the other, and the last time they did
+        # Ends that do not take what comes from the other, and the last time they did.
+        self._blocked: dict[Side, float] = {}
         self._opaques = itertools.cycle(range(OPAQUE_FIRST, OPAQUE_FIRST + OPAQUES))
         self._asked: dict[tuple[Side, int], asyncio.Future[Frame]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def down(self) -> Passage:
+    def down(self) -> Pipe:
         """The direction from the producer to the consumer, where the changes pass."""
-        return self._passages[Side.PRODUCER]
+        return self._pipes[Side.PRODUCER]
 
     def start(self, leftovers: dict[Side, bytes]) -> None:
         """Begin to pass on; `leftovers` is what was received already behind the answer to DCP_OPEN."""
         for side in Side:
             left = leftovers.get(side, b"")
-            self._passages[side].room()[: len(left)] = left
+            self._pipes[side].room()[: len(left)] = left
             self._loop.add_reader(self._descriptors[side], self._readable, side)
             self._guarded(side, partial(self._took, side, len(left)))
         self._watch()
@@ -148,7 +162,7 @@ class Proxy:
 
     def _read(self, side: Side) -> None:
         channel = self._channels[side]
-        count = channel.receive_into(self._passages[side].room())
+        count = channel.receive_into(self._pipes[side].room())
         if count is None:
             return
         if count == 0:
@@ -157,24 +171,25 @@ class Proxy:
         self._took(side, count)
 
     def _took(self, side: Side, count: int) -> None:
-        self._passages[side].received(count)
+        self._pipes[side].received(count)
         self._flush(side)
 
     def _flush(self, side: Side) -> None:
         """Send on what came from an end; if the other does not take it all, wait for that instead of reading."""
-        passage, target = self._passages[side], self._channels[side.other]
-        while (piece := passage.piece()) is not None:
+        pipe, target = self._pipes[side], self._channels[side.other]
+        while (piece := pipe.piece()) is not None:
             try:
                 count = target.send_some(piece)
             except ConnectionLost as error:
+                self._guarded(side.other, partial(self._read_last, side.other))
                 self.close(error, side.other)
                 return
             if count == 0:
                 break
-            passage.sent(count)
+            pipe.sent(count)
             if side.other in self._blocked:
                 self._blocked[side.other] = self._clock()
-        self._wait_for_room(side, blocked=passage.piece() is not None)
+        self._wait_for_room(side, blocked=pipe.piece() is not None)
 
     def _wait_for_room(self, side: Side, *, blocked: bool) -> None:
         source, target = self._descriptors[side], self._descriptors[side.other]
@@ -188,12 +203,18 @@ class Proxy:
             self._loop.add_reader(source, self._readable, side)
             self._heard[side] = self._clock()  # nobody listened to it meanwhile
 
+    def _read_last(self, side: Side) -> None:
+        """Read an end's last bytes before it hung up: they may say why."""
+        pipe = self._pipes[side]
+        if len(pipe.room()) and (count := self._channels[side].receive_into(pipe.room())):
+            pipe.received(count)
+
     def _writable(self, side: Side) -> None:
         self._guarded(side.other, lambda: self._flush(side))
 
     def _insert(self, side: Side, frame: Frame) -> None:
         """Put a frame of ours among those that go to an end."""
-        self._passages[side.other].insert(frame)
+        self._pipes[side.other].insert(frame)
         self._guarded(side, lambda: self._flush(side.other))
 
     def _guarded(self, side: Side, work: Callable[[], None]) -> None:
@@ -208,11 +229,14 @@ class Proxy:
     # --- frames -------------------------------------------------------------------------------------------------------
 
     def _looker(self, side: Side) -> Callable[[Frame], bool]:
-        """What looks at the frames that come from an end; False keeps one back."""
+        """Return the function that inspects the frames from an end; where it returns False, the frame is held back."""
 
         def look(frame: Frame) -> bool:
             if frame.opcode in _TOLD:
                 self._told(side, frame)
+                return True
+            if frame.opcode in CHANGES:
+                self._check_taken(frame)
                 return True
             if not (frame.is_response and OPAQUE_FIRST <= frame.opaque < OPAQUE_FIRST + OPAQUES):
                 return True
@@ -222,6 +246,12 @@ class Proxy:
             return False
 
         return look
+
+    def _check_taken(self, answer: Frame) -> None:
+        """A consumer answers a change only to refuse it; the producer would hang up on that and not say why."""
+        if answer.is_response and answer.status and answer.status not in _STREAM_GONE:
+            self.refused = answer.opcode
+            raise refused(f"{self._channels[Side.CONSUMER].peer}: take a {name_of(answer.opcode)}", answer)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -236,6 +266,6 @@ class Proxy:
                 self.close(PeerSilent(self._channels[side].peer, quiet), side)
                 return
             if quiet >= liveness.noop_seconds / 2 and side not in self._blocked:
-                self._insert(side, replace(request(Opcode.NOOP), opaque=next(self._opaques)))
+                self._insert(side, Noop(opaque=next(self._opaques)).frame())
         if not self.lost.done():
             self._timer = self._loop.call_later(liveness.noop_seconds / 2, self._watch)

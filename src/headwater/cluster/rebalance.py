@@ -21,22 +21,22 @@ from dataclasses import dataclass
 
 from headwater.client.routing import Address
 from headwater.cluster.balance import Move
-from headwater.cluster.keeper import Keeper
-from headwater.cluster.lane import Limits
-from headwater.cluster.map import BucketMap
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
 from headwater.cluster.plan import Plan, make_plan
+from headwater.cluster.proxied import Limits
+from headwater.cluster.publisher import Publisher
 from headwater.cluster.repair import repair
 from headwater.cluster.watch import Watch
 from headwater.errors import HeadwaterError, MoveError
 from headwater.failpoints import failpoint
+from headwater.wire.cluster_map import ClusterMap
 
 VBUCKETS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RebalanceStep:
     """News for whoever watches: `done` of `total` vbuckets are where they belong, `now` says what happens."""
 
     done: int
@@ -44,11 +44,11 @@ class Step:
     now: str
 
 
-Progress = Callable[[Step], None]
+Progress = Callable[[RebalanceStep], None]
 
 
-def _silent(_: Step) -> None:
-    """Nobody watches."""
+def _silent(_: RebalanceStep) -> None:
+    """Ignore a step: the default when no one watches."""
 
 
 class Rebalance:
@@ -82,7 +82,7 @@ class Rebalance:
         self._limits = limits
         self._watch = Watch(members, still_seconds_max=limits.patience_seconds)
         self._movers: dict[tuple[Address, Address], Mover] = {}
-        self._keeper: Keeper
+        self._publisher: Publisher
         self._moves: dict[int, Move] = {}
         self._done = self._total = 0
 
@@ -94,7 +94,7 @@ class Rebalance:
         """
         return (await self._look())[0]
 
-    async def run(self) -> BucketMap | None:
+    async def run(self) -> ClusterMap | None:
         """Carry it out; returns the map in the end, None if it was asked to stop before.
 
         Raises:
@@ -108,10 +108,10 @@ class Rebalance:
         self._total = len(plan.moves)
         everybody = tuple(dict.fromkeys((*plan.before.servers, *plan.after.servers)))
         start = plan.before.with_servers(everybody).with_replica_count(plan.after.replica_count)
-        self._keeper = Keeper(self._members, start.after(survey_rev))
+        self._publisher = Publisher(self._members, start.after(survey_rev))
         if plan.is_empty:
             return plan.before
-        await self._members.send(self._keeper.current)
+        await self._members.send(self._publisher.current)
         async with AsyncExitStack() as movers:
             if not await self._move_all(plan.moves, movers):
                 return None
@@ -121,23 +121,26 @@ class Rebalance:
 
     async def _look(self) -> tuple[Plan, int]:
         survey = await self._members.survey((*self._seeds, *self._add))
-        plan = make_plan(survey, add=self._add, remove=self._remove, replicas=self._replicas)
+        unknown = [each for each in self._remove if each not in survey.map.servers]
+        views = await asyncio.gather(*map(self._members.view, unknown))
+        strangers = dict(zip(unknown, views, strict=True))
+        plan = make_plan(survey, add=self._add, remove=self._remove, replicas=self._replicas, strangers=strangers)
         return plan, survey.latest_rev()
 
     async def _settle(self, plan: Plan, rev: int) -> tuple[Plan, int]:
-        """What an earlier run left open comes first; then everything is looked at again."""
+        """Finish an earlier run's open ends, then survey and plan again."""
         self._tell("settling what an earlier run left open")
         survey = await self._members.survey((*self._seeds, *self._add))
-        keeper = Keeper(self._members, survey.map.after(rev))
-        await self._members.send(keeper.current)
-        await repair(self._members, keeper, survey, plan.settlement)
+        publisher = Publisher(self._members, survey.map.after(rev))
+        await self._members.send(publisher.current)
+        await repair(self._members, publisher, survey, plan.settlement)
         return await self._look()
 
-    async def _finish(self, plan: Plan) -> BucketMap:
+    async def _finish(self, plan: Plan) -> ClusterMap:
         """The last map: only those who stay; then copies that nobody counts are deleted, once all others are level."""
         self._tell("the last map")
-        leaving = [node for node in self._keeper.current.servers if node not in plan.after.servers]
-        final = self._keeper.current.with_servers(plan.after.servers)
+        leaving = [node for node in self._publisher.current.servers if node not in plan.after.servers]
+        final = self._publisher.current.with_servers(plan.after.servers)
         await self._members.send(final, also=leaving)
         self._tell("waiting for the last replicas")
         await self._watch.until_all_level(final)
@@ -173,7 +176,7 @@ class Rebalance:
         return not waiting
 
     async def _move(self, move: Move, movers: AsyncExitStack) -> None:
-        vb, keeper = move.vbucket, self._keeper
+        vb, publisher = move.vbucket, self._publisher
         owner, target = move.source, move.target
         if (
             owner is None or target is None
@@ -181,15 +184,15 @@ class Rebalance:
             return
         new = [node for node in move.copied_to if node != target]
         if new:
-            chain = (*keeper.current.copies(vb), *new)
-            await keeper.change(vb, chain, first=(owner, *new))
+            chain = (*publisher.current.copies(vb), *new)
+            await publisher.change(vb, chain, first=(owner, *new))
             await self._watch.until_level(vb, owner, new)
             failpoint("rebalance.joined")
         if move.changes_owner:
             await self._hand_over(move, owner, target, movers)
         replicas = [node for node in move.after[1:] if node is not None]
         await self._watch.until_level(vb, target, replicas)
-        await keeper.change(vb, move.after, first=(target,))
+        await publisher.change(vb, move.after, first=(target,))
         failpoint("rebalance.narrowed")
         for node in move.dropped_from:
             await self._members.admin(node).delete(vb)
@@ -211,17 +214,17 @@ class Rebalance:
     async def _owned(self, vbucket: int) -> None:
         """The target is active: from here on the map says so. The old owner stays as a replica if the plan says so."""
         move = self._moves[vbucket]
-        copies = self._keeper.current.copies(vbucket)
+        copies = self._publisher.current.copies(vbucket)
         kept = [node for node in copies if node not in (move.source, move.target)]
         back = [move.source] if move.source in move.after else []
         both = [node for node in (move.target, move.source) if node is not None]
         try:
-            await self._keeper.change(vbucket, (move.target, *kept, *back), first=both)
+            await self._publisher.change(vbucket, (move.target, *kept, *back), first=both)
         except HeadwaterError as error:  # not for the mover to try again: a node that is to get the map is gone
             raise MoveError(vbucket, str(error), "start the node, then type this again") from error
 
     def _tell(self, now: str) -> None:
-        self._progress(Step(self._done, self._total, now))
+        self._progress(RebalanceStep(self._done, self._total, now))
 
 
 def _mixed(moves: Sequence[Move]) -> list[Move]:

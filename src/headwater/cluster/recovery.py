@@ -1,4 +1,4 @@
-"""What a hand-over that broke off has left behind, and what to do about it: the failure table of failover 4, pure.
+"""The state after a broken hand-over, and the action that repairs it: the failure table of failover 4, pure.
 
     source     target                        what happened                     what to do
     active     not active                    before step 8, or nothing yet     BEGIN: the target is a replica (again)
@@ -27,7 +27,7 @@ FailoverLog = tuple[tuple[int, int], ...]
 
 
 class Action(Enum):
-    """What to do with a vbucket."""
+    """The action that repairs a vbucket's hand-over."""
 
     BEGIN = "begin"
     """The source owns it: make the target a replica, and move."""
@@ -38,7 +38,7 @@ class Action(Enum):
     DONE = "done"
     """The target owns it."""
     WAIT = "wait"
-    """Who owns it can't be told while a node does not answer."""
+    """The owner is unknown while a node can't be asked."""
     REFUSE = "refuse"
     """This is not a hand-over from source to target; nothing may be touched."""
 
@@ -62,7 +62,7 @@ class Situation:
     """All that is known of a vbucket.
 
     Attributes:
-        source, target: None while the node does not answer.
+        source, target: None while the node can't be asked; `source_problem` and `target_problem` say why.
         active_sent: whether the target was told to become active (step 10): True or False if this run of the mover
             had the stream in its hands, None if it can't know.
         owner: whom the newest cluster map names as owner, if that is neither of the two; else empty.
@@ -72,11 +72,13 @@ class Situation:
     target: Seen | None
     active_sent: bool | None = None
     owner: str = ""
+    source_problem: str = "no answer"
+    target_problem: str = "no answer"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do, and why in words."""
+    """An action, and its reason in words."""
 
     action: Action
     reason: str
@@ -124,11 +126,12 @@ def _same_history(source: Seen, target: Seen) -> bool:
 
 def _without_target(now: Situation, source: Seen) -> Verdict:
     if source.state is State.ACTIVE:
-        return Verdict(Action.WAIT, "the target does not answer; the source owns it as before")
+        return Verdict(Action.WAIT, f"the target can't be asked ({now.target_problem}); the source owns it as before")
     if source.state is State.DEAD and now.active_sent is False:
         return Verdict(Action.GIVE_BACK, "the target is gone, and was never told to become active")
     return Verdict(
-        Action.WAIT, f"it is {_name(source)} at the source, and the target, which may own it, does not answer"
+        Action.WAIT,
+        f"it is {_name(source)} at the source; the target, which may own it, can't be asked ({now.target_problem})",
     )
 
 
@@ -138,7 +141,7 @@ def _without_source(now: Situation) -> Verdict:
         return Verdict(Action.DONE, "the target owns it")
     if target is not None and target.state is State.PENDING and now.active_sent:
         return Verdict(Action.FINISH, "the source is gone; it was dead there, and all of it had been sent")
-    return Verdict(Action.WAIT, "the source, which may own it, does not answer")
+    return Verdict(Action.WAIT, f"the source, which may own it, can't be asked ({now.source_problem})")
 
 
 def _name(seen: Seen) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 
 from headwater.client.routing import Address
-from headwater.cluster.keeper import Keeper
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
+from headwater.cluster.publisher import Publisher
 from headwater.cluster.survey import Copy, Settlement, Survey, best, chain_with_owner
 from headwater.wire.vbucket import State
 
 
-async def repair(members: Members, keeper: Keeper, survey: Survey, settlement: Settlement) -> None:
+async def repair(members: Members, publisher: Publisher, survey: Survey, settlement: Settlement) -> None:
     """Settle what an earlier run left open.
 
     Raises:
@@ -29,21 +29,21 @@ async def repair(members: Members, keeper: Keeper, survey: Survey, settlement: S
         for node in nodes:
             await members.admin(node).set_state(vb, State.DEAD)
     for vb, (source, target) in settlement.cut.items():
-        await _recover(members, keeper, vb, source, target)
+        await _recover(members, publisher, vb, source, target)
     for vb, nodes in settlement.unowned.items():
-        await _promote(members, keeper, survey, vb, nodes)
-    await asyncio.gather(*(_follow(keeper, vb, owner) for vb, owner in settlement.handed_over.items()))
+        await _promote(members, publisher, survey, vb, nodes)
+    await asyncio.gather(*(_follow(publisher, vb, owner) for vb, owner in settlement.handed_over.items()))
 
 
-async def _recover(members: Members, keeper: Keeper, vb: int, source: Address, target: Address) -> None:
+async def _recover(members: Members, publisher: Publisher, vb: int, source: Address, target: Address) -> None:
     """A takeover that was cut: one of the two becomes the owner, by the failure table of failover 4."""
     async with Mover(members.endpoint(source), members.endpoint(target)) as mover:
         await mover.recover(vb)
     if await members.admin(target).state(vb) is State.ACTIVE:
-        await _follow(keeper, vb, target)
+        await _follow(publisher, vb, target)
 
 
-async def _promote(members: Members, keeper: Keeper, survey: Survey, vb: int, nodes: list[Address]) -> None:
+async def _promote(members: Members, publisher: Publisher, survey: Survey, vb: int, nodes: list[Address]) -> None:
     """A vbucket that nobody owns, with copies: the best of them, a copy of the map's chain if they are equal."""
     order = [*(node for node in survey.map.copies(vb) if node in nodes), *nodes]
     candidates = [
@@ -51,9 +51,9 @@ async def _promote(members: Members, keeper: Keeper, survey: Survey, vb: int, no
         for node in dict.fromkeys(order)
     ]
     chosen = best(candidates).address
-    await _follow(keeper, vb, chosen)
+    await _follow(publisher, vb, chosen)
     await members.admin(chosen).set_state(vb, State.ACTIVE)
 
 
-async def _follow(keeper: Keeper, vb: int, owner: Address) -> None:
-    await keeper.change(vb, chain_with_owner(keeper.current.copies(vb), owner), first=(owner,))
+async def _follow(publisher: Publisher, vb: int, owner: Address) -> None:
+    await publisher.change(vb, chain_with_owner(publisher.current.copies(vb), owner), first=(owner,))

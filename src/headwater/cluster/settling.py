@@ -10,29 +10,27 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from headwater.client.routing import ClusterMap, parse
-from headwater.cluster.admin import Endpoint, NodeAdmin
-from headwater.cluster.answers import Following
+from headwater.client.routing import ClusterMap, parse, read_map
+from headwater.cluster.admin import NO_SUCH_GROUP, Endpoint, NodeAdmin
+from headwater.cluster.answers import FollowingReport
+from headwater.cluster.patience import Held
 from headwater.cluster.recovery import Action, Seen, Situation, Verdict, decide
 from headwater.errors import (
     HeadwaterError,
-    InvalidArguments,
     KeyNotFound,
     MoveError,
-    NotSupported,
     RemoteProtocolError,
+    StatusError,
     TransportError,
-    UnknownCommand,
 )
 from headwater.failpoints import failpoint
 from headwater.wire.vbucket import State
 
 _BETWEEN = frozenset({State.DEAD, State.PENDING})
 _ADVICE = {
-    Action.WAIT: "start the node that does not answer, then ask for the same move again",
+    Action.WAIT: "start the node or see what its log says, then ask for the same move again",
     Action.REFUSE: "look at both nodes (headwater cluster status), then set the states by hand",
 }
-_NO_SUCH_GROUP = (KeyNotFound, NotSupported, InvalidArguments, UnknownCommand)
 
 
 class Settling:
@@ -42,35 +40,48 @@ class Settling:
         self.active_sent: dict[int, bool | None] = {}
         self._source, self._target = source, target
 
-    async def settle(self, vb: int) -> bool:
-        """With a lane open, so that nothing else goes on between the nodes; True if the target owns the vbucket now,
-        False if the source does, and the target is a replica that nothing else feeds.
+    async def settle(self, vbucket: int) -> bool:
+        """Decide who owns a vbucket and bring it about, with a proxied connection open, so that nothing else goes on.
+
+        True if the target owns it now, False if the source does and the target is a replica that nothing else feeds.
 
         Raises:
             MoveError: neither can be had.
         """
-        situation = await self._look(vb)
-        return await self._act(vb, decide(situation), situation)
+        situation = await self._look(vbucket)
+        return await self._act(vbucket, decide(situation), situation)
 
-    async def settle_alone(self, vb: int, problem: HeadwaterError) -> None:
-        """Without a lane: act only where one of the nodes can not take part any more; returns if the target owns it.
+    async def settle_alone(self, vbucket: int, problem: HeadwaterError) -> None:
+        """Act without a proxied connection, only where a node can not take part any more; return if the target owns it.
 
         Raises:
             HeadwaterError: `problem`, or what is worse.
         """
-        situation = await self._look(vb)
+        situation = await self._look(vbucket)
         verdict = decide(situation)
         if situation.source is not None and situation.target is not None and verdict.action is not Action.DONE:
             raise problem
-        if verdict.action is Action.BEGIN or not await self._act(vb, verdict, situation):
+        if verdict.action is Action.BEGIN or not await self._act(vbucket, verdict, situation):
             raise problem
 
+    async def held(self, vbucket: int) -> Held | None:
+        """Return how far the target's copy of a vbucket is; None if it can't be asked.
+
+        Asked without a barrier, which would set a state: with no connection of ours, it may just be becoming active.
+        """
+        try:
+            seqnos, log = await asyncio.gather(self._target.seqnos(), self._target.failover_log(vbucket))
+        except (TransportError, StatusError):
+            return None
+        return Held(log[0][0], seqnos.get(vbucket, 0))
+
     async def _look(self, vb: int) -> Situation:
-        source, target = await asyncio.gather(_seen(self._source, vb), _seen(self._target, vb))
+        found = await asyncio.gather(_seen(self._source, vb), _seen(self._target, vb))
+        source, target = (each if isinstance(each, Seen) else None for each in found)
         owner = ""
         if State.ACTIVE not in (source and source.state, target and target.state):
             owner = await self._owner_elsewhere(vb)
-        return Situation(source, target, self.active_sent.get(vb), owner)
+        return Situation(source, target, self.active_sent.get(vb), owner, *(str(each) for each in found))
 
     async def _act(self, vb: int, verdict: Verdict, situation: Situation) -> bool:
         match verdict.action:
@@ -105,22 +116,22 @@ class Settling:
         if target is None or target.state is not State.REPLICA:
             await self._target.set_state(vb, State.REPLICA)
 
-    async def _following(self) -> dict[str, Following]:
+    async def _following(self) -> dict[str, FollowingReport]:
         try:
             return await self._target.replication()
-        except _NO_SUCH_GROUP:
+        except NO_SUCH_GROUP:
             return {}
 
     async def _owner_elsewhere(self, vb: int) -> str:
         """Whom the newest of both nodes' maps names as owner, if that is a third node."""
         maps = await asyncio.gather(*(_map(node) for node in (self._source, self._target)))
-        newest = max((found for found in maps if found is not None), key=lambda found: found.rev, default=None)
-        owner = newest.owner(vb) if newest is not None and len(newest.nodes) > 1 else None
+        newest = max((found for found in maps if found is not None), key=lambda found: found.version, default=None)
+        owner = newest.owner(vb) if newest is not None and len(newest.servers) > 1 else None
         return "" if owner in (None, self._source.address, self._target.address) else str(owner)
 
 
-async def _seen(node: NodeAdmin, vb: int) -> Seen | None:
-    """A node's copy of a vbucket; None if the node does not answer."""
+async def _seen(node: NodeAdmin, vb: int) -> Seen | TransportError:
+    """A node's copy of a vbucket, or why it can't be asked."""
     try:
         state = await node.state(vb)
         if state is None:
@@ -129,13 +140,13 @@ async def _seen(node: NodeAdmin, vb: int) -> Seen | None:
             await node.set_state(vb, state)
         seqnos, log = await asyncio.gather(node.seqnos(state), node.failover_log(vb))
         return Seen(state, seqnos.get(vb, 0), tuple(log))
-    except TransportError:
-        return None
+    except TransportError as error:
+        return error
 
 
 async def _map(node: NodeAdmin) -> ClusterMap | None:
     try:
         config = await node.config()
-        return ClusterMap.from_json(config, node.address) if config else None
+        return read_map(config, node.address) if config else None
     except (TransportError, RemoteProtocolError):
         return None

@@ -1,7 +1,8 @@
 """How a cluster is: a survey turned into numbers for each node, problems, and remarks. No I/O.
 
 A problem is something that needs a hand: a node that does not answer, a vbucket without exactly one owner, a node with
-another map, a replica that is missing. A remark needs none: work that is unevenly spread, replicas that are behind.
+another map, a replica that is missing or that the map does not even plan. A remark needs none: work that is unevenly
+spread, replicas that are behind.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.balance import balance, moves
-from headwater.cluster.map import BucketMap
 from headwater.cluster.survey import NodeView, Survey, settle
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 
@@ -41,10 +42,10 @@ class NodeStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ClusterStatus:
     """The cluster. `problems` and `remarks` are sentences."""
 
-    map: BucketMap
+    map: ClusterMap
     nodes: tuple[NodeStatus, ...]
     problems: tuple[str, ...]
     remarks: tuple[str, ...]
@@ -79,11 +80,11 @@ def _node_json(node: NodeStatus) -> Mapping[str, object]:
     }
 
 
-def status(survey: Survey) -> Status:
+def status(survey: Survey) -> ClusterStatus:
     """Judge a survey."""
     members = [survey.nodes[address] for address in survey.map.servers]
     nodes = tuple(_node(survey, node) for node in members)
-    return Status(survey.map, nodes, tuple(_problems(survey, members)), tuple(_remarks(survey, nodes)))
+    return ClusterStatus(survey.map, nodes, tuple(_problems(survey, members)), tuple(_remarks(survey, nodes)))
 
 
 def _node(survey: Survey, node: NodeView) -> NodeStatus:
@@ -103,7 +104,7 @@ def _node(survey: Survey, node: NodeView) -> NodeStatus:
 
 
 def _behind(survey: Survey, node: NodeView, vb: int) -> int:
-    owner = survey.map.active(vb) if vb < survey.map.vbuckets else None
+    owner = survey.map.owner(vb) if vb < survey.map.vbuckets else None
     if owner is None or owner not in survey.nodes:
         return 0
     return max(0, survey.nodes[owner].seqnos.get(vb, 0) - node.seqnos.get(vb, 0))
@@ -125,6 +126,34 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
                 missing.setdefault(replica, []).append(vb)
     for replica, vbuckets in missing.items():
         yield f"{replica} has no replica of {_named(vbuckets)}, which the map gives it"
+    yield from _without_replica(survey.map)
+
+
+def _possible(found: ClusterMap) -> int:
+    """How many replicas each vbucket can have: a node has one copy at most."""
+    return min(found.replica_count, len(found.servers) - 1)
+
+
+def _without_replica(found: ClusterMap) -> Iterator[str]:
+    """Tell which vbuckets the next node that dies may take along: a failover leaves such, a rebalance mends them."""
+    wanted, possible = found.replica_count, _possible(found)
+    if wanted > possible:
+        are, room = "is" if wanted == 1 else "are", "has" if len(found.servers) == 1 else "have"
+        yield (
+            f"{_several(wanted, 'replica')} {are} wanted, {_several(len(found.servers), 'node')} {room} room for "
+            f"{possible}; headwater cluster rebalance --add NODE"
+        )
+    few = _few(found)
+    if few:
+        yield f"{_named(few)}: fewer than {_several(possible, 'replica')}; headwater cluster rebalance makes them"
+
+
+def _few(found: ClusterMap) -> list[int]:
+    return [vb for vb in range(found.vbuckets) if len(found.replicas(vb)) < _possible(found)]
+
+
+def _several(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)
 
 
 def _without_owner(survey: Survey) -> Iterator[str]:
@@ -141,14 +170,8 @@ def _without_owner(survey: Survey) -> Iterator[str]:
 
 
 def _remarks(survey: Survey, nodes: tuple[NodeStatus, ...]) -> Iterator[str]:
-    possible = min(survey.map.replica_count, len(nodes) - 1)
-    few = [vb for vb in range(survey.map.vbuckets) if len(survey.map.replicas(vb)) < possible]
-    if survey.map.replica_count > possible:
-        yield f"{survey.map.replica_count} replicas are wanted, {len(nodes)} nodes have room for {possible}"
-    if few:
-        yield f"{_named(few)}: fewer than {possible} replicas; headwater cluster rebalance makes them"
     left = len(moves(survey.map, balance(survey.map, survey.map.servers)))
-    if left > len(few):
+    if left > len(_few(survey.map)):
         yield f"{left} vbuckets are not where they would be best; headwater cluster rebalance moves them"
     behind = sum(node.behind for node in nodes)
     if behind:

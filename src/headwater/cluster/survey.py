@@ -1,4 +1,4 @@
-"""What the nodes are and have, at one moment: the truth that every decision starts from. Objects only, no I/O.
+"""The nodes' states and maps at one moment: the truth that every decision starts from. Objects only, no I/O.
 
 Nothing about a cluster is kept anywhere else than in its nodes: the map that each was sent last, and the state of each
 vbucket there. A rebalance that was killed leaves a map and states that disagree; `settle` says what that means:
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from headwater.client.routing import Address
-from headwater.cluster.map import BucketMap
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 Log: TypeAlias = Sequence[tuple[int, int]]
@@ -44,7 +44,7 @@ class NodeView:
     """
 
     address: Address
-    map: BucketMap | None = None
+    map: ClusterMap | None = None
     version: tuple[int, int] = (0, 0)
     vbuckets: int = 0
     uuid: str = ""
@@ -79,7 +79,7 @@ class Survey:
         nodes: the members, then others that were asked about.
     """
 
-    map: BucketMap
+    map: ClusterMap
     nodes: Mapping[Address, NodeView]
 
     @property
@@ -92,7 +92,7 @@ class Survey:
         members = (self.nodes[each] for each in self.map.servers if each in self.nodes)
         return [node.address for node in members if node.states.get(vbucket) in states]
 
-    def strangers_with(self, vbucket: int) -> list[Address]:
+    def outsiders_owning(self, vbucket: int) -> list[Address]:
         """Nodes that are no members and think that they own a vbucket: new ones, and those that were taken out."""
         others = (node for address, node in self.nodes.items() if address not in self.map.servers)
         return [node.address for node in others if node.states.get(vbucket) is State.ACTIVE]
@@ -113,7 +113,7 @@ class Copy:
 
 @dataclass(slots=True)
 class Settlement:
-    """What must happen so that map and states agree; vbuckets in ascending order.
+    """The repairs after which map and states agree; vbuckets in ascending order.
 
     Attributes:
         handed_over: to whom; the map has to follow.
@@ -153,12 +153,12 @@ def settle(survey: Survey) -> Settlement:
 
 
 def _settle_one(survey: Survey, vb: int, found: Settlement) -> None:
-    meant, owners = survey.map.active(vb), survey.in_state(vb, State.ACTIVE)
+    meant, owners = survey.map.owner(vb), survey.in_state(vb, State.ACTIVE)
     pending = survey.in_state(vb, State.PENDING)
     if owners and pending:
         found.waiting[vb] = pending
-    if strangers := survey.strangers_with(vb):
-        found.fenced[vb] = strangers
+    if outsiders := survey.outsiders_owning(vb):
+        found.fenced[vb] = outsiders
     if len(owners) > 1 and meant in owners:
         found.fenced.setdefault(vb, []).extend(owner for owner in owners if owner != meant)
     elif len(owners) > 1:

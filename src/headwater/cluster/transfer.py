@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
-from headwater.cluster.admin import NodeAdmin
-from headwater.cluster.lane import Lane, Limits
+from headwater.cluster.admin import NO_SUCH_GROUP, NodeAdmin
+from headwater.cluster.proxied import Limits, ProxiedConnection
 from headwater.cluster.proxy import Side
-from headwater.errors import InvalidArguments, KeyNotFound, MoveError, NotSupported, PeerSilent, UnknownCommand
+from headwater.errors import MoveError, PeerSilent
 from headwater.failpoints import failpoint
-from headwater.wire.dcp import EndReason, StreamFlag
+from headwater.wire.dcp import EndReason, StreamEnd, StreamFlag
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
@@ -30,11 +30,10 @@ ESTIMATE_MAX = 1000
 AGAIN = "ask for the same move again"
 POLL_SECONDS_MAX = 0.5
 END_SECONDS_MAX = 5.0
-_NO_SUCH_GROUP = (KeyNotFound, NotSupported, InvalidArguments, UnknownCommand)
 
 
 class Transfer:
-    """One attempt at one vbucket, on lanes that are open.
+    """One attempt at one vbucket, on connections that are open.
 
     Args:
         source, target: the two nodes.
@@ -46,9 +45,9 @@ class Transfer:
     """
 
     def __init__(
-        self, vb: int, source: NodeAdmin, target: NodeAdmin, limits: Limits, lag: Callable[[int], None]
+        self, vbucket: int, source: NodeAdmin, target: NodeAdmin, limits: Limits, lag: Callable[[int], None]
     ) -> None:
-        self.vb = vb
+        self.vb = vbucket
         self.active_sent = False
         self.ownerless_seconds = 0.0
         self._source, self._target, self._limits, self._lag = source, target, limits, lag
@@ -59,34 +58,34 @@ class Transfer:
 
     # --- copying ------------------------------------------------------------------------------------------------------
 
-    async def copy(self, lane: Lane) -> None:
+    async def copy(self, connection: ProxiedConnection) -> None:
         """Let the target follow until it has nearly everything, on disk; the stream goes on.
 
         Raises:
             StatusError, TransportError: it could not begin, or did not go on.
         """
-        lane.enter(self.vb, self)
-        await lane.add_stream(self.vb, StreamFlag(0))
+        connection.listen(self.vb, self)
+        await connection.add_stream(self.vb, StreamFlag(0))
         failpoint("move.copying")
-        await self._until_near(lane)
+        await self._until_near(connection)
         failpoint("move.caught_up")
         seqno = (await self._source.seqnos(State.ACTIVE)).get(self.vb)
         if seqno is None:
             raise MoveError(self.vb, "the source stopped owning it while it was copied", AGAIN, retriable=True)
-        await self._or_end(lane, self._target.wait_persisted(self.vb, seqno))
+        await self._or_end(connection, self._target.wait_persisted(self.vb, seqno))
         failpoint("move.persisted")
 
-    async def _until_near(self, lane: Lane) -> None:
+    async def _until_near(self, connection: ProxiedConnection) -> None:
         pause = self._limits.poll_seconds
-        while (left := await self._estimate(lane.name)) > ESTIMATE_MAX:
+        while (left := await self._estimate(connection.name)) > ESTIMATE_MAX:
             self._lag(left)
-            await self._or_end(lane, asyncio.sleep(pause))
+            await self._or_end(connection, asyncio.sleep(pause))
             pause = min(1.5 * pause, POLL_SECONDS_MAX)
         self._lag(left)
 
     async def _estimate(self, name: str) -> int:
         """How many changes the target lacks, about; a backfill is not near, whatever is left of it."""
-        with suppress(*_NO_SUCH_GROUP):
+        with suppress(*NO_SUCH_GROUP):
             told = await self._source.takeover_stats(self.vb, name)
             if told.is_streaming:
                 return told.estimate if told.status == "in-memory" else max(told.estimate, ESTIMATE_MAX + 1)
@@ -97,44 +96,45 @@ class Transfer:
         there, here = await asyncio.gather(self._source.seqnos(), self._target.seqnos())
         return max(0, there.get(self.vb, 0) - here.get(self.vb, 0))
 
-    async def _or_end(self, lane: Lane, work: Coroutine[None, None, None]) -> None:
+    async def _or_end(self, connection: ProxiedConnection, work: Coroutine[None, None, None]) -> None:
         """Do it, but no longer than the stream and the connection live."""
         task = asyncio.create_task(work)
         try:
-            await asyncio.wait((task, self._ended, lane.proxy.lost), return_when=asyncio.FIRST_COMPLETED)
-            self._check(lane)
+            await asyncio.wait((task, self._ended, connection.proxy.lost), return_when=asyncio.FIRST_COMPLETED)
+            self._check(connection)
             await task
         finally:
             task.cancel()
+            task.add_done_callback(_read)  # whatever it ends with: what ended the stream is told instead
 
-    def _check(self, lane: Lane) -> None:
+    def _check(self, connection: ProxiedConnection) -> None:
         """Raise what ended the connection, or the stream."""
-        if lane.proxy.lost.done():
-            raise lane.proxy.lost.result()
+        if connection.proxy.lost.done():
+            raise connection.proxy.lost.result()
         if self._ended.done():
             raise MoveError(self.vb, f"its stream ended: {_reason(self._ended.result())}", AGAIN, retriable=True)
 
     # --- taking over --------------------------------------------------------------------------------------------------
 
-    async def take_over(self, lane: Lane) -> None:
+    async def take_over(self, connection: ProxiedConnection) -> None:
         """Let the target take over; returns when it owns the vbucket.
 
         Raises:
             StatusError, TransportError: it did not come to that, as far as is known.
         """
         self._ended = asyncio.get_running_loop().create_future()
-        lane.enter(self.vb, self)
-        await lane.add_stream(self.vb, StreamFlag.TAKEOVER)
+        connection.listen(self.vb, self)
+        await connection.add_stream(self.vb, StreamFlag.TAKEOVER)
         failpoint("move.taking_over")
-        waited = (self._owned, self._ended, lane.proxy.lost)
+        waited = (self._owned, self._ended, connection.proxy.lost)
         await asyncio.wait(waited, timeout=self._limits.handover_seconds, return_when=asyncio.FIRST_COMPLETED)
         if not self._owned.done():  # the stream ends right behind it, and so may the connection
-            self._check(lane)
+            self._check(connection)
             raise PeerSilent(str(self._target.address), self._limits.handover_seconds)
 
-    async def wait_end(self, lane: Lane) -> None:
+    async def wait_end(self, connection: ProxiedConnection) -> None:
         """Wait for the end of the stream; "STREAM_END lost is harmless" (failover 4)."""
-        waited = (self._ended, lane.proxy.lost)
+        waited = (self._ended, connection.proxy.lost)
         await asyncio.wait(waited, timeout=END_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
 
     def told(self, side: Side, frame: Frame) -> None:
@@ -143,7 +143,7 @@ class Transfer:
             self._answered(frame)
         elif frame.opcode == Opcode.DCP_STREAM_END:
             if not self._ended.done():
-                self._ended.set_result(int.from_bytes(frame.extras))
+                self._ended.set_result(StreamEnd.decode(frame).status)
         else:
             self._asked_state = State.ACTIVE if frame.extras[-1:] == b"\x01" else State.PENDING
             self.active_sent = self.active_sent or self._asked_state is State.ACTIVE
@@ -159,6 +159,12 @@ class Transfer:
             failpoint("move.active_answered")
             self.ownerless_seconds = time.monotonic() - self._pending_at
             self._owned.set_result(None)
+
+
+def _read(task: asyncio.Task[None]) -> None:
+    """Take a task's error from it, so that it is not complained about when nobody waits for the task any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _reason(number: int) -> str:

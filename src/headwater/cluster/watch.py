@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from headwater.client.routing import Address
-from headwater.cluster.map import BucketMap
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 PAUSE_SECONDS = 0.05
@@ -56,7 +56,7 @@ class Watch:
             goal = self._goal(vbucket, owner, await self._members.admin(owner).seqnos(State.ACTIVE))
             await asyncio.gather(*(self._until(vbucket, owner, each, goal) for each in waiting))
 
-    async def until_all_level(self, wanted: BucketMap) -> None:
+    async def until_all_level(self, wanted: ClusterMap) -> None:
         """Return when all replicas of a map have on disk what their owners have now.
 
         Raises: as `until_level`.
@@ -64,12 +64,14 @@ class Watch:
         seqnos = {node: await self._members.admin(node).seqnos(State.ACTIVE) for node in wanted.servers}
         gate = asyncio.Semaphore(VBUCKETS_AT_ONCE)
 
-        async def one(vb: int) -> None:
-            owner = wanted.active(vb)
+        async def one(vbucket: int) -> None:
+            owner = wanted.owner(vbucket)
             if owner is not None:
-                goal = self._goal(vb, owner, seqnos[owner])
+                goal = self._goal(vbucket, owner, seqnos[owner])
                 async with gate:
-                    await asyncio.gather(*(self._until(vb, owner, each, goal) for each in wanted.replicas(vb)))
+                    await asyncio.gather(
+                        *(self._until(vbucket, owner, each, goal) for each in wanted.replicas(vbucket))
+                    )
 
         await asyncio.gather(*map(one, range(wanted.vbuckets)))
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 
 def warm(report: Callable[[str], None] | None = None) -> None:
-    """Compile the kernels, or load them when they were compiled before; `report` is told what that took.
+    """Compile the kernels, or load them when they were compiled before; `report` is called with the time it took.
 
     A module of kernels has a function `warm_up()` that calls each of them once with next to nothing to do, or names the
     types they will get (`jit.prepare`).

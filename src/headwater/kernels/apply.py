@@ -2,9 +2,9 @@
 
 One call takes every MUTATION, DELETION and EXPIRATION that is plainly right: it belongs to an open stream (tracker.py),
 carries the stream's opaque, and its seqno lies above the last one and inside the announced snapshot (dcp.md 9). It
-keeps its seqno, CAS and revision, and is stored in the form of the log (ingest.py). Whatever is not plainly right, or
-is no change, stops the kernel: Python looks at that one frame, answers the specified error if it deserves one, and
-calls again behind it. So the rules are applied here, and told apart there.
+keeps its seqno, CAS and revision, and is stored in the layout of the log: opaque 0, deletions in the V2 layout.
+Whatever is not plainly right, or is no change, stops the kernel: Python looks at that one frame, answers the specified
+error if it deserves one, and calls again behind it. So the rules are applied here, and told apart there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ import numpy as np
 
 from headwater.kernels.history import DONE, GROW
 from headwater.kernels.index import (
-    EXPIRATION,
     FIELDS,
-    HEADER,
     HIGH,
-    MUTATION,
     Table,
     append_row,
     find,
@@ -28,17 +25,43 @@ from headwater.kernels.index import (
     key_address,
     key_hash,
     location,
+    opcode,
 )
-from headwater.kernels.ingest import ARENA_FULL, as_logged
-from headwater.kernels.intrinsics import load16, load32, load64
+from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store8, store32
 from headwater.kernels.jit import inline_kernel, kernel, prepare
+from headwater.kernels.offsets import (
+    BODY_LENGTH_AT,
+    CAS_AT,
+    DELETE_TIME_AT,
+    DELETE_TIME_IN,
+    DELETION_EXTRAS,
+    DELETION_NMETA_AT,
+    DELETION_V2_EXTRAS,
+    EXPIRATION,
+    EXPIRATION_EXTRAS,
+    EXTRAS_LENGTH_AT,
+    HEADER,
+    KEY_LENGTH_AT,
+    MUTATION,
+    MUTATION_EXTRAS,
+    NMETA_AT,
+    NRU_AT,
+    OPAQUE_AT,
+    REQUEST,
+    REV_SEQNO_AT,
+    SEQNO_AT,
+    UNUSED_AT,
+    UPR_MUTATION_EXTRAS,
+)
 from headwater.kernels.tracker import FIELDS as STREAM_FIELDS
 from headwater.kernels.tracker import LAST, TAKEN, judge_seqno, put
+from headwater.wire import numbers
 from headwater.wire.header import BODY_BYTES_MAX, KEY_BYTES_MAX
 
 __all__ = ["ARENA_FULL", "DONE", "GROW", "PLAIN", "apply", "warm_up"]
 
-# What apply() stops for, besides DONE (the buffer is used up, or ends inside a frame), GROW and ARENA_FULL.
+# What apply() stops for, besides DONE (the buffer is used up, or ends inside a frame) and GROW.
+ARENA_FULL: Final = 7
 PLAIN: Final = 9  # the frame is for Python
 _TAKEABLE: Final = 10
 
@@ -47,7 +70,8 @@ U64 = np.uint64
 _TWO, _EIGHT = U(2), U(8)
 _KEY_MAX: Final = KEY_BYTES_MAX
 _BODY_MAX: Final = BODY_BYTES_MAX
-_ALL_ONES = U64(0xFFFFFFFFFFFFFFFF)
+_HELD_MAX = U64(numbers.HELD_MAX)
+_SEQNO_MAX = U64(numbers.SEQNO_MAX)
 
 
 @inline_kernel
@@ -62,12 +86,16 @@ def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any) -> Any:
     )
     if key == U64(0) or key > U64(_KEY_MAX) or extras + key > body:
         return False
-    if kind == U64(MUTATION):
-        return (extras == U64(31) or extras == U64(30)) and datatype <= U64(7) and load16(frame + U(52)) == 0
+    if kind == MUTATION:
+        return (
+            (extras == MUTATION_EXTRAS or extras == UPR_MUTATION_EXTRAS)
+            and datatype <= U64(7)
+            and load16(frame + NMETA_AT) == 0
+        )
     if datatype != U64(0) or extras + key != body:
         return False
-    whole = U64(20) if kind == U64(EXPIRATION) else U64(21)
-    return extras == whole or (extras == U64(18) and load16(frame + U(40)) == 0)
+    whole = EXPIRATION_EXTRAS if kind == EXPIRATION else DELETION_V2_EXTRAS
+    return extras == whole or (extras == DELETION_EXTRAS and load16(frame + DELETION_NMETA_AT) == 0)
 
 
 @inline_kernel
@@ -75,21 +103,57 @@ def _judge(streams: Any, table: Table, frame: Any, left: Any) -> Any:
     """(DONE: nothing whole is left, PLAIN or _TAKEABLE; vbucket, frame length, seqno)."""
     if left < HEADER:
         return DONE, np.int64(0), U(0), U64(0)
-    word, body = load64(frame), U64(load32(frame + _EIGHT))
+    word, body = load64(frame), U64(load32(frame + BODY_LENGTH_AT))
     kind, vb = (word >> U64(48)) & U64(0xFF), np.int64(word & U64(0xFFFF))
-    if (word >> U64(56)) != U64(0x80) or kind < U64(MUTATION) or kind > U64(EXPIRATION) or body > U64(_BODY_MAX):
+    if (word >> U64(56)) != REQUEST or kind < MUTATION or kind > EXPIRATION or body > U64(_BODY_MAX):
         return PLAIN, vb, U(0), U64(0)
     length = HEADER + U(body)
     if left < length:
         return DONE, vb, length, U64(0)
-    cas = load64(frame + U(16))
-    if vb >= len(table) or cas == U64(0) or cas == _ALL_ONES or not _is_whole_change(kind, word, frame, body):
+    cas = load64(frame + CAS_AT)
+    if vb >= len(table) or cas == U64(0) or cas > _HELD_MAX or not _is_whole_change(kind, word, frame, body):
         return PLAIN, vb, length, U64(0)
-    seqno = load64(frame + HEADER)
+    seqno = load64(frame + SEQNO_AT)
+    if seqno > _SEQNO_MAX or load64(frame + REV_SEQNO_AT) > _HELD_MAX:
+        return PLAIN, vb, length, seqno
     row = U(streams.ctypes.data) + U(vb) * U(8 * STREAM_FIELDS)
-    if judge_seqno(row, U64(load32(frame + U(12))), seqno) != TAKEN or seqno <= U64(table[vb, HIGH]):
+    if judge_seqno(row, U64(load32(frame + OPAQUE_AT)), seqno) != TAKEN or seqno <= U64(table[vb, HIGH]):
         return PLAIN, vb, length, seqno
     return _TAKEABLE, vb, length, seqno
+
+
+@inline_kernel
+def _widened(out: Any, frame: Any, length: Any, kept: Any, extras: Any) -> Any:
+    """Copy a frame with the first `kept` bytes of its extras, which become `extras` long; returns its length."""
+    had = U(load8(frame + EXTRAS_LENGTH_AT))
+    copy(out, frame, HEADER + kept)
+    store8(out + EXTRAS_LENGTH_AT, np.uint8(extras))
+    store32(out + BODY_LENGTH_AT, np.uint32(length - HEADER + extras - had))
+    copy(out + HEADER + extras, frame + HEADER + had, length - HEADER - had)
+    return length + extras - had
+
+
+@inline_kernel
+def _as_logged(out: Any, frame: Any, length: Any, now: Any) -> Any:
+    """Copy a frame in the layout of the log; returns its length there, three bytes more at most.
+
+    V1 deletions become V2 ones, UPR's expirations DCP's: both get a delete time. UPR's mutations get an NRU byte.
+    """
+    extras, made = U(load8(frame + EXTRAS_LENGTH_AT)), length
+    if extras == DELETION_EXTRAS:
+        if opcode(frame) == EXPIRATION:
+            made = _widened(out, frame, length, DELETE_TIME_IN, EXPIRATION_EXTRAS)
+        else:
+            made = _widened(out, frame, length, DELETE_TIME_IN, DELETION_V2_EXTRAS)
+            store8(out + UNUSED_AT, np.uint8(0))
+        store32(out + DELETE_TIME_AT, np.uint32(now))
+    elif extras == UPR_MUTATION_EXTRAS:
+        made = _widened(out, frame, length, UPR_MUTATION_EXTRAS, MUTATION_EXTRAS)
+        store8(out + NRU_AT, np.uint8(0))
+    else:
+        copy(out, frame, length)
+    store32(out + OPAQUE_AT, np.uint32(0))
+    return made
 
 
 @kernel
@@ -129,8 +193,8 @@ def apply(
             break
         place = location(U(slot), fill)
         frame = frame_at(segments, place)
-        fill = fill + as_logged(frame, at, length, U(now))
-        key, key_length = key_address(frame), U(load16(frame + _TWO))
+        fill = fill + _as_logged(frame, at, length, U(now))
+        key, key_length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
         hashed = key_hash(table, vb, key, key_length)
         into, old = find(table, vb, segments, key, key_length, hashed)
         append_row(table, vb, segments, frame, place, hashed, into, old)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headwater.kernels.decode import COLUMN_TYPES, Columns
+from headwater.kernels.decode import COLUMN_TYPES, ColumnMemory
 
 _TYPES: Final[list[tuple[str, Any]]] = [
     ("vbucket", pa.uint16()),
@@ -108,7 +108,7 @@ class Block:
             body[at : at + size].view(kind) for at, size, kind in zip(starts, sizes, kinds, strict=True)
         ]
         arrays.append(np.array([*(array.ctypes.data for array in arrays), *self.shape], np.uint64))
-        self.columns = Columns._make(arrays)
+        self.columns = ColumnMemory._make(arrays)
 
     def _numbers(self, at: int, count: int) -> NDArray[np.int64]:
         return np.ndarray((count,), np.dtype("<i8"), self._memory.data, at, (16,))

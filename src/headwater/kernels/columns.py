@@ -31,18 +31,18 @@ from headwater.kernels.decode import (
     ROWS,
     STOP,
     VALUE_BYTES,
-    Columns,
+    ColumnMemory,
     decode,
 )
 from headwater.kernels.scan import BODY_MAX, HEADER, Stop
-from headwater.kernels.tracker import Stream, StreamState, StreamTable
+from headwater.kernels.tracker import StreamTable, TrackedState, TrackedStream
 
-__all__ = ["SCHEMA", "Arena", "Decoded", "Stop", "Stream", "StreamState", "StreamTable"]
+__all__ = ["SCHEMA", "Arena", "Decoded", "Stop", "StreamTable", "TrackedState", "TrackedStream"]
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview | NDArray[np.uint8]"
 
 Decoder: TypeAlias = Callable[
-    [NDArray[np.uint8], Columns, NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64], bool], None
+    [NDArray[np.uint8], ColumnMemory, NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64], bool], None
 ]
 
 MEBI: Final = 1 << 20
@@ -55,7 +55,7 @@ ARRAY_MAX: Final = (1 << 31) - 1  # Arrow's binary offsets are 32-bit
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What one call of `Arena.decode` did.
+    """The result of one call of `Arena.decode`.
 
     Attributes:
         consumed: bytes of the buffer that were processed; always up to the first byte of a frame.

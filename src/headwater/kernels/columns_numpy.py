@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from headwater.kernels import decode as kernel
 from headwater.kernels import follow, tracker
-from headwater.kernels.decode import Columns
+from headwater.kernels.decode import ColumnMemory
 from headwater.kernels.frames_numpy import Flags, Frames, Ints, Words, find, numbers
 from headwater.kernels.scan import Stop
-from headwater.kernels.tracker import StreamState
+from headwater.kernels.tracker import TrackedState
 from headwater.wire.opcodes import Opcode
 
 SEQNO_EXTRAS: Final = {
@@ -106,9 +106,9 @@ def _lay_out(view: NDArray[np.uint8], frames: Frames) -> _Layout:
 
 
 def _follow(view: NDArray[np.uint8], frames: Frames, layout: _Layout, table: Words, checked: bool) -> _Streams:
-    """What the streams look like before each frame, were all frames before it accepted."""
+    """Compute each stream's state before each frame, as if all frames before it were accepted."""
     own = table[frames.vbucket]
-    dropping = (own[:, tracker.STATE] == StreamState.DROPPING) & checked
+    dropping = (own[:, tracker.STATE] == TrackedState.DROPPING) & checked
     moves = layout.change | layout.advance
     # A commit and an abort name the seqno of their prepare first.
     seqno_at = frames.extras_at + 8 * frames.only(Opcode.DCP_COMMIT, Opcode.DCP_ABORT)
@@ -118,18 +118,18 @@ def _follow(view: NDArray[np.uint8], frames: Frames, layout: _Layout, table: Wor
     numbers_at = frames.extras_at + (frames.extras == 1)
     marker_start = np.where(layout.numbered, numbers(view, ">u8", numbers_at, layout.numbered), last)
     marker_end = np.where(
-        layout.numbered, numbers(view, ">u8", numbers_at + 8, layout.numbered), np.uint64(follow.SEQNO_MAX)
+        layout.numbered, numbers(view, ">u8", numbers_at + 8, layout.numbered), np.uint64(follow.WIRE_SEQNO_MAX)
     )
     marked = _before(layout.marker & ~dropping, frames.vbucket)
     ended = _before(frames.only(follow.STREAM_END) & (frames.opaque == own[:, tracker.OPAQUE]), frames.vbucket)
-    state = np.where(marked > ended, int(StreamState.IN_SNAPSHOT), own[:, tracker.STATE].astype(np.int64))
+    state = np.where(marked > ended, int(TrackedState.IN_SNAPSHOT), own[:, tracker.STATE].astype(np.int64))
     return _Streams(
         opaque=own[:, tracker.OPAQUE],
         seqno=seqno,
         marker_start=marker_start,
         marker_end=marker_end,
         dropping=dropping,
-        state=np.where(ended > marked, int(StreamState.NONE), state),
+        state=np.where(ended > marked, int(TrackedState.NONE), state),
         last=last,
         start=np.where(marked >= 0, marker_start[marked], own[:, tracker.START]),
         end=np.where(marked >= 0, marker_end[marked], own[:, tracker.END]),
@@ -149,12 +149,12 @@ def _judge(view: NDArray[np.uint8], frames: Frames, layout: _Layout, streams: _S
         (nmeta != 0, Stop.EXTENDED_METADATA),
         (layout.change & (frames.key == 0), Stop.EMPTY_KEY),
         (layout.wrong_marker | reversed_range, Stop.BAD_MARKER),
-        ((changes | markers) & (streams.state == StreamState.DROPPING), DROPPED),
-        ((changes | markers) & (streams.state == StreamState.NONE), Stop.NO_STREAM),
+        ((changes | markers) & (streams.state == TrackedState.DROPPING), DROPPED),
+        ((changes | markers) & (streams.state == TrackedState.NONE), Stop.NO_STREAM),
         ((changes | markers) & (frames.opaque != streams.opaque), Stop.WRONG_OPAQUE),
         (changes & (streams.seqno == 0), Stop.SEQNO_ZERO),
         (changes & (streams.seqno <= streams.last), Stop.SEQNO_NOT_AFTER_LAST),
-        (changes & ((streams.state != StreamState.IN_SNAPSHOT) | outside), Stop.SEQNO_OUTSIDE_SNAPSHOT),
+        (changes & ((streams.state != TrackedState.IN_SNAPSHOT) | outside), Stop.SEQNO_OUTSIDE_SNAPSHOT),
         (markers & behind, Stop.MARKER_BEHIND),
     ]
     codes = np.zeros(len(frames.start), np.int64)
@@ -193,7 +193,7 @@ def _write_rows(
     streams: _Streams,
     taken: Ints,
     first: int,
-    columns: Columns,
+    columns: ColumnMemory,
 ) -> tuple[int, int]:
     """Write the frames with these indices as rows from `first` on; where the key and value bytes end now."""
     extras_at, mutation, timed = frames.extras_at[taken], layout.mutation[taken], layout.timed[taken]
@@ -219,7 +219,7 @@ def _advance(frames: Frames, layout: _Layout, streams: _Streams, cut: int, table
     ends = frames.only(follow.STREAM_END) & (frames.opaque == streams.opaque)
     for index in np.flatnonzero((layout.marker & ~streams.dropping) | ends):
         if index < cut and ends[index]:
-            table[frames.vbucket[index], tracker.STATE] = StreamState.NONE
+            table[frames.vbucket[index], tracker.STATE] = TrackedState.NONE
         elif index < cut:
             row = table[frames.vbucket[index]]
             last, start, end = streams.last[index], streams.marker_start[index], streams.marker_end[index]
@@ -227,20 +227,20 @@ def _advance(frames: Frames, layout: _Layout, streams: _Streams, cut: int, table
             inside = layout.numbered[index] and held_start < last < held_end
             row[tracker.HELD_START] = min(held_start if inside else last, start)
             row[tracker.HELD_END] = max(held_end if inside else last, end)
-            row[[tracker.STATE, tracker.START, tracker.END]] = StreamState.IN_SNAPSHOT, start, end
+            row[[tracker.STATE, tracker.START, tracker.END]] = TrackedState.IN_SNAPSHOT, start, end
     moved = np.flatnonzero(moves[:cut])
     table[frames.vbucket[moved], tracker.LAST] = streams.seqno[moved]  # of one vbucket the last one stays
 
 
 def decode(
     view: NDArray[np.uint8],
-    columns: Columns,
+    columns: ColumnMemory,
     controls: NDArray[np.int64],
     table: Words,
     progress: NDArray[np.int64],
     checked: bool,
 ) -> None:
-    """What `decode.decode_frames` does, for an array of bytes; the arguments mean the same."""
+    """Do the work of `decode.decode_frames` on an array of bytes; the arguments mean the same."""
     frames, stop, needed = find(view)
     layout = _lay_out(view, frames)
     streams = _follow(view, frames, layout, table, checked)

@@ -1,9 +1,11 @@
 """Compaction's work on rows: which of them stay, their frames, and the columns without the others.
 
-A vbucket's first `prefix` rows lie in the segments that are compacted. Of those go: rows superseded by one of the first
-`history` rows (history <= prefix; whatever superseded a row later than that may still be taken back), and purged
-tombstones. Nothing here depends on rows that come while it runs: NEXT of a row that stays only ever changes from NIL
-to a row number >= history, and a row that goes is superseded by one that exists already.
+Of a vbucket's rows those from `first` up to `end` lie in the segments that are compacted. Of those go: rows superseded
+by one of the first `history` rows, whether that one lies in these segments or not (whatever superseded a row later may
+still be taken back), and purged tombstones, but for those with an older version in front of `first`, which would be the
+newest again.
+Nothing here depends on rows that come while it runs: NEXT of a row that stays only ever changes from NIL to a row
+number >= history, and a row that goes is superseded by one that is on disk already.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from headwater.kernels.index import (
     KEYS,
     LIVE_BYTES,
     LOC,
-    MUTATION,
     NIL,
     OFFSET_BITS,
     OFFSET_MASK,
@@ -30,11 +31,14 @@ from headwater.kernels.index import (
     location,
     opcode,
 )
-from headwater.kernels.intrinsics import load32, load64_native, prefetch
+from headwater.kernels.intrinsics import load16, load32, load64_native, prefetch
 from headwater.kernels.jit import inline_kernel, kernel, prepare
+from headwater.kernels.offsets import DELETE_TIME_AT, HEADER, MUTATION, VBUCKET_AT
 
 U = np.uintp
 _ZERO, _ONE, _EIGHT = U(0), U(1), U(8)
+ROLLBACK, DROP = U(0xF1), U(0xF2)  # control frames (node/storage/records.py)
+ROLLED_BACK, DROPPED = 1, 2
 
 
 @kernel
@@ -52,40 +56,104 @@ def prefix_rows(table: Table, chosen: Any, found: Any) -> None:
         found[vb] = np.int64(low)
 
 
+@kernel
+def rows_before(locs: Any, rows: Any, chosen: Any) -> Any:
+    """How many of the first `rows` rows lie in chosen slots (uint8 by slot), which hold the first ones."""
+    low, high = 0, rows
+    while low < high:
+        middle = (low + high) // 2
+        if chosen[U(locs[middle]) >> OFFSET_BITS] != 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 @inline_kernel
 def _purgeable(frame: Any, before: Any) -> Any:
     """A tombstone older than Unix second `before` (delete time at byte 40 of both kinds)."""
-    return opcode(frame) != MUTATION and np.int64(load32(frame + U(40))) < before
+    return opcode(frame) != MUTATION and np.int64(load32(frame + DELETE_TIME_AT)) < before
+
+
+@inline_kernel
+def _goes_back_beyond(prevs: Any, row: Any, first: Any) -> Any:
+    """Whether an older version of a row's key lies in front of row `first`."""
+    before = U(prevs[row])
+    while before != NIL and before >= U(first):
+        before = U(prevs[before])
+    return before != NIL
 
 
 @kernel
 def survivors(
-    seqs: Any, locs: Any, nexts: Any, prefix: Any, history: Any, segments: Table, before: Any, limit: Any, keep: Any
+    columns: Any, first: Any, end: Any, history: Any, segments: Table, before: Any, limit: Any, keep: Any
 ) -> Any:
-    """Write the rows that stay into `keep` (uint32[prefix]).
+    """Write those of the rows from `first` up to `end` that stay into `keep` (uint32[end - first]).
 
     Args:
+        columns: (seq, loc, prev, next) arrays.
         before: tombstones deleted before this Unix second go, 0: none ...
         limit: ... as far as their seqno is at or below this one.
 
     Returns: (how many stay, rollback floor, purge seqno): below the floor states can't be rebuilt from what stays, up
     to the purge seqno tombstones are missing; 0 when nothing of the kind goes.
     """
+    seqs, locs, prevs, nexts = columns
     count, floor, purge = 0, _ZERO, _ZERO
-    for row in range(prefix):
+    for row in range(first, end):
         after = U(nexts[row])
-        if before > 0 and row + AHEAD_ROWS < history and U(nexts[row + AHEAD_ROWS]) == NIL:
+        if before > 0 and row + AHEAD_ROWS < min(history, end) and U(nexts[row + AHEAD_ROWS]) == NIL:
             prefetch(frame_at(segments, U(locs[row + AHEAD_ROWS])))
         if after != NIL and after < U(history):
             floor = max(floor, U(seqs[after]))
             continue
         may_go = before > 0 and after == NIL and row < history and U(seqs[row]) <= U(limit)
-        if may_go and _purgeable(frame_at(segments, U(locs[row])), before):
+        if may_go and _purgeable(frame_at(segments, U(locs[row])), before) and not _goes_back_beyond(prevs, row, first):
             purge = max(purge, U(seqs[row]))
             continue
         keep[count] = np.uint32(row)
         count += 1
     return count, max(floor, purge), purge
+
+
+@kernel
+def bytes_of(locs: Any, rows: Any, segments: Table) -> Any:
+    """Bytes of the frames of `rows`."""
+    total = _ZERO
+    for i in range(len(rows)):
+        if i + AHEAD_ROWS < len(rows):
+            prefetch(frame_at(segments, U(locs[rows[i + AHEAD_ROWS]])))
+        total += frame_bytes(frame_at(segments, U(locs[rows[i]])))
+    return np.int64(total)
+
+
+@kernel
+def add_bytes(locs: Any, rows: Any, segments: Table, totals: Any) -> None:
+    """Add the bytes of the frame of each of `rows` to its slot's in `totals` (int64 by slot)."""
+    for i in range(len(rows)):
+        if i + AHEAD_ROWS < len(rows):
+            prefetch(frame_at(segments, U(locs[rows[i + AHEAD_ROWS]])))
+        place = U(locs[rows[i]])
+        totals[place >> OFFSET_BITS] += np.int64(frame_bytes(frame_at(segments, place)))
+
+
+@kernel
+def taken_back(segments: Table, slot: Any, bodies: Any, found: Any) -> None:
+    """Note in `found` (uint8 by vbucket) of which vbuckets a segment takes rows back: ROLLED_BACK, DROPPED, or both.
+
+    Args:
+        bodies: int64[n, 2], where the frames of each of its batches begin and end.
+    """
+    base = segments[slot, 0]
+    for batch in range(len(bodies)):
+        at, end = base + U(bodies[batch, 0]), base + U(bodies[batch, 1])
+        while at + HEADER <= end:
+            kind = opcode(at)
+            if kind == ROLLBACK or kind == DROP:
+                vb = np.int64(load16(at + VBUCKET_AT))
+                if vb < len(found):
+                    found[vb] |= np.uint8(ROLLED_BACK if kind == ROLLBACK else DROPPED)
+            at = at + frame_bytes(at)
 
 
 @inline_kernel
@@ -116,21 +184,34 @@ def copy_rows(locs: Any, rows: Any, first: Any, segments: Table, out: Any, place
 
 
 @inline_kernel
-def _moved(row: Any, prefix: Any, kept: Any, where: Any) -> Any:
-    """The new number of a row: NIL when it went."""
+def _gone(number: Any, first: Any, end: Any, where: Any) -> Any:
+    return number >= U(first) and number < U(end) and where[number - U(first)] == np.uint32(NIL)
+
+
+@inline_kernel
+def _moved(row: Any, links: Any, first: Any, end: Any, kept: Any, where: Any) -> Any:
+    """The new number of a row; of the next one by `links` that did not go, where it went; NIL when there is none."""
     number = U(row)
+    while number != NIL and _gone(number, first, end, where):
+        number = U(links[number])
     if number == NIL:
         return np.uint32(NIL)
-    if number < U(prefix):
-        return where[number]
-    return np.uint32(number - U(prefix) + U(kept))
+    if number < U(first):
+        return np.uint32(number)
+    if number < U(end):
+        return where[number - U(first)]
+    return np.uint32(number - (U(end) - U(first)) + U(kept))
 
 
 @kernel
 def rebuild(
-    table: Table, vb: Any, segments: Table, old: Any, new: Any, prefix: Any, keep: Any, places: Any, slots: Any
+    table: Table, vb: Any, segments: Table, old: Any, new: Any, first: Any, end: Any, keep: Any, places: Any, slots: Any
 ) -> None:
-    """Fill new columns from old ones: of the first `prefix` rows only `keep`, at their new places, then all others.
+    """Fill new columns from old ones: of the rows from `first` up to `end` only `keep`, at their new places, and all
+    others as they are.
+
+    A version in front of `first` whose successor goes is followed by that one's successor: what replay makes of the log
+    as it is then.
 
     Args:
         old, new: (seq, loc, hash, prev, next) arrays; the table's ROWS counts the old ones.
@@ -141,31 +222,29 @@ def rebuild(
     """
     seq, loc, hashes, prev, nexts = old
     seq_new, loc_new, hash_new, prev_new, next_new = new
-    where = np.empty(prefix, np.uint32)
+    where = np.empty(end - first, np.uint32)
     where[:] = np.uint32(NIL)
     kept = len(keep)
     for i in range(kept):
-        where[keep[i]] = np.uint32(i)
-    for row in range(prefix):
-        if where[row] == np.uint32(NIL) and U(nexts[row]) == NIL:
+        where[keep[i] - first] = np.uint32(first + i)
+    for row in range(first, end):
+        if where[row - first] == np.uint32(NIL) and U(nexts[row]) == NIL:
             table[vb, KEYS] -= _ONE
             table[vb, LIVE_BYTES] -= frame_bytes(frame_at(segments, U(loc[row])))
-    for i in range(kept):
-        row = keep[i]
-        place = U(places[i])
-        seq_new[i] = seq[row]
-        loc_new[i] = location(U(slots[place >> OFFSET_BITS]), place & OFFSET_MASK)
-        hash_new[i] = hashes[row]
-        prev_new[i] = _moved(prev[row], prefix, kept, where)
-        next_new[i] = _moved(nexts[row], prefix, kept, where)
-    i = kept
-    for row in range(prefix, np.int64(table[vb, ROWS])):
-        seq_new[i] = seq[row]
-        loc_new[i] = loc[row]
-        hash_new[i] = hashes[row]
-        prev_new[i] = _moved(prev[row], prefix, kept, where)
-        next_new[i] = _moved(nexts[row], prefix, kept, where)
-        i += 1
+    into = 0
+    for row in range(np.int64(table[vb, ROWS])):
+        place = U(loc[row])
+        if row >= first and row < end:
+            if where[row - first] == np.uint32(NIL):
+                continue
+            moved = U(places[into - first])
+            place = location(U(slots[moved >> OFFSET_BITS]), moved & OFFSET_MASK)
+        seq_new[into] = seq[row]
+        loc_new[into] = place
+        hash_new[into] = hashes[row]
+        prev_new[into] = _moved(prev[row], prev, first, end, kept, where)
+        next_new[into] = _moved(nexts[row], nexts, first, end, kept, where)
+        into += 1
 
 
 def warm_up() -> None:
@@ -174,6 +253,10 @@ def warm_up() -> None:
     u64, u32, signed, out = (np.zeros(0, kind) for kind in (np.uint64, np.uint32, np.int64, np.uint8))
     columns = (u64, u64, u32, u32, u32)
     prepare(prefix_rows, table, out, signed)
-    prepare(survivors, u64, u64, u32, 0, 0, segments, 0, np.uint64(0), u32)
+    prepare(rows_before, u64, 0, out)
+    prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, np.uint64(0), u32)
+    prepare(bytes_of, u64, u32, segments)
+    prepare(add_bytes, u64, u32, segments, signed)
+    prepare(taken_back, segments, 0, np.zeros((0, 2), np.int64), out)
     prepare(copy_rows, u64, u32, 0, segments, out, np.uint64(0), u64)
-    prepare(rebuild, table, 0, segments, columns, columns, 0, u32, u64, signed)
+    prepare(rebuild, table, 0, segments, columns, columns, 0, 0, u32, u64, signed)

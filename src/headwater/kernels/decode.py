@@ -29,11 +29,30 @@ from headwater.kernels.intrinsics import (
     store64_native,
 )
 from headwater.kernels.jit import inline_kernel, kernel, reachable
+from headwater.kernels.offsets import (
+    BODY_LENGTH_AT,
+    CAS_AT,
+    DELETE_TIME_IN,
+    DELETION_EXTRAS,
+    DELETION_NMETA_IN,
+    DELETION_V2_EXTRAS,
+    EXPIRATION_EXTRAS,
+    EXPIRY_IN,
+    FLAGS_IN,
+    MUTATION_EXTRAS,
+    MUTATION_HEAD,
+    NMETA_IN,
+    OPAQUE_AT,
+    REV_SEQNO_IN,
+    UPR_MUTATION_EXTRAS,
+)
 from headwater.kernels.scan import (
     BODY_MAX,
+    FLEXIBLE_REQUEST,
     FULL,
     HEADER,
     NEED_MORE,
+    REQUEST,
     Stop,
     check_header,
     extras_bytes,
@@ -81,7 +100,7 @@ DELETE_TIME: Final = 2
 FLAGS_AND_EXPIRY: Final = 3
 
 
-class Columns(NamedTuple):
+class ColumnMemory(NamedTuple):
     """Preallocated memory for one batch: an array per column, the binary ones as offsets and bytes.
 
     All of the fixed columns have the same length, the capacity in rows; `key_offsets` and `value_offsets` one more.
@@ -127,28 +146,28 @@ COLUMN_TYPES: Final = {
 
 @inline_kernel
 def change_layout(opcode: Any, extras: Any) -> Any:
-    """What follows by_seqno and rev_seqno in the extras of a change, by their length (dcp.md 2.8 to 2.10, and 14 for
+    """Return the layout behind by_seqno and rev_seqno in a change's extras, by their length (dcp.md 2.8 to 2.10; 14 for
     UPR, whose mutation lacks the last byte and whose expiration is laid out as a V1 deletion)."""
     if opcode == MUTATION:
-        return FLAGS_AND_EXPIRY if extras == U(31) or extras == U(30) else NO_LAYOUT
-    if extras == U(18):
+        return FLAGS_AND_EXPIRY if extras == MUTATION_EXTRAS or extras == UPR_MUTATION_EXTRAS else NO_LAYOUT
+    if extras == DELETION_EXTRAS:
         return METADATA_LENGTH
-    return DELETE_TIME if extras == (U(21) if opcode == DELETION else U(20)) else NO_LAYOUT
+    return DELETE_TIME if extras == (DELETION_V2_EXTRAS if opcode == DELETION else EXPIRATION_EXTRAS) else NO_LAYOUT
 
 
 @inline_kernel
 def metadata_bytes(layout: Any, extras_at: Any) -> Any:
     """nmeta, where the layout has it."""
     if layout == FLAGS_AND_EXPIRY:
-        return load16(extras_at + U(28))
-    return load16(extras_at + U(16)) if layout == METADATA_LENGTH else np.uint16(0)
+        return load16(extras_at + NMETA_IN)
+    return load16(extras_at + DELETION_NMETA_IN) if layout == METADATA_LENGTH else np.uint16(0)
 
 
 # A header's first eight bytes, key length, datatype and vbucket blanked out: a mutation with 31 bytes of extras. Nearly
 # all frames of a bulk transfer begin so.
-ORDINARY: Final = 0x8057_0000_1F00_0000
+ORDINARY: Final = MUTATION_HEAD
 ORDINARY_MASK: Final = 0xFFFF_0000_FF00_0000
-ORDINARY_EXTRAS: Final = 31
+ORDINARY_EXTRAS: Final = MUTATION_EXTRAS
 
 
 @inline_kernel
@@ -157,12 +176,12 @@ def is_ordinary(head: Any, word: Any, body: Any, room: Any, row: Any, checked: A
     key, extras_at = U((word >> U64(32)) & U64(0xFFFF)), head + U(HEADER)
     if (word & U64(ORDINARY_MASK)) != U64(ORDINARY) or body > U(BODY_MAX) or U(HEADER) + body > room:
         return False
-    if key == U(0) or U(ORDINARY_EXTRAS) + key > body or load16(extras_at + U(28)) != 0:
+    if key == U(0) or ORDINARY_EXTRAS + key > body or load16(extras_at + NMETA_IN) != 0:
         return False
     if not checked:
         return True
     seqno, last = load64(extras_at), get(row, LAST)
-    mine = get(row, STATE) == U64(IN_SNAPSHOT) and get(row, OPAQUE) == U64(load32(head + U(12)))
+    mine = get(row, STATE) == U64(IN_SNAPSHOT) and get(row, OPAQUE) == U64(load32(head + OPAQUE_AT))
     return mine and last < seqno and get(row, START) <= seqno and seqno <= get(row, END)
 
 
@@ -173,8 +192,8 @@ def put_row(to: Any, index: Any, head: Any, word: Any, row: Any, extras_at: Any,
     store16_native(to[0] + index * U(2), np.uint16(word & U64(0xFFFF)))
     store8(to[1] + index, np.uint8((word >> U64(48)) & U64(0xFF)))
     store64_native(to[2] + index * U(8), seqno)
-    store64_native(to[3] + index * U(8), load64(extras_at + U(8)))
-    store64_native(to[4] + index * U(8), load64(head + U(16)))
+    store64_native(to[3] + index * U(8), load64(extras_at + REV_SEQNO_IN))
+    store64_native(to[4] + index * U(8), load64(head + CAS_AT))
     store32_native(to[5] + index * U(4), flags)
     store32_native(to[6] + index * U(4), expiry)
     store8(to[7] + index, np.uint8((word >> U64(16)) & U64(0xFF)))
@@ -196,7 +215,7 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
 
     Args:
         view: uint8, the received bytes.
-        places: `Columns.places`; rows from progress[ROWS] on are written.
+        places: `ColumnMemory.places`; rows from progress[ROWS] on are written.
         controls: int64[n, 2] that takes (offset, row) of each control frame of this call.
         streams: `StreamTable.rows`.
         progress: int64[PROGRESS_FIELDS]. ROWS, KEY_BYTES and VALUE_BYTES go in and out; out come CONSUMED, CONTROLS,
@@ -217,17 +236,17 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
     while end - position >= U(HEADER):
         head = start + position
         word = load64(head)
-        body = U(load32(head + U(8)))
+        body = U(load32(head + BODY_LENGTH_AT))
         row = table + U(word & U64(0xFFFF)) * U(8 * FIELDS)
         if is_ordinary(head, word, body, end - position, row, checked):
             key, extras_at = U((word >> U64(32)) & U64(0xFFFF)), head + U(HEADER)
-            value = body - U(ORDINARY_EXTRAS) - key
+            value = body - ORDINARY_EXTRAS - key
             if rows == row_capacity or key > key_capacity - keys or value > value_capacity - values:
                 stop, needed = FULL, U(HEADER) + body
                 break
-            flags, expiry = load32(extras_at + U(16)), load32(extras_at + U(20))
+            flags, expiry = load32(extras_at + FLAGS_IN), load32(extras_at + EXPIRY_IN)
             put_row(to, rows, head, word, row, extras_at, flags, expiry)
-            key_at = extras_at + U(ORDINARY_EXTRAS)
+            key_at = extras_at + ORDINARY_EXTRAS
             copy_key(to[11] + keys, key_at, key)
             copy_value(to[13] + values, key_at + key, value)
             keys += key
@@ -244,7 +263,7 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
         if needed > end - position:
             break
         opcode = np.int64((word >> U64(48)) & U64(0xFF))
-        request = (word >> U64(56)) == U64(0x80) or (word >> U64(56)) == U64(0x08)
+        request = (word >> U64(56)) == REQUEST or (word >> U64(56)) == FLEXIBLE_REQUEST
         if request and MUTATION <= opcode <= EXPIRATION:
             extras, key = extras_bytes(word), key_bytes(word)
             extras_at = head + U(HEADER) + framing_bytes(word)
@@ -258,7 +277,7 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
             if key == U(0):
                 stop = EMPTY_KEY
                 break
-            code = judge_seqno(row, U64(load32(head + U(12))), load64(extras_at)) if checked else TAKEN
+            code = judge_seqno(row, U64(load32(head + OPAQUE_AT)), load64(extras_at)) if checked else TAKEN
             if code > 0:
                 stop = code
                 break
@@ -270,9 +289,9 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
                     stop = FULL
                     break
                 mutated = layout == FLAGS_AND_EXPIRY
-                flags = load32(extras_at + U(16)) if mutated else np.uint32(0)
+                flags = load32(extras_at + FLAGS_IN) if mutated else np.uint32(0)
                 dated = layout != METADATA_LENGTH
-                expiry = load32(extras_at + (U(20) if mutated else U(16))) if dated else np.uint32(0)
+                expiry = load32(extras_at + (EXPIRY_IN if mutated else DELETE_TIME_IN)) if dated else np.uint32(0)
                 put_row(to, rows, head, word, row, extras_at, flags, expiry)
                 key_at = extras_at + extras
                 copy_key(to[11] + keys, key_at, key)
@@ -314,7 +333,7 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
 
 def decode(
     view: NDArray[np.uint8],
-    columns: Columns,
+    columns: ColumnMemory,
     controls: NDArray[np.int64],
     table: NDArray[np.uint64],
     progress: NDArray[np.int64],

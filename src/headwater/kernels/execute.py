@@ -22,16 +22,17 @@ import numpy as np
 from headwater.kernels.changes import (
     DELETION_BYTES,
     MUTATION_BYTES,
+    above,
     is_expired,
     next_cas,
     write_deletion,
     write_mutation,
 )
 from headwater.kernels.index import (
+    DELETED_REV,
     DURABLE_ROWS,
     FIELDS,
     HIGH,
-    MUTATION,
     STATE,
     append_row,
     find,
@@ -44,6 +45,33 @@ from headwater.kernels.index import (
 from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store32, store64
 from headwater.kernels.jit import inline_kernel, kernel
 from headwater.kernels.json import SCRATCH_BYTES
+from headwater.kernels.offsets import (
+    BODY_LENGTH_AT,
+    CAS_AT,
+    DATATYPE_AT,
+    EXTRAS_LENGTH_AT,
+    FLAGS_AT,
+    FOUND_EXTRAS,
+    FOUND_FLAGS_AT,
+    HEADER,
+    KEY_LENGTH_AT,
+    MUTATION,
+    MUTATION_EXTRAS,
+    NMETA_AT,
+    OPAQUE_AT,
+    OPCODE_AT,
+    REQUEST,
+    REV_SEQNO_AT,
+    SET_EXTRAS,
+    STORED_EXTRAS,
+    VBUCKET_AT,
+)
+from headwater.wire import numbers
+from headwater.wire.datatype import Datatype
+from headwater.wire.header import BODY_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, Magic
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 
 __all__ = [
     "FLAG_UNSTABLE",
@@ -91,37 +119,40 @@ _DONE = 0
 
 U = np.uintp
 _ZERO, _ONE, _FOUR, _EIGHT = U(0), U(1), U(4), U(8)
-_HEADER = U(24)
-_ACTIVE = U(1)
-_KEY_MAX = U(250)
-_VALUE_MAX = U(20 << 20)
-_BODY_MAX = U(30 << 20)
-_ANSWER_MAX = U(40)  # header and 16 bytes of extras: all but a hit
+_ACTIVE = U(State.ACTIVE)
+_KEY_MAX = U(KEY_BYTES_MAX)
+_SEQNO_MAX = U(numbers.SEQNO_MAX)
+_VALUE_MAX = U(VALUE_BYTES_MAX)
+_BODY_MAX = U(BODY_BYTES_MAX)
+_ANSWER_MAX = HEADER + STORED_EXTRAS  # all but a hit
 
-_GET, _SET, _ADD, _REPLACE, _DELETE, _NOOP, _GETK = U(0x00), U(0x01), U(0x02), U(0x03), U(0x04), U(0x0A), U(0x0C)
-_GETQ, _GETKQ, _SETQ, _ADDQ, _REPLACEQ, _DELETEQ = U(0x09), U(0x0D), U(0x11), U(0x12), U(0x13), U(0x14)
+_GET, _GETK, _NOOP = U(Opcode.GET), U(Opcode.GETK), U(Opcode.NOOP)
+_SET, _ADD, _REPLACE, _DELETE = U(Opcode.SET), U(Opcode.ADD), U(Opcode.REPLACE), U(Opcode.DELETE)
+_GETQ, _GETKQ = U(Opcode.GETQ), U(Opcode.GETKQ)
 
-_ENOENT, _EEXISTS = U(0x01), U(0x02)
-_RESPONSE = U(0x81) << U(56)
-_JSON = U(0x01)
+_ENOENT, _EEXISTS = U(Status.KEY_ENOENT), U(Status.KEY_EEXISTS)
+_RESPONSE = U(Magic.CLIENT_RESPONSE) << U(56)
+_STORED_SEQNO_AT = HEADER + _EIGHT  # behind the vb uuid
+_FOUND_KEY_AT = HEADER + FOUND_EXTRAS
+_JSON = U(Datatype.JSON)
 _NOT_PLAIN = U(0xFE)  # datatype bits that the kernel leaves to Python
-_XATTR = U(0x04)
+_XATTR = U(Datatype.XATTR)
 
 
 @inline_kernel
 def _head(address: Any, code: Any, middle: Any, body: Any, request: Any, cas: Any) -> None:
     """Write a response header; `middle` is bytes 2 to 7 (key and extras length, datatype, status)."""
     store64(address, _RESPONSE | (code << U(48)) | middle)
-    store32(address + _EIGHT, np.uint32(body))
-    store32(address + U(12), load32(request + U(12)))
-    store64(address + U(16), np.uint64(cas))
+    store32(address + BODY_LENGTH_AT, np.uint32(body))
+    store32(address + OPAQUE_AT, load32(request + OPAQUE_AT))
+    store64(address + CAS_AT, np.uint64(cas))
 
 
 @inline_kernel
 def _bare(out: Any, state: Any, code: Any, status: Any, request: Any) -> None:
     """Answer by a header alone: a refusal, which quiet forms get as well, or (status 0) a no-op."""
     _head(U(out.ctypes.data) + state[ANSWERED], code, status, _ZERO, request, _ZERO)
-    state[ANSWERED] += _HEADER
+    state[ANSWERED] += HEADER
 
 
 @inline_kernel
@@ -129,13 +160,13 @@ def _success(out: Any, state: Any, code: Any, vb: Any, request: Any, cas: Any, t
     """Answer a change: with MutationSeqno its 16 bytes of extras are vb uuid and seqno (kv.md 2, "M")."""
     address = U(out.ctypes.data) + state[ANSWERED]
     if state[FEATURES] & FEATURE_SEQNO:
-        _head(address, code, U(16 << 24), U(16), request, cas)
-        store64(address + _HEADER, uuids[vb])
-        store64(address + U(32), table[vb, HIGH])
+        _head(address, code, STORED_EXTRAS << U(24), STORED_EXTRAS, request, cas)
+        store64(address + HEADER, uuids[vb])
+        store64(address + _STORED_SEQNO_AT, table[vb, HIGH])
         state[ANSWERED] += _ANSWER_MAX
     else:
         _head(address, code, _ZERO, _ZERO, request, cas)
-        state[ANSWERED] += _HEADER
+        state[ANSWERED] += HEADER
 
 
 @inline_kernel
@@ -148,7 +179,7 @@ def _note_row(table: Any, vb: Any, row: Any, state: Any) -> None:
 @inline_kernel
 def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, segments: Any, state: Any) -> Any:
     """GET, GETQ, GETK, GETKQ."""
-    key = at + _HEADER
+    key = at + HEADER
     hashed = key_hash(table, vb, key, key_length)
     _, row = find(table, vb, segments, key, key_length, hashed)
     hit = False
@@ -163,21 +194,28 @@ def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, se
         if code == _GET or code == _GETK:
             _bare(out, state, code, _ENOENT, at)
         return _DONE
-    datatype = U(load8(frame + U(5)))
+    datatype = U(load8(frame + DATATYPE_AT))
     if is_expired(frame, state[NOW]) or (datatype & _NOT_PLAIN) != _ZERO:
         return STOP_PLAIN
     named = key_length if code == _GETK or code == _GETKQ else _ZERO
-    value_length = U(load32(frame + _EIGHT)) - U(31) - key_length - U(load16(frame + U(52)))
-    size = _HEADER + _FOUR + named + value_length
+    value_length = U(load32(frame + BODY_LENGTH_AT)) - MUTATION_EXTRAS - key_length - U(load16(frame + NMETA_AT))
+    size = HEADER + FOUND_EXTRAS + named + value_length
     if size > U(len(out)) - state[ANSWERED]:
         return STOP_PLAIN if state[ANSWERED] == _ZERO else STOP_OUT_FULL
     if (state[FEATURES] & FEATURE_JSON) == _ZERO:
         datatype = _ZERO
     address = U(out.ctypes.data) + state[ANSWERED]
-    _head(address, code, (named << U(32)) | U(4 << 24) | (datatype << U(16)), size - _HEADER, at, load64(frame + U(16)))
-    store32(address + _HEADER, load32(frame + U(40)))
-    copy(address + U(28), key, named)
-    copy(address + U(28) + named, frame + MUTATION_BYTES + key_length, value_length)
+    _head(
+        address,
+        code,
+        (named << U(32)) | (FOUND_EXTRAS << U(24)) | (datatype << U(16)),
+        size - HEADER,
+        at,
+        load64(frame + CAS_AT),
+    )
+    store32(address + FOUND_FLAGS_AT, load32(frame + FLAGS_AT))
+    copy(address + _FOUND_KEY_AT, key, named)
+    copy(address + _FOUND_KEY_AT + named, frame + MUTATION_BYTES + key_length, value_length)
     state[ANSWERED] += size
     _note_row(table, vb, row, state)
     state[GETS] += _ONE
@@ -196,7 +234,7 @@ def _refusal(loud: Any, live: Any, cas: Any, frame: Any) -> Any:
         return _EEXISTS if live else _ZERO
     if not live:
         return _ENOENT if loud != _SET or cas != _ZERO else _ZERO
-    if cas != _ZERO and cas != U(load64(frame + U(16))):
+    if cas != _ZERO and cas != U(load64(frame + CAS_AT)):
         return _EEXISTS
     return _ZERO
 
@@ -221,17 +259,21 @@ def _change(
         state[GROW] = vb
         return STOP_GROW
     deletes = loud == _DELETE
-    key = at + _HEADER if deletes else at + U(32)
+    key = at + HEADER if deletes else at + HEADER + SET_EXTRAS
     hashed = key_hash(table, vb, key, key_length)
     slot, row = find(table, vb, segments, key, key_length, hashed)
-    before, live, rev = _ZERO, False, _ONE
+    # "A brand-new key starts at 1 + the highest revision ever deleted in the vbucket" (kv.md 2): the tombstone it may
+    # have had is purged here, and may win every conflict elsewhere.
+    before, live, rev = _ZERO, False, above(table[vb, DELETED_REV])
     if row >= 0:
         before = frame_of(table, vb, segments, U(row))
         live = opcode(before) == MUTATION
-        rev = U(load64(before + U(32))) + _ONE
-        if (U(load8(before + U(5))) & _XATTR) != _ZERO or (live and is_expired(before, state[NOW])):
+        rev = above(U(load64(before + REV_SEQNO_AT)))
+        if (U(load8(before + DATATYPE_AT)) & _XATTR) != _ZERO or (live and is_expired(before, state[NOW])):
             return STOP_PLAIN
-    refused = _refusal(loud, live, U(load64(at + U(16))), before)
+    if table[vb, HIGH] >= _SEQNO_MAX:
+        return STOP_PLAIN  # which says that there is no next one
+    refused = _refusal(loud, live, U(load64(at + CAS_AT)), before)
     if refused != _ZERO:
         if row >= 0:
             _note_row(table, vb, row, state)
@@ -274,7 +316,7 @@ def _is_change(code: Any) -> Any:
 @inline_kernel
 def _is_plain(at: Any, code: Any, extras: Any, key_length: Any, value_length: Any, table: Any, state: Any) -> Any:
     """Whether a get or a change breaks a rule, or needs something, that only the plain path knows."""
-    vb, datatype, cas = U(load16(at + U(6))), U(load8(at + U(5))), U(load64(at + U(16)))
+    vb, datatype, cas = U(load16(at + VBUCKET_AT)), U(load8(at + DATATYPE_AT)), U(load64(at + CAS_AT))
     if vb >= U(len(table)) or table[vb, STATE] != _ACTIVE or key_length == _ZERO or key_length > _KEY_MAX:
         return True
     if _is_read(code):
@@ -285,15 +327,15 @@ def _is_plain(at: Any, code: Any, extras: Any, key_length: Any, value_length: An
     loud = code & U(0x0F)
     if loud == _DELETE:
         return extras != _ZERO or value_length != _ZERO
-    return extras != _EIGHT or value_length > _VALUE_MAX or (loud == _ADD and cas != _ZERO)
+    return extras != SET_EXTRAS or value_length > _VALUE_MAX or (loud == _ADD and cas != _ZERO)
 
 
 @inline_kernel
 def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
     """Run the request that lies whole at `at`."""
-    code, extras, key_length = U(load8(at + _ONE)), U(load8(at + _FOUR)), U(load16(at + U(2)))
+    code, extras, key_length = U(load8(at + OPCODE_AT)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
     if code == _NOOP:
-        if body != _ZERO or U(load8(at + U(5))) != _ZERO or U(load64(at + U(16))) != _ZERO:
+        if body != _ZERO or U(load8(at + DATATYPE_AT)) != _ZERO or U(load64(at + CAS_AT)) != _ZERO:
             return STOP_PLAIN
         _bare(out, state, code, _ZERO, at)
         return _DONE
@@ -301,7 +343,7 @@ def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, sc
     value_length = body - extras - key_length
     if not (reads or _is_change(code)) or _is_plain(at, code, extras, key_length, value_length, table, state):
         return STOP_PLAIN
-    vb = U(load16(at + U(6)))
+    vb = U(load16(at + VBUCKET_AT))
     if reads:
         return _read(at, code, vb, key_length, out, table, segments, state)
     return _change(at, code, vb, key_length, value_length, out, table, segments, uuids, scratch, state)
@@ -324,13 +366,13 @@ def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch:
         state[each] = _ZERO
     if table.shape[1] != FIELDS or len(state) != STATE_FIELDS or len(uuids) < len(table):
         return STOP_PLAIN
-    while at <= end and end - at >= _HEADER:
-        body = U(load32(at + _EIGHT))
-        magic, extras, key_length = U(load8(at)), U(load8(at + _FOUR)), U(load16(at + U(2)))
-        if magic != U(0x80) or extras + key_length > body or body > _BODY_MAX:
+    while at <= end and end - at >= HEADER:
+        body = U(load32(at + BODY_LENGTH_AT))
+        magic, extras, key_length = U(load8(at)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
+        if magic != REQUEST or extras + key_length > body or body > _BODY_MAX:
             stop = STOP_PLAIN
             break
-        if end - at - _HEADER < body:
+        if end - at - HEADER < body:
             break
         if U(len(out)) - state[ANSWERED] < _ANSWER_MAX:
             stop = STOP_OUT_FULL
@@ -338,7 +380,7 @@ def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch:
         stop = _one(at, body, out, table, segments, uuids, scratch, state)
         if stop != _DONE:
             break
-        at = at + _HEADER + body
+        at = at + HEADER + body
     state[OFFSET] = at - start
     return stop
 

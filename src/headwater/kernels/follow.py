@@ -1,4 +1,4 @@
-"""What the frames between the changes mean for the streams: markers, ends, controls that take a seqno; flow control.
+"""The effect of the frames between changes on the streams: markers, ends, controls that take a seqno; flow control.
 
 Python handles these frames; but the changes behind them in the same buffer are judged by what they announced, so the
 decoder follows them here first (dcp.md 2.6, 2.7, 2.16 to 2.18).
@@ -12,6 +12,20 @@ import numpy as np
 
 from headwater.kernels.intrinsics import load8, load32, load64
 from headwater.kernels.jit import inline_kernel
+from headwater.kernels.offsets import (
+    COMMIT_EXTRAS,
+    COMMIT_SEQNO_IN,
+    END_IN,
+    MARKER_EXTRAS,
+    MARKER_V2_BYTES,
+    MARKER_V2_EXTRAS,
+    MARKER_V22_BYTES,
+    OPAQUE_AT,
+    PREPARE_EXTRAS,
+    SEQNO_ADVANCED_EXTRAS,
+    START_IN,
+    SYSTEM_EVENT_EXTRAS,
+)
 from headwater.kernels.scan import HEADER, Stop, extras_bytes, framing_bytes, key_bytes
 from headwater.kernels.tracker import (
     DROPPED,
@@ -37,7 +51,7 @@ from headwater.wire.opcodes import Opcode
 U = np.uintp
 U64 = np.uint64
 
-SEQNO_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
+WIRE_SEQNO_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 BAD_EXTRAS: Final = int(Stop.BAD_EXTRAS)
 BAD_MARKER: Final = int(Stop.BAD_MARKER)
@@ -83,15 +97,17 @@ def marker_range(extras: Any, extras_bytes: Any, key_bytes: Any, value_bytes: An
     """
     numbers = extras
     if extras_bytes == U(0) and key_bytes == U(0) and value_bytes == U(0):
-        return 0, last, U64(SEQNO_MAX)
-    if extras_bytes == U(1) and key_bytes == U(0):
+        return 0, last, U64(WIRE_SEQNO_MAX)
+    if extras_bytes == MARKER_V2_EXTRAS and key_bytes == U(0):
         version = load8(extras)
-        if not ((version == 0 and value_bytes == U(36)) or (version == 2 and value_bytes == U(52))):
+        if not (
+            (version == 0 and value_bytes == MARKER_V2_BYTES) or (version == 2 and value_bytes == MARKER_V22_BYTES)
+        ):
             return BAD_MARKER, U64(0), U64(0)
-        numbers = extras + U(1)
-    elif extras_bytes != U(20) or key_bytes != U(0) or value_bytes != U(0):
+        numbers = extras + MARKER_V2_EXTRAS
+    elif extras_bytes != MARKER_EXTRAS or key_bytes != U(0) or value_bytes != U(0):
         return BAD_MARKER, U64(0), U64(0)
-    start, end = load64(numbers), load64(numbers + U(8))
+    start, end = load64(numbers + START_IN), load64(numbers + END_IN)
     return (BAD_MARKER if start > end else 0), start, end
 
 
@@ -116,8 +132,8 @@ def judge_marker(row: Any, opaque: Any, start: Any, end: Any) -> Any:
 def enter_snapshot(row: Any, start: Any, end: Any) -> None:
     """The changes that follow belong to this snapshot.
 
-    HELD_START to HELD_END is the range a resume has to admit to (protocol/position.py): what is held is a consistent
-    state at HELD_START and will be one at HELD_END. A snapshot replaced before its end widens the range instead of
+    HELD_START to HELD_END is the range a resume has to admit to (protocol/dcp/position.py): what is held is consistent
+    at HELD_START and will be so again at HELD_END. A snapshot replaced before its end widens the range instead of
     starting a new one: versions it had merged away may never have arrived. LAST at either end means: consistent now.
     """
     last = get(row, LAST)
@@ -144,12 +160,12 @@ def end_stream(row: Any, opaque: Any) -> None:
 def seqno_extras(opcode: Any) -> Any:
     """Bytes of extras of a control that takes a seqno without being a change (dcp.md 2.16 to 2.18); 0 for others."""
     if opcode == SEQNO_ADVANCED:
-        return U(8)
+        return SEQNO_ADVANCED_EXTRAS
     if opcode == SYSTEM_EVENT:
-        return U(13)
+        return SYSTEM_EVENT_EXTRAS
     if opcode == PREPARE:
-        return U(31)
-    return U(16) if opcode in (COMMIT, ABORT) else U(0)
+        return PREPARE_EXTRAS
+    return COMMIT_EXTRAS if opcode in (COMMIT, ABORT) else U(0)
 
 
 @inline_kernel
@@ -161,7 +177,7 @@ def follow_seqno(row: Any, opaque: Any, opcode: Any, extras: Any, extras_at: Any
     if extras != expected:
         return BAD_EXTRAS
     # A commit and an abort name the seqno of their prepare first.
-    seqno = load64(extras_at + U(8)) if expected == U(16) else load64(extras_at)
+    seqno = load64(extras_at + COMMIT_SEQNO_IN) if expected == COMMIT_EXTRAS else load64(extras_at)
     code = judge_seqno(row, opaque, seqno) if checked else TAKEN
     if code == TAKEN:
         put(row, LAST, seqno)
@@ -185,8 +201,8 @@ def follow_marker(row: Any, opaque: Any, word: Any, body: Any, extras_at: Any, c
 
 @inline_kernel
 def follow_control(head: Any, word: Any, opcode: Any, body: Any, row: Any, checked: Any) -> Any:
-    """What a stream message that is no change means for its stream; TAKEN, DROPPED or why it is refused."""
-    opaque = U64(load32(head + U(12)))
+    """Apply a stream message that is no change to its stream; return TAKEN, DROPPED or why it is refused."""
+    opaque = U64(load32(head + OPAQUE_AT))
     extras_at = head + U(HEADER) + framing_bytes(word)
     if opcode == STREAM_END:
         end_stream(row, opaque)

@@ -6,13 +6,13 @@ Only finding where each frame starts is a loop; the headers are then read and ch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import Struct
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwater.kernels.scan import BODY_MAX, HEADER, Stop
+from headwater.wire import header
 from headwater.wire.header import Magic
 
 Ints = NDArray[np.int64]
@@ -20,16 +20,18 @@ Words = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 
 MAGICS: Final = [int(magic) for magic in Magic]
-BODY: Final = Struct(">I")
 HEADER_FIELDS: Final = {
     "magic": (0, "u1"),
-    "opcode": (1, "u1"),
-    "key": (2, ">u2"),
-    "extras": (4, "u1"),
-    "datatype": (5, "u1"),
-    "vbucket": (6, ">u2"),
-    "body": (8, ">u4"),
+    "opcode": (header.OPCODE_AT, "u1"),
+    "key": (header.KEY_LENGTH_AT, ">u2"),
+    "extras": (header.EXTRAS_LENGTH_AT, "u1"),
+    "datatype": (header.DATATYPE_AT, "u1"),
+    "vbucket": (header.VBUCKET_AT, ">u2"),
+    "body": (header.BODY_LENGTH_AT, ">u4"),
 }
+WIDE_FIELDS: Final = {"opaque": (header.OPAQUE_AT, ">u4"), "cas": (header.CAS_AT, ">u8")}
+FLEXIBLE: Final = [int(magic) for magic in header.FLEXIBLE]
+REQUESTS: Final = [int(Magic.CLIENT_REQUEST), int(Magic.FLEXIBLE_REQUEST)]
 
 
 @dataclass(slots=True)
@@ -57,10 +59,10 @@ class Frames:
 
 def find(view: NDArray[np.uint8]) -> tuple[Frames, int, int]:
     """The whole frames at the head of a buffer, why they end, and the bytes of the frame behind them."""
-    at, starts, data, body_of = 0, [], view.data, BODY.unpack_from
+    at, starts, data = 0, [], view.data
     while len(view) - at >= HEADER:
         starts.append(at)
-        at += HEADER + body_of(data, at + 8)[0]
+        at += header.frame_bytes(data, at)
     headers = headers_at(view, np.array(starts, np.int64))
     magic, framing = headers["magic"], np.where(headers["flexible"], headers["key"] >> 8, 0)
     key = np.where(headers["flexible"], headers["key"] & 0xFF, headers["key"])
@@ -74,7 +76,7 @@ def find(view: NDArray[np.uint8]) -> tuple[Frames, int, int]:
     stop = int(codes[whole]) if len(stopped) else 0
     needed = int(size[whole]) if len(stopped) and stop == 0 else HEADER
     extras_at = start + HEADER + framing
-    columns = (start, size, np.isin(magic, (0x80, 0x08)), headers["opcode"], headers["datatype"], headers["vbucket"])
+    columns = (start, size, np.isin(magic, REQUESTS), headers["opcode"], headers["datatype"], headers["vbucket"])
     parts = (headers["extras"], extras_at, key, extras_at + headers["extras"], value)
     everything: tuple[NDArray[Any], ...] = (*columns, headers["opaque"], headers["cas"], *parts)
     frames = Frames(*(column[:whole] for column in everything))
@@ -88,9 +90,8 @@ def headers_at(view: NDArray[np.uint8], start: Ints) -> dict[str, NDArray[Any]]:
         name: numbers(view, kind, start + offset, everywhere).astype(np.int64)
         for name, (offset, kind) in HEADER_FIELDS.items()
     }
-    words = {"opaque": (12, ">u4"), "cas": (16, ">u8")}
-    wide = {name: numbers(view, kind, start + offset, everywhere) for name, (offset, kind) in words.items()}
-    return {"start": start, "flexible": np.isin(fields["magic"], (0x08, 0x18)), **fields, **wide}
+    wide = {name: numbers(view, kind, start + offset, everywhere) for name, (offset, kind) in WIDE_FIELDS.items()}
+    return {"start": start, "flexible": np.isin(fields["magic"], FLEXIBLE), **fields, **wide}
 
 
 def numbers(view: NDArray[np.uint8], kind: str, at: Ints, where: Flags) -> Words:

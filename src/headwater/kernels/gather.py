@@ -1,6 +1,6 @@
 """Reading a view: the visible frames of a vbucket, in seqno order, as a consumer wants them.
 
-`gather` copies frames out of the log, puts the stream's opaque into each and changes the form where the consumer did
+`gather` copies frames out of the log, puts the stream's opaque into each and changes the layout where the consumer did
 not negotiate the stored one. It is a memcpy with a look at each header; what needs more thought than that (extended
 attributes, compression, a frame larger than the buffer) is left to Python, frame by frame.
 """
@@ -12,20 +12,31 @@ from typing import Any
 import numpy as np
 
 from headwater.kernels.copying import copy_value
-from headwater.kernels.index import (
-    DELETION,
-    EXPIRATION,
-    HEADER,
-    MUTATION,
-    NIL,
-    OFFSET_BITS,
-    OFFSET_MASK,
-    Table,
-    frame_bytes,
-    opcode,
-)
+from headwater.kernels.index import NIL, OFFSET_BITS, OFFSET_MASK, Table, frame_bytes, opcode
 from headwater.kernels.intrinsics import copy, load8, load16, load32, prefetch, store8, store16, store32
 from headwater.kernels.jit import inline_kernel, kernel, prepare
+from headwater.kernels.offsets import (
+    BODY_LENGTH_AT,
+    DATATYPE_AT,
+    DELETE_TIME_AT,
+    DELETION,
+    DELETION_EXTRAS,
+    DELETION_NMETA_AT,
+    DELETION_V2_EXTRAS,
+    EXPIRATION,
+    EXPIRATION_EXTRAS,
+    EXTRAS_LENGTH_AT,
+    FLAGS_AT,
+    FLAGS_IN,
+    HEADER,
+    KEY_LENGTH_AT,
+    MUTATION,
+    MUTATION_EXTRAS,
+    OPAQUE_AT,
+    OPCODE_AT,
+    UNUSED_AT,
+    UPR_MUTATION_EXTRAS,
+)
 
 # What a consumer asked for, see gather()
 DELETE_TIMES = 1  # OPEN with IncludeDeleteTimes: deletions in the V2 form
@@ -34,6 +45,7 @@ NO_VALUE = 4  # OPEN with NoValue: values stay here, the datatype becomes RAW
 KEEP_DATATYPE = 8  # OPEN with NoValueWithUnderlyingDatatype: values stay here, the JSON bit goes
 NO_DELETES = 16  # OPEN with SkipDeletesInInitialBackfill, for a view that starts from 0
 UPR = 32  # the layouts of UPR: mutations without the last byte, deletions and expirations of 18 bytes
+KEEP_OPAQUE = 64  # the stored opaque, which counts the nodes that TAP brought the change through, and not the stream's
 
 # What stopped gather()
 END = 0  # no row is left
@@ -43,7 +55,6 @@ PLAIN = 3  # the next frame is for Python
 
 U = np.uintp
 _ZERO, _ONE, _TWO, _FOUR, _EIGHT = U(0), U(1), U(2), U(4), U(8)
-_OPAQUE = U(12)
 _JSON = U(1)
 
 
@@ -91,38 +102,38 @@ def count_visible(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -
 
 
 @inline_kernel
-def extras_out(kind: Any, form: Any) -> Any:
+def extras_out(kind: Any, encoding: Any) -> Any:
     """Length of the extras that a frame has on its way out."""
-    if form & UPR:
-        return U(30) if kind == MUTATION else U(18)
+    if encoding & UPR:
+        return UPR_MUTATION_EXTRAS if kind == MUTATION else DELETION_EXTRAS
     if kind == MUTATION:
-        return U(31)
-    if kind == EXPIRATION and form & EXPIRY_OPCODE:
-        return U(20)
-    return U(21) if form & DELETE_TIMES else U(18)
+        return MUTATION_EXTRAS
+    if kind == EXPIRATION and encoding & EXPIRY_OPCODE:
+        return EXPIRATION_EXTRAS
+    return DELETION_V2_EXTRAS if encoding & DELETE_TIMES else DELETION_EXTRAS
 
 
 @inline_kernel
-def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, form: Any) -> None:
+def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding: Any) -> None:
     """Write a frame with other extras, or without its value. V1 deletions end in nmeta 0, V2 ones in an unused byte."""
-    kept = U(load8(frame + _FOUR))
-    key = U(load16(frame + _TWO))
-    copy(out, frame, HEADER + U(16))
-    if kind == EXPIRATION and not form & EXPIRY_OPCODE:
-        store8(out + _ONE, np.uint8(DELETION))
-    store8(out + _FOUR, np.uint8(extras))
-    store32(out + _EIGHT, np.uint32(extras + key + value))
-    if form & (NO_VALUE | KEEP_DATATYPE):
-        datatype = U(load8(frame + U(5))) & _JSON if form & KEEP_DATATYPE else _ZERO
-        store8(out + U(5), np.uint8(datatype))
+    kept = U(load8(frame + EXTRAS_LENGTH_AT))
+    key = U(load16(frame + KEY_LENGTH_AT))
+    copy(out, frame, FLAGS_AT)
+    if kind == EXPIRATION and not encoding & EXPIRY_OPCODE:
+        store8(out + OPCODE_AT, np.uint8(DELETION))
+    store8(out + EXTRAS_LENGTH_AT, np.uint8(extras))
+    store32(out + BODY_LENGTH_AT, np.uint32(extras + key + value))
+    if encoding & (NO_VALUE | KEEP_DATATYPE):
+        datatype = U(load8(frame + DATATYPE_AT)) & _JSON if encoding & KEEP_DATATYPE else _ZERO
+        store8(out + DATATYPE_AT, np.uint8(datatype))
     if kind == MUTATION:
-        copy(out + U(40), frame + U(40), extras - U(16))
-    elif extras == U(18):
-        store16(out + U(40), np.uint16(0))
+        copy(out + FLAGS_AT, frame + FLAGS_AT, extras - FLAGS_IN)
+    elif extras == DELETION_EXTRAS:
+        store16(out + DELETION_NMETA_AT, np.uint16(0))
     else:
-        store32(out + U(40), load32(frame + U(40)))
-        if extras == U(21):
-            store8(out + U(44), np.uint8(0))
+        store32(out + DELETE_TIME_AT, load32(frame + DELETE_TIME_AT))
+        if extras == DELETION_V2_EXTRAS:
+            store8(out + UNUSED_AT, np.uint8(0))
     copy(out + HEADER + extras, frame + HEADER + kept, key + value)
 
 
@@ -135,7 +146,7 @@ def gather(
     segments: Table,
     out: Any,
     opaque: Any,
-    form: Any,
+    encoding: Any,
     slow: Any,
     budget: Any,
 ) -> Any:
@@ -145,7 +156,7 @@ def gather(
         locs, nexts: the view's columns.
         segments: (address, length) by slot.
         out: uint8 array.
-        form: DELETE_TIMES and so on, added up.
+        encoding: DELETE_TIMES and so on, added up.
         slow: frames with one of these datatype bits are for Python.
         budget: stop once this many bytes are out (the frame that reaches it is still sent).
 
@@ -153,7 +164,7 @@ def gather(
     """
     start = U(out.ctypes.data)
     at, end, frames = start, start + U(len(out)), np.int64(0)
-    strip = form & (NO_VALUE | KEEP_DATATYPE)
+    strip = encoding & (NO_VALUE | KEEP_DATATYPE)
     while row < rows:
         fetch_ahead(locs, nexts, row + AHEAD_ROWS, rows, segments)
         if not visible(nexts, row, rows):
@@ -164,14 +175,14 @@ def gather(
         place = U(locs[row])
         slot, offset = place >> OFFSET_BITS, place & OFFSET_MASK
         frame = segments[slot, 0] + offset
-        kind, kept, length = opcode(frame), U(load8(frame + _FOUR)), frame_bytes(frame)
-        if kind != MUTATION and form & NO_DELETES:
+        kind, kept, length = opcode(frame), U(load8(frame + EXTRAS_LENGTH_AT)), frame_bytes(frame)
+        if kind != MUTATION and encoding & NO_DELETES:
             row += 1
             continue
-        key = U(load16(frame + _TWO))
-        if U(load8(frame + U(5))) & U(slow) or offset + length > segments[slot, 1]:
+        key = U(load16(frame + KEY_LENGTH_AT))
+        if U(load8(frame + DATATYPE_AT)) & U(slow) or offset + length > segments[slot, 1]:
             return row, np.int64(at - start), frames, PLAIN
-        extras = extras_out(kind, form)
+        extras = extras_out(kind, encoding)
         value = length - HEADER - kept - key
         if strip:
             value = _ZERO
@@ -181,8 +192,9 @@ def gather(
         if sent == length and extras == kept and not strip:
             copy_value(at, frame, length)
         else:
-            _reshape(at, frame, kind, extras, value, form)
-        store32(at + _OPAQUE, np.uint32(opaque))
+            _reshape(at, frame, kind, extras, value, encoding)
+        if not encoding & KEEP_OPAQUE:
+            store32(at + OPAQUE_AT, np.uint32(opaque))
         at = at + sent
         frames += 1
         row += 1

@@ -1,4 +1,4 @@
-"""What happens to whole ranges of rows: growing, becoming durable, being taken back, being replayed.
+"""Operations on whole ranges of rows: growing, becoming durable, being taken back, being replayed.
 
 Layout and field names: index.py. Each kernel here does the work for all vbuckets, or all of one vbucket, in one call:
 called per vbucket and batch they would cost more than the work itself. They look at the columns only, save where a
@@ -12,21 +12,17 @@ from typing import Any
 import numpy as np
 
 from headwater.kernels.index import (
-    DELETION,
     DURABLE_HIGH,
     DURABLE_ROWS,
-    EXPIRATION,
     EXPIRY,
     FIELDS,
     FROZEN_HIGH,
     FROZEN_ROWS,
     HASH,
-    HEADER,
     HIGH,
     KEYS,
     LOC,
     MASK,
-    MUTATION,
     NEXT,
     NIL,
     OFFSET_MASK,
@@ -59,6 +55,21 @@ from headwater.kernels.intrinsics import (
     store64_native,
 )
 from headwater.kernels.jit import inline_kernel, kernel, prepare
+from headwater.kernels.offsets import (
+    BODY_LENGTH_AT,
+    DELETION,
+    DELETION_V2_EXTRAS,
+    EXPIRATION,
+    EXPIRATION_EXTRAS,
+    EXPIRY_AT,
+    EXTRAS_LENGTH_AT,
+    HEADER,
+    KEY_LENGTH_AT,
+    MUTATION,
+    MUTATION_EXTRAS,
+    SEQNO_AT,
+    VBUCKET_AT,
+)
 
 U = np.uintp
 _ZERO, _ONE, _FOUR, _EIGHT = U(0), U(1), U(4), U(8)
@@ -184,17 +195,17 @@ def count_frames(frames: Any, used: Any) -> Any:
 @inline_kernel
 def check_frame(frame: Any, end: Any) -> Any:
     """DONE for a document frame that lies before `end`, with the extras its opcode has; CONTROL, or what is wrong."""
-    if end - frame < HEADER or end - frame - HEADER < U(load32(frame + _EIGHT)):
+    if end - frame < HEADER or end - frame - HEADER < U(load32(frame + BODY_LENGTH_AT)):
         return BAD_LENGTH
-    kind, extras = opcode(frame), U(load8(frame + _FOUR))
-    if extras + U(load16(frame + U(2))) > U(load32(frame + _EIGHT)):
+    kind, extras = opcode(frame), U(load8(frame + EXTRAS_LENGTH_AT))
+    if extras + U(load16(frame + KEY_LENGTH_AT)) > U(load32(frame + BODY_LENGTH_AT)):
         return BAD_LENGTH
     if kind >= CONTROL_FIRST:
         return CONTROL
     if (
-        (kind == MUTATION and extras == U(31))
-        or (kind == DELETION and extras == U(21))
-        or (kind == EXPIRATION and extras == U(20))
+        (kind == MUTATION and extras == MUTATION_EXTRAS)
+        or (kind == DELETION and extras == DELETION_V2_EXTRAS)
+        or (kind == EXPIRATION and extras == EXPIRATION_EXTRAS)
     ):
         return DONE
     return BAD_KIND
@@ -222,15 +233,15 @@ def replay(table: Table, segments: Table, slot: Any, bodies: Any, first: Any, of
                 return CONTROL, batch, np.int64(at), np.int64(frame_bytes(frame))
             if code != DONE:
                 return code, batch, np.int64(at), np.int64(0)
-            vb = np.int64(load16(frame + U(6)))
+            vb = np.int64(load16(frame + VBUCKET_AT))
             if vb >= len(table):
                 return BAD_VBUCKET, batch, np.int64(at), vb
-            seqno, rows = U(load64(frame + HEADER)), table[vb, ROWS]
+            seqno, rows = U(load64(frame + SEQNO_AT)), table[vb, ROWS]
             if rows > _ZERO and seqno <= U(load64_native(table[vb, SEQ] + (rows - _ONE) * _EIGHT)):
                 return BAD_SEQNO, batch, np.int64(at), vb
             if not has_room(table, vb):
                 return GROW, batch, np.int64(at), vb
-            key, length = key_address(frame), U(load16(frame + U(2)))
+            key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
             hashed = key_hash(table, vb, key, length)
             into, old = find(table, vb, segments, key, length, hashed)
             append_row(table, vb, segments, frame, location(U(slot), at), hashed, into, old)
@@ -250,7 +261,7 @@ def find_expired(table: Table, vb: Any, segments: Table, now: Any, found: Any) -
         if U(load32_native(nexts + row * _FOUR)) == NIL:
             frame = frame_of(table, vb, segments, row)
             if opcode(frame) == MUTATION:
-                expiry = U(load32(frame + U(44)))
+                expiry = U(load32(frame + EXPIRY_AT))
                 if expiry != _ZERO and expiry <= U(now):
                     found[count] = np.int64(row)
                     count += 1

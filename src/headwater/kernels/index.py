@@ -44,6 +44,18 @@ from headwater.kernels.intrinsics import (
     store64_native,
 )
 from headwater.kernels.jit import inline_kernel, kernel, prepare
+from headwater.kernels.offsets import (
+    BODY_LENGTH_AT,
+    CAS_AT,
+    EXPIRY_AT,
+    EXTRAS_LENGTH_AT,
+    HEADER,
+    KEY_LENGTH_AT,
+    MUTATION,
+    OPCODE_AT,
+    REV_SEQNO_AT,
+    SEQNO_AT,
+)
 
 Table: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 Address: TypeAlias = "np.unsignedinteger[Any]"
@@ -74,7 +86,8 @@ SEED0 = 21  # the key of the hash
 SEED1 = 22
 PURGE = 23  # purge seqno: tombstones up to here may be missing
 FLOOR = 24  # states below this seqno cannot be rebuilt (old versions were compacted away)
-FIELDS = 25
+DELETED_REV = 25  # the highest revision of all tombstones there ever were: new keys start above it
+FIELDS = 26
 
 # ------------------------------------------------------------------ places
 NIL = np.uintp(0xFFFFFFFF)
@@ -82,12 +95,6 @@ ROWS_MAX = 0xFFFFFFFE
 OFFSET_BITS = np.uintp(40)
 OFFSET_MASK = np.uintp((1 << 40) - 1)
 FIRST_SEGMENT = 2
-
-# ------------------------------------------------------------------ stored frames: DCP 2.8 to 2.10
-MUTATION = np.uintp(0x57)
-DELETION = np.uintp(0x58)
-EXPIRATION = np.uintp(0x59)
-HEADER = np.uintp(24)
 
 U = np.uintp
 _ZERO, _ONE, _TWO, _FOUR, _EIGHT = U(0), U(1), U(2), U(4), U(8)
@@ -115,19 +122,19 @@ def frame_of(table: Table, vb: Any, segments: Table, row: Any) -> Any:
 @inline_kernel
 def opcode(frame: Any) -> Any:
     """MUTATION, DELETION or EXPIRATION (uintp)."""
-    return U(load8(frame + _ONE))
+    return U(load8(frame + OPCODE_AT))
 
 
 @inline_kernel
 def frame_bytes(frame: Any) -> Any:
     """Length of a whole frame, header included."""
-    return HEADER + U(load32(frame + _EIGHT))
+    return HEADER + U(load32(frame + BODY_LENGTH_AT))
 
 
 @inline_kernel
 def key_address(frame: Any) -> Any:
     """Where the key of a frame begins; its length is load16(frame + 2)."""
-    return frame + HEADER + U(load8(frame + _FOUR))
+    return frame + HEADER + U(load8(frame + EXTRAS_LENGTH_AT))
 
 
 @inline_kernel
@@ -219,7 +226,7 @@ def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: 
             return slot, np.int64(-1)
         if U(load32_native(hashes + row * _FOUR)) == hashed:
             frame = frame_of(table, vb, segments, row)
-            if U(load16(frame + _TWO)) == length and same_bytes(key_address(frame), key, length):
+            if U(load16(frame + KEY_LENGTH_AT)) == length and same_bytes(key_address(frame), key, length):
                 return slot, np.int64(row)
         slot = (slot + _ONE) & mask
 
@@ -230,7 +237,7 @@ def count_in(table: Table, vb: Any, frame: Any) -> None:
     table[vb, LIVE_BYTES] += frame_bytes(frame)
     if opcode(frame) == MUTATION:
         table[vb, ITEMS] += _ONE
-        expiry = U(load32(frame + U(44)))
+        expiry = U(load32(frame + EXPIRY_AT))
         if expiry != _ZERO and (table[vb, EXPIRY] == _ZERO or expiry < table[vb, EXPIRY]):
             table[vb, EXPIRY] = expiry
 
@@ -252,7 +259,7 @@ def append_row(
     The caller has seen has_room() and uses the slot and row that find() gave after it; the frame is complete.
     """
     row = table[vb, ROWS]
-    store64_native(table[vb, SEQ] + row * _EIGHT, load64(frame + HEADER))
+    store64_native(table[vb, SEQ] + row * _EIGHT, load64(frame + SEQNO_AT))
     store64_native(table[vb, LOC] + row * _EIGHT, place)
     store32_native(table[vb, HASH] + row * _FOUR, np.uint32(hashed))
     store32_native(table[vb, NEXT] + row * _FOUR, np.uint32(NIL))
@@ -267,8 +274,10 @@ def append_row(
     store32_native(table[vb, TABLE] + slot * _FOUR, np.uint32(row))
     count_in(table, vb, frame)
     table[vb, ROWS] = row + _ONE
-    table[vb, HIGH] = load64(frame + HEADER)
-    cas = U(load64(frame + U(16)))
+    table[vb, HIGH] = load64(frame + SEQNO_AT)
+    if opcode(frame) != MUTATION and U(load64(frame + REV_SEQNO_AT)) > table[vb, DELETED_REV]:
+        table[vb, DELETED_REV] = load64(frame + REV_SEQNO_AT)
+    cas = U(load64(frame + CAS_AT))
     if cas > table[vb, CAS]:
         table[vb, CAS] = cas
 
@@ -288,7 +297,7 @@ def index_frame(table: Table, vb: Any, segments: Table, slot: Any, offset: Any) 
         return False
     place = location(slot, offset)
     frame = frame_at(segments, place)
-    key, length = key_address(frame), U(load16(frame + _TWO))
+    key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
     hashed = key_hash(table, vb, key, length)
     at, old = find(table, vb, segments, key, length, hashed)
     append_row(table, vb, segments, frame, place, hashed, at, old)

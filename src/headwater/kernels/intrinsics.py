@@ -169,7 +169,7 @@ def _compiled_prefetch() -> Any:
 
 
 def _no_prefetch(address: Unsigned) -> None:
-    """Nothing is read: a hint may point anywhere."""
+    """Do nothing, the checked build's prefetch: a hint may point anywhere."""
 
 
 _load, _store = (_checked_load, _checked_store) if debugging() else (_compiled_load, _compiled_store)

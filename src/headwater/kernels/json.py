@@ -285,4 +285,6 @@ def valid(data: Any, scratch: Any) -> Any:
 
 def warm_up() -> None:
     """Build the kernels of this module."""
-    valid(np.zeros(1, np.uint8), np.zeros(SCRATCH_BYTES, np.uint8))
+    scratch = np.zeros(SCRATCH_BYTES, np.uint8)
+    valid(np.zeros(1, np.uint8), scratch)
+    valid(np.frombuffer(b"0", np.uint8), scratch)  # one that may not be written to is another type

@@ -17,7 +17,6 @@ from headwater.kernels.copying import copy_value
 from headwater.kernels.gather import KEEP_DATATYPE, NO_VALUE, extras_out
 from headwater.kernels.index import (
     DURABLE_ROWS,
-    HEADER,
     LOC,
     NEXT,
     NIL,
@@ -30,12 +29,22 @@ from headwater.kernels.index import (
 )
 from headwater.kernels.intrinsics import load8, load32_native, load64_native, store32, store64
 from headwater.kernels.jit import kernel, prepare
-from headwater.wire.opcodes import Opcode
+from headwater.kernels.offsets import (
+    BODY_LENGTH_AT,
+    CAS_AT,
+    DATATYPE_AT,
+    END_AT,
+    EXTRAS_LENGTH_AT,
+    HEADER,
+    MARKER_EXTRAS,
+    MARKER_FLAGS_AT,
+    MARKER_HEAD,
+    OPAQUE_AT,
+    START_AT,
+)
 
-MARKER_BYTES = 44
+MARKER_BYTES = int(HEADER + MARKER_EXTRAS)
 ROWS_MAX = 1024  # what is further behind is a backlog, and no matter of microseconds
-
-_MARKER = (0x80 << 56) | (int(Opcode.DCP_SNAPSHOT_MARKER) << 48) | (20 << 24)  # magic, opcode, 20 bytes of extras
 
 U = np.uintp
 U64 = np.uint64
@@ -43,7 +52,7 @@ U64 = np.uint64
 
 @kernel
 def gather_live(
-    table: Table, vb: Any, segments: Table, numbers: Any, out: Any, opaque: Any, form: Any, slow: Any, room: Any
+    table: Table, vb: Any, segments: Table, numbers: Any, out: Any, opaque: Any, encoding: Any, slow: Any, room: Any
 ) -> Any:
     """Write a snapshot marker and the frames of all durable changes after a seqno into `out`.
 
@@ -51,7 +60,7 @@ def gather_live(
         table, segments: the store's index.
         numbers: uint64[4]: the seqno after which to begin, the last one, start seqno and flags of the marker.
         out: uint8 array.
-        form, slow: as in `gather.gather`.
+        encoding, slow: as in `gather.gather`.
         room: bytes that may be written, at most.
 
     Returns: (bytes written, changes); (0, 0) if that is not all there is up to the last seqno, in one piece and as it
@@ -67,7 +76,7 @@ def gather_live(
         return nothing
     start = U(out.ctypes.data)
     at, end, count = start + U(MARKER_BYTES), start + min(U(len(out)), U(room)), np.int64(0)
-    if at > end or form & (NO_VALUE | KEEP_DATATYPE):
+    if at > end or encoding & (NO_VALUE | KEEP_DATATYPE):
         return nothing
     for row in range(first, rows):
         following = U(load32_native(nexts + row * U(4)))
@@ -77,22 +86,22 @@ def gather_live(
         slot, offset = place >> OFFSET_BITS, place & OFFSET_MASK
         frame = segments[slot, 0] + offset
         length = frame_bytes(frame)
-        as_stored = extras_out(opcode(frame), form) == U(load8(frame + U(4)))
-        if U(load8(frame + U(5))) & U(slow) or offset + length > segments[slot, 1]:
+        as_stored = extras_out(opcode(frame), encoding) == U(load8(frame + EXTRAS_LENGTH_AT))
+        if U(load8(frame + DATATYPE_AT)) & U(slow) or offset + length > segments[slot, 1]:
             return nothing
         if not as_stored or length > end - at:
             return nothing
         copy_value(at, frame, length)
-        store32(at + U(12), np.uint32(opaque))
+        store32(at + OPAQUE_AT, np.uint32(opaque))
         at += length
         count += 1
-    store64(start, U64(_MARKER) | U64(vb))
-    store32(start + U(8), np.uint32(20))
-    store32(start + U(12), np.uint32(opaque))
-    store64(start + U(16), U64(0))
-    store64(start + HEADER, numbers[2])
-    store64(start + U(32), last)
-    store32(start + U(40), np.uint32(numbers[3]))
+    store64(start, U64(MARKER_HEAD) | U64(vb))
+    store32(start + BODY_LENGTH_AT, np.uint32(MARKER_EXTRAS))
+    store32(start + OPAQUE_AT, np.uint32(opaque))
+    store64(start + CAS_AT, U64(0))
+    store64(start + START_AT, numbers[2])
+    store64(start + END_AT, last)
+    store32(start + MARKER_FLAGS_AT, np.uint32(numbers[3]))
     return np.int64(at - start), count
 
 

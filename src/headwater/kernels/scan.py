@@ -19,12 +19,15 @@ from numpy.typing import NDArray
 
 from headwater.kernels.intrinsics import load32, load64
 from headwater.kernels.jit import inline_kernel, kernel, reachable
-from headwater.wire.header import BODY_BYTES_MAX, HEADER_BYTES
+from headwater.wire.header import BODY_BYTES_MAX, BODY_LENGTH_AT, HEADER_BYTES, Magic
 
 U = np.uintp
 
 HEADER: Final = HEADER_BYTES
 BODY_MAX: Final = BODY_BYTES_MAX
+REQUEST: Final = np.uint64(Magic.CLIENT_REQUEST)  # the four without framing extras differ in their last two bits
+FLEXIBLE_REQUEST: Final = np.uint64(Magic.FLEXIBLE_REQUEST)
+FLEXIBLE_RESPONSE: Final = np.uint64(Magic.FLEXIBLE_RESPONSE)
 
 
 class Stop(IntEnum):
@@ -90,7 +93,7 @@ STOP: Final = 2
 def is_flexible(word: Any) -> Any:
     """Whether a header's first eight bytes are of the layout with framing extras (wire.md 1.2: magic 08 and 18)."""
     magic = word >> np.uint64(56)
-    return magic == np.uint64(0x08) or magic == np.uint64(0x18)
+    return magic == FLEXIBLE_REQUEST or magic == FLEXIBLE_RESPONSE
 
 
 @inline_kernel
@@ -119,7 +122,7 @@ def check_header(word: Any, body: Any) -> Any:
     Args: the first eight bytes as a big-endian number; the body length.
     """
     magic = word >> np.uint64(56)
-    if (magic & np.uint64(0xFC)) != np.uint64(0x80) and not is_flexible(word):
+    if (magic & np.uint64(0xFC)) != REQUEST and not is_flexible(word):
         return BAD_MAGIC
     if framing_bytes(word) + extras_bytes(word) + key_bytes(word) > body:
         return LENGTHS_EXCEED_BODY
@@ -142,7 +145,7 @@ def scan_frames(base: Any, length: Any, offsets: Any, result: Any) -> Any:
     count, stop, needed = 0, NEED_MORE, U(HEADER)
     while end - position >= U(HEADER):
         head = start + position
-        body = U(load32(head + U(8)))
+        body = U(load32(head + U(BODY_LENGTH_AT)))
         code = check_header(load64(head), body)
         if code != 0:
             stop = code
@@ -165,7 +168,7 @@ def scan_frames(base: Any, length: Any, offsets: Any, result: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What a buffer holds.
+    """The frames found in a buffer.
 
     Attributes:
         offsets: int64, where each whole frame starts, in order.

@@ -1,4 +1,4 @@
-"""What walks over all live documents of a vbucket: naming them (GET_KEYS) and deleting them (FLUSH)."""
+"""Walks over all live documents of a vbucket: naming them (GET_KEYS) and deleting them (FLUSH)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from headwater.kernels.changes import DELETION_BYTES, next_cas, write_deletion
+from headwater.kernels.changes import DELETION_BYTES, above, next_cas, write_deletion
 from headwater.kernels.index import (
     FIELDS,
     HIGH,
     LOC,
-    MUTATION,
     NEXT,
     NIL,
     ROWS,
@@ -26,6 +25,7 @@ from headwater.kernels.index import (
 )
 from headwater.kernels.intrinsics import copy, load16, load32, load32_native, load64, load64_native, store16
 from headwater.kernels.jit import inline_kernel, kernel
+from headwater.kernels.offsets import EXPIRY_AT, KEY_LENGTH_AT, MUTATION, REV_SEQNO_AT
 
 # What delete_all() stops for
 DONE = 0
@@ -58,7 +58,7 @@ def live_keys(table: Any, vb: Any, segments: Any, first: Any, now: Any, out: Any
     while row < table[vb, ROWS]:
         frame = _live_frame(table, vb, segments, row)
         if frame != _ZERO:
-            expiry, length = U(load32(frame + U(44))), U(load16(frame + _TWO))
+            expiry, length = U(load32(frame + EXPIRY_AT)), U(load16(frame + KEY_LENGTH_AT))
             if expiry == _ZERO or expiry > U(now):
                 if _TWO + length > room - used:
                     break
@@ -84,14 +84,18 @@ def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, stage
         if frame != _ZERO:
             if not has_room(table, vb):
                 return GROW, row, used
-            length = U(load16(frame + _TWO))
+            length = U(load16(frame + KEY_LENGTH_AT))
             if used > most or DELETION_BYTES + length > most - used:
                 return STAGE_FULL, row, used
             key = key_address(frame)
             hashed = key_hash(table, vb, key, length)
             slot, old = find(table, vb, segments, key, length, hashed)
             to = segments[U(arena), 0] + used
-            cas, seqno, rev = next_cas(table, vb, U(now_ns)), table[vb, HIGH] + _ONE, U(load64(frame + U(32))) + _ONE
+            cas, seqno, rev = (
+                next_cas(table, vb, U(now_ns)),
+                table[vb, HIGH] + _ONE,
+                above(U(load64(frame + REV_SEQNO_AT))),
+            )
             write_deletion(to, key, vb, length, cas, seqno, rev, U(now_ns) // _NANOSECONDS)
             append_row(table, vb, segments, to, location(U(arena), used), hashed, slot, old)
             used = used + DELETION_BYTES + length

@@ -13,6 +13,28 @@ import numpy as np
 
 from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store8, store16, store32, store64
 from headwater.kernels.jit import inline_kernel, kernel, prepare
+from headwater.kernels.offsets import (
+    BODY_LENGTH_AT,
+    DATATYPE_AT,
+    ENGINE_LENGTH_AT,
+    EXPIRY_AT,
+    EXTRAS_LENGTH_AT,
+    FLAGS_AT,
+    HEADER,
+    ITEM_EXPIRY_AT,
+    ITEM_FLAGS_AT,
+    KEY_LENGTH_AT,
+    MUTATION_EXTRAS,
+    NRU_AT,
+    OPAQUE_AT,
+    OPCODE_AT,
+    REV_SEQNO_AT,
+    SEQNO_AT,
+    TAP_EXTRAS,
+    TAP_FLAGS_AT,
+    TAP_MUTATION_EXTRAS,
+    TTL_AT,
+)
 from headwater.wire.opcodes import Opcode
 from headwater.wire.tap import MessageFlag
 
@@ -20,15 +42,15 @@ NUMBERS: Final = 0xFFFF_FFFF
 """Opaques run from 1 to this many, then from 1 again."""
 
 U = np.uintp
-_HEADER: Final = 24
-_MUTATION_IN, _MUTATION_OUT = U(_HEADER + 31), U(_HEADER + 16 + 9)
-_DELETE_OUT = U(_HEADER + 8 + 8)
+_REVISION, _NRU = 8, 1  # bytes of the engine-private section: of a deletion the revision, of a mutation both
+_ENGINE_AT, _DELETE_ENGINE_AT = HEADER + TAP_MUTATION_EXTRAS, HEADER + TAP_EXTRAS
+_MUTATION_IN, _MUTATION_OUT = HEADER + MUTATION_EXTRAS, _ENGINE_AT + U(_REVISION + _NRU)
+_DELETE_OUT = _DELETE_ENGINE_AT + U(_REVISION)
 _LOGGED_MUTATION: Final = int(Opcode.DCP_MUTATION)
 _MUTATION: Final = int(Opcode.TAP_MUTATION)
 _DELETE: Final = int(Opcode.TAP_DELETE)
 _ACK: Final = int(MessageFlag.ACK)
 _TTL: Final = 255
-_FROM_SEQNO, _FROM_REV, _FROM_FLAGS, _FROM_EXPIRY, _FROM_NRU = U(24), U(32), U(40), U(44), U(54)
 
 
 @inline_kernel
@@ -39,22 +61,34 @@ def _swapped(number: Any) -> Any:
 
 
 @inline_kernel
-def _begin(out: Any, frame: Any, opcode: Any, extras: Any, engine: Any, body: Any, flags: Any) -> None:
+def _begin(out: Any, frame: Any, opcode: Any, extras: Any, engine: Any, body: Any, flags: Any, ttl: Any) -> None:
     """Header and the eight bytes that all messages of the producer begin with; the datatype is put in by the caller."""
-    copy(out, frame, U(_HEADER))
-    store8(out + U(1), np.uint8(opcode))
-    store8(out + U(4), np.uint8(extras))
-    store32(out + U(8), np.uint32(body))
-    store16(out + U(24), np.uint16(engine))
-    store16(out + U(26), np.uint16(flags))
-    store32(out + U(28), np.uint32(_TTL << 24))
+    copy(out, frame, HEADER)
+    store8(out + OPCODE_AT, np.uint8(opcode))
+    store8(out + EXTRAS_LENGTH_AT, np.uint8(extras))
+    store32(out + BODY_LENGTH_AT, np.uint32(body))
+    store16(out + ENGINE_LENGTH_AT, np.uint16(engine))
+    store16(out + TAP_FLAGS_AT, np.uint16(flags))
+    store32(out + TTL_AT, np.uint32(U(ttl) << U(24)))
 
 
 @kernel
 def reshape(
-    frames: Any, used: Any, out: Any, number: Any, ack_interval: Any, flags: Any, swap: Any, datatypes: Any, seqnos: Any
+    frames: Any,
+    used: Any,
+    out: Any,
+    number: Any,
+    ack_interval: Any,
+    flags: Any,
+    swap: Any,
+    datatypes: Any,
+    ttl_min: Any,
+    seqnos: Any,
 ) -> Any:
     """Write frames[:used], as `gather` leaves them, into `out` as TAP messages; each is smaller than what it was.
+
+    The opaque of a stored frame is the number of nodes that the change came through (KEEP_OPAQUE): so much is its TTL
+    less than 255, and a change whose TTL would be 0 is no message.
 
     Args:
         frames, out: uint8 arrays; out has room for `used` bytes.
@@ -63,6 +97,7 @@ def reshape(
         flags: MessageFlag bits of every mutation (deletions have none of NO_VALUE and NETWORK_BYTE_ORDER).
         swap: whether item flags go out reversed.
         datatypes: mask of what the client understands.
+        ttl_min: with 1, what would have a TTL of 0 goes out with 1.
         seqnos: uint64 array that gets the seqno of each message.
 
     Returns: (bytes, messages, offset of the last message).
@@ -71,34 +106,51 @@ def reshape(
     start = U(out.ctypes.data)
     to, last, count = start, start, 0
     while at < end:
-        body, key, extras = U(load32(at + U(8))), U(load16(at + U(2))), U(load8(at + U(4)))
+        body, key, extras = (
+            U(load32(at + BODY_LENGTH_AT)),
+            U(load16(at + KEY_LENGTH_AT)),
+            U(load8(at + EXTRAS_LENGTH_AT)),
+        )
+        ttl: Any = max(_TTL - np.int64(load32(at + OPAQUE_AT)), np.int64(ttl_min))
+        if ttl == 0:
+            at = at + HEADER + body
+            continue
         rest = body - extras
         asks = _ACK if ack_interval > 0 and (number + count) % ack_interval == 0 else 0
         last = to
-        if load8(at + U(1)) == _LOGGED_MUTATION:
-            _begin(to, at, _MUTATION, 16, 9, rest + U(25), flags | asks)
-            item_flags = U(load32(at + _FROM_FLAGS))
-            store32(to + U(32), np.uint32(_swapped(item_flags) if swap else item_flags))
-            store32(to + U(36), load32(at + _FROM_EXPIRY))
-            store64(to + U(40), load64(at + _FROM_REV))
-            store8(to + U(48), load8(at + _FROM_NRU))
+        if load8(at + OPCODE_AT) == _LOGGED_MUTATION:
+            _begin(
+                to,
+                at,
+                _MUTATION,
+                TAP_MUTATION_EXTRAS,
+                _REVISION + _NRU,
+                _MUTATION_OUT - HEADER + rest,
+                flags | asks,
+                ttl,
+            )
+            item_flags = U(load32(at + FLAGS_AT))
+            store32(to + ITEM_FLAGS_AT, np.uint32(_swapped(item_flags) if swap else item_flags))
+            store32(to + ITEM_EXPIRY_AT, load32(at + EXPIRY_AT))
+            store64(to + _ENGINE_AT, load64(at + REV_SEQNO_AT))
+            store8(to + _ENGINE_AT + U(_REVISION), load8(at + NRU_AT))
             copy(to + _MUTATION_OUT, at + _MUTATION_IN, rest)
             to = to + _MUTATION_OUT + rest
         else:
             rest = key
-            _begin(to, at, _DELETE, 8, 8, rest + U(16), asks)
-            store64(to + U(32), load64(at + _FROM_REV))
-            copy(to + _DELETE_OUT, at + U(_HEADER) + extras, rest)
+            _begin(to, at, _DELETE, TAP_EXTRAS, _REVISION, _DELETE_OUT - HEADER + rest, asks, ttl)
+            store64(to + _DELETE_ENGINE_AT, load64(at + REV_SEQNO_AT))
+            copy(to + _DELETE_OUT, at + HEADER + extras, rest)
             to = to + _DELETE_OUT + rest
-        store8(last + U(5), np.uint8(U(load8(at + U(5))) & U(datatypes)))
-        store32(last + U(12), np.uint32((number + count - 1) % NUMBERS + 1))
-        seqnos[count] = load64(at + _FROM_SEQNO)
+        store8(last + DATATYPE_AT, np.uint8(U(load8(at + DATATYPE_AT)) & U(datatypes)))
+        store32(last + OPAQUE_AT, np.uint32((number + count - 1) % NUMBERS + 1))
+        seqnos[count] = load64(at + SEQNO_AT)
         count += 1
-        at = at + U(_HEADER) + body
+        at = at + HEADER + body
     return np.int64(to - start), count, np.int64(last - start)
 
 
 def warm_up() -> None:
     """Build the kernels of this module."""
     u8, u64 = np.zeros(0, np.uint8), np.zeros(0, np.uint64)
-    prepare(reshape, u8, 0, u8, 1, 1000, 0, 0, 0, u64)
+    prepare(reshape, u8, 0, u8, 1, 1000, 0, 0, 0, 0, u64)

@@ -1,4 +1,4 @@
-"""What a consumer knows about each vbucket's stream while frames arrive, in a table that kernels keep.
+"""The state of each vbucket's stream at a consumer while frames arrive, in a table that kernels keep.
 
 One row of eight unsigned numbers (a cache line) for each of the 65536 vbuckets a header can name; rows never used cost
 no memory. The decoder (decode.py) checks every change against its row and moves it on, so the snapshot around each
@@ -43,8 +43,8 @@ _ROW: Final = struct.Struct("=7Q")
 _HELD: Final = struct.Struct("=5Q")  # from LAST to HELD_END
 
 
-class StreamState(IntEnum):
-    """What the consumer expects of a vbucket."""
+class TrackedState(IntEnum):
+    """The consumer's expectation of a vbucket."""
 
     NONE = 0
     """No stream: whatever arrives for it is refused."""
@@ -56,10 +56,10 @@ class StreamState(IntEnum):
     """Closed by us: what is still on its way is counted and dropped (dcp.md 9: "stream dead: drop silently")."""
 
 
-NONE: Final = int(StreamState.NONE)
-OPEN: Final = int(StreamState.OPEN)
-IN_SNAPSHOT: Final = int(StreamState.IN_SNAPSHOT)
-DROPPING: Final = int(StreamState.DROPPING)
+NONE: Final = int(TrackedState.NONE)
+OPEN: Final = int(TrackedState.OPEN)
+IN_SNAPSHOT: Final = int(TrackedState.IN_SNAPSHOT)
+DROPPING: Final = int(TrackedState.DROPPING)
 
 # What the note_... kernels answer besides a refusal.
 TAKEN: Final = 0
@@ -73,10 +73,10 @@ SEQNO_OUTSIDE_SNAPSHOT: Final = int(Stop.SEQNO_OUTSIDE_SNAPSHOT)
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class TrackedStream:
     """One vbucket's row. `snapshot_start` and `snapshot_end` are those of the last marker, or of the request."""
 
-    state: StreamState
+    state: TrackedState
     opaque: int
     seqno: int
     snapshot_start: int
@@ -114,29 +114,29 @@ class StreamTable:
     def enter(self, vbucket: int, start: int, end: int) -> None:
         """A snapshot was announced on an open stream, and found to be in order."""
         row = self.rows[vbucket]
-        row[STATE], row[START], row[END] = StreamState.IN_SNAPSHOT, start, end
+        row[STATE], row[START], row[END] = TrackedState.IN_SNAPSHOT, start, end
 
     def is_open(self, vbucket: int) -> bool:
         """Whether the stream takes changes, or will once a snapshot is announced."""
-        return int(self.rows[vbucket, STATE]) in (StreamState.OPEN, StreamState.IN_SNAPSHOT)
+        return int(self.rows[vbucket, STATE]) in (TrackedState.OPEN, TrackedState.IN_SNAPSHOT)
 
     def takes(self, vbucket: int, seqno: int) -> bool:
         """Whether a seqno lies in the announced snapshot."""
         row = self.rows[vbucket]
-        return int(row[STATE]) == StreamState.IN_SNAPSHOT and int(row[START]) <= seqno <= int(row[END])
+        return int(row[STATE]) == TrackedState.IN_SNAPSHOT and int(row[START]) <= seqno <= int(row[END])
 
     def drop(self, vbucket: int) -> None:
         """Count and drop whatever still arrives for a stream that we asked to close; its position stays as it is."""
-        self.rows[vbucket, STATE] = StreamState.DROPPING
+        self.rows[vbucket, STATE] = TrackedState.DROPPING
 
     def close(self, vbucket: int) -> None:
         """Expect nothing more; the position stays readable until the vbucket is opened again."""
-        self.rows[vbucket, STATE] = StreamState.NONE
+        self.rows[vbucket, STATE] = TrackedState.NONE
 
-    def stream(self, vbucket: int) -> Stream:
+    def stream(self, vbucket: int) -> TrackedStream:
         """Where a vbucket's stream stands."""
         state, opaque, seqno, start, end = (int(field) for field in self.rows[vbucket, :5])
-        return Stream(StreamState(state), opaque, seqno, start, end)
+        return TrackedStream(TrackedState(state), opaque, seqno, start, end)
 
 
 @inline_kernel

@@ -21,7 +21,7 @@ NOT_KERNELS = frozenset({"batches", "guard", "intrinsics", "jit", "warming", "co
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """What warming a module took.
+    """The cost of warming a module.
 
     Attributes:
         module: its short name.

@@ -14,16 +14,21 @@ from typing import Protocol
 
 import numpy as np
 
-from headwater.kernels import index, sweep
+from headwater.kernels import changes, index, sweep
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
-from headwater.node.kv.locks import Locks
+from headwater.node.locks import DocumentLock, Locks
+from headwater.node.storage.records import StoredDocument
 from headwater.node.storage.scrub import Damage
 from headwater.node.storage.store import Store
 from headwater.node.vbucket.vbucket import VBucket
+from headwater.protocol.dcp.failover import VB_UUID_BITS
+from headwater.wire import times
 from headwater.wire.vbucket import State
 
-VB_UUID_BITS = 48
+CAS_MAX = int(changes.CAS_MAX)
+REVISION_MAX = 2**64 - 1
+
 KEYS_BYTES = 64 << 10
 RECORD_BYTES = 4 << 10
 """Room for the record of one vbucket, with a full failover log."""
@@ -49,11 +54,14 @@ class Bucket:
         store, committer, clock, name: as given; uuid: 32 hex digits, new with every start.
         vbuckets: those that are on this node.
         uuids: uint64[vbuckets], the newest vb uuid of each (for kernels; call `refresh` first).
-        stat_groups: name of a STAT group -> function of its arguments; other parts of the node put theirs in.
+        stat_groups: name of a STAT group -> function of its arguments; other parts of the node put theirs in. Much may
+            change between two pairs that one tells, for a long group is sent in slices.
         fenced: vbuckets that are active here and not served, until it is known that no other node owns them by now.
         locks: the locked documents.
         traffic_disabled: document commands answer ETMPFAIL while it is.
         on_owned: called with a vbucket that is active, whenever its record changes.
+        on_changed: called with a vbucket whenever its record changes, when it comes or goes, and when it leaves the
+            fence.
         counters: totals since start, by name. map_changes: how often a vbucket's record changed.
     """
 
@@ -82,6 +90,7 @@ class Bucket:
         self._new_uuid = new_uuid or (lambda: secrets.randbits(VB_UUID_BITS))
         self._changed: set[int] = set()
         self.on_owned: list[Callable[[int], None]] = []
+        self.on_changed: list[Callable[[int], None]] = []
         self._state_waiters: dict[int, list[Callable[[], None]]] = {}
         self._durable_high = store.table[:, index.DURABLE_HIGH].copy()
         committer.on_durable.append(self._tell_readers)
@@ -110,36 +119,43 @@ class Bucket:
                 self.create_vbucket(vb, State.ACTIVE)
         self.refresh()
 
-    def create_vbucket(self, vb: int, state: State) -> VBucket:
+    def create_vbucket(self, vbucket: int, state: State) -> VBucket:
         """Make a vbucket that is not here yet."""
-        made = VBucket.create(vb, self.store, self._wrote(vb), state=state, new_uuid=self._new_uuid)
-        self.vbuckets[vb] = made
+        made = VBucket.create(vbucket, self.store, self._wrote(vbucket), state=state, new_uuid=self._new_uuid)
+        self.vbuckets[vbucket] = made
+        self._tell_of(vbucket)
         return made
 
-    def drop_vbucket(self, vb: int) -> int:
+    def drop_vbucket(self, vbucket: int) -> int:
         """Forget a vbucket; returns the batch that makes it so."""
-        gone = self.vbuckets.pop(vb)
-        self.fenced.discard(vb)
+        gone = self.vbuckets.pop(vbucket)
+        self.fenced.discard(vbucket)
         gone.drop()
         return gone.gate
 
-    def state(self, vb: int) -> State | None:
+    def unfence(self, vbucket: int) -> None:
+        """The vbucket may be served, or is not active any more."""
+        if vbucket in self.fenced:
+            self.fenced.discard(vbucket)
+            self._tell_of(vbucket)
+
+    def state(self, vbucket: int) -> State | None:
         """The state of a vbucket, None if it is not on this node."""
-        found = self.vbuckets.get(vb)
+        found = self.vbuckets.get(vbucket)
         return found.state if found else None
 
-    def is_active(self, vb: int) -> bool:
+    def is_active(self, vbucket: int) -> bool:
         """Whether the vbucket is here and serves."""
-        return self.state(vb) == State.ACTIVE and vb not in self.fenced
+        return self.state(vbucket) == State.ACTIVE and vbucket not in self.fenced
 
-    def is_backed_up(self, vb: int) -> bool:
+    def is_backed_up(self, vbucket: int) -> bool:
         """Whether a vbucket refuses writes because it is about to change hands (failover 4)."""
-        found = self.vbuckets.get(vb)
+        found = self.vbuckets.get(vbucket)
         return found is not None and found.is_backed_up
 
-    def when_state_changes(self, vb: int, callback: Callable[[], None]) -> None:
+    def when_state_changes(self, vbucket: int, callback: Callable[[], None]) -> None:
         """Call back, once, after the vbucket got another state."""
-        self._state_waiters.setdefault(vb, []).append(callback)
+        self._state_waiters.setdefault(vbucket, []).append(callback)
 
     def refresh(self) -> None:
         """Bring `uuids` up to date."""
@@ -155,22 +171,22 @@ class Bucket:
 
     # --- documents ----------------------------------------------------------------------------------------------------
 
-    def live_keys(self, vb: int, first_row: int = 0) -> Iterator[bytes]:
+    def live_keys(self, vbucket: int, first_row: int = 0) -> Iterator[bytes]:
         """Keys of the live documents of a vbucket, in the order of their newest versions, from a row on."""
         out, row = np.zeros(KEYS_BYTES, np.uint8), first_row
-        while row < int(self.store.table[vb, index.ROWS]):
-            used, row = map(int, sweep.live_keys(self.store.table, vb, self.store.segments, row, self.now(), out))
+        while row < int(self.store.table[vbucket, index.ROWS]):
+            used, row = map(int, sweep.live_keys(self.store.table, vbucket, self.store.segments, row, self.now(), out))
             records, at = bytes(out[:used]), 0
             while at < used:
                 size = int.from_bytes(records[at : at + 2], "big")
                 yield records[at + 2 : at + 2 + size]
                 at += 2 + size
 
-    def random_key(self, vb: int) -> bytes | None:
+    def random_key(self, vbucket: int) -> bytes | None:
         """The key of some live document: the first that follows a random row, or the first of all."""
-        rows = int(self.store.table[vb, index.ROWS])
+        rows = int(self.store.table[vbucket, index.ROWS])
         start = secrets.randbelow(rows) if rows else 0
-        return next(self.live_keys(vb, start), None) or next(self.live_keys(vb), None)
+        return next(self.live_keys(vbucket, start), None) or next(self.live_keys(vbucket), None)
 
     def flush(self) -> bool:
         """Delete every document of every active vbucket, each by a deletion of its own; False when the staging arena is
@@ -207,9 +223,31 @@ class Bucket:
                 self.vbuckets[vb].damaged()
         return hit
 
-    def next_cas(self, vb: int) -> int:
-        """wire.md 10: a hybrid clock, max(now with the low 16 bits cleared, last + 1)."""
-        return max(self.clock.time_ns() & ~0xFFFF, int(self.store.table[vb, index.CAS]) + 1)
+    def lock_of(self, vbucket: int, key: bytes) -> DocumentLock | None:
+        """The lock that stands on a document; it is over as soon as the document has another CAS."""
+        if not self.locks.held:
+            return None
+        found = self.locks.get(vbucket, key, self.now())
+        if found is None:
+            return None
+        document = self.store.document(vbucket, key)
+        return found if document is not None and document.cas == found.cas else None
+
+    def next_cas(self, vbucket: int) -> int:
+        """Return the next CAS by the hybrid clock, as the kernel's (kernels/changes.py).
+
+        Where a CAS taken from elsewhere has used the numbers up, the clock alone counts: all ones means "locked".
+        """
+        last = int(self.store.table[vbucket, index.CAS])
+        return times.next_cas(last if last < CAS_MAX else 0, self.clock.time_ns())
+
+    def next_revision(self, vbucket: int, old: StoredDocument | None) -> int:
+        """The revision of the next version of a key, which has `old` or, newly made, nothing; as the kernel's.
+
+        "A brand-new key starts at 1 + the highest revision ever deleted in the vbucket" (kv.md 2).
+        """
+        last = int(self.store.table[vbucket, index.DELETED_REV]) if old is None else old.rev_seqno
+        return min(last + 1, REVISION_MAX)
 
     def now(self) -> int:
         """Unix seconds."""
@@ -226,13 +264,14 @@ class Bucket:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _wrote(self, vb: int) -> Callable[[], int]:
-        """What a vbucket calls when it staged a record: a state or a failover table may have changed."""
+        """Return a vbucket's callback after it staged a record: a state or a failover table may have changed."""
 
         def wrote() -> int:
             self._changed.add(vb)
             self.map_changes += 1
             for owned in self.on_owned if self.is_active(vb) else ():
                 owned(vb)
+            self._tell_of(vb)
             loop = asyncio.get_running_loop() if vb in self._state_waiters else None
             for callback in self._state_waiters.pop(vb, ()):
                 if loop is not None:
@@ -255,6 +294,11 @@ class Bucket:
                 self.vbuckets.pop(vb, None)
             self._changed.add(vb)
             self.map_changes += 1
+            self._tell_of(vb)
+
+    def _tell_of(self, vb: int) -> None:
+        for changed in self.on_changed:
+            changed(vb)
 
     def _tell_readers(self) -> None:
         """After a commit: the streams of every vbucket that has more on disk now."""

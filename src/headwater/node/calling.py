@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headwater.errors import ConnectionLost
-from headwater.protocol.handshake import Conversation, expect
-from headwater.wire.framing import FrameBuffer
-from headwater.wire.header import Frame
+from headwater.protocol.handshake import Agreed, Conversation, Handshake
 
 RECEIVE_BYTES = 1 << 16
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerAddress:
+    """A producer: where it listens, which bucket, and as whom to log in (None: it lets everybody in)."""
+
+    host: str
+    port: int
+    bucket: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}/{self.bucket}"
 
 
 async def connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
@@ -37,18 +50,12 @@ async def converse(
     Raises:
         ConnectionLost: the peer hung up; and what the conversation raises.
     """
-    buffer = FrameBuffer()
-    try:
-        asked = next(conversation)
-        while True:
-            await loop.sock_sendall(sock, asked.encode())
-            frames: list[Frame] = []
-            while not frames:
-                data = await loop.sock_recv(sock, RECEIVE_BYTES)
-                if not data:
-                    raise ConnectionLost(peer, "it hung up before the connection was set up")
-                frames = buffer.receive_data(data)
-            asked = conversation.send(expect(asked, frames[0]))
-    except StopIteration as done:
-        result: Result = done.value
-        return result
+    end = Handshake(conversation)
+    while True:
+        if request := end.data_to_send():  # to send nothing would be an error on a socket that the peer has closed
+            await loop.sock_sendall(sock, request)
+        data = await loop.sock_recv(sock, RECEIVE_BYTES)
+        for event in end.receive_data(data, loop.time()) if data else end.receive_eof():
+            if isinstance(event, Agreed):
+                return event.result
+            raise ConnectionLost(peer, "it hung up before the connection was set up")

@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
-    from headwater.protocol.consumer_changes import Change
+    from headwater.protocol.dcp.consumer_changes import Change
 
 
-def stage(bucket: Bucket, vb: int, change: Change) -> int:
-    """Stage a change; returns its seqno, which is the producer's, or the next here where it told none (0).
+def stage(bucket: Bucket, vbucket: int, change: Change, hops: int = 0) -> int:
+    """Stage a change; returns its seqno, which is the producer's, or the next here where it gave none (0).
+
+    `hops`: how many nodes TAP has brought it through; DCP has no loops, and tells of none.
 
     "Never generate new ones" (dcp 9): a CAS is made anew only where there is none.
 
     Raises:
         ArenaFull: again after the next commit.
     """
-    cas, seqno = change.cas or bucket.next_cas(vb), change.seqno or None
+    cas, seqno = change.cas or bucket.next_cas(vbucket), change.seqno or None
     if not change.deleted:
         return bucket.store.stage_mutation(
-            vb,
+            vbucket,
             change.key,
             change.value,
             seqno=seqno,
@@ -32,9 +34,10 @@ def stage(bucket: Bucket, vb: int, change: Change) -> int:
             flags=change.flags,
             expiry=change.expiry,
             datatype=change.datatype,
+            hops=hops,
         )
     return bucket.store.stage_deletion(
-        vb,
+        vbucket,
         change.key,
         change.value,
         seqno=seqno,
@@ -43,4 +46,5 @@ def stage(bucket: Bucket, vb: int, change: Change) -> int:
         delete_time=bucket.now() if change.delete_time is None else change.delete_time,
         datatype=change.datatype,
         expired=change.expired,
+        hops=hops,
     )

@@ -13,9 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any, Protocol
+
+from headwater.node import threads
+from headwater.node.durations import Durations
 
 FULL_DISK_SECONDS = 0.25
 
@@ -26,10 +30,10 @@ class Waiter(Protocol):
     """Somebody with output behind a gate."""
 
     def flush(self) -> None:
-        """A batch became durable."""
+        """Send what waited for a batch that became durable."""
 
     def drop(self, cause: str, *, fault: bool = True) -> None:
-        """The batch is lost: whoever waits for it must not be answered."""
+        """Tell that the batch is lost: who waits for it must not be answered."""
 
 
 class BatchStore(Protocol):
@@ -39,6 +43,9 @@ class BatchStore(Protocol):
     def full(self) -> bool:
         """The disk has no room for another batch; asking tries to make some now and then."""
 
+    def more_room(self) -> bool:
+        """Make room for a change that had none although nothing is staged; whether there is more now."""
+
     def freeze(self) -> Any:
         """Close the open batch and return it; None when nothing was staged."""
 
@@ -46,7 +53,7 @@ class BatchStore(Protocol):
         """Write and sync; blocking, any thread."""
 
     def settle(self, batch: Any) -> None:
-        """The batch is durable."""
+        """Learn that the batch is durable."""
 
     def abandon(self, batch: Any, error: BaseException) -> list[int]:
         """The batch is not durable; undo everything that is not. Returns the vbuckets whose record was lost."""
@@ -56,23 +63,36 @@ class Committer:
     """Owns the order freeze, write, settle. All methods belong to the event loop's thread.
 
     Args:
-        thread: what writes, one batch at a time; a thread of its own if None.
+        thread: what writes, one batch at a time; a thread of its own if None, which runs from the start.
+        halt: ends the process, as a crash would.
+
+    Raises StorageError when there is no thread to be had.
     """
 
-    def __init__(self, store: BatchStore, loop: asyncio.AbstractEventLoop, thread: Executor | None = None) -> None:
+    def __init__(
+        self,
+        store: BatchStore,
+        loop: asyncio.AbstractEventLoop,
+        thread: Executor | None = None,
+        *,
+        halt: Callable[[], object] = lambda: os._exit(1),
+    ) -> None:
         self.durable = 0
         self.open = 1
         self.commits = 0
+        self.durations = Durations()
         self.failures = 0
         self.waiting: set[Waiter] = set()
         self.on_durable: list[Callable[[], None]] = []
         self.on_failure: list[Callable[[BaseException, list[int]], None]] = []
         self._store = store
         self._loop = loop
-        self._thread = thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+        self._thread = thread or threads.pool(1, "commit")
+        self._halt = halt
         self._dirty = False
-        self._scheduled = False
+        self._scheduled = self._closed = False
         self._in_flight = 0
+        self._begun_at = 0.0
         self._room: list[Callable[[], None]] = []
         self._watchers: list[tuple[int, asyncio.Future[bool]]] = []
 
@@ -120,7 +140,8 @@ class Committer:
         await self._loop.run_in_executor(self._thread, work)
 
     def close(self) -> None:
-        """Let the thread go."""
+        """Commit nothing more, and let the thread go; twice is once."""
+        self._closed = True
         self._thread.shutdown(wait=True)
 
     def _schedule(self) -> None:
@@ -130,8 +151,10 @@ class Committer:
 
     def _begin(self) -> None:
         self._scheduled = False
-        if self._in_flight:
+        if self._in_flight or self._closed:
             return
+        # Cleared before the arena is frozen, both within one turn of the loop: what is staged from here on is in the
+        # next batch, and `gate()` says its number.
         self._dirty = False
         batch = self._store.freeze()
         number, self.open = self.open, self.open + 1
@@ -139,25 +162,41 @@ class Committer:
             self.durable = number
             self._release()
             # What had no room although nothing was staged would ask again at once, and so for ever.
-            if self._room and self._store.full:
+            if self._room and (self._store.full or not self._store.more_room()):
                 self._loop.call_later(FULL_DISK_SECONDS, self._call_room)
             else:
                 self._call_room()
             return
-        self._in_flight = number
-        future = self._thread.submit(self._store.write, batch)
-        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._ended, batch, done.exception()))
+        self._in_flight, self._begun_at = number, self._loop.time()
+        try:
+            future = self._thread.submit(self._store.write, batch)
+        except Exception as error:  # no memory, most likely: nobody would ever tell us that the batch is done
+            self._end(batch, error)
+            return
+        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._end, batch, done.exception()))
         self._call_room()
 
-    def _ended(self, batch: Any, error: BaseException | None) -> None:
+    def _end(self, batch: Any, error: BaseException | None) -> None:
+        """The batch is on disk, or lost. Whatever happens here, none is in flight afterwards, or the node ends."""
+        lost: list[int] = []
+        try:
+            if error is None:
+                self._store.settle(batch)
+            else:
+                lost = self._store.abandon(batch, error)
+        except Exception:
+            # Memory and disk differ: to go on would give seqnos twice. What a crash leaves is whole, and read at start.
+            log.critical("the index can't follow the log any more, the node ends as in a crash", exc_info=True)
+            self._halt()
+            return
         if error is None:
-            self._store.settle(batch)
-            self.durable = self._in_flight
-            self._in_flight = 0
+            # Only now, behind `settle`: who is woken reads the index, and must find there what its gate promised.
+            self.durable, self._in_flight = self._in_flight, 0
             self.commits += 1
+            self.durations.add(self._loop.time() - self._begun_at)
             self._release()
         else:
-            self._lose(batch, error)
+            self._lost(error, lost)
         if self._dirty:
             self._schedule()
 
@@ -165,24 +204,33 @@ class Committer:
         """Wake everybody whose batch is on disk (who waits for a later one registers again)."""
         waiting, self.waiting = self.waiting, set()
         for waiter in waiting:
-            waiter.flush()
+            self._wake(waiter)
         for callback in self.on_durable:
             callback()
         self._resolve(True)
 
-    def _lose(self, batch: Any, error: BaseException) -> None:
-        """The store undoes every row that is not durable, so whatever was gathered meanwhile is lost as well."""
+    def _wake(self, waiter: Waiter) -> None:
+        """Wake a session; drop it if that fails, for the others' answers must not wait for its sake."""
+        try:
+            waiter.flush()
+        except Exception:
+            log.exception("a connection failed when its batch was on disk")
+            waiter.drop("internal error", fault=False)
+
+    def _lost(self, error: BaseException, vbuckets: list[int]) -> None:
+        """The store has undone every row that is not durable, so whatever was gathered meanwhile is lost as well."""
         log.error("a batch could not be written, its writers are disconnected: %s", error)
         self.failures += 1
-        lost = self._store.abandon(batch, error)
         self._in_flight = 0
         self._dirty = False
         waiting, self.waiting = self.waiting, set()
         for waiter in waiting:
             waiter.drop(f"its batch could not be written: {error}", fault=False)
         for callback in self.on_failure:
-            callback(error, lost)
+            callback(error, vbuckets)
         self._resolve(False)
+        # What gathered meanwhile is lost as well: both numbers are passed over, and who was behind their gates is
+        # gone.
         self.durable, self.open = self.open, self.open + 1
         self._call_room()
 

@@ -8,20 +8,27 @@ COMPACT_DB. No tombstone goes that a stream has yet to send: its reader's positi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headwater.errors import StorageError
-from headwater.node.storage.compaction import HISTORY_ROWS
+from headwater.errors import DiskFull, StorageError
+from headwater.node.holds import Holds
+from headwater.node.storage.compaction import GAIN_PARTS, HISTORY_ROWS
+from headwater.protocol.dcp.position import WIRE_SEQNO_MAX
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
     from headwater.node.storage.compaction import Compaction
 
 LOOK_SECONDS = 5.0
+URGENT_SECONDS = 1.0  # while the disk is full
+GAVE_UP_SECONDS = 30.0
+READERS_SECONDS = 0.25
+AGAIN_MAX = 2
+SHORT_PARTS = 8
 DEAD_BYTES_MIN = 64 << 20
-SEQNO_MAX = (1 << 64) - 1
 SECONDS_MAX = (1 << 62) - 1
 
 log = logging.getLogger("headwater.node")
@@ -36,10 +43,16 @@ def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int, dead_
 
 
 class Compactor:
-    """Compacts one bucket's store, one run at a time."""
+    """Compacts one bucket's store, one run at a time. Attributes: runs, and holds: who keeps replaced files."""
 
     def __init__(
-        self, bucket: Bucket, loop: asyncio.AbstractEventLoop, *, purge_age_seconds: int, dead_percent: int = 50
+        self,
+        bucket: Bucket,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        purge_age_seconds: int,
+        dead_percent: int = 50,
+        hold_seconds: float = 300.0,
     ) -> None:
         self.runs = 0
         self._bucket = bucket
@@ -47,17 +60,21 @@ class Compactor:
         self._purge_age = purge_age_seconds
         self._dead_percent = dead_percent
         self._one = asyncio.Lock()
+        self.holds = Holds(bucket, hold_seconds)
         self._dead_left = 0
+        self._again_at, self._again_dead = 0.0, 0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
+        self._stopping = False
 
     def start(self) -> None:
         """Begin to look."""
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     async def stop(self) -> None:
-        """Look no more; wait for a run that is under way."""
+        """Stop looking, and wait for a run that is under way; it ends with the stretch it is at."""
+        self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:  # it may not have come to the lock yet
@@ -65,17 +82,17 @@ class Compactor:
         async with self._one:
             await self._forgotten()
 
-    async def purge(self, vb: int, *, before_seconds: int, before_seqno: int, everything: bool) -> None:
+    async def purge(self, vbucket: int, *, before_seconds: int, before_seqno: int, everything: bool) -> None:
         """Drop tombstones of one vbucket now: those before a time and up to a seqno (0: no bound), or of any age.
 
         The purge seqno rises to the highest one gone. Raises StorageError when the disk has no room.
         """
         before = SECONDS_MAX if everything or not before_seconds else min(before_seconds, SECONDS_MAX)
-        highest = before_seqno or SEQNO_MAX
+        highest = before_seqno or WIRE_SEQNO_MAX
         await self.run(
             before,
-            purge_limit=lambda each: min(highest, self._needed(each)) if each == vb else 0,
-            history_rows=lambda each: 0 if each == vb else HISTORY_ROWS,
+            purge_limit=lambda each: min(highest, self._needed(each)) if each == vbucket else 0,
+            history_rows=lambda each: 0 if each == vbucket else HISTORY_ROWS,
         )
 
     async def run(
@@ -83,30 +100,72 @@ class Compactor:
         purge_before: int,
         purge_limit: Callable[[int], int],
         history_rows: Callable[[int], int] = lambda vb: HISTORY_ROWS,
+        enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        """One whole run over everything written so far; the arguments are those of Store.compact."""
+        """One whole run over everything written so far; the arguments are those of Store.compact.
+
+        Where the disk has no room for all that stays, a stretch of the log comes after the other, first the one that
+        gives back the most: that is room for the next. Raises DiskFull when none that is worth it fits.
+
+        Args:
+            enough: asked after each stretch whether to leave it at that.
+        """
         async with self._one:
             await self._forgotten()  # no more than two generations of files take room
             store, committer = self._bucket.store, self._bucket.committer
             # All that was written before this run is part of it. Until nothing is staged, under steady writes, would be
             # for ever.
             await committer.wait(committer.gate())
-            await committer.run_alone(store.seal)
-            job = store.compact(purge_before=purge_before, purge_limit=purge_limit, history_rows=history_rows)
-            if job is None:
-                return
-            try:
-                await asyncio.to_thread(job.survey)
-                while job.spare_tombstones():
-                    await asyncio.to_thread(job.survey)
+            with contextlib.suppress(DiskFull):  # what is sealed can be compacted all the same
+                await committer.run_alone(store.seal)
+            made: set[int] = set()
+            again = AGAIN_MAX
+            while True:
+                job = store.compact(
+                    purge_before=purge_before, purge_limit=purge_limit, history_rows=history_rows, spare=made
+                )
+                try:
+                    if job is None or not await self._work(job):
+                        return
+                except DiskFull:
+                    again -= 1  # of what there was when it was surveyed somebody else may have taken a part
+                    if not await self._readers_let_go() and (again < 0 or self._stopping):
+                        raise
+                    continue
+                await self._exchange(job)
+                if job.is_whole or enough() or self._stopping:
+                    return
+                made.update(job.made)
+                await self._forgotten()
+
+    async def _readers_let_go(self) -> bool:
+        """Wait until readers that keep replaced files are through with them, or have had their time; whether there is
+        more room now."""
+        store = self._bucket.store
+        held = store.slots.retired_bytes
+        while held and store.slots.retired_bytes == held and not self._stopping:
+            self.holds.look(self._loop.time(), needed=True)
+            await asyncio.sleep(READERS_SECONDS)
+        return held > 0 and not self._stopping
+
+    async def _work(self, job: Compaction) -> bool:
+        """All steps up to the new files; it is cancelled when one fails, or when there is nothing to do (False)."""
+        committer = self._bucket.committer
+        try:
+            worth = await asyncio.to_thread(job.survey)
+            while worth and job.spare_tombstones():
+                worth = await asyncio.to_thread(job.survey)
+            if worth:
                 job.announce()
                 if not await committer.wait(committer.wrote()):
                     raise StorageError("the records of a compaction could not be written")
                 await asyncio.to_thread(job.copy)
-            except BaseException:
-                job.cancel()
-                raise
-            await self._exchange(job)
+        except BaseException:
+            job.cancel()
+            raise
+        if not worth:
+            job.cancel()
+        return worth
 
     async def _exchange(self, job: Compaction) -> None:
         for _ in job.swap():
@@ -125,19 +184,39 @@ class Compactor:
     def _needed(self, vb: int) -> int:
         """The highest seqno whose tombstone no stream of the vbucket has yet to send."""
         found = self._bucket.vbuckets.get(vb)
-        return min((reader.position for reader in found.readers), default=SEQNO_MAX) if found else SEQNO_MAX
+        return min((reader.position for reader in found.readers), default=WIRE_SEQNO_MAX) if found else WIRE_SEQNO_MAX
 
     def _look(self) -> None:
         store = self._bucket.store
+        self.holds.look(self._loop.time())
         worth = is_worthwhile(store.log_bytes, store.live_bytes, self._dead_left, self._dead_percent)
-        if self._task is None and worth:
+        if self._task is None and (worth or self._is_urgent()) and self._is_time():
             self._task = self._loop.create_task(self._automatic())
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        urgent = store.full or store.log.is_short
+        self._timer = self._loop.call_later(URGENT_SECONDS if urgent else LOOK_SECONDS, self._look)
+
+    def _is_urgent(self) -> bool:
+        """Whether the disk is full, or nearly so, and there is something to give back."""
+        store = self._bucket.store
+        dead, live = store.log_bytes - store.live_bytes, store.live_bytes
+        return (store.full and dead > live // GAIN_PARTS) or (store.log.is_short and dead > live // SHORT_PARTS)
+
+    def _is_time(self) -> bool:
+        """Whether a run may succeed: after one that found no room there must be more to give back. Or after a while,
+        for a disk has other users, too."""
+        store = self._bucket.store
+        dead = store.log_bytes - store.live_bytes
+        return self._loop.time() >= self._again_at or dead > self._again_dead + store.log.control_bytes
 
     async def _automatic(self) -> None:
+        store = self._bucket.store
         try:
-            await self.run(max(0, self._bucket.now() - self._purge_age), self._needed)
+            # On a full disk what could be taken back is worth less than room: whoever has to go back begins anew.
+            rows = 0 if store.full else HISTORY_ROWS
+            before = max(0, self._bucket.now() - self._purge_age)
+            await self.run(before, self._needed, lambda vb: rows, lambda: not self._is_urgent())
         except StorageError as error:
+            self._again_at, self._again_dead = self._loop.time() + GAVE_UP_SECONDS, store.log_bytes - store.live_bytes
             log.error("compaction gave up, the log stays as it is: %s", error)
         finally:
             self._task = None

@@ -4,79 +4,84 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from headwater.errors import OptionError
+from headwater.node.users.file import NAME as USERS_NAME
+from headwater.node.users.roles import ADMINISTRATOR, NODE, ORDINARY, Grant
+from headwater.wire.vbucket import VBUCKETS_MAX
 
-VBUCKETS_MAX = 1024  # at most 1024 for the Java client (interop.md 4, rule 10)
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One setting: its name on the command line (dashes), default and meaning."""
-
-    name: str
-    default: Any
-    about: str
-    kind: type = str
-
-    @property
-    def field(self) -> str:
-        """Its name in NodeConfig."""
-        return self.name.replace("-", "_")
+CONNECTION_MIB_MIN = 64  # a request of 30 MiB, an answer of 20, and what may wait behind it
+CLUSTER_USER = "@cluster"
+"""Nodes log in to each other under this name; no user can have it."""
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-OPTIONS: tuple[Option, ...] = (
-    Option("host", "127.0.0.1", "address to listen on"),
-    Option("port", 11210, "port to listen on; 0 takes a free one, the ready line names it", int),
-    Option("data", "headwater-data", "directory of the store; made if missing"),
-    Option("bucket", "default", "name of the bucket"),
-    Option("vbuckets", 1024, "number of vbuckets of a new store: a power of two, 1 to 1024", int),
-    Option("vbucket-state", "active", "state of the vbuckets of a new store: active, or none to create none"),
-    Option("user", "", "let only this user in (needs a password)"),
-    Option("password-file", "", "file whose first line is the user's password; HEADWATER_PASSWORD works as well"),
-    Option("users-file", "", "file of users, one name:password a line; readable by its owner only"),
-    Option("connections-max", 10_000, "connections at a time; one more is closed at once", int),
-    Option("idle-seconds", 0, "close a connection that said nothing for so long (0: never)", int),
-    Option("segment-mib", 256, "size of one file of the log, MiB; at least 48, two commits of the largest size", int),
-    Option("compact-dead-percent", 50, "compaction begins when more of the log than this is dead (100: never)", int),
-    Option("purge-age-seconds", 3 * 86400, "compaction drops tombstones older than this", int),
-    Option("scrub-interval-seconds", 86_400, "time from one verification of the log to the next (0: never)", int),
-    Option("scrub-mib-per-second", 32, "how much of the log a verification reads a second, MiB", int),
-    Option("expiry-pager-seconds", 60, "how often expired documents are looked for (0: only when touched)", int),
-    Option("takeover-seconds", 60, "a vbucket whose hand-over takes longer refuses writes until it is done", int),
-    Option("tap-keep-alive-seconds", 0, "how long a named TAP session waits for its client (0: not at all)", int),
-    Option("upr-states", "dcp", "numbers of pending and replica to UPR peers: dcp (3, 2) or text (2, 3, as printed)"),
-    Option("log-level", "warning", "debug, info, warning or error"),
-)
+def option(default: Any, about: str) -> Any:
+    """A field of NodeConfig that is an option: its default, and its meaning as the references print it."""
+    return field(default=default, metadata={"about": about})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """A node's settings; see OPTIONS for their meaning. `users` maps names to passwords; empty lets everybody in."""
+    """A node's settings. The fields are the table that the command line, the environment, the file and the docs read.
 
-    host: str = "127.0.0.1"
-    port: int = 11210
-    data: Path = Path("headwater-data")
-    bucket: str = "default"
-    vbuckets: int = 1024
-    vbucket_state: str = "active"
+    `users` maps names to passwords; empty lets everybody in.
+    """
+
+    host: str = option("127.0.0.1", "address to listen on")
+    port: int = option(11210, "port to listen on; 0 takes a free one, the ready line names it")
+    data: Path = option(Path("headwater-data"), "directory of the store; made if missing")
+    bucket: str = option("default", "name of the bucket")
+    vbuckets: int = option(1024, "number of vbuckets of a new store: a power of two, 1 to 1024")
+    vbucket_state: str = option("active", "state of the vbuckets of a new store: active, or none to create none")
+    connections_max: int = option(10_000, "connections at a time; one more is closed at once")
+    idle_seconds: int = option(360, "close a connection over which nothing came or went for so long (0: never)")
+    login_seconds: int = option(30, "close a connection that has not logged in for so long (0: never)")
+    memory_mib: int = option(1024, "what all connections may hold: requests, answers, sessions, system buffers; MiB")
+    connection_memory_mib: int = option(64, "what one of them may hold, MiB; at least 64")
+    segment_mib: int = option(256, "size of one file of the log, MiB; at least 48, less on a small disk")
+    compact_dead_percent: int = option(50, "compaction begins when more of the log than this is dead (100: never)")
+    purge_age_seconds: int = option(3 * 86400, "compaction drops tombstones older than this")
+    scrub_interval_seconds: int = option(86_400, "time from one verification of the log to the next (0: never)")
+    scrub_mib_per_second: int = option(32, "how much of the log a verification reads a second, MiB")
+    expiry_pager_seconds: int = option(60, "how often expired documents are looked for (0: only when touched)")
+    loop_watch_ms: int = option(100, "how often the node looks how late its event loop is, for STAT loop (0: never)")
+    takeover_seconds: int = option(60, "a vbucket whose hand-over takes longer refuses writes until it is done")
+    slow_stream_seconds: int = option(300, "a stream that keeps files which compaction replaced for longer is ended")
+    tap_keep_alive_seconds: int = option(0, "how long a named TAP session waits for its client (0: not at all)")
+    upr_states: str = option(
+        "dcp", "numbers of pending and replica to UPR peers: dcp (3, 2) or text (2, 3, as in print)"
+    )
+    administrators: str = option("", "users that set maps and whom this node follows, by commas; empty: the first")
+    plain: str = option("loopback", "from where PLAIN and HTTP may bring passwords as they are: loopback or anywhere")
+    insecure: bool = option(False, "listen on a network though there are no users: whoever reaches the port may do all")
+    log_level: str = option("warning", "debug, info, warning or error")
     users: Mapping[str, str] = field(default_factory=dict)
-    connections_max: int = 10_000
-    idle_seconds: int = 0
-    segment_mib: int = 256
-    compact_dead_percent: int = 50
-    purge_age_seconds: int = 3 * 86400
-    scrub_interval_seconds: int = 86_400
-    scrub_mib_per_second: int = 32
-    expiry_pager_seconds: int = 60
-    takeover_seconds: int = 60
-    tap_keep_alive_seconds: int = 0
-    upr_states: str = "dcp"
-    log_level: str = "warning"
+
+    @property
+    def administering(self) -> frozenset[str]:
+        """Return the users that may do what is the administrators'."""
+        named = [name.strip() for name in self.administrators.split(",") if name.strip()]
+        first = [name for name in self.users if name != CLUSTER_USER][:1]
+        return frozenset(named or first)
+
+    @property
+    def roles(self) -> dict[str, tuple[Grant, ...]]:
+        """Return the roles of each user: administrators, other nodes, and the rest."""
+        known = {name: ADMINISTRATOR if name in self.administering else ORDINARY for name in self.users}
+        return known | {name: NODE for name in self.users if name == CLUSTER_USER}
+
+    @property
+    def account(self) -> tuple[str | None, str | None]:
+        """Return who this node is when it calls others, and the password: the cluster's, else the first user's."""
+        if CLUSTER_USER in self.users:
+            return CLUSTER_USER, self.users[CLUSTER_USER]
+        return next(iter(self.users.items()), (None, None))
 
     def __post_init__(self) -> None:
         count = self.vbuckets
@@ -86,6 +91,8 @@ class NodeConfig:
             raise OptionError("vbucket-state", self.vbucket_state, "active or none")
         if self.upr_states not in ("dcp", "text"):
             raise OptionError("upr-states", self.upr_states, "dcp or text")
+        if self.plain not in ("loopback", "anywhere"):
+            raise OptionError("plain", self.plain, "loopback or anywhere")
         if not 0 <= self.port <= 65535:
             raise OptionError("port", self.port, "a port number, 0 to 65535")
         if not self.bucket or len(self.bucket) > 100 or not all(c.isalnum() or c in "_-.%" for c in self.bucket):
@@ -94,26 +101,115 @@ class NodeConfig:
             raise OptionError("segment-mib", self.segment_mib, "a number of MiB, 1 or more")
         if not 1 <= self.compact_dead_percent <= 100:
             raise OptionError("compact-dead-percent", self.compact_dead_percent, "1 to 100")
-        if self.scrub_mib_per_second < 1:
-            raise OptionError("scrub-mib-per-second", self.scrub_mib_per_second, "1 or more")
-        if self.connections_max < 1:
-            raise OptionError("connections-max", self.connections_max, "1 or more")
+        if self.log_level not in LOG_LEVELS:
+            raise OptionError("log-level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
+        for name, least in (
+            ("slow_stream_seconds", 1),
+            ("scrub_mib_per_second", 1),
+            ("connections_max", 1),
+            ("idle_seconds", 0),
+            ("login_seconds", 0),
+            ("loop_watch_ms", 0),
+            ("connection_memory_mib", CONNECTION_MIB_MIN),
+            ("memory_mib", self.connection_memory_mib),
+        ):
+            if (value := getattr(self, name)) < least:
+                raise OptionError(name.replace("_", "-"), value, f"{least} or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of `serve`: its name on the command line (dashes), default and meaning."""
+
+    name: str
+    default: Any
+    about: str
+    kind: type = str
+
+    @property
+    def field(self) -> str:
+        """Its name in NodeConfig, in a file and as a keyword."""
+        return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return f"HEADWATER_{self.field.upper()}"
+
+
+_WHO: tuple[Option, ...] = (
+    Option("user", "", "let only this user in (needs a password)"),
+    Option("password-file", "", "file whose first line is the user's password; HEADWATER_PASSWORD works as well"),
+    Option("users-file", "", "file of users, one name:password a line; readable by its owner only"),
+    Option(
+        "cluster-secret-file",
+        "",
+        "file whose first line is what nodes prove to each other, in place of a user",
+    ),
+)
+CONFIG = Option("config", "", "TOML file of these options by name; the command line and the environment come first")
+
+
+def _options() -> Iterator[Option]:
+    for each in fields(NodeConfig):
+        if each.metadata:
+            kind: Any = {"int": int, "bool": bool}.get(str(each.type), str)
+            yield Option(each.name.replace("_", "-"), kind(each.default), each.metadata["about"], kind)
+
+
+OPTIONS: tuple[Option, ...] = (CONFIG, *_options(), *_WHO)
+_KINDS = {int: "whole number", bool: "truth value", str: "text"}
+_TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+_BY_FIELD = {option.field: option for option in OPTIONS}
 
 
 def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> NodeConfig:
-    """Make a NodeConfig of option values (by command-line name or field name; missing ones take their default).
+    """Make a NodeConfig: from what was given, then HEADWATER_<NAME> in the environment, then the file, then defaults.
 
-    Raises OptionError for a value that can't be, and for a password file that others may read.
+    Args:
+        options: values by command-line name or field name; None for one that was not given.
+        environment: e.g. HEADWATER_VBUCKETS=64; HEADWATER_CONFIG names the file.
+
+    Raises:
+        OptionError: a value that can't be, a name that is no option, a password file that others may read, a
+            password for nobody: a node that was told of a password never lets everybody in.
     """
     given = {name.replace("-", "_"): value for name, value in options.items() if value is not None}
-    users = read_users(Path(given["users_file"])) if given.get("users_file") else {}
-    if user := given.get("user"):
-        users[user] = _password(given.get("password_file", ""), environment)
+    told = {option.field: environment[option.variable] for option in OPTIONS if option.variable in environment}
+    file = given.get(CONFIG.field) or told.get(CONFIG.field)
+    values = {**(read_file(Path(file)) if file else {}), **_converted(told), **given}
+    users = _users(values, environment)
     known = {each.name for each in fields(NodeConfig)} - {"users"}
-    values = {name: value for name, value in given.items() if name in known}
-    if "data" in values:
-        values["data"] = Path(values["data"])
-    return NodeConfig(users=users, **values)
+    settings = {name: value for name, value in values.items() if name in known}
+    if "data" in settings:
+        settings["data"] = Path(settings["data"])
+    return NodeConfig(users=users, **settings)
+
+
+def _converted(texts: Mapping[str, str]) -> dict[str, Any]:
+    return {name: _convert(_BY_FIELD[name], text) for name, text in texts.items()}
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read options from a TOML file; names have dashes or underscores.
+
+    Raises:
+        OptionError: the file can't be read, is no TOML, or has a name or a type that is no option's.
+    """
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise OptionError("config", str(path), f"a file that can be read ({error.strerror})") from None
+    except ValueError as error:
+        raise OptionError("config", str(path), f"TOML: {error}") from None
+    values = {name.replace("-", "_"): value for name, value in found.items()}
+    for name, value in values.items():
+        option = _BY_FIELD.get(name)
+        if option is None or option is CONFIG:
+            raise OptionError(name, value, f"an option of serve; {path} has it, headwater serve --help lists them")
+        if type(value) is not option.kind:
+            raise OptionError(option.name, value, f"a {_KINDS[option.kind]} ({path})")
+    return values
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
@@ -126,12 +222,46 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
         option = by_name.get(name)
         if option is None:
             raise OptionError(name, value, "an option of serve; see headwater serve --help")
-        if not equals:
+        if option.kind is bool and not equals:
+            value = "true"
+        elif not equals:
             if not rest:
                 raise OptionError(option.name, "", "complete: a value must follow")
             value = rest.pop(0)
         values[option.field] = _convert(option, value)
     return values
+
+
+def _users(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return who may come in; never nobody where a user, a password or a file of users was given."""
+    users: dict[str, str] = {}
+    if file := values.get("users_file"):
+        users = read_users(Path(file))
+        if not users:
+            raise OptionError("users-file", str(file), "a file of name:password lines: it names nobody")
+    user, password_file = values.get("user"), values.get("password_file")
+    if user:
+        users[user] = _password(password_file or "", environment)
+        if not users[user]:
+            raise OptionError("user", user, "complete: the password is empty")
+    elif password_file:
+        raise OptionError("password-file", str(password_file), "complete: give --user, whose password it is")
+    elif "HEADWATER_PASSWORD" in environment and not users:
+        raise OptionError("HEADWATER_PASSWORD", "...", "complete: give --user, whose password it is, or unset it")
+    if file := values.get("cluster_secret_file"):
+        folder = Path(values.get("data", NodeConfig().data))
+        users[CLUSTER_USER] = _cluster_secret(str(file), has_users=bool(users) or (folder / USERS_NAME).exists())
+    return users
+
+
+def _cluster_secret(file: str, *, has_users: bool) -> str:
+    """Read the secret that nodes prove to each other; only where there are users, whom else it would shut out."""
+    if not has_users:
+        raise OptionError("cluster-secret-file", file, "for nodes with users: add one (headwater user)")
+    secret = _password(file, {})
+    if not secret:
+        raise OptionError("cluster-secret-file", file, "a file with a secret: its first line is empty")
+    return secret
 
 
 def read_users(path: Path) -> dict[str, str]:
@@ -142,7 +272,7 @@ def read_users(path: Path) -> dict[str, str]:
         if not line.strip() or line.startswith("#"):
             continue
         name, colon, password = line.partition(":")
-        if not colon or not name:
+        if not colon or not name or name == CLUSTER_USER:
             raise OptionError("users-file", str(path), "a file of name:password lines")
         users[name] = password
     return users
@@ -150,9 +280,9 @@ def read_users(path: Path) -> dict[str, str]:
 
 def _convert(option: Option, value: str) -> Any:
     try:
-        return option.kind(value)
-    except ValueError:
-        raise OptionError(option.name, value, "a whole number") from None
+        return _TRUTH[value.lower()] if option.kind is bool else option.kind(value)
+    except (ValueError, KeyError):
+        raise OptionError(option.name, value, f"a {_KINDS[option.kind]}") from None
 
 
 def _password(file: str, environment: Mapping[str, str]) -> str:

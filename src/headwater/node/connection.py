@@ -5,7 +5,8 @@ while the socket lives (DCP_OPEN does). Three promises:
 
 * an item of output leaves only when the batch it is gated by is durable, and never before an item queued earlier;
 * output is bounded: over QUEUED_BYTES_MAX nothing more is read, and streams are pulled (`pump`), never pushed;
-* input is bounded: a buffer grows as bytes arrive, not as a header claims (inbox.py).
+* input is bounded: a buffer grows as bytes arrive, not as a header claims (inbox.py), and what all connections hold
+  together is bounded as well (budget.py).
 
 A session that cannot go on (it waits for a vbucket, a password check, a commit) pauses reading; what had arrived
 waits in the inbox and is handed over again on resume.
@@ -17,28 +18,40 @@ import asyncio
 import logging
 import os
 import socket
+import sys
+from array import array
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from headwater.errors import CorruptStore, ProtocolError
+from headwater.node.budget import Budget
 from headwater.node.committer import Committer
-from headwater.node.inbox import Inbox
+from headwater.node.inbox import ConnectionInbox
 from headwater.node.outbox import Outbox
+from headwater.node.run_queue import SLICE_SECONDS, RunQueue
 
 QUEUED_BYTES_MAX = 4 << 20
 QUEUED_BYTES_RESUME = 1 << 20
+STRANGER_QUEUED_BYTES_MAX = 64 << 10
+STIR_BYTES = 64 << 10  # so much of a frame that is not whole yet counts as having said something
 SEND_BYTES = 256 << 10
 FINISH_SECONDS = 10.0
+SENDS_PER_TURN = 8
 PUMPS_PER_TURN = 4
 """How often in a row a session may send while the socket takes it all: a turn of the event loop has its price."""
+
+_MEMINFO = 55 if sys.platform == "linux" else None
+"""SO_MEMINFO, which the library has no name for: an option of Linux's sockets that tells the memory of one."""
+_MEMINFO_FIELDS = 9  # of an unsigned int each
+_RECEIVED, _FORWARD, _QUEUED = 0, 4, 5
 
 T = TypeVar("T")
 
 log = logging.getLogger("headwater.node")
 
 
-class Session(Protocol):
-    """What a connection asks of the object that understands its bytes; all calls come from the event loop's thread."""
+class ConnectionSession(Protocol):
+    """The object that understands a connection's bytes; all calls come from the event loop's thread."""
 
     deadline: float | None
     """When `tick` must be called (loop.time() seconds); None for never. Read again after every other call."""
@@ -53,6 +66,9 @@ class Session(Protocol):
     def tick(self, now: float) -> None:
         """The deadline has passed (now: loop.time() seconds)."""
 
+    def users_changed(self) -> None:
+        """Users came, went or got other roles: what the peer may do is to be looked up again."""
+
     def closed(self) -> None:
         """The socket is gone; nothing more can be sent."""
 
@@ -62,10 +78,13 @@ class Session(Protocol):
 
 
 class Host(Protocol):
-    """What a connection needs from the server that accepted it."""
+    """The server's side that a connection needs."""
 
     loop: asyncio.AbstractEventLoop
     committer: Committer
+    budget: Budget
+    strangers: Budget
+    run_queue: RunQueue
 
     def forget(self, connection: Connection) -> None:
         """Drop the connection from the books."""
@@ -77,16 +96,22 @@ class Host(Protocol):
 class Connection:
     """A socket with its queues. `session` is set by whoever makes the connection, before `start`."""
 
-    session: Session
+    session: ConnectionSession
 
-    def __init__(self, host: Host, sock: socket.socket, peer: str, inbox: Inbox) -> None:
+    def __init__(self, host: Host, sock: socket.socket, peer: str, inbox: ConnectionInbox) -> None:
         self.host = host
         self.loop = host.loop
         self.peer = peer
         self.is_closed = False
-        self.heard_at = host.loop.time()
+        self.stirred_at = host.loop.time()
+        self.is_known = True
+        self.stranger_since = self.stirred_at
+        self.kernel_bytes = 0
+        self._stirred_bytes = self._held_bytes = self._session_bytes = 0
+        self._turn_ends = 0.0
         self._sock = sock
         self._fd = sock.fileno()
+        self._run_queue = host.run_queue
         self._inbox = inbox
         self._outbox = Outbox()
         self._paused: set[str] = set()
@@ -95,6 +120,8 @@ class Connection:
         self._writing = False
         self._woken = False
         self._feeding = False
+        self._flushes = False
+        self._was_long = False
         self._sends = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -102,8 +129,19 @@ class Connection:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to read."""
+        """Begin to read from the socket."""
         self.loop.add_reader(self._fd, self._readable)
+
+    def know(self, *, is_known: bool) -> None:
+        """The peer has logged in, or is a stranger (again): less is granted to those."""
+        if is_known == self.is_known:
+            return
+        self._budget.release(self)
+        self._held_bytes = 0
+        self.is_known = is_known
+        if not is_known:
+            self.stranger_since = self.loop.time()
+        self._account()
 
     def drop(self, cause: str, *, fault: bool = True) -> None:
         """Close now, unsent output included. `cause` goes to the log when it is the peer's fault."""
@@ -121,6 +159,7 @@ class Connection:
             self._timer.cancel()
         self.host.committer.waiting.discard(self)
         self._outbox.clear()
+        self._budget.release(self)
         self._inbox.clear()  # now: half a frame may be 30 MiB, and who refers to whom here is only found out in time
         self._sock.close()
         self.host.forget(self)
@@ -145,6 +184,10 @@ class Connection:
 
     # --- input --------------------------------------------------------------------------------------------------------
 
+    def measures(self, measure: Callable[[memoryview], int]) -> None:
+        """Tell how long what is in front of the input will be (inbox.py), of a peer that does not speak frames."""
+        self._inbox.measure = measure
+
     def pause(self, reason: str) -> None:
         """Stop reading until `resume` was called for every reason given."""
         if not self._paused and not self.is_closed:
@@ -160,17 +203,100 @@ class Connection:
             return
         if not self._eof:
             self.loop.add_reader(self._fd, self._readable)
-        self.loop.call_soon(self._feed_pending)
+        self._run_queue.first(self._feed_pending)
 
     @property
     def is_paused(self) -> bool:
         """Whether anything holds reading back; a session stops between two frames when it is."""
         return bool(self._paused)
 
+    @property
+    def turn_is_over(self) -> bool:
+        """Whether this connection has kept all others waiting for long enough."""
+        return self.loop.time() >= self._turn_ends
+
+    def begin_turn(self) -> None:
+        """Begin the turn now."""
+        self._turn_ends = self.loop.time() + self._run_queue.slice_seconds
+
+    def gives_way(self) -> bool:
+        """Whether the session has to stop here; it goes on behind all that others have sent meanwhile."""
+        if not self.turn_is_over:
+            return False
+        self.pause("turn")
+        self._run_queue.behind(self._have_turn)
+        return True
+
+    def _have_turn(self) -> None:
+        """Go on where this connection stood when it had to stand in line."""
+        if self._paused != {"turn"} or self.is_closed:
+            self.resume("turn")
+            return
+        self._paused.clear()
+        if not self._eof:
+            self.loop.add_reader(self._fd, self._readable)
+        self._feed_pending()
+
+    @property
+    def _budget(self) -> Budget:
+        return self.host.budget if self.is_known else self.host.strangers
+
+    def keeps(self, session_bytes: int) -> None:
+        """Learn how much memory the session keeps, beside what came and what waits to leave."""
+        if session_bytes != self._session_bytes:
+            self._session_bytes = session_bytes
+            self._account()
+
+    def weigh_kernel(self) -> int:
+        """Look how much the system keeps for the socket, both ways, and count it as held here; bytes."""
+        if not self.is_closed and _MEMINFO is not None:
+            self.kernel_bytes = _kernel_bytes(self._sock)
+            self._account()
+        return self.kernel_bytes
+
+    def _account(self) -> None:
+        """Tell the budget what is held here; that may be the end of this connection."""
+        held = self._inbox.memory_bytes + self._outbox.queued_bytes + self._session_bytes + self.kernel_bytes
+        if held != self._held_bytes and not self.is_closed:
+            self._held_bytes = held
+            self._budget.hold(self, held)
+
+    def _stir(self) -> None:
+        """Something whole came, or something left: the peer is there."""
+        self.stirred_at, self._stirred_bytes = self.loop.time(), 0
+
     def _readable(self) -> None:
+        if self._run_queue.is_spent:
+            self.pause("line")
+            # Who asked for much the last time waits behind those who did not: one long request each, of hundreds of
+            # guests, would else be many seconds in front of everybody's short one.
+            line = self._run_queue.behind if self._was_long else self._run_queue.first
+            line(self._read_now)
+        else:
+            self._receive()
+
+    def _read_now(self) -> None:
+        """Read what came while this connection stood in line."""
+        self._paused.discard("line")
+        if self._paused or self.is_closed:
+            return
+        self.loop.add_reader(self._fd, self._readable)
+        self._receive()
+
+    def _receive(self) -> None:
+        begun = self.loop.time()
+        self._take_bytes()
+        spent = self.loop.time() - begun
+        self._was_long = spent >= SLICE_SECONDS
+        self._run_queue.spend(spent)
+
+    def _take_bytes(self) -> None:
         try:
             count = self._sock.recv_into(self._inbox.room())
         except (BlockingIOError, InterruptedError):
+            return
+        except MemoryError:
+            self.drop("there is no memory for what it sends")
             return
         except OSError as error:
             self.drop(f"connection lost: {error.strerror}", fault=False)
@@ -178,13 +304,16 @@ class Connection:
         if count == 0:
             self._end_of_input()
             return
-        self.heard_at = self.loop.time()
+        self._stirred_bytes += count
+        if self._stirred_bytes >= STIR_BYTES:
+            self._stir()
         try:
             data = self._inbox.received(count)
         except ProtocolError as error:
             self.drop(str(error))
             return
         self._feed(data)
+        self._account()
 
     def _end_of_input(self) -> None:
         """The peer sends no more; answers it may still be waiting for are given before the socket closes."""
@@ -197,18 +326,24 @@ class Connection:
     def _feed_pending(self) -> None:
         if self.is_closed or self._paused:
             return
+        begun = self.loop.time()
         self._feed(self._inbox.pending())
+        self._account()
         if self._eof and not self._paused:
             self.finish()
+        self._run_queue.spend(self.loop.time() - begun)
 
     def _feed(self, data: memoryview) -> None:
         if self._feeding or not data:
             return
         self._feeding = True
+        self.begin_turn()
         consumed = self._safely(self._consume, data)
         self._feeding = False
         if consumed is not None and not self.is_closed:
-            self._inbox.keep(data, consumed)
+            self._safely(self._inbox.keep, data, consumed)
+            if consumed:
+                self._stir()
             self._arm()
 
     def _consume(self, data: memoryview) -> int:
@@ -226,6 +361,8 @@ class Connection:
             return work(*arguments)
         except (ProtocolError, CorruptStore) as error:
             self.drop(str(error))
+        except MemoryError:
+            self.drop("there is no memory for what it asks")
         except Exception:  # a fault of ours: told in full, and the other connections go on
             log.exception("%s: the session failed", self.peer)
             self.drop("internal error", fault=False)
@@ -247,24 +384,47 @@ class Connection:
             return
         self._sends += 1
         sent = 0
+        # Past the queue only when it is empty: an answer whose batch is durable must not overtake one that still
+        # waits.
         if self._outbox.empty and gate <= self.host.committer.durable:
             sent = self._send_now(data)
             if sent == len(data) or self.is_closed:
                 return
-        self._outbox.push(bytes(memoryview(data)[sent:]), gate)
+        # Bytes stay as they are, and large answers are: only what lies in an arena has to be copied out of it.
+        rest = memoryview(data)[sent:]
+        self._outbox.push(rest if isinstance(data, bytes) else bytes(rest), gate)
+        self._account()
+        if self.is_closed:
+            return
         self._await_departure()
-        if self._outbox.queued_bytes > QUEUED_BYTES_MAX:
+        if self._outbox.queued_bytes > (QUEUED_BYTES_MAX if self.is_known else STRANGER_QUEUED_BYTES_MAX):
             self.pause("output")
 
     def wake(self) -> None:
         """Ask for a `pump` soon; asking twice is asking once."""
         if not self._woken and not self.is_closed:
             self._woken = True
-            self.loop.call_soon(self._pump)
+            self._run_queue.first(self._pump)
 
     def flush(self) -> None:
-        """Send what may leave now (a batch became durable, or the socket takes bytes again)."""
-        while not self.is_closed:
+        """Send what may leave now (a batch became durable, or the socket takes bytes again), soon."""
+        if not self._run_queue.is_spent:
+            self.flush_now()
+        elif not self._flushes:
+            self._flushes = True
+            self._run_queue.first(self.flush_now)
+
+    def flush_now(self) -> None:
+        """Send what may leave and what the socket takes, however long others have been kept waiting."""
+        self._flushes = False
+        begun = self.loop.time()
+        self._send_queued()
+        self._run_queue.spend(self.loop.time() - begun)
+
+    def _send_queued(self) -> None:
+        for _ in range(SENDS_PER_TURN):
+            if self.is_closed:
+                break
             chunk = self._outbox.ready(self.host.committer.durable, SEND_BYTES)
             if not chunk:
                 break
@@ -274,8 +434,9 @@ class Connection:
                 break
         if self.is_closed:
             return
+        self._account()
         self._await_departure()
-        if self._outbox.queued_bytes <= QUEUED_BYTES_RESUME:
+        if self._outbox.queued_bytes <= (QUEUED_BYTES_RESUME if self.is_known else 0):
             self.resume("output")
         if self._outbox.empty:
             if self._finishing:
@@ -285,7 +446,9 @@ class Connection:
 
     def _send_now(self, data: bytes | bytearray | memoryview) -> int:
         try:
-            return self._sock.send(data)
+            sent = self._sock.send(data)
+            self._stir()
+            return sent
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
@@ -294,6 +457,7 @@ class Connection:
 
     def _await_departure(self) -> None:
         """Wait for what holds the head of the queue back: its batch, or the socket."""
+        # The head decides: with a writer on the socket while a batch holds the head back, the loop would spin.
         gated = self._outbox.gate > self.host.committer.durable
         if gated:
             self.host.committer.waiting.add(self)
@@ -308,14 +472,23 @@ class Connection:
         self._woken = False
         if self.is_closed or self._finishing or not self._outbox.empty:
             return  # flush wakes again when the queue has drained
+        begun = self.loop.time()
+        self.begin_turn()
         for _ in range(PUMPS_PER_TURN):
             before = self._sends
             self._safely(self.session.pump)
             if self._sends == before or not self.writable:
                 break
         else:
-            self.wake()
+            self._pump_again()
         self._arm()
+        self._run_queue.spend(self.loop.time() - begun)
+
+    def _pump_again(self) -> None:
+        """As `wake`, but behind all who have not been pumped yet."""
+        if not self._woken and not self.is_closed:
+            self._woken = True
+            self._run_queue.behind(self._pump)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -343,3 +516,9 @@ class Connection:
         if now >= deadline:
             self._safely(self.session.tick, now)
         self._arm()
+
+
+def _kernel_bytes(sock: socket.socket) -> int:
+    """Bytes of memory the system keeps for a socket: received and not read, queued to leave, set aside for both."""
+    told = array("I", sock.getsockopt(socket.SOL_SOCKET, _MEMINFO or 0, 4 * _MEMINFO_FIELDS))
+    return told[_RECEIVED] + told[_FORWARD] + told[_QUEUED] if len(told) == _MEMINFO_FIELDS else 0

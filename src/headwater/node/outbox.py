@@ -1,4 +1,4 @@
-"""What must leave, in order, each item behind its gate.
+"""A queue of outgoing items in order, each behind its gate.
 
 An item whose batch is not durable holds back everything behind it: answers come in the order of their requests, and an
 answer that arrived early would tell of a write that a crash could still take away.
@@ -13,7 +13,7 @@ class Outbox:
     """A first-in first-out queue of (bytes, gate). Sizes are in bytes; gates are batch numbers, 0 for none."""
 
     def __init__(self) -> None:
-        self._items: deque[tuple[bytes, int]] = deque()
+        self._items: deque[tuple[bytes | memoryview, int]] = deque()
         self._offset = 0  # bytes of the first item that have left
         self.queued_bytes = 0
 
@@ -27,7 +27,7 @@ class Outbox:
         """The batch that the first item waits for; 0 when nothing waits or it needs none."""
         return self._items[0][1] if self._items else 0
 
-    def push(self, data: bytes, gate: int) -> None:
+    def push(self, data: bytes | memoryview, gate: int) -> None:
         """Append an item."""
         self._items.append((data, gate))
         self.queued_bytes += len(data)
@@ -39,7 +39,7 @@ class Outbox:
         first = self._items[0][0]
         if self._offset or len(first) >= limit or len(self._items) == 1:
             return memoryview(first)[self._offset : self._offset + limit]
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         size = 0
         for data, gate in self._items:
             if gate > durable or size + len(data) > limit:
@@ -57,6 +57,6 @@ class Outbox:
         self._offset = count
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all items."""
         self._items.clear()
         self._offset = self.queued_bytes = 0

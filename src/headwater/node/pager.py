@@ -7,13 +7,18 @@ searched. Work is cut into slices, so that a million documents that expire at on
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headwater.errors import StorageError
+from headwater.errors import DiskFull, HeadwaterError
 from headwater.node.kv import documents
+from headwater.node.storage.staging import ArenaFull
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
+
+log = logging.getLogger("headwater.node")
 
 SLICE = 1000  # documents expired in one turn of the event loop
 
@@ -26,6 +31,7 @@ class Pager:
         self._loop = loop
         self._interval = interval_seconds
         self._timer: asyncio.TimerHandle | None = None
+        self._complaints: dict[int, str] = {}
 
     def start(self) -> None:
         """Begin to look, the first time after one interval."""
@@ -33,30 +39,48 @@ class Pager:
             self._timer = self._loop.call_later(self._interval, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def page(self, limit: int = SLICE) -> int:
-        """Expire up to `limit` documents; returns how many did."""
+        """Expire up to `limit` documents; returns how many did. A vbucket where that fails is logged, and left out."""
         bucket, done = self._bucket, 0
         now = bucket.now()
         for vb in bucket.vbuckets if not bucket.store.full else ():
             if done >= limit:
                 break
-            keys = bucket.store.expired(vb, now, limit - done) if bucket.is_active(vb) else []
-            for key in keys:
-                found = bucket.store.document(vb, key)
-                if found is None or not documents.is_expired(found, now):
-                    continue
-                try:
-                    documents.expire(bucket, vb, key, found)
-                except StorageError:  # no room in this batch, or on the disk: at the next look
-                    bucket.committer.wrote()
-                    return done
-                done += 1
+            if not bucket.is_active(vb):
+                continue
+            try:
+                for _ in self._expired(vb, now, limit - done):
+                    done += 1
+            except (ArenaFull, DiskFull):  # at the next look
+                bucket.committer.wrote()
+                break
+            except Exception as error:
+                self._complain(vb, error)
+            else:
+                self._complaints.pop(vb, None)
         return done
+
+    def _expired(self, vb: int, now: int, limit: int) -> Iterator[bytes]:
+        """The keys of documents of a vbucket, each once it has become an EXPIRATION record."""
+        bucket = self._bucket
+        for key in bucket.store.expired(vb, now, limit):
+            found = bucket.store.document(vb, key)
+            if found is not None and documents.is_expired(found, now):
+                documents.expire(bucket, vb, key, found)
+                yield key
+
+    def _complain(self, vb: int, error: Exception) -> None:
+        """Say once what is wrong with a vbucket; with a traceback if that is a mistake of ours."""
+        if self._complaints.get(vb) != str(error):
+            known = isinstance(error, HeadwaterError)
+            told = "vbucket %d: what has expired can't be turned into tombstones: %s"
+            log.error(told, vb, error, exc_info=None if known else error)
+        self._complaints[vb] = str(error)
 
     def _look(self) -> None:
         more = self.page() >= SLICE

@@ -1,4 +1,4 @@
-"""`headwater serve`: open the store, listen, say so, run until told to stop.
+"""`headwater serve`: open the store, listen, say so, run until a signal comes to stop.
 
 SIGTERM and SIGINT stop in order: no new connections, the open batch committed, the store closed with its CLEAN
 record, exit 0. Anything less is an unclean stop: the next start begins a new branch in every active vbucket
@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import signal
 import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from headwater.kernels import apply, execute, gather, history, index, json, live, sweep, tap
+from headwater.errors import DiskFull
+from headwater.kernels import apply, compact, crc, execute, gather, history, index, json, live, paths, sweep, tap
+from headwater.node import threads
 from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
+from headwater.node.fault_log import RareTracebacks
+from headwater.node.loopback import is_loopback
 from headwater.node.server import Server
 from headwater.node.storage.arena import ARENA_BYTES
 from headwater.node.storage.store import Store
 
 SWITCH_INTERVAL_SECONDS = 0.0005  # the commit thread gets the interpreter back sooner than the default 5 ms
+
+WORKERS = 8  # threads for what blocks besides commits: compaction, passwords, names of peers
 
 BATCH_BYTES_MIN = 24 << 20  # more than the largest document, 20 MiB, with all that is stored beside it
 
@@ -66,6 +71,7 @@ class OneLine(logging.Formatter):
 def _log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(RareTracebacks())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
@@ -75,23 +81,40 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     committer = Committer(store, loop)
+    loop.set_default_executor(threads.pool(WORKERS, "work"))
+    try:
+        try:
+            server = _ready(config, store, committer, loop)
+        except DiskFull as error:
+            raise DiskFull(error.path, error.needed_bytes, error.free_bytes, starting=True) from error
+        host, port = server.listen()
+        _warn_of_the_open_network(host, server.users.required)
+        shown = f"[{host}]" if ":" in host else host
+        vbuckets = server.bucket.vbucket_count
+        print(f"ready {shown}:{port} bucket={config.bucket} vbuckets={vbuckets}", file=out, flush=True)
+        try:
+            await stop.wait()
+        finally:
+            await server.close()
+    finally:
+        committer.close()
+
+
+def _ready(config: NodeConfig, store: Store, committer: Committer, loop: asyncio.AbstractEventLoop) -> Server:
+    """A server that is bound to its address, over a bucket as the store has it."""
     bucket = Bucket(config.bucket, store, committer)
     bucket.recover(config)
-    committer.commit_now()
     warm_up()
     server = Server(config, bucket, committer, loop)
-    host, port = server.listen()
-    _warn_of_the_open_network(host, bool(config.users))
-    shown = f"[{host}]" if ":" in host else host
-    print(f"ready {shown}:{port} bucket={config.bucket} vbuckets={bucket.vbucket_count}", file=out, flush=True)
-    try:
-        await stop.wait()
-    finally:
-        await server.close()
+    server.bind()
+    # The first durable word of this start: a new branch, after a crash. Whatever can refuse the start comes before it,
+    # for a failover log keeps 25 branches, which a supervisor that tries again and again would use up in a minute.
+    committer.commit_now()
+    return server
 
 
 def _warn_of_the_open_network(host: str, has_users: bool) -> None:
-    if ipaddress.ip_address(host).is_loopback:
+    if is_loopback(host):
         return
     if has_users:
         log.warning("listening on %s without TLS: passwords and documents can be read on the way", host)
@@ -102,7 +125,7 @@ def _warn_of_the_open_network(host: str, has_users: bool) -> None:
 def warm_up() -> None:
     """Compile, or load from the cache, the kernels that requests need, so that the first client does not wait."""
     gc.disable()
-    for module in (json, execute, sweep, index, history, gather, live, apply, tap):
+    for module in (json, crc, paths, execute, sweep, index, history, gather, live, apply, tap, compact):
         module.warm_up()
     gc.enable()
     gc.collect()

@@ -11,38 +11,54 @@ import logging
 import resource
 import socket
 from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headwater.errors import OptionError
+from headwater.errors import OptionError, StorageError
 from headwater.kernels.guard import register
 from headwater.kernels.jit import debugging
+from headwater.node import handlers, notices
 from headwater.node.bucket import Bucket
+from headwater.node.budget import Budget
+from headwater.node.cluster_map import ServedMap
 from headwater.node.committer import Committer
 from headwater.node.compactor import Compactor
 from headwater.node.config import NodeConfig
 from headwater.node.connection import Connection
-from headwater.node.dcp import DcpHub
-from headwater.node.inbox import Inbox
-from headwater.node.kv import handlers
-from headwater.node.kv.cluster import Cluster
+from headwater.node.dcp_hub import DcpHub
+from headwater.node.first_bytes import FirstBytes
+from headwater.node.inbox import ConnectionInbox
 from headwater.node.kv.fast import FastPath, Workspace
-from headwater.node.kv.sasl import Failures, Users
-from headwater.node.kv.session import KvSession
+from headwater.node.loop_watch import LoopWatch
+from headwater.node.loopback import is_local, is_loopback
 from headwater.node.membership.member import Membership
+from headwater.node.membership.stats import stats as cluster_stats
 from headwater.node.pager import Pager
 from headwater.node.replication.command import Replication
+from headwater.node.rest.session import HttpSession
+from headwater.node.run_queue import RunQueue
 from headwater.node.scrubber import Scrubber
 from headwater.node.tap.hub import TapHub
+from headwater.node.users.file import UsersFile
+from headwater.node.users.logins import Failures, Users
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Session, TakeRequests, UserSession
 
 RECEIVE_BYTES = 256 << 10
 SOCKET_BUFFER_BYTES = 1 << 20
 BACKLOG = 1024
+ACCEPTS_PER_TURN = 64
 ACCEPT_RETRY_SECONDS = 0.25
 DESCRIPTORS_RESERVED = 64
 WARNINGS_PER_SECOND = 20
 SWEEP_SECONDS = 1.0
+SWEPT_AT_ONCE = 500
 FULL_RETRY_SECONDS = 1.0
+STRANGERS_BYTES_MAX = 32 << 20
+STRANGER_BYTES_MAX = 1 << 20
 
 log = logging.getLogger("headwater.node")
 log.debug("commands from %d files", len(handlers.ALL))
@@ -71,7 +87,7 @@ class Warnings:
 
 
 class Server:
-    """One node's front door. `listen`, then let the loop run, then `close`."""
+    """One node's front door. `bind`, `listen`, then let the loop run, then `close`."""
 
     def __init__(
         self, config: NodeConfig, bucket: Bucket, committer: Committer, loop: asyncio.AbstractEventLoop
@@ -80,13 +96,21 @@ class Server:
         self.bucket = bucket
         self.committer = committer
         self.loop = loop
-        self.users = Users(config.users)
+        self.run_queue = RunQueue(loop)
+        self.users = Users(config.users, config.roles, UsersFile(config.data))
+        self.users.refresh()
         self.failures = Failures()
+        self.budget = Budget(config.memory_mib << 20, config.connection_memory_mib << 20, "all connections together")
+        self.strangers = Budget(STRANGERS_BYTES_MAX, STRANGER_BYTES_MAX, "all that have not logged in")
         self.connections: set[Connection] = set()
-        self.accepted = self.rejected = 0
+        self.accepted = self.rejected = self.kernel_bytes = 0
         self.started_at = loop.time()
         self.compactor = Compactor(
-            bucket, loop, purge_age_seconds=config.purge_age_seconds, dead_percent=config.compact_dead_percent
+            bucket,
+            loop,
+            purge_age_seconds=config.purge_age_seconds,
+            dead_percent=config.compact_dead_percent,
+            hold_seconds=config.slow_stream_seconds,
         )
         self.scrubber = Scrubber(
             bucket,
@@ -94,92 +118,151 @@ class Server:
             interval_seconds=config.scrub_interval_seconds,
             bytes_per_second=config.scrub_mib_per_second << 20,
         )
+        self.loop_watch = LoopWatch(loop, config.loop_watch_ms / 1000)
+        bucket.stat_groups["loop"] = self.loop_watch.stats
         self.dcp = DcpHub(bucket, config.takeover_seconds)
         self.replication = Replication(self)
         self.membership = Membership(self)
-        self.tap = TapHub(bucket, loop, config.tap_keep_alive_seconds)
+        bucket.stat_groups["cluster"] = lambda _: tuple(cluster_stats(self, self.membership))
+        self.tap = TapHub(bucket, loop, config.tap_keep_alive_seconds, self.budget)
         self.pager = Pager(bucket, loop, interval_seconds=config.expiry_pager_seconds)
-        self.cluster: Cluster
+        self.cluster: ServedMap
         self._arena = np.zeros(RECEIVE_BYTES, np.uint8)
         self._workspace = Workspace()
         self._warnings = Warnings()
+        self._refused = Warnings()  # apart, so that neither hides the other
         self._listener: socket.socket | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
+        self._deriving: asyncio.Task[None] | None = None
         if debugging():
             register(self._arena)
         committer.on_failure.append(self._drop_writers)
 
-    def listen(self, listener: socket.socket | None = None) -> tuple[str, int]:
-        """Bind (unless a bound listener is given) and begin to accept; returns (host, port).
+    def bind(self, listener: socket.socket | None = None) -> socket.socket:
+        """Take the address, or the listener that is given, and let connections queue up. Accept none yet.
 
         Raises OptionError when the address can't be had.
         """
-        self._listener = listener = listener or self._bind()
-        listener.listen(BACKLOG)
+        self._listener = listener = self._bound() if listener is None else listener
+        try:
+            listener.listen(BACKLOG)  # where two could bind the same address, this tells
+        except OSError as error:
+            listener.close()
+            raise self._address_error(error) from None
         listener.setblocking(False)
+        return listener
+
+    def listen(self) -> tuple[str, int]:
+        """Begin to accept, bound first if that was not done; returns (host, port)."""
+        listener = self._listener or self.bind()
         host, port = listener.getsockname()[:2]
-        self.cluster = Cluster(port, self.bucket)
+        self.cluster = ServedMap(port, self.bucket)
         self.membership.start()
         self.loop.add_reader(listener.fileno(), self._accept)
         self.pager.start()
         self.compactor.start()
         self.scrubber.start()
+        self.loop_watch.start()
         self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
+        self._deriving = self.loop.create_task(self.users.derive_all()) if self.config.users else None
         return host, port
 
-    def _bind(self) -> socket.socket:
+    def _address_error(self, error: OSError) -> OptionError:
+        where = f"{self.config.host}:{self.config.port}"
+        return OptionError("port", where, f"an address to listen on ({error.strerror or error})")
+
+    def _bound(self) -> socket.socket:
         config = self.config
         try:
             family, kind, _, _, address = socket.getaddrinfo(
                 config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
+            self._refuse_an_open_network(str(address[0]))
             listener = socket.socket(family, kind)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
         except OSError as error:
-            where = f"{config.host}:{config.port}"
-            raise OptionError("port", where, f"an address to listen on ({error.strerror or error})") from None
+            raise self._address_error(error) from None
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
         return listener
+
+    def _refuse_an_open_network(self, host: str) -> None:
+        if self.config.insecure or self.users.required or is_loopback(host):
+            return
+        ways = f"headwater user add NAME --roles administer --data {self.config.data}"
+        raise OptionError(
+            "host", self.config.host, f"a loopback address, and there are no users: add one ({ways}), or --insecure"
+        )
 
     async def close(self) -> None:
         """Stop accepting, finish what was received, commit, close the connections."""
         if self._listener is not None:
             self.loop.remove_reader(self._listener.fileno())
             self._listener.close()
+        if self._deriving is not None:
+            self._deriving.cancel()
         self.membership.stop()
         self.replication.stop()
         for timer in (self._sweep, self._flush):
             if timer is not None:
                 timer.cancel()
         self.pager.stop()
+        self.loop_watch.stop()
         await self.compactor.stop()
         await self.scrubber.stop()
         for connection in tuple(self.connections):
             connection.pause("closing")
         await self.committer.drain()
         for connection in tuple(self.connections):
-            connection.flush()
+            connection.flush_now()
             connection.drop("the node stops", fault=False)
         self.committer.close()
 
     # --- Host ---------------------------------------------------------------------------------------------------------
 
     def forget(self, connection: Connection) -> None:
-        """The connection has closed."""
+        """Forget a connection that has closed."""
         self.connections.discard(connection)
 
     def warn(self, peer: str, cause: str) -> None:
         """Write the one line that names peer and cause."""
         self._warnings.warn(peer, cause, self.loop.time())
 
+    def audit(self, session: UserSession, what: str) -> None:
+        """Write down what a user tried and may not do."""
+        self._refused.warn(session.connection.peer, f"user {session.user!r} {what}", self.loop.time())
+
+    def hears_passwords(self, peer: str) -> bool:
+        """Whether a peer may send a password as it is: PLAIN, and HTTP's logins."""
+        return not self.users.required or self.config.plain == "anywhere" or is_local(peer)
+
     # --- what sessions ask --------------------------------------------------------------------------------------------
 
-    def fast_path(self, session: KvSession) -> FastPath:
+    def fast_path(self, session: Session) -> TakeRequests:
         """The kernel's way for a session with a bucket."""
-        return FastPath(session, session.store_bucket, self._workspace)
+        return FastPath(session, session.store_bucket, self._workspace).run
+
+    def tell_of_map(self) -> None:
+        """Send the cluster map to the clients that asked for it and have not seen it."""
+        notices.tell(self.connections, self.cluster)
+
+    def figures(self) -> Iterable[tuple[str, str]]:
+        """The node's own part of STAT: connections, their memory, and who tends the files."""
+        yield "uptime", str(int(self.loop.time() - self.started_at))
+        yield "curr_connections", str(len(self.connections))
+        yield "total_connections", str(self.accepted)
+        yield "rejected_connections", str(self.rejected)
+        for name, budget in (("connections", self.budget), ("strangers", self.strangers)):
+            yield f"ep_{name}_memory", str(budget.held_bytes)
+            yield f"ep_{name}_memory_max", str(budget.limit_bytes)
+            yield f"ep_{name}_dropped_for_memory", str(budget.dropped)
+        yield "ep_kernel_memory", str(self.kernel_bytes)
+        yield "ep_tap_kept_memory", str(self.tap.kept_bytes)
+        yield "ep_slow_streams_ended", str(self.compactor.holds.ended)
+        yield "ep_scrub_runs", str(self.scrubber.runs)
+        yield "ep_scrub_bytes", str(self.scrubber.bytes)
 
     def flush_later(self, at_seconds: int) -> None:
         """Empty the bucket at a Unix time; a later call replaces an earlier one."""
@@ -202,7 +285,7 @@ class Server:
         listener = self._listener
         if listener is None:
             return
-        for _ in range(BACKLOG):
+        for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -230,7 +313,7 @@ class Server:
             self.warn(peer, f"not accepted: {error.strerror}")
             sock.close()
             return
-        connection.session = KvSession(connection, self)
+        connection.session = FirstBytes(connection, self)
         self.accepted += 1
         connection.start()
 
@@ -239,7 +322,7 @@ class Server:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = Connection(self, sock, peer, Inbox(self._arena.data))
+        connection = Connection(self, sock, peer, ConnectionInbox(self._arena.data))
         self.connections.add(connection)
         return connection
 
@@ -250,15 +333,47 @@ class Server:
 
     # --- tending ------------------------------------------------------------------------------------------------------
 
+    def _refresh_users(self) -> None:
+        """Take up what `headwater user` has changed."""
+        try:
+            changed = self.users.refresh()
+        except StorageError as error:
+            self.warn("users", f"{error}; those of before stay")
+            return
+        if changed:
+            log.info("the users are %s", ", ".join(self.users.names) or "none")
+            for connection in tuple(self.connections):
+                connection.session.users_changed()
+
     def _sweep_connections(self) -> None:
-        now, idle = self.loop.time(), self.config.idle_seconds
-        for connection in tuple(self.connections):
-            quiet = now - connection.heard_at
-            if idle and quiet >= idle and isinstance(connection.session, KvSession):
-                connection.drop(f"said nothing for {quiet:.0f} s")
-            else:
-                connection.notice_reset()
-        self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
+        self._refresh_users()
+        self._sweep_some(list(self.connections), 0)
+
+    def _sweep_some(self, left: list[Connection], kernel_bytes: int) -> None:
+        """Some hundreds at a time, for there may be ten thousand; `kernel_bytes` of those before."""
+        begun = self.loop.time()
+        for connection in left[-SWEPT_AT_ONCE:]:
+            self._look_after(connection, begun)
+            kernel_bytes += connection.weigh_kernel()
+        del left[-SWEPT_AT_ONCE:]
+        self.run_queue.spend(self.loop.time() - begun)
+        if left:
+            self.run_queue.behind(lambda: self._sweep_some(left, kernel_bytes))
+        else:
+            self.kernel_bytes = kernel_bytes
+            self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
+
+    def _look_after(self, connection: Connection, now: float) -> None:
+        """Let go who has said nothing for too long, or is gone without our noticing."""
+        idle, patience = self.config.idle_seconds, self.config.login_seconds
+        quiet, session = now - connection.stirred_at, connection.session
+        watches = isinstance(session, HttpSession) and session.watches
+        if patience and not connection.is_known and now - connection.stranger_since >= patience:
+            connection.drop(f"did not log in within {patience} s")
+        elif idle and quiet >= idle and not watches:
+            connection.drop(f"said nothing for {quiet:.0f} s")
+        else:
+            connection.notice_reset()
 
     def _drop_writers(self, error: BaseException, _: list[int]) -> None:
         """Quiet writes wait for no answer: their connections must go as well, or their clients believe in them."""

@@ -1,73 +1,170 @@
-"""The change log beside the mirror: every change as it came, appended, never touched again.
+"""The change log beside a mirror's table: brought forward with it, and put right where the two have parted.
 
-Each row has the `batch` it came in. After a failover a vbucket may be read again from a point that is held for
-certain. If nothing was lost, the rows that are here already are left out, so a change is here once. If changes were
-lost, a row with event `rollback` says so and the replay follows it: a row counts unless a later batch has, for its
-vbucket, a `rollback` row with a lower seqno (the same batch's rollback comes before its changes).
+A batch is committed to the log first. The log's record says between which two records of the table its last batch
+stands (`beside`), so three cases can be told apart when the next one is planned:
+
+* The table is at the second: all is well.
+* It is at the first, or a vbucket of the log is further than the table's: the log is ahead, by a batch that never got
+  into the table. While the vbucket's branch is the same, that batch was right and what is repeated of it is left out.
+  If a failover came between, it may be of a dead history: a `rollback` row takes it back.
+* It is at neither: the log was switched on for a table that existed, or was off for a while, or one of the two was put
+  back to an earlier version. Then the log begins anew with all that the table has, its *base*: a `rollback` row to 0
+  for what it had, and a `mutation` for each document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+import pyarrow.compute as pc
 
-IDENTITY = ("vbucket", "vb_uuid", "seqno")
+from headwater.errors import TableChanged
+from headwater.lake import changes
+from headwater.lake.changes import ChangeWriter
+from headwater.lake.commit import Record
+from headwater.lake.shape import CHANGES as COLUMNS
+from headwater.lake.verify import rows_of
+from headwater.lake.writer import TaskResult, candidates
+from headwater.pipelines.table import CHANGES, Table
+from headwater.spark.columns import RowMaker
+from headwater.spark.offsets import Offset
+from headwater.spark.planner import Range
+
+_NAMES = tuple(COLUMNS)[:-1]
+_OF_TABLE = tuple(name for name in _NAMES if name not in ("event", "snapshot_start", "snapshot_end"))
 
 
-class ChangeLog:
-    """A Delta table of all changes.
+class ChangeLog(Table):
+    """A change log; made if there is none.
 
     Args:
-        spark: a session with Delta Lake.
-        path: where it lies; made by the first batch.
+        place: a path or file: url.
+        bucket: name of the bucket.
     """
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        self.path = path
-        self._newest = self._written(spark)
+    def __init__(self, place: str | Path, bucket: str) -> None:
+        super().__init__(place, bucket, CHANGES, changes.fields())
 
     def append(
         self,
-        changes: DataFrame,
-        spans: Mapping[int, tuple[int, int]],
-        rollbacks: Mapping[int, int],
-        transaction: tuple[str, int],
+        written: Sequence[TaskResult],
+        end: Mapping[str, Any],
+        beside: tuple[str, str],
+        transaction: tuple[str, int] | None = None,
     ) -> None:
-        """Append a batch.
+        """Bring what a batch's tasks logged into the log.
 
         Args:
-            changes: rows of the source, rollback rows included.
-            spans: vbucket to (lowest, highest) seqno of its changes in the batch.
-            rollbacks: the vbuckets that were rolled back.
-            transaction: (application, version): a version that is here already does nothing.
+            written: what they did; nothing, where a batch only tells that there was no change.
+            end: the offset at which the batch ends.
+            beside: digests of the table's record before it and after it.
+            transaction: (application, version).
+
+        Raises:
+            TableChanged: plan the batch anew.
         """
-        from pyspark.sql import functions as f
+        record = self.refresh()
+        seen = {each.changes_after for each in written} or {record.digest}
+        if len(seen) > 1:
+            raise TableChanged(self.place, "tasks saw different versions of the change log")
+        if not written and beside[0] not in record.beside:
+            return  # it has to be put right first, with the next batch
+        # The digest is compared; the versions that were looked through are the table's, not the log's.
+        logged = [TaskResult(self.log.state.version, each.changes) for each in written]
+        reached = _furthest(Offset.from_json(record.end), Offset.from_json(end)).to_json()
+        self.put(seen.pop(), self._then(reached, beside), logged, transaction)
 
-        again = [vb for vb, (low, _) in spans.items() if low <= self._newest.get(vb, -1) and vb not in rollbacks]
-        if again:
-            known = changes.sparkSession.read.format("delta").load(self.path).where(f.col("vbucket").isin(again))
-            changes = changes.join(known.select(*IDENTITY), list(IDENTITY), "left_anti")
-        application, version = transaction
-        (
-            changes.withColumn("batch", f.lit(version).cast("bigint"))
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", application)
-            .option("txnVersion", version)
-            .save(self.path)
-        )
-        for vb, (_, high) in spans.items():
-            self._newest[vb] = high if vb in rollbacks else max(high, self._newest.get(vb, -1))
+    def level(self, table: Table, end: Offset | None = None) -> None:
+        """Put the log right where it has parted from the table.
 
-    def _written(self, spark: SparkSession) -> dict[int, int]:
-        from delta.tables import DeltaTable
-        from pyspark.sql import functions as f
+        Args:
+            table: as far as its log was read.
+            end: where the batch that comes next ends; None where none is planned yet.
 
-        if not DeltaTable.isDeltaTable(spark, self.path):
-            return {}
-        kept = spark.read.format("delta").load(self.path).where("event <> 'rollback'")
-        rows = kept.groupBy("vbucket").agg(f.max("seqno").alias("newest")).collect()
-        return {row.vbucket: row.newest for row in rows}
+        Raises:
+            TableChanged: somebody else did so at the same time; plan the batch anew.
+        """
+        record, held, digest = self.refresh(), Offset.from_json(table.record.end), table.record.digest
+        logged = Offset.from_json(record.end)
+        whole: Collection[int] = ()
+        void: dict[int, int] = {}
+        if digest not in record.beside:
+            whole = held.positions.keys() | logged.positions.keys()
+        elif end is not None:
+            # A rollback that the table has not seen took back what it has: only the table tells that now.
+            whole = logged.rollbacks if record.beside[-1] != digest else ()
+            void = {vb: held.position(vb).seqno for vb in _doubtful(logged, held, end) if vb not in whole}
+        if whole or void:
+            positions = dict(logged.positions) | {vb: held.position(vb) for vb in (*whole, *void)}
+            then = self._then(Offset(dict(sorted(positions.items()))).to_json(), (digest, digest))
+            void |= dict.fromkeys(set(whole) & logged.positions.keys(), 0)
+            self._put_right(table, record.digest, then, frozenset(whole), void)
+
+    def _then(self, end: Mapping[str, Any], beside: tuple[str, str]) -> Record:
+        return Record(self.bucket, end, self.record.batch + 1, CHANGES, beside)
+
+    def _put_right(
+        self, table: Table, after: str, then: Record, whole: frozenset[int], void: Mapping[int, int]
+    ) -> None:
+        writer = ChangeWriter(self.store, then.batch, {}, {})
+        try:
+            writer.take(_rollbacks(void), always=True)
+            for batch in _base(table, whole):
+                writer.take(batch)
+            files = [file.to_add() for file in writer.close()]
+        except BaseException:
+            writer.discard()
+            raise
+        # From here on the files stay: a commit that fails may have been made all the same.
+        self.put(after, then, [TaskResult(self.log.state.version, files)])
+
+
+def _furthest(logged: Offset, end: Offset) -> Offset:
+    """Return where the log is after a batch: at its end, but for vbuckets of which it has more already."""
+    positions = dict(end.positions)
+    for vbucket, at in logged.positions.items():
+        if vbucket not in end.rollbacks and at.seqno > end.position(vbucket).seqno:
+            positions[vbucket] = at
+    return Offset(dict(sorted(positions.items())), end.rollbacks)
+
+
+def _doubtful(logged: Offset, held: Offset, end: Offset) -> Iterator[int]:
+    """Yield the vbuckets of which the log has more than the table, of a branch that may not be history any more. Where
+    the batch itself rolls back, its own rollback row lies no higher."""
+    for vbucket, at in logged.positions.items():
+        ahead = at.seqno > held.position(vbucket).seqno
+        if ahead and at.vb_uuid != end.position(vbucket).vb_uuid and vbucket not in end.rollbacks:
+            yield vbucket
+
+
+def _rollbacks(void: Mapping[int, int]) -> pa.RecordBatch:
+    parts = [Range(vbucket, 0, seqno, seqno, seqno, rollback=True) for vbucket, seqno in sorted(void.items())]
+    return RowMaker(_NAMES, "binary", "binary").rollbacks(parts)
+
+
+def _base(table: Table, vbuckets: frozenset[int]) -> Iterator[pa.RecordBatch]:
+    """Yield the documents that a table has of some vbuckets, as changes."""
+    if not vbuckets:
+        return
+    wanted = pa.array(sorted(vbuckets), pa.int32())
+    schema = RowMaker(_NAMES, "binary", "binary").schema
+    for file in candidates(table.log.state, vbuckets):
+        for batch, _ in rows_of(table.store, file, _OF_TABLE):
+            mine = batch.filter(pc.is_in(batch.column("vbucket"), wanted))
+            if mine.num_rows:
+                yield _as_changes(mine, schema)
+
+
+def _as_changes(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    arrays: list[Any] = []
+    for column in schema:
+        if column.name == "event":
+            arrays.append(pa.array(["mutation"] * rows.num_rows, column.type))
+        elif column.name in _OF_TABLE:
+            arrays.append(rows.column(column.name).cast(column.type))
+        else:
+            arrays.append(pa.nulls(rows.num_rows, column.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

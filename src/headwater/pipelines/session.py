@@ -1,8 +1,8 @@
 """A local Spark session with Delta Lake and the `dcp` source, for the command line, the demo and tests.
 
-On a cluster nobody needs this: pass the same settings (`CONFIGURATION`) to spark-submit. Spark fetches Delta's jars by
-itself when a session with their coordinates starts for the first time; this says so beforehand, since it takes a while
-and a network.
+On a cluster nobody needs this: pass the same settings (DELTA_CONFIGURATION, SOURCE_CONFIGURATION) to spark-submit.
+Spark fetches Delta's jars by itself when a session with their coordinates starts for the first time; this says so
+beforehand, since it takes a while and a network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 DELTA_JARS, DELTA_MEGABYTES = 33, 87
 
 DELTA_SPARK = "4.2."
-"""The versions of Spark that `DELTA` is for. There is none for 4.3 yet; there the source works, the mirror does not."""
+"""The versions of Spark that `DELTA` is for. There is none for 4.3 yet; the source and the mirror need none."""
 
 DELTA_CONFIGURATION = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -37,10 +37,7 @@ SOURCE_CONFIGURATION = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
-"""What the `dcp` source wants of any session."""
-
-CONFIGURATION = DELTA_CONFIGURATION | SOURCE_CONFIGURATION
-"""What headwater's pipelines want of any session."""
+"""The settings that the `dcp` source wants of any session."""
 
 LOCAL = {
     # 200 shuffle partitions and 50 for a Delta snapshot are made for clusters; here each costs a task.
@@ -82,7 +79,7 @@ def local_session(
         memory: of the JVM.
         settings: more of Spark's settings; they win.
         quiet: silence Spark's own log, but for errors.
-        delta: with Delta Lake, which the mirror needs; without it any Spark does that has the source's interface.
+        delta: with Delta Lake, to read tables with; without it any Spark does that has the source's interface.
         say: told one line if Delta's jars have to be fetched.
 
     Raises:

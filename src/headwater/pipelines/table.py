@@ -1,144 +1,107 @@
-"""The mirror's table: one row a live document, and how a batch of changes gets into it in one Delta commit.
+"""A table with a record: made if there is none, refused if it is another one's, brought forward batch by batch.
 
-A row carries where its change stood in the history (vbucket, seqno, branch). That is enough to take batches twice, for
-a change that is not newer than its row does nothing; and to take changes back. When a branch was lost above seqno s of
-a vbucket,
-
-* rows of that vbucket above s go, unless the replay has them too;
-* documents that the lost branch had overwritten or deleted must come back as they were at s. The table no longer has
-  them, and neither have the changes above s that the source replays. So the vbucket is read once more, from 0 to s.
-
-All of it is one MERGE: no reader of the table sees neither or both histories. docs/decisions/0022 tells what else was
-tried.
+How far a table is says its own record (lake/commit.py), nothing else. What an engine remembers, Spark's checkpoint for
+one, may be lost, older or newer: the next batch is planned from the record.
 """
 
 from __future__ import annotations
 
-import json
+import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from headwater.spark.schema import COLUMNS
+from headwater.errors import TableError
+from headwater.lake.commit import BatchCommit, Record, commit, record_of
+from headwater.lake.index import SEED_BYTES
+from headwater.lake.log import TableLog, creation
+from headwater.lake.store import TableStore
+from headwater.lake.writer import TaskResult
+from headwater.pipelines.tasks import SEED
+from headwater.spark.offsets import VERSION
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import DataFrame, SparkSession
-
-KEPT = ("key", "value", "vbucket", "seqno", "vb_uuid", "cas", "rev_seqno", "flags", "expiry", "datatype")
-"""The source's columns that a row of the table has, first."""
-
-TRANSACTION = "spark.databricks.delta.write.txn"
-MEANINGS = {"seqno": "place of the row's last change in the vbucket's history"}
+BEGINNING: Mapping[str, Any] = {"v": VERSION, "vb": {}}
+DOCUMENTS, CHANGES = "documents", "changes"
 
 
-class MirrorTable:
-    """A Delta table that follows a bucket.
+class Table:
+    """A table with a record; made if there is none.
 
     Args:
-        spark: a session with Delta Lake.
-        path: where the table lies; made if there is none.
-        key_type: "binary" or "string".
+        place: a path or file: url.
+        bucket: name of the bucket that it mirrors.
+        kind: `documents` or `changes`.
+        columns: of a new one.
+
+    Raises:
+        TableError: another bucket's table, or nobody's mirror.
+        UnsupportedTable: a table that this writer can't keep.
     """
 
-    def __init__(self, spark: SparkSession, path: str, key_type: str = "binary") -> None:
-        self.path, self._key_type = path, key_type
-        self._create(spark)
+    def __init__(self, place: str | Path, bucket: str, kind: str, columns: Sequence[Mapping[str, Any]]) -> None:
+        self.store, self.bucket = TableStore(place), bucket
+        self.log = TableLog(self.store)
+        self.log.refresh()
+        if not self.log.exists:
+            begun = Record(bucket, dict(BEGINNING), 0, kind).to_action()
+            properties = {SEED: secrets.token_hex(SEED_BYTES)}
+            self.log.commit([*creation(columns, properties, bucket), begun], "CREATE TABLE")
+            self.log.refresh()  # another mirror may have been first: then this is its table
+        if (self.record.bucket, self.record.kind) != (bucket, kind):
+            told = f'it has the {self.record.kind} of the bucket "{self.record.bucket}", not the {kind} of "{bucket}"'
+            raise TableError(self.store.root, f"{told}: choose another place")
 
-    def columns(self, spark: SparkSession) -> dict[str, str]:
-        """Return the table's columns now: name to type."""
-        fields = self._delta(spark).toDF().schema.fields
-        return {field.name: field.dataType.simpleString() for field in fields}
+    @property
+    def place(self) -> str:
+        """The table's folder, absolute."""
+        return self.store.root
 
-    def add_columns(self, spark: SparkSession, columns: Mapping[str, str]) -> None:
-        """Add columns at the end; rows that are there get nulls."""
-        if columns:
-            described = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-            spark.sql(f"ALTER TABLE delta.`{self.path}` ADD COLUMNS ({described})")
+    @property
+    def record(self) -> Record:
+        """How far the table is, as far as its log was read."""
+        return record_of(self.store.root, self.log.state)
 
-    def merge(
-        self, changes: DataFrame, rollbacks: Mapping[int, int], columns: Sequence[str], transaction: tuple[str, int]
-    ) -> None:
-        """Bring the newest change of each key into the table, and undo what lies above a rollback's seqno.
+    def refresh(self) -> Record:
+        """Read what was committed meanwhile; return how far the table is."""
+        self.log.refresh()
+        return self.record
+
+    def commit(
+        self,
+        after: str,
+        end: Mapping[str, Any],
+        written: Sequence[TaskResult],
+        transaction: tuple[str, int] | None = None,
+        more: Sequence[dict[str, Any]] = (),
+    ) -> Record:
+        """Bring a batch into the table; return the new record.
 
         Args:
-            changes: at most one row a key, with `columns` and `event`. Of a vbucket that was rolled back, all
-            documents that
-                last changed at or below the rollback's seqno are among them.
-            rollbacks: vbucket to the seqno it returned to.
-            columns: the columns of the table to write.
-            transaction: (application, version): a version that is in the table already does nothing.
+            after: digest of the record it was planned from.
+            end: the offset it ends at.
+            written: what the tasks did.
+            transaction: (application, version), for those who look for it in the log.
+            more: other actions of the same commit.
+
+        Raises:
+            TableChanged: plan it anew.
         """
-        spark = changes.sparkSession
-        newer = "s.seqno > t.seqno"
-        if rollbacks:
-            # What the lost branch wrote may have the higher seqno; in a vbucket that went back, different is enough.
-            listed = ", ".join(map(str, sorted(rollbacks)))
-            newer = f"({newer} OR (s.vbucket IN ({listed}) AND (s.seqno <> t.seqno OR s.cas <> t.cas)))"
-        values = {f"`{name}`": f"s.`{name}`" for name in columns}
-        merging = (
-            self._delta(spark)
-            .alias("t")
-            .merge(changes.alias("s"), "t.vbucket = s.vbucket AND t.key = s.key")
-            .whenMatchedDelete(f"{newer} AND s.event <> 'mutation'")
-            .whenMatchedUpdate(newer, values)
-            .whenNotMatchedInsert("s.event = 'mutation'", values)
-        )
-        if rollbacks:
-            merging = merging.whenNotMatchedBySourceDelete(undone(rollbacks))
-        with as_transaction(spark, *transaction):
-            merging.execute()
+        then = self.next(end)
+        self.put(after, then, written, transaction, more)
+        return then
 
-    def _delta(self, spark: SparkSession) -> Any:
-        from delta.tables import DeltaTable
+    def next(self, end: Mapping[str, Any]) -> Record:
+        """Return the record of the batch that comes next, if it ends at `end`."""
+        return Record(self.bucket, end, self.record.batch + 1, self.record.kind)
 
-        return DeltaTable.forPath(spark, self.path)
-
-    def _create(self, spark: SparkSession) -> None:
-        from delta.tables import DeltaTable
-
-        builder = DeltaTable.createIfNotExists(spark).location(self.path)
-        for name in KEPT:
-            kind, meaning = COLUMNS[name]
-            kind = self._key_type if name == "key" else kind
-            builder = builder.addColumn(name, kind, comment=MEANINGS.get(name, meaning))
-        builder.execute()
-
-
-def undone(rollbacks: Mapping[int, int]) -> str:
-    """Return the SQL condition for rows that a rollback takes out, unless the replay has them again."""
-    points = ", ".join(f"{vb}, {point}L" for vb, point in sorted(rollbacks.items()))
-    # A vbucket that is not in the map gives null, which is not true.
-    return f"t.seqno > try_element_at(map({points}), t.vbucket)"
-
-
-def newest(changes: DataFrame) -> DataFrame:
-    """Return the newest change of each key."""
-    from pyspark.sql import functions as f
-
-    last = f.max_by(f.struct("*"), "seqno").alias("last")
-    return changes.groupBy("vbucket", "key").agg(last).select("last.*")
-
-
-def restored(
-    spark: SparkSession, url: str, options: Mapping[str, str], rollbacks: Mapping[int, int]
-) -> DataFrame | None:
-    """Return the documents of these vbuckets as of the seqno each was rolled back to; None if that is nothing."""
-    points = {str(vb): point for vb, point in sorted(rollbacks.items()) if point > 0}
-    if not points:
-        return None
-    reading = spark.read.format("dcp").options(**options)
-    return reading.option("vbuckets", ",".join(points)).option("endingOffsets", json.dumps(points)).load(url)
-
-
-@contextmanager
-def as_transaction(spark: SparkSession, application: str, version: int) -> Iterator[None]:
-    """Let Delta skip what this application has already written under this version (or a later one)."""
-    spark.conf.set(f"{TRANSACTION}AppId", application)
-    spark.conf.set(f"{TRANSACTION}Version", str(version))
-    try:
-        yield
-    finally:
-        spark.conf.unset(f"{TRANSACTION}AppId")
-        spark.conf.unset(f"{TRANSACTION}Version")
+    def put(
+        self,
+        after: str,
+        then: Record,
+        written: Sequence[TaskResult],
+        transaction: tuple[str, int] | None = None,
+        more: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Bring a batch into the table, with a record that is made already; else as `commit`."""
+        named = transaction or (f"headwater-{self.log.state.id}", then.batch)
+        commit(self.log, BatchCommit(after, then, named, written, more))

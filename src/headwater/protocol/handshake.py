@@ -1,4 +1,4 @@
-"""What a client says before the work begins: greet, log in, choose a bucket, fetch the map; for DCP, open and set up.
+"""A client's handshake: greet, log in, choose a bucket, fetch the map; for DCP, open and set up.
 
 Handshakes are generators: each `yield` hands out a request and receives its response, so the order of the conversation
 is the order of the lines, and whoever has a connection (blocking, asyncio, a test with a list) can drive one:
@@ -7,7 +7,8 @@ is the order of the lines, and whoever has a connection (blocking, asyncio, a te
     DCP_OPEN -> DCP_CONTROL, one at a time                                                             open_producer()
 
 Old servers know less than new ones. What they do not know is left out (HELLO, SELECT_BUCKET, the map, controls);
-what they refuse is an error. `expect` holds a response against its request, for all drivers alike.
+what they refuse is an error. `expect` holds a response against its request, for all drivers alike; `Handshake` drives a
+conversation by bytes, as all ends are driven (protocol/end.py).
 
 Source: kv.md 1 and 5, dcp.md 1, 2.1 and 4.
 """
@@ -15,44 +16,47 @@ Source: kv.md 1 and 5, dcp.md 1, 2.1 and 4.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
-from struct import Struct
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeAlias, TypeVar
 
 from headwater.errors import OptionError, RemoteProtocolError, StatusError, error_for
+from headwater.protocol.end import PeerGone
 from headwater.protocol.scram import HASHES, Scram, plain
+from headwater.wire import bootstrap, dcp
 from headwater.wire.features import Feature
-from headwater.wire.header import Frame, Magic
-from headwater.wire.opcodes import Opcode
+from headwater.wire.header import HEADER_BYTES, Frame, lengths, response
+from headwater.wire.json_text import context_of
+from headwater.wire.opcodes import Opcode, name_of
 from headwater.wire.status import Status
 
 Result = TypeVar("Result")
 Conversation: TypeAlias = Generator[Frame, Frame, Result]
 """Yields requests, is sent their responses, returns what was agreed."""
 
-MECHANISMS = (*HASHES, "PLAIN")
-"""Strongest first; the first one that the server offers as well is used."""
+MECHANISMS = tuple(HASHES)
+"""Strongest first; the first one that the server offers as well is used. By none of them it learns the password."""
+MECHANISMS_KNOWN = (*MECHANISMS, "PLAIN")
+"""PLAIN tells the password to whoever answers at that address, and all on the way: only where it is asked for."""
 
 KV_FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON, Feature.MUTATION_SEQNO)
 DCP_FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON)
-CONTEXT_CHARACTERS_MAX = 200
 
 _UNKNOWN = frozenset({Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED})
-_NO_MAP = _UNKNOWN | {Status.KEY_ENOENT, Status.EACCESS, Status.NO_BUCKET}
-_OPEN = Struct(">II")
+NO_MAP = _UNKNOWN | {Status.KEY_ENOENT, Status.EACCESS, Status.NO_BUCKET}
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who we are and what we want.
+    """The client's name, credentials and wishes.
 
     Args:
         agent: how we call ourselves, shown by the server's statistics.
         bucket: the bucket to select.
         user, password: None for servers that let everybody in.
         nonce: for SCRAM, new for every connection.
-        mechanisms: which may be used, strongest first; leave PLAIN out where the password must not cross the network.
+        mechanisms: which may be used, strongest first; with PLAIN the password crosses the network as it is.
         features: what to ask for in HELLO.
+        wants_map: whether to fetch the cluster map; who needs none should not ask, for some servers hang up on that.
     """
 
     agent: str
@@ -62,19 +66,15 @@ class Login:
     nonce: str = field(default="", repr=False)
     mechanisms: tuple[str, ...] = MECHANISMS
     features: tuple[int, ...] = KV_FEATURES
+    wants_map: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What came of it: the features granted, and the map as JSON text (None when the server has none)."""
+    """The result of a greeting: the features granted, and the map as JSON text (None when the server has none)."""
 
     features: frozenset[int]
     config: bytes | None
-
-
-def request(opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"", vbucket: int = 0) -> Frame:
-    """Return a request; its opaque is given by whoever sends it."""
-    return Frame(Magic.CLIENT_REQUEST, opcode, key, extras, value, vbucket=vbucket)
 
 
 def expect(asked: Frame, answer: Frame) -> Frame:
@@ -92,9 +92,85 @@ def expect(asked: Frame, answer: Frame) -> Frame:
     return answer
 
 
+@dataclass(frozen=True, slots=True)
+class Agreed(Generic[Result]):
+    """The conversation is over; `result` is what it returned."""
+
+    result: Result
+
+
+class Handshake(Generic[Result]):
+    """A conversation, driven by bytes and the time.
+
+    Args:
+        conversation: one that asks at least once; what it raises comes out of `receive_data`.
+        now: seconds of a monotonic clock. seconds_max: how long all of it may take; None for ever.
+
+    Attributes:
+        deadline: when to call `tick`; None for never.
+        trailing_data: what came behind the last answer: give it to the end that takes the connection over.
+    """
+
+    def __init__(
+        self, conversation: Conversation[Result], *, now: float = 0.0, seconds_max: float | None = None
+    ) -> None:
+        self.deadline = None if seconds_max is None else now + seconds_max
+        self.trailing_data = b""
+        self._seconds_max = seconds_max
+        self._conversation = conversation
+        self._kept, self._out = bytearray(), bytearray()
+        self._opaque = 0
+        self._asked = self._ask(next(conversation))
+
+    def receive_data(self, data: bytes, now: float) -> list[Agreed[Result] | PeerGone]:
+        """Take received bytes; `Agreed` when the last answer is here.
+
+        Raises:
+            RemoteProtocolError: no answer to what was asked. And what the conversation raises.
+        """
+        self._kept += data
+        while len(self._kept) >= HEADER_BYTES and (size := lengths(self._kept).frame) <= len(self._kept):
+            frame = Frame.decode(self._kept[:size])
+            del self._kept[:size]
+            try:
+                self._take(frame)
+            except StopIteration as stop:
+                self.trailing_data = bytes(self._kept)
+                return [Agreed(stop.value)]
+        return []
+
+    def _take(self, frame: Frame) -> None:
+        if not frame.is_response and frame.opcode == Opcode.DCP_NOOP:  # its interval may begin while we still ask
+            self._out += response(frame).encode()
+        else:
+            self._asked = self._ask(self._conversation.send(expect(self._asked, frame)))
+
+    def _ask(self, asked: Frame) -> Frame:
+        self._opaque += 1
+        numbered = replace(asked, opaque=self._opaque)
+        self._out += numbered.encode()
+        return numbered
+
+    def receive_eof(self) -> list[Agreed[Result] | PeerGone]:
+        """The server closed the connection before all was said."""
+        return [PeerGone(waited_for=name_of(self._asked.opcode))]
+
+    def tick(self, now: float) -> list[Agreed[Result] | PeerGone]:
+        """The deadline has come."""
+        if self._seconds_max is None or self.deadline is None or now < self.deadline:
+            return []
+        return [PeerGone(self._seconds_max, name_of(self._asked.opcode))]
+
+    def data_to_send(self) -> bytes:
+        """Take the bytes that wait to be sent."""
+        data = bytes(self._out)
+        self._out.clear()
+        return data
+
+
 def refused(asked: str, answer: Frame) -> StatusError:
     """Return the error for a response that is not a success, with what the server wrote to explain it."""
-    said = answer.value[:CONTEXT_CHARACTERS_MAX].decode(errors="replace")
+    said = context_of(answer.value)
     return error_for(answer.status, f"{asked} ({said})" if said else asked)
 
 
@@ -109,43 +185,42 @@ def greet(login: Login) -> Conversation[Greeting]:
     features = yield from _hello(login)
     if login.user is not None:
         yield from _authenticate(login)
-    # A server that does not grant SELECT_BUCKET has one bucket, or chose it by the user's name (kv.md 1.2).
-    if login.bucket and Feature.SELECT_BUCKET in features:
-        answer = yield request(Opcode.SELECT_BUCKET, login.bucket.encode())
+    # A server that does not grant SELECT_BUCKET has one bucket, or chose it by the user's name (kv.md 1.2); for an
+    # administrator, whose name is no bucket's, it has chosen none, and takes the command though it does not grant it.
+    if login.bucket and (Feature.SELECT_BUCKET in features or login.user not in (None, login.bucket)):
+        answer = yield bootstrap.SelectBucket(key=login.bucket.encode()).frame()
         if answer.status and answer.status not in _UNKNOWN:
             raise refused(f'select bucket "{login.bucket}"', answer)
-    answer = yield request(Opcode.GET_CLUSTER_CONFIG)
-    if answer.status and answer.status not in _NO_MAP:
+    if not login.wants_map:
+        return Greeting(features, None)
+    answer = yield bootstrap.GetClusterConfig().frame()
+    if answer.status and answer.status not in NO_MAP:
         raise refused("fetch the cluster map", answer)
     return Greeting(features, None if answer.status else answer.value or None)
 
 
 def _hello(login: Login) -> Conversation[frozenset[int]]:
-    wanted = b"".join(int(feature).to_bytes(2) for feature in login.features)
-    answer = yield request(Opcode.HELLO, login.agent.encode(), wanted)
+    answer = yield bootstrap.Hello(key=login.agent.encode(), features=list(login.features)).frame()
     if answer.status in _UNKNOWN:
         return frozenset()
     if answer.status:
         raise refused("HELLO", answer)
-    if len(answer.value) % 2:
-        raise RemoteProtocolError(f"HELLO (opcode 0x1f): {len(answer.value)} bytes of features, an odd number")
-    codes = (int.from_bytes(answer.value[at : at + 2]) for at in range(0, len(answer.value), 2))
-    return frozenset(codes)
+    return frozenset(bootstrap.HelloResponse.decode(answer).features)
 
 
 def _authenticate(login: Login) -> Conversation[None]:
-    answer = yield request(Opcode.SASL_LIST_MECHS)
+    answer = yield bootstrap.SaslListMechs().frame()
     if answer.status:
         raise refused("list the ways to log in", answer)
     mechanism = choose(login.mechanisms, answer.value.decode(errors="replace").split())
     user, password = login.user or "", login.password or ""
     if mechanism == "PLAIN":
-        answer = yield request(Opcode.SASL_AUTH, b"PLAIN", plain(user, password))
+        answer = yield bootstrap.SaslAuth(key=b"PLAIN", value=plain(user, password)).frame()
     else:
         scram = Scram(mechanism, user, password, login.nonce)
-        answer = yield request(Opcode.SASL_AUTH, mechanism.encode(), scram.first())
+        answer = yield bootstrap.SaslAuth(key=mechanism.encode(), value=scram.first()).frame()
         if answer.status == Status.AUTH_CONTINUE:
-            answer = yield request(Opcode.SASL_STEP, mechanism.encode(), scram.final(answer.value))
+            answer = yield bootstrap.SaslStep(key=mechanism.encode(), value=scram.final(answer.value)).frame()
         if not answer.status:
             scram.verify(answer.value)
     if answer.status:
@@ -163,10 +238,6 @@ def choose(allowed: Sequence[str], offered: Iterable[str]) -> str:
         if mechanism in known:
             return mechanism
     raise OptionError("mechanisms", ", ".join(allowed), f"among those the server offers: {', '.join(sorted(known))}")
-
-
-def _open(name: str, flags: int) -> Frame:
-    return request(Opcode.DCP_OPEN, name.encode(), extras=_OPEN.pack(0, flags))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +265,15 @@ def open_producer(opening: Opening) -> Conversation[frozenset[str]]:
     Raises:
         StatusError: the open or a required control was refused.
     """
-    answer = yield _open(opening.name, opening.flags | opening.optional_flags)
+    name = opening.name.encode()
+    answer = yield dcp.Open(key=name, flags=opening.flags | opening.optional_flags).frame()
     if answer.status == Status.EINVAL and opening.optional_flags:
-        answer = yield _open(opening.name, opening.flags)
+        answer = yield dcp.Open(key=name, flags=opening.flags).frame()
     if answer.status:
         raise refused(f'open the DCP connection "{opening.name}"', answer)
     accepted = []
     for key, value in opening.required + opening.optional:
-        answer = yield request(Opcode.DCP_CONTROL, key.encode(), value.encode())
+        answer = yield dcp.Control(key=key.encode(), value=value.encode()).frame()
         if not answer.status:
             accepted.append(key)
         elif (key, value) in opening.required:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["register", "slots"]
 
 
 def register(spark: SparkSession) -> None:
@@ -26,12 +26,13 @@ def register(spark: SparkSession) -> None:
     """
     from headwater.spark.source import DcpDataSource  # noqa: PLC0415 -- imports pyspark
 
-    known: dict[str, Any] = {"slots": _slots(spark), "__module__": DcpDataSource.__module__}
+    known: dict[str, Any] = {"slots": slots(spark), "__module__": DcpDataSource.__module__}
     # A class of its own travels to Spark's processes by value, with its number; DcpDataSource would by name only.
     spark.dataSource.register(type("RegisteredDcpDataSource", (DcpDataSource,), known))
 
 
-def _slots(spark: SparkSession) -> int | None:
+def slots(spark: SparkSession) -> int | None:
+    """Return how many tasks a session runs at once; None where that can't be seen (Spark Connect)."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except (AttributeError, NotImplementedError):  # Spark Connect

@@ -16,21 +16,22 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headwater.errors import OptionError
-from headwater.protocol.position import FailoverLog
+from headwater.protocol.dcp.position import FailoverLog
 from headwater.spark.history import branches
 from headwater.spark.offsets import HEX_DIGITS, hex_uuid
 from headwater.spark.planner import Range
 from headwater.spark.schema import types
+from headwater.wire.opcodes import Opcode
 
 ARROW: dict[str, Any] = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
-MUTATION, ROLLBACK = 0x57, "rollback"
-_EVENT_NAMES = pa.array(["mutation", "deletion", "expiration"], pa.string())
+MUTATION, ROLLBACK = int(Opcode.DCP_MUTATION), "rollback"
+_EVENTS = ("mutation", "deletion", "expiration")
 VBUCKETS = 1 << 16
 
 
 @dataclass
 class _Branches:
-    """What one vbucket's stream said of its history: where branches begin, and how far ours reaches."""
+    """The branches that one vbucket's stream told of: where they begin, and how far ours reaches."""
 
     begins: NDArray[np.uint64]
     codes: NDArray[np.int32]
@@ -56,7 +57,8 @@ class RowMaker:
         self._bounds = np.zeros(VBUCKETS, np.uint64)
         self._codes = np.full(VBUCKETS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches
         self._branches: dict[int, _Branches] = {}
-        self._mutations: Any = pa.array([], pa.string())
+        # Made when they are needed: the first array that Arrow makes imports pandas, and planners make none.
+        self._mutations: Any = None
         self._offsets: NDArray[np.int32] = np.zeros(1, np.int32)
 
     def expect(self, part: Range, log: FailoverLog, shared: int) -> None:
@@ -126,10 +128,10 @@ class RowMaker:
 
     def _events(self, opcodes: NDArray[np.uint8]) -> Any:
         if (opcodes == MUTATION).all():  # the usual batch: a slice of the same word over and over
-            if len(self._mutations) < len(opcodes):
+            if self._mutations is None or len(self._mutations) < len(opcodes):
                 self._mutations = pa.array(["mutation"] * 2 * len(opcodes), pa.string())
             return self._mutations.slice(0, len(opcodes))
-        return _EVENT_NAMES.take(pa.array(opcodes - np.uint8(MUTATION), pa.uint8()))
+        return pa.array(_EVENTS, pa.string()).take(pa.array(opcodes - np.uint8(MUTATION), pa.uint8()))
 
     def _uuid_column(self, records: pa.RecordBatch) -> Any:
         """The text of each row's branch: 16 characters a row, laid out as Arrow keeps text, run by run."""

@@ -1,4 +1,4 @@
-"""What a node says of a vbucket's history, and how far back a reader must go when that history is no longer its own.
+"""Compare a node's failover log with a reader's history, and find how far back the reader must go where they part.
 
 A failover log lists branches, newest first: (vb uuid, seqno) means "what was written after `seqno` belongs to `vb
 uuid`, up to where the next newer branch begins". Two histories that both know a uuid agree up to the end of that
@@ -14,18 +14,17 @@ pair is a `Point(seqno=E, observed=O)`: a branch that both share up to O or furt
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headwater.protocol.position import FailoverLog, Position
+from headwater.protocol.dcp.position import FailoverLog, Position
 
 POINTS_MAX = 32
 """Points remembered for each vbucket, the newest; older ones are only worth a longer replay."""
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class BranchHistory:
     """A vbucket as a node tells it: failover log (newest first, never empty), high seqno, and up to where it purged.
 
     Deletions up to `purge_seqno` are no longer sent to anyone: who stands below it, but not at 0, may keep dead keys.
@@ -52,16 +51,10 @@ class History:
 
 
 def branches(log: FailoverLog) -> tuple[list[int], list[int]]:
-    """Return (first seqno minus one, vb uuid) of each branch, oldest first: `branch_of` searches it."""
+    """Return (first seqno minus one, vb uuid) of each branch, oldest first, to be searched by seqno."""
     oldest_first = list(log[::-1])
     oldest_first.sort(key=lambda entry: entry[1])  # stable: of branches that began together the newer stays last
     return [begins for _, begins in oldest_first], [uuid for uuid, _ in oldest_first]
-
-
-def branch_of(log: FailoverLog, seqno: int) -> int:
-    """Return the uuid of the branch that wrote `seqno`: the newest whose own seqno lies below it."""
-    begins, uuids = branches(log)
-    return uuids[max(bisect_left(begins, seqno) - 1, 0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +73,23 @@ class Resumption:
     lost: bool = False
 
 
-def resume(position: Position, history: History, points: Iterable[Point] = ()) -> Resumption:
+def resume(
+    position: Position, history: BranchHistory, points: Iterable[Point] = (), *, rolled_back: bool = False
+) -> Resumption:
     """Decide from where a reader at `position` goes on in `history`.
 
     In an unchanged history: right there. After a failover: from the newest point that is held for certain, which may
     be the position itself; a replay costs duplicates, and what it would skip would be gone for good. Delivered changes
-    were `lost` only if the position lies above what both histories share.
+    were `lost` only if the position lies above what both histories share, or if the reader goes back to 0: a replay
+    from there tells of no deletion that was purged before it is read, so whoever holds something must let go of it.
 
     Args:
         position: seqno E of the batch that was read last, snapshot start and end = the point (E, O) before it. A
-        position
-            whose three numbers are equal is itself a point. vb uuid 0 stands for "the node's present history".
+            position whose three numbers are equal is itself a point. vb uuid 0 stands for "the node's present history".
         history: observed after that batch was read.
         points: more points that are remembered of this vbucket.
+        rolled_back: the batch that ended at `position` replaced a lost branch. What it restored was read later than
+            any point below was observed, so none of those says anything about it.
     """
     if position.seqno == 0:
         return Resumption(0)
@@ -104,8 +101,13 @@ def resume(position: Position, history: History, points: Iterable[Point] = ()) -
     lost = position.seqno > shared
     if not lost and position.vb_uuid in (0, history.vb_uuid):
         return Resumption(position.seqno)
-    known = [*points, Point(position.snapshot_start, position.snapshot_end)]
-    return Resumption(max((point.seqno for point in known if point.observed <= shared), default=0), lost)
+    known = list(points)
+    if rolled_back:
+        known = [point for point in known if point.seqno >= position.seqno]
+    else:
+        known.append(Point(position.snapshot_start, position.snapshot_end))
+    seqno = max((point.seqno for point in known if point.observed <= shared), default=0)
+    return Resumption(seqno, lost or seqno == 0)
 
 
 class HeldPoints:
@@ -116,20 +118,36 @@ class HeldPoints:
 
     def __init__(self) -> None:
         self._points: dict[int, list[Point]] = {}
+        self._replaced: dict[int, Position] = {}
 
     def of(self, vbucket: int) -> list[Point]:
         """Return what is remembered of a vbucket, oldest first."""
         return self._points.get(vbucket, [])
 
-    def record(self, positions: Mapping[int, Position], seen: Mapping[int, History]) -> None:
-        """Remember that these positions had been read when `seen` was observed; forget what a failover made void."""
+    def record(
+        self,
+        positions: Mapping[int, Position],
+        seen: Mapping[int, BranchHistory],
+        rollbacks: frozenset[int] = frozenset(),
+    ) -> None:
+        """Remember that these positions had been read when `seen` was observed; forget what a failover made void.
+
+        Args:
+            positions: where the last batch ended.
+            seen: observed after it was read.
+            rollbacks: vbuckets in which it replaced a lost branch: no point of before says anything about them now.
+        """
+        for vbucket in rollbacks & positions.keys():
+            if self._replaced.get(vbucket) != positions[vbucket]:
+                self._replaced[vbucket] = positions[vbucket]
+                self._points.pop(vbucket, None)
         for vbucket, position in positions.items():
             history = seen.get(vbucket)
             if history is not None:
                 self._record(self._points.setdefault(vbucket, []), position, history)
 
     @staticmethod
-    def _record(points: list[Point], position: Position, history: History) -> None:
+    def _record(points: list[Point], position: Position, history: BranchHistory) -> None:
         shared = history.shared_with(position.vb_uuid)
         if history.vb_uuid != position.vb_uuid or position.seqno > shared:
             points[:] = [point for point in points if point.observed <= shared]

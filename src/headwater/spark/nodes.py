@@ -1,4 +1,4 @@
-"""What the planner asks of the nodes: seqnos, failover logs and purge seqnos, as one consistent observation.
+"""Observe the nodes for the planner: seqnos, failover logs and purge seqnos, as one consistent observation.
 
 Spark ends a query on the first exception of a planner, and asks again by itself for nothing. So what may pass is
 retried here: a node that is starting, a connection that broke, a vbucket that is moving.
@@ -11,18 +11,21 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from headwater.errors import NotMyVbucket, StatusError, TransportError
-from headwater.spark.history import History
-from headwater.spark.settings import Settings
+from headwater.spark.history import BranchHistory
+from headwater.spark.settings import SourceSettings
 
 if TYPE_CHECKING:
     from headwater.client import Client
-    from headwater.protocol.position import FailoverLog
+    from headwater.protocol.dcp.position import FailoverLog
 
 T = TypeVar("T")
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 2.0
+WHOLE_LOOK_SECONDS = 10.0
+"""How often failover logs and purge seqnos are asked for though no seqno moves."""
+
 STATS = "vbucket-seqno"
 Stats: TypeAlias = Mapping[int, Mapping[str, str]]
-"""What the owners tell, by vbucket and name."""
+"""The statistics that owners tell, by vbucket and name."""
 
 
 def patiently(
@@ -49,25 +52,33 @@ def patiently(
         pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
 
-def connect(settings: Settings) -> Client:
+def connect(settings: SourceSettings) -> Client:
     """Open a client for the planner or a task. Imported here: Spark loads the source's module in every session."""
     from headwater import client
 
     return client.connect(settings.url, user=settings.user, password=settings.password)
 
 
-class Nodes:
+class SourceNodes:
     """The planner's client; made when first needed. It follows the map by itself, and makes lost connections anew.
 
     Args:
         settings: whom to ask, for which vbuckets, and for how long to go on asking.
         connect: opens a client.
+        clock: seconds.
     """
 
-    def __init__(self, settings: Settings, connect: Callable[[Settings], Client] = connect) -> None:
-        self._settings, self._connect = settings, connect
+    def __init__(
+        self,
+        settings: SourceSettings,
+        connect: Callable[[SourceSettings], Client] = connect,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._connect, self._clock = settings, connect, clock
         self._client: Client | None = None
         self._logs: dict[int, FailoverLog] = {}
+        self._seen: dict[int, BranchHistory] = {}
+        self._seen_at = float("-inf")
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -75,7 +86,7 @@ class Nodes:
         if client is not None:
             client.close()
 
-    def observe(self, *, whole: bool = False) -> dict[int, History]:
+    def observe(self, *, whole: bool = False, idle: bool = False) -> dict[int, BranchHistory]:
         """Return what the nodes hold now, by vbucket: all active ones among those that are wanted.
 
         A failover log and a high seqno come by two questions. Seqnos are asked first; if the log that is read
@@ -83,44 +94,57 @@ class Nodes:
 
         Args:
             whole: a vbucket that no node of a cluster owns at present is waited for, as one that moves always is.
+            idle: the asker has all there was the last time. While no seqno moves it is told the same again, for some
+                seconds: one short answer of each node instead of the statistics of every vbucket.
 
         Raises:
             TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
         """
-        return patiently(lambda: self._observe(whole), self._settings.retry_seconds)
+        return patiently(lambda: self._observe(whole, idle), self._settings.retry_seconds)
 
     def known_url(self) -> str:
         """Return the url with all nodes that are known: a task may start when the first of them is gone."""
-        if self._client is None or len(self._client.map.nodes) < 2:
+        if self._client is None or len(self._client.map.servers) < 2:
             return self._settings.url
         from headwater.client.routing import parse
 
         target = parse(self._settings.url)
-        nodes = dict.fromkeys((*self._client.map.nodes, *target.seeds))
+        nodes = dict.fromkeys((*self._client.map.servers, *target.seeds))
         return f"couchbase://{','.join(str(node) for node in nodes)}/{target.bucket}"
 
-    def _observe(self, whole: bool) -> dict[int, History]:
+    def _observe(self, whole: bool, idle: bool) -> dict[int, BranchHistory]:
         client = self._client = self._client or self._connect(self._settings)
         while True:
             highs = self._wanted(client.seqnos())
+            if idle and self._is_seen(highs):
+                return self._seen
             if whole:
                 self._check_whole(client, highs)
             stats = client.vbucket_stats(STATS)
             known, self._logs = self._logs, self._logs_of(client, highs, stats)
             if all(known.get(vb) == log for vb, log in self._logs.items()):
-                return {vb: History(log, highs[vb], purge_seqno(stats, vb)) for vb, log in self._logs.items()}
+                self._seen_at = self._clock()
+                self._seen = {
+                    vb: BranchHistory(log, highs[vb], purge_seqno(stats, vb)) for vb, log in self._logs.items()
+                }
+                return self._seen
+
+    def _is_seen(self, highs: Mapping[int, int]) -> bool:
+        """Whether nothing has moved since all was looked at, which was not long ago."""
+        same = highs == {vb: history.high_seqno for vb, history in self._seen.items()}
+        return same and self._clock() < self._seen_at + WHOLE_LOOK_SECONDS
 
     def _wanted(self, highs: Mapping[int, int]) -> dict[int, int]:
         wanted = self._settings.vbuckets
         return {vb: high for vb, high in highs.items() if wanted is None or vb in wanted}
 
     def _check_whole(self, client: Client, highs: Mapping[int, int]) -> None:
-        """A lone node may well have some vbuckets only; in a cluster, what nobody owns is missing."""
-        wanted = self._settings.vbuckets or range(len(client.map.owners))
+        """Check that all vbuckets have an owner; a lone node may well have only some."""
+        wanted = self._settings.vbuckets or range(client.map.vbuckets)
         lost = [vb for vb in wanted if vb not in highs]
-        if lost and len(client.map.nodes) > 1:
+        if lost and len(client.map.servers) > 1:
             told = f"{len(lost)} of {len(wanted)} vbuckets, the first is {lost[0]},"
-            raise NotMyVbucket(f"{told} have no active node in the cluster map {client.map.version}")
+            raise NotMyVbucket(f"{told} have no active node in the cluster map {client.map.label}")
 
     def _logs_of(self, client: Client, highs: Mapping[int, int], stats: Stats) -> dict[int, FailoverLog]:
         """Ask for the logs, in one go; but not for those whose newest uuid the statistics tell is known."""

@@ -1,4 +1,4 @@
-"""What Spark remembers between micro-batches: one position for each vbucket, as canonical JSON.
+"""The offset that Spark remembers between micro-batches: one position for each vbucket, as canonical JSON.
 
 Spark compares offsets as texts and nothing else. The same place written in another key order is a new micro-batch,
 ten milliseconds later another one, for ever. So there is one way to write an offset, and this file is it:
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.errors import OptionError
-from headwater.protocol.position import Position
+from headwater.protocol.dcp.position import Position
 
 VERSION = 1
 U64_MAX = (1 << 64) - 1
@@ -95,8 +95,7 @@ def parse_positions(option: str, entries: object) -> dict[int, Position]:
     Args:
         option: whose value this is, for the error message.
         entries: {"0": seqno}, {"0": [vb uuid, seqno]} or {"0": [vb uuid, seqno, snapshot start, snapshot end]}. A bare
-        seqno
-            has vb uuid 0: the planner takes the node's current history for it.
+            seqno has vb uuid 0: the planner takes the node's current history for it.
 
     Raises:
         OptionError: anything else.

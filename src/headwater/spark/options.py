@@ -1,26 +1,25 @@
-"""Every option of the `dcp` data source, in one table.
+"""Every option of the `dcp` data source, in two tables.
 
-`OPTIONS` is what the reader obeys, what an error message quotes and what docs/reference/spark-options.md prints. A
-wrong value, or an option nobody knows, is an error before the first byte is asked for: a misspelt `maxChangesPerTriger`
-that is silently ignored costs somebody an evening.
+`OPTIONS` is what the reader obeys, `WRITE_OPTIONS` what the writer does; both are what an error message quotes and
+what docs/reference/spark-options.md prints. A wrong value, or an option nobody knows, is an error
+before the first byte is asked for: a misspelt `maxChangesPerTriger` that is silently ignored costs somebody an evening.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headwater.errors import OptionError
-from headwater.protocol.position import Position
+from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset, parse_positions
-
-VBUCKETS_MAX = 1024
+from headwater.wire.vbucket import vbucket_set
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class SourceOption:
     """One option: how it is written, read and explained.
 
     Args:
@@ -88,24 +87,6 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def vbucket_set(text: str) -> tuple[int, ...]:
-    """Return the vbuckets that a list such as `0-511,700` names, in order, each once (0 to 1023)."""
-    named: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (not dash or last.isdecimal())):
-            raise ValueError(text)
-        low, high = int(first), int(last or first)
-        if high >= VBUCKETS_MAX:
-            raise OptionError(
-                "vbuckets", text, f"a vbucket list: {high} is out of range, there are 0 to {VBUCKETS_MAX - 1}"
-            )
-        if low > high:
-            raise ValueError(text)
-        named.update(range(low, high + 1))
-    return tuple(sorted(named))
-
-
 def _starting(text: str) -> Offset:
     word = text.strip().lower()
     if word == "earliest":
@@ -129,8 +110,8 @@ _POSITIONS = 'JSON such as {"0": 120, "7": ["00a1b2c3d4e5f607", 9]} (vbucket: se
 _WHOLE = "a whole number from 1 on"
 _SECONDS = "a number of seconds, 0 to 86400"
 
-OPTIONS: tuple[Option, ...] = (
-    Option(
+OPTIONS: tuple[SourceOption, ...] = (
+    SourceOption(
         "url",
         _url,
         None,
@@ -138,9 +119,11 @@ OPTIONS: tuple[Option, ...] = (
         "Where the nodes are, and which bucket to read; `load(url)` says the same. Required.",
         "couchbase://127.0.0.1:11210/default",
     ),
-    Option("user", str, None, "a user name", "Who asks; without it nobody logs in.", "reader"),
-    Option("password", str, None, "a password", "The user's password. Spark shows it nowhere we know of.", "secret"),
-    Option(
+    SourceOption("user", str, None, "a user name", "Who asks; without it nobody logs in.", "reader"),
+    SourceOption(
+        "password", str, None, "a password", "The user's password. Spark shows it nowhere we know of.", "secret"
+    ),
+    SourceOption(
         "vbuckets",
         vbucket_set,
         None,
@@ -148,7 +131,7 @@ OPTIONS: tuple[Option, ...] = (
         "Which vbuckets to read; all that are active when left out.",
         "0-511,700",
     ),
-    Option(
+    SourceOption(
         "startingOffsets",
         _starting,
         Offset(),
@@ -157,7 +140,7 @@ OPTIONS: tuple[Option, ...] = (
         "the JSON leaves out begins at its beginning.",
         '{"0": 120}',
     ),
-    Option(
+    SourceOption(
         "endingOffsets",
         _ending,
         None,
@@ -167,7 +150,7 @@ OPTIONS: tuple[Option, ...] = (
         '{"0": 900}',
         streaming=False,
     ),
-    Option(
+    SourceOption(
         "minPartitions",
         _positive,
         None,
@@ -177,7 +160,7 @@ OPTIONS: tuple[Option, ...] = (
         "Python task alone costs 12 to 50 ms.",
         "8",
     ),
-    Option(
+    SourceOption(
         "maxChangesPerTrigger",
         _positive,
         None,
@@ -187,7 +170,7 @@ OPTIONS: tuple[Option, ...] = (
         "100000",
         batch=False,
     ),
-    Option(
+    SourceOption(
         "keyFormat",
         _one_of("binary", "string"),
         "binary",
@@ -195,7 +178,7 @@ OPTIONS: tuple[Option, ...] = (
         "Type of the `key` column. `string` needs keys that are UTF-8; one that is not fails the read and is named.",
         "string",
     ),
-    Option(
+    SourceOption(
         "valueFormat",
         _one_of("binary", "string"),
         "binary",
@@ -203,7 +186,7 @@ OPTIONS: tuple[Option, ...] = (
         "Type of the `value` column, as for `keyFormat`.",
         "string",
     ),
-    Option(
+    SourceOption(
         "rollbackPolicy",
         _one_of("emit", "fail"),
         "emit",
@@ -212,7 +195,7 @@ OPTIONS: tuple[Option, ...] = (
         "replay, or `fail` the query.",
         "fail",
     ),
-    Option(
+    SourceOption(
         "pollIntervalSeconds",
         _seconds,
         0.25,
@@ -221,7 +204,7 @@ OPTIONS: tuple[Option, ...] = (
         "1",
         batch=False,
     ),
-    Option(
+    SourceOption(
         "retrySeconds",
         _seconds,
         60.0,
@@ -229,7 +212,7 @@ OPTIONS: tuple[Option, ...] = (
         "How long a node that does not answer is tried again, in the planner and in a task, before the query fails.",
         "300",
     ),
-    Option(
+    SourceOption(
         "windowBytes",
         _positive,
         10 << 20,
@@ -237,7 +220,7 @@ OPTIONS: tuple[Option, ...] = (
         "DCP flow-control window of a connection: what a node may send ahead of us. Bounds a task's memory.",
         "33554432",
     ),
-    Option(
+    SourceOption(
         "xattrs",
         _flag,
         False,
@@ -248,21 +231,62 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 
+WRITE_OPTIONS: tuple[SourceOption, ...] = (
+    replace(
+        OPTIONS[0],
+        meaning="Where the nodes are, and which bucket to write to; `save(url)` says the same. Required.",
+    ),
+    replace(OPTIONS[1], meaning="Who writes; without it nobody logs in.", example="writer"),
+    OPTIONS[2],
+    SourceOption(
+        "deadLetters",
+        _url,
+        None,
+        "a directory or a URL without spaces",
+        "Where rows go that a node refuses for good, as Parquet files with the reason; without it the first such row "
+        "fails the task. A path, or a URL that Arrow knows (s3, gs, abfs, hdfs).",
+        "/data/refused",
+    ),
+    SourceOption(
+        "withMeta",
+        _flag,
+        False,
+        "true or false",
+        "Store revision, CAS and expiry as the columns `rev_seqno`, `cas` and `expiry` have them, as in another "
+        "bucket. Whoever has the higher (rev_seqno, cas) wins; a row that is behind changes nothing.",
+        "true",
+    ),
+    SourceOption(
+        "retrySeconds",
+        _seconds,
+        60.0,
+        _SECONDS,
+        'How long a node that does not answer, or says "not now", is tried again before the task fails.',
+        "300",
+    ),
+)
+"""Options of `df.write.format("dcp")` and `writeStream.format("dcp")`."""
+
+
 def reference_page() -> str:
-    """Return docs/reference/spark-options.md: the table above, for readers."""
+    """Return docs/reference/spark-options.md: the tables above, for readers."""
+    head = (
+        "# Options of the `dcp` source and writer\n\n"
+        "Printed from `headwater.spark.options` by `python -m headwater.spark.options`. Case does not matter.\n"
+        "An unknown option, or a value that is not allowed, fails the read or write at once.\n\n"
+    )
+    return head + "## Reading\n\n" + _table(OPTIONS) + "\n## Writing\n\n" + _table(WRITE_OPTIONS)
+
+
+def _table(options: tuple[SourceOption, ...]) -> str:
     rows = ["| option | default | for | meaning | example |", "|---|---|---|---|---|"]
-    for option in OPTIONS:
+    for option in options:
         kind = "both" if option.batch and option.streaming else "batch" if option.batch else "streaming"
         rows.append(f"| `{option.name}` | {_shown(option)} | {kind} | {option.meaning} | `{option.example}` |")
-    head = (
-        "# Options of the `dcp` source\n\n"
-        "Printed from `headwater.spark.options.OPTIONS` by `python -m headwater.spark.options`. Case does not matter.\n"
-        "An unknown option, or a value that is not allowed, fails the read at once.\n\n"
-    )
-    return head + "\n".join(rows) + "\n"
+    return "\n".join(rows) + "\n"
 
 
-def _shown(option: Option) -> str:
+def _shown(option: SourceOption) -> str:
     if option.name == "startingOffsets":
         return "`earliest`"
     if option.default is None:

@@ -18,19 +18,19 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from headwater.protocol.position import Position
-from headwater.spark.history import HeldPoints, History, Resumption, resume
+from headwater.protocol.dcp.position import Position
+from headwater.spark.history import BranchHistory, HeldPoints, Resumption, resume
 from headwater.spark.offsets import Offset
 
 VBUCKET_COST = 64
-"""What opening a stream costs, in changes: keeps a partition of many nearly idle vbuckets from getting all of them."""
+"""The cost of opening a stream, in changes: keeps a partition of many nearly idle vbuckets from getting all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a task reads of one vbucket: the changes in (start_seqno, end_seqno] of branch `vb_uuid`.
+    """A task's part of one vbucket: the changes in (start_seqno, end_seqno] of branch `vb_uuid`.
 
     Args:
         snapshot_end: up to where the branch must be the node's history for the range to be what was planned.
@@ -50,14 +50,14 @@ class Range:
         return self.end_seqno - self.start_seqno + VBUCKET_COST
 
 
-def newest(seen: Mapping[int, History]) -> Offset:
+def newest(seen: Mapping[int, BranchHistory]) -> Offset:
     """Return the offset that stands at the end of everything, where a `latest` start begins."""
     return Offset({vb: _complete(vb, history) for vb, history in sorted(seen.items()) if history.high_seqno})
 
 
 def plan(
     start: Offset,
-    seen: Mapping[int, History],
+    seen: Mapping[int, BranchHistory],
     *,
     held: HeldPoints | None = None,
     changes_max: int | None = None,
@@ -72,7 +72,7 @@ def plan(
         changes_max: how many changes at most. What replaces a lost branch is not cut: it comes on top.
         targets: seqnos not to go beyond, by vbucket (a vbucket missing here gets nothing new); None for no bound.
     """
-    moves = {vb: _move(start.position(vb), seen[vb], held, vb, targets) for vb in sorted(seen)}
+    moves = {vb: _move(start, seen[vb], held, vb, targets) for vb in sorted(seen)}
     left = None if changes_max is None else changes_max - sum(move.owed for move in moves.values())
     grants = share_out({vb: move.backlog for vb, move in moves.items()}, left)
     ends = {vb: move.floor + grants[vb] for vb, move in moves.items()}
@@ -80,10 +80,28 @@ def plan(
         return start
     positions = dict(start.positions)
     for vb, move in moves.items():
-        positions[vb] = _end(start.position(vb), move, ends[vb], seen[vb])
+        positions[vb] = _end(start, move, ends[vb], seen[vb], vb)
     return Offset(
         {vb: positions[vb] for vb in sorted(positions)}, frozenset(vb for vb, move in moves.items() if move.lost)
     )
+
+
+def settled(end: Offset, seen: Mapping[int, BranchHistory]) -> Offset:
+    """Return the offset with vbuckets as complete that stand at the end of their history; `end` itself if all do.
+
+    Args:
+        end: where a batch ended.
+        seen: observed after it was read.
+    """
+    calm = {
+        vb: _complete(vb, history)
+        for vb, history in seen.items()
+        if (place := end.position(vb)).seqno and (place.seqno, place.vb_uuid) == (history.high_seqno, history.vb_uuid)
+    }
+    positions = dict(end.positions) | calm
+    if not end.rollbacks - calm.keys() and positions != end.positions:
+        return Offset({vb: positions[vb] for vb in sorted(positions)})
+    return end
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +119,11 @@ class _Move:
 
 
 def _move(
-    position: Position, history: History, held: HeldPoints | None, vb: int, targets: Mapping[int, int] | None
+    start: Offset, history: BranchHistory, held: HeldPoints | None, vb: int, targets: Mapping[int, int] | None
 ) -> _Move:
-    going: Resumption = resume(position, history, held.of(vb) if held else ())
+    position = start.position(vb)
+    points = held.of(vb) if held else ()
+    going: Resumption = resume(position, history, points, rolled_back=vb in start.rollbacks)
     # What was delivered once is replaced in the batch that takes it back, or a table would lack it for a while.
     floor = max(going.seqno, min(position.seqno, history.high_seqno))
     if going.seqno == 0:
@@ -113,14 +133,18 @@ def _move(
     return _Move(going.seqno, floor, max(ceiling - floor, 0), going.lost)
 
 
-def _end(before: Position, move: _Move, end: int, history: History) -> Position:
+def _end(start: Offset, move: _Move, end: int, history: BranchHistory, vb: int) -> Position:
+    before = start.position(vb)
     if end > move.start:
-        return Position(before.vbucket, history.vb_uuid, end, move.start, max(history.high_seqno, end))
-    # Nothing to read. Idle at the end of the node's history is a complete state; else the place stays as it is.
-    return _complete(before.vbucket, history) if end == history.high_seqno else before
+        return Position(vb, history.vb_uuid, end, move.start, max(history.high_seqno, end))
+    # Nothing to read. Idle at the end of the node's history is a complete state; else the place stays as it is, but a
+    # rollback leaves the offset with its batch: that nothing below is held any more stays in the snapshot's start.
+    if end == history.high_seqno:
+        return _complete(vb, history)
+    return replace(before, snapshot_start=0) if vb in start.rollbacks else before
 
 
-def _complete(vb: int, history: History) -> Position:
+def _complete(vb: int, history: BranchHistory) -> Position:
     return Position(vb, history.vb_uuid, history.high_seqno, history.high_seqno, history.high_seqno)
 
 
@@ -150,7 +174,7 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
 def _range(vb: int, start: Offset, end: Offset) -> Range | None:
     before, after = start.position(vb), end.position(vb)
     rollback = vb in end.rollbacks
-    if before == after and not rollback:
+    if (before.seqno, before.vb_uuid) == (after.seqno, after.vb_uuid) and not rollback:
         return None  # not moved; its snapshot start tells of an earlier batch
     if after.seqno == after.snapshot_start and not rollback:
         return None  # idle; only its history got a new name, or was found complete

@@ -1,4 +1,4 @@
-"""What a task does: drain its vbuckets over one DCP connection a node, and hand the rows to Spark in batches.
+"""A task of a micro-batch: drain its vbuckets over one DCP connection a node, and hand the rows to Spark in batches.
 
 A task can tell the planner nothing. So whatever it finds must leave the data such that the planner's next look at the
 failover logs repairs it: a range that is no longer in the nodes' history, or only in part, is read as far as both
@@ -7,17 +7,19 @@ histories agree and no further. It is not an error and must not wait for seqnos 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import RollbackRequired
-from headwater.protocol.position import Position
+from headwater.protocol.dcp.position import Position
 from headwater.spark.columns import RowMaker
-from headwater.spark.history import History
+from headwater.spark.history import BranchHistory
 from headwater.spark.nodes import STATS, connect, patiently, purge_seqno
 from headwater.spark.offsets import U64_MAX
 from headwater.spark.planner import Range
-from headwater.spark.settings import Settings
+from headwater.spark.settings import SourceSettings
 
 if TYPE_CHECKING:
     from headwater.client import ChangeBatch, Client
@@ -25,12 +27,19 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0
 """How often a task that hears nothing looks whether what it waits for can still come."""
 
+DOUBT_SECONDS = 0.1
+"""Pause before a stream is asked for again that was refused without a reason to be seen."""
+
 BATCH_BYTES = 4 << 20
 """Smaller ones cost more a row than the cache gains (bench_spark: 0.27 us a row with 1 MiB, 0.22 with 4)."""
 
 
 def read(
-    settings: Settings, names: tuple[str, ...], parts: Sequence[Range], connect: Callable[[Settings], Client] = connect
+    settings: SourceSettings,
+    names: tuple[str, ...],
+    parts: Sequence[Range],
+    connect: Callable[[SourceSettings], Client] = connect,
+    unread: set[int] | None = None,
 ) -> Iterator[Any]:
     """Yield the rows of one Spark partition as Arrow batches; rollback rows first.
 
@@ -39,13 +48,15 @@ def read(
         names: the columns wanted, in order.
         parts: what to read of which vbucket.
         connect: opens a client.
+        unread: gets the vbuckets of which not all was read that was planned, because a node has another history.
 
     Raises:
         TransportError, StatusError: nothing came on for `retrySeconds`.
-        RollbackRequired: a node refuses a range without a reason that the planner could see.
+        RollbackRequired: for as long a node refused a range without a reason that the planner could see.
         OptionError: a key or value is not text though its format is `string`.
     """
     task = _Task(settings, RowMaker(names, settings.key_format, settings.value_format), parts)
+    task.unread = set() if unread is None else unread
     if any(part.rollback for part in parts):
         yield task.maker.rollbacks(parts)
     if not task.pending:
@@ -61,11 +72,13 @@ def read(
 class _Task:
     """The vbuckets of a task that are still being read, and how far each has come."""
 
-    def __init__(self, settings: Settings, maker: RowMaker, parts: Sequence[Range]) -> None:
+    def __init__(self, settings: SourceSettings, maker: RowMaker, parts: Sequence[Range]) -> None:
         self.settings, self.maker = settings, maker
         self.pending = {part.vbucket: part for part in parts if part.end_seqno > part.start_seqno}
         self.positions = {vb: claim(part) for vb, part in self.pending.items()}
         self.logs: dict[int, Any] = {}
+        self.unread: set[int] = set()
+        self._refused_at: dict[int, float] = {}
 
     def drain(self, client: Client) -> Iterator[Any]:
         """Yield batches until all have ended, one was refused, or one waits in vain (then `pending` is not empty)."""
@@ -105,7 +118,11 @@ class _Task:
             return
         for vb, log in logs.items():
             if log is not self.logs.get(vb) and vb in self.pending:
-                self.maker.expect(self.pending[vb], log, _shared(self.pending[vb], log))
+                part = self.pending[vb]
+                shared = _shared(part, log)
+                self.maker.expect(part, log, shared)
+                if shared < part.end_seqno:
+                    self.unread.add(vb)
         self.logs = logs
 
     def _abandon_unreachable(self) -> bool:
@@ -116,12 +133,25 @@ class _Task:
         return bool(lost)
 
     def give_up(self, client: Client, refused: RollbackRequired) -> None:
-        """Leave a vbucket to the planner, if it is going to see why the node refused; else say so."""
-        part = self.pending.pop(refused.vbucket)
-        log = tuple(client.failover_log(part.vbucket))
-        parted = _shared(part, log) < max(part.snapshot_end, part.end_seqno)
-        if not parted and purge_seqno(client.vbucket_stats(STATS), part.vbucket) <= part.start_seqno:
+        """Leave a vbucket to the planner, if it is going to see why the node refused; else ask again, for a while."""
+        part, place = self.pending[refused.vbucket], self.positions[refused.vbucket]
+        parted = _shared(part, tuple(client.failover_log(part.vbucket))) < max(part.snapshot_end, part.end_seqno)
+        purged = purge_seqno(client.vbucket_stats(STATS), part.vbucket)
+        if parted or purged > place.seqno:
+            del self.pending[part.vbucket]
+            self.unread.add(part.vbucket)
+        elif place.snapshot_start < place.seqno == purged:
+            # Old servers compare the purge seqno with the snapshot's start, which a claim has one below its seqno.
+            self.positions[part.vbucket] = replace(place, snapshot_start=place.seqno)
+        else:
+            self._doubt(refused)
+
+    def _doubt(self, refused: RollbackRequired) -> None:
+        """Wait a little: a node that has just lost the vbucket to another may have refused by a log of its own."""
+        began = self._refused_at.setdefault(refused.vbucket, time.monotonic())
+        if time.monotonic() - began >= self.settings.retry_seconds:
             raise refused
+        time.sleep(DOUBT_SECONDS)
 
 
 def claim(part: Range) -> Position:
@@ -138,5 +168,5 @@ def claim(part: Range) -> Position:
 
 
 def _shared(part: Range, log: Any) -> int:
-    """How far a stream's history is the one that the range was planned on; without an end if that is the newest."""
-    return History(tuple(log), U64_MAX).shared_with(part.vb_uuid) if part.vb_uuid else U64_MAX
+    """Return the seqno up to which a stream has the history the range was planned on; endless if it is the newest."""
+    return BranchHistory(tuple(log), U64_MAX).shared_with(part.vb_uuid) if part.vb_uuid else U64_MAX

@@ -1,4 +1,4 @@
-"""A read's options, checked and typed: what the reader and the planner go by.
+"""The options of a read or a write, checked and typed: what the reader, the planner and the writer go by.
 
 Spark hands options over as strings, in a mapping that ignores case, together with a few of its own (`SPARKS_OWN`).
 """
@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 from headwater.errors import OptionError
 from headwater.spark.offsets import Offset
-from headwater.spark.options import OPTIONS, Option
+from headwater.spark.options import OPTIONS, WRITE_OPTIONS, SourceOption
 
 SPARKS_OWN = frozenset({"path", "paths", "checkpointlocation"})
-"""What Spark itself puts among a source's options; `path` is the argument of `load(...)`, taken for `url`."""
-
-_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+"""Options that Spark itself puts among a source's; `path` is the argument of `load(...)`, taken for `url`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SourceSettings:
     """The options of one read, checked and typed; pickled to every task."""
 
     url: str
@@ -43,7 +42,7 @@ class Settings:
         return f"Settings({self.url})"
 
 
-def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> Settings:
+def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceSettings:
     """Check what the user wrote and return it typed.
 
     Args:
@@ -54,27 +53,68 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> Setting
         OptionError: an unknown option, a value it can't have, or one that does not fit this kind of read.
     """
     values = {option.name: option.default for option in OPTIONS}
-    for option, text in _recognised(given):
+    for option, text in _recognised(given, OPTIONS):
         if streaming is not None and not (option.streaming if streaming else option.batch):
             kind, other = ("streaming", "batch") if streaming else ("batch", "streaming")
             raise OptionError(option.name, text, f"for a {kind} read; only a {other} read takes this option")
         values[option.name] = option.read(text)
-    if values["url"] is None:
-        raise OptionError("url", "", _BY_NAME["url"].allowed + "; give it as an option or as load(url)")
+    _require_url(values, "load(url)")
+    _split_login(values)
     if streaming is False and values["startingOffsets"].latest:
         raise OptionError("startingOffsets", "latest", "possible for a batch read, which would be empty")
-    return Settings(*values.values())
+    return SourceSettings(*values.values())
 
 
-def _recognised(given: Mapping[str, str]) -> Iterator[tuple[Option, str]]:
+@dataclass(frozen=True, slots=True)
+class WriteSettings:
+    """The options of one write, checked and typed; pickled to every task."""
+
+    url: str
+    user: str | None
+    password: str | None
+    dead_letters: str | None
+    with_meta: bool
+    retry_seconds: float
+
+    def __repr__(self) -> str:
+        return f"WriteSettings({self.url})"
+
+
+def parse_write(given: Mapping[str, str]) -> WriteSettings:
+    """Check what the user wrote and return it typed; the arguments and errors are those of `parse`."""
+    values = {option.name: option.default for option in WRITE_OPTIONS}
+    for option, text in _recognised(given, WRITE_OPTIONS):
+        values[option.name] = option.read(text)
+    _require_url(values, "save(url)")
+    _split_login(values)
+    return WriteSettings(*values.values())
+
+
+def _split_login(values: dict[str, Any]) -> None:
+    """Take a name and a password out of the url, which is shown, logged and handed to tasks."""
+    from headwater.client.routing import parse as parse_url  # noqa: PLC0415 -- Spark loads the source in every session
+
+    if "@" in values["url"]:
+        target = parse_url(values["url"])
+        values["user"], values["password"] = target.login(values["user"], values["password"])
+        values["url"] = target.url
+
+
+def _require_url(values: Mapping[str, object], otherwise: str) -> None:
+    if values["url"] is None:
+        raise OptionError("url", "", f"{OPTIONS[0].allowed}; give it as an option or as {otherwise}")
+
+
+def _recognised(given: Mapping[str, str], options: tuple[SourceOption, ...]) -> Iterator[tuple[SourceOption, str]]:
     lowered = {name.lower(): text for name, text in given.items()}
+    by_name = {option.name.lower(): option for option in options}
     if "path" in lowered:
         lowered.setdefault("url", lowered["path"])
     for name, text in lowered.items():
-        if name in _BY_NAME:
-            yield _BY_NAME[name], text
+        if name in by_name:
+            yield by_name[name], text
         elif name not in SPARKS_OWN:
-            near = get_close_matches(name, _BY_NAME, n=1)
-            hint = f" (did you mean {_BY_NAME[near[0]].name}?)" if near else ""
-            known = ", ".join(option.name for option in OPTIONS)
+            near = get_close_matches(name, by_name, n=1)
+            hint = f" (did you mean {by_name[near[0]].name}?)" if near else ""
+            known = ", ".join(option.name for option in options)
             raise OptionError(name, text, f"known to the dcp source{hint}; its options are {known}")

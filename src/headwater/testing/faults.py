@@ -105,6 +105,9 @@ class _File:
     def size(self) -> int:
         return self._inode.size
 
+    def allocated(self) -> int:
+        return self._inode.reserved
+
     def data_end(self, offset: int) -> int:
         written = np.flatnonzero(self._inode.memory[offset : self._inode.size])
         return offset + (int(written[-1]) + 1 if len(written) else 0)
@@ -115,10 +118,10 @@ class _File:
         return view
 
     def populate(self, mapped: NDArray[np.uint8], count: int) -> None:
-        """Memory is there already."""
+        """Do nothing: memory is there already."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to give back."""
 
 
 class _Lock:
@@ -159,7 +162,7 @@ class FaultyDisk:
             self._failures[self.calls + nth] = number
 
     def heal(self) -> None:
-        """Fail no more."""
+        """Stop failing."""
         self._failures.clear()
         self._broken = None
 
@@ -260,13 +263,18 @@ class FaultyDisk:
         self._durable_names = self._names
         self._renames.clear()
 
+    def free(self, path: Path) -> int:
+        """Bytes that are left."""
+        used = sum(one.reserved for one in self._names.values())
+        return 1 << 62 if self.capacity is None else max(0, self.capacity - used)
+
     def _rename(self, names: dict[Path, _Inode]) -> None:
         self._names = names
         self._renames.append(names)
 
 
 def _pieces(change: tuple[int, bytes] | int) -> list[tuple[int, bytes] | int]:
-    """What of a change may reach the disk by itself: the sectors of a write."""
+    """Return the pieces of a change that may reach the disk by themselves: the sectors of a write."""
     if isinstance(change, int):
         return [change]
     offset, data = change

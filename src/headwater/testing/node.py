@@ -21,10 +21,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Never
 
+from headwater.client.options import refuse_unknown
 from headwater.testing import processes
 from headwater.testing.processes import Process
+
+if TYPE_CHECKING:
+    from headwater.client import Client
 
 READY_SECONDS = 60.0  # a first start compiles the kernels
 STOP_SECONDS = 30.0
@@ -50,12 +54,12 @@ class Node:
 
     @property
     def host(self) -> str:
-        """Always the loopback."""
+        """The loopback address."""
         return "127.0.0.1"
 
     @property
     def address(self) -> str:
-        """host:port."""
+        """The address as host:port."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -77,14 +81,14 @@ class Node:
 
     @property
     def log(self) -> str:
-        """What it wrote to stderr, over all its lives."""
+        """The node's stderr as text, over all its lives."""
         return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
 
     def start(self) -> Node:
         """Run the node, return when it is ready."""
         arguments = ["serve", "--port", str(self.port), "--data", str(self.data)]
         for name, value in self.options.items():
-            arguments += [f"--{name.replace('_', '-')}", str(value)]
+            arguments += [f"--{name.replace('_', '-')}={value}"]
         with self._log.open("ab") as log:
             self._process = processes.start(arguments, {**os.environ, **self.environment}, log)
         line = self._ready_line(self._process)
@@ -113,11 +117,24 @@ class Node:
             self.stop()
         return self.start()
 
-    def client(self, **options: Any) -> Any:
+    def client(
+        self,
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        connect_timeout_seconds: float = 5.0,
+        timeout_seconds: float = 10.0,
+    ) -> Client:
         """A client connected to it (headwater.client)."""
         from headwater import client  # noqa: PLC0415 - most tests speak bytes
 
-        return client.connect(self.url, **options)
+        return client.connect(
+            self.url,
+            user,
+            password,
+            connect_timeout_seconds=connect_timeout_seconds,
+            timeout_seconds=timeout_seconds,
+        )
 
     def _end(self, number: signal.Signals) -> int:
         process = self._process
@@ -158,15 +175,56 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(*, environment: dict[str, str] | None = None, **options: object) -> Iterator[Node]:
-    """A running node in a block; options are those of `headwater serve`, with underscores.
+def node(
+    *,
+    vbuckets: int = 64,
+    environment: dict[str, str] | None = None,
+    config: str | Path | None = None,
+    host: str | None = None,
+    bucket: str | None = None,
+    vbucket_state: str | None = None,
+    connections_max: int | None = None,
+    idle_seconds: int | None = None,
+    login_seconds: int | None = None,
+    administrators: str | None = None,
+    cluster_secret_file: str | Path | None = None,
+    memory_mib: int | None = None,
+    connection_memory_mib: int | None = None,
+    segment_mib: int | None = None,
+    compact_dead_percent: int | None = None,
+    purge_age_seconds: int | None = None,
+    scrub_interval_seconds: int | None = None,
+    scrub_mib_per_second: int | None = None,
+    expiry_pager_seconds: int | None = None,
+    loop_watch_ms: int | None = None,
+    takeover_seconds: int | None = None,
+    slow_stream_seconds: int | None = None,
+    tap_keep_alive_seconds: int | None = None,
+    upr_states: str | None = None,
+    plain: str | None = None,
+    insecure: bool | None = None,
+    log_level: str | None = None,
+    user: str | None = None,
+    password_file: str | Path | None = None,
+    users_file: str | Path | None = None,
+    **unknown: Never,
+) -> Iterator[Node]:
+    """A running node in a block, on a free port, in a directory that goes with the block.
 
     Args:
+        vbuckets: of the store; fewer than a real bucket's 1024, since most tests need few.
         environment: added to the process's environment, e.g. HEADWATER_FAILPOINTS.
-        options: e.g. vbuckets=64, vbucket_state="none", bucket="b"; 64 vbuckets unless given.
+        Others: the options of `headwater serve` (docs/reference/cli.md); None for what serve does by itself.
+
+    Raises:
+        OptionError: there is no option of this name.
+        NodeError: the node did not come up, or left a traceback behind; with its log.
     """
+    given = {name: value for name, value in locals().items() if value is not None}
+    options = {name: value for name, value in given.items() if name not in ("environment", "unknown")}
+    refuse_unknown(unknown, node)
     with tempfile.TemporaryDirectory(prefix="headwater-node-") as folder:
-        made = Node(Path(folder) / "data", {"vbuckets": 64, **options}, environment)
+        made = Node(Path(folder) / "data", options, environment)
         made.start()
         try:
             yield made

@@ -23,11 +23,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from headwater.protocol.failover import Claim, Ok, Rollback, decide
+from headwater.protocol.dcp.failover import Claim, Ok, Rollback, decide
 from headwater.wire import dcp
+from headwater.wire.admin import GetAllVbSeqnosResponse
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
+from headwater.wire.records import encode_log
 from headwater.wire.status import Status
 
 UUID = 0xA11CE
@@ -48,7 +50,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class History:
-    """What the peer holds of one vbucket: snapshots in order, and the failover log, newest first."""
+    """A peer's data of one vbucket: snapshots in order, and the failover log, newest first."""
 
     snapshots: list[Snapshot] = field(default_factory=list)
     failover_log: list[tuple[int, int]] = field(default_factory=lambda: [(UUID, 0)])
@@ -72,7 +74,7 @@ def history(count: int, *, per_snapshot: int = 5, value: bytes = b"v") -> Histor
 
 
 def _seqno(frame: Frame) -> int:
-    return int.from_bytes(frame.extras[:8])
+    return dcp.seqno_of(frame.extras)
 
 
 @dataclass
@@ -100,7 +102,7 @@ class Peer:
     connections: int = 0
 
     def history(self, vbucket: int) -> History:
-        """What it holds of a vbucket."""
+        """Return the peer's history of a vbucket."""
         return self.histories.get(vbucket, History())
 
     def answers(self, request: Frame) -> Iterator[Frame]:
@@ -129,7 +131,7 @@ class Peer:
 
     def _seqnos(self, request: Frame) -> Iterator[Frame]:
         entries = ((vb, self.history(vb).high_seqno) for vb in range(self.vbuckets))
-        yield response(request, value=b"".join(vb.to_bytes(2) + seqno.to_bytes(8) for vb, seqno in entries))
+        yield response(request, value=GetAllVbSeqnosResponse(seqnos=list(entries)).frame().value)
 
     def _log(self, request: Frame) -> Iterator[Frame]:
         yield response(request, value=encode_log(self.history(request.vbucket).failover_log))
@@ -145,7 +147,7 @@ class Peer:
                 yield response(request, value=encode_log(held.failover_log))
                 yield from self._until_end(asked, _stream_frames(asked, held))
             case Rollback(seqno):
-                yield response(request, Status.ROLLBACK, value=seqno.to_bytes(8))
+                yield response(request, Status.ROLLBACK, value=dcp.StreamRollback(rollback_seqno=seqno).frame().value)
             case _:
                 yield response(request, Status.ERANGE)
 
@@ -176,11 +178,6 @@ def _stream_frames(asked: dcp.StreamRequest, held: History) -> Iterator[Frame]:
         )
     if held.high_seqno >= asked.end_seqno or asked.start_seqno == asked.end_seqno:
         yield dcp.StreamEnd(vbucket=vbucket, opaque=opaque, status=0).frame()
-
-
-def encode_log(log: Sequence[tuple[int, int]]) -> bytes:
-    """Return a failover log as it goes over the wire."""
-    return b"".join(uuid.to_bytes(8) + seqno.to_bytes(8) for uuid, seqno in log)
 
 
 def cluster_map(nodes: Sequence[tuple[str, int]], owners: Sequence[int], rev: int = 1) -> dict[str, object]:

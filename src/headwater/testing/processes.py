@@ -1,10 +1,10 @@
-"""How a node's process begins: forked by the nursery of this process, which takes a tenth of a second, or plainly.
+"""How a node's process begins: forked by the fork server of this process, which takes a tenth of a second, or plainly.
 
-The first start makes the nursery (nursery.py) and takes as long as ever. It ends with this process, however that ends,
-and its nodes end with it. A node is started plainly, as `python -m headwater serve`,
+The first start makes the fork server (forkserver.py) and takes as long as ever. It ends with this process, however that
+ends, and its nodes end with it. A node is started plainly, as `python -m headwater serve`,
 
-- where there is no nursery: not on Linux, or with HEADWATER_TESTING_FORK=0,
-- when a variable that is read while Python and libraries load differs from what the nursery has loaded.
+- where there is no fork server: not on Linux, or with HEADWATER_TESTING_FORK=0,
+- when a variable that is read while Python and libraries load differs from what the fork server has loaded.
 
 A forked node has the working directory and the variables of the moment it is started, as a plain one has.
 """
@@ -36,7 +36,7 @@ READ_WHILE_LOADING = (
 
 
 class Process(Protocol):
-    """What a node needs of its process; the names and meanings of subprocess.Popen."""
+    """The part of a process that a node needs; names and meanings of subprocess.Popen."""
 
     @property
     def pid(self) -> int:
@@ -56,12 +56,12 @@ class Process(Protocol):
         """Send it a signal, unless it has ended."""
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process with SIGKILL."""
 
 
 def start(arguments: list[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:
     """Run `headwater ARGUMENTS`: stdout is a pipe, stderr goes to `log`; returns at once."""
-    return nurseries.start(arguments, environment, log) or subprocess.Popen(  # noqa: S603 - our own interpreter
+    return fork_servers.start(arguments, environment, log) or subprocess.Popen(  # noqa: S603 - our own interpreter
         [sys.executable, "-m", "headwater", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -71,7 +71,7 @@ def start(arguments: list[str], environment: Mapping[str, str], log: IO[bytes]) 
 
 
 class Forked:
-    """A process that the nursery forked, and reaps; see Process."""
+    """A process that the fork server forked, and reaps; see Process."""
 
     def __init__(self, pid: int, stdout: IO[bytes], status: int) -> None:
         self.pid = pid
@@ -98,19 +98,19 @@ class Forked:
                 os.kill(self.pid, sig)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process with SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def _read(self, seconds: float | None) -> int | None:
         if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
             with self._lock:
                 if self.returncode is None:
-                    # No status: the nursery died, and the kernel killed its nodes then.
+                    # No status: the fork server died, and the kernel killed its nodes then.
                     self.returncode = int(os.read(self._status, 16) or -signal.SIGKILL)
         return self.returncode
 
 
-class Nursery:
+class ForkServerProcess:
     """The process that forks, seen from here. Its errors are OSError: it is gone, or does not answer."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -119,7 +119,7 @@ class Nursery:
         self._control.settimeout(ANSWER_SECONDS)
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
-                [sys.executable, "-m", "headwater.testing.nursery", str(theirs.fileno())],
+                [sys.executable, "-m", "headwater.testing.forkserver", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={**_without(environment, HANDLED), "OPENBLAS_NUM_THREADS": "1"},  # it may have no threads
@@ -154,7 +154,7 @@ class Nursery:
         answer = b""
         while not answer.endswith(b"\n"):
             if not (piece := self._control.recv(4096)):
-                raise ConnectionResetError("the nursery has ended")
+                raise ConnectionResetError("the fork server has ended")
             answer += piece
         told = json.loads(answer)
         if "error" in told:
@@ -176,11 +176,11 @@ class Nursery:
         self._process.returncode = 0
 
 
-class Nurseries:
-    """The nursery of this process, once somebody needs it."""
+class ForkServers:
+    """The fork server of this process; started by the first node that is forked."""
 
     def __init__(self) -> None:
-        self.current: Nursery | None = None
+        self.current: ForkServerProcess | None = None
         self._lock = Lock()
         self.broken = ""
         """Why there will be none in this process."""
@@ -193,7 +193,7 @@ class Nurseries:
             if self.broken:
                 return None
             if self.current is None:
-                self.current = Nursery(environment)
+                self.current = ForkServerProcess(environment)
             if self.current.loaded_with != _read_while_loading(environment):
                 return None
             try:
@@ -225,7 +225,7 @@ def _read_while_loading(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in kept.items() if name.startswith(READ_WHILE_LOADING)}
 
 
-nurseries = Nurseries()
-atexit.register(nurseries.end)
+fork_servers = ForkServers()
+atexit.register(fork_servers.end)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=nurseries.forget)
+    os.register_at_fork(after_in_child=fork_servers.forget)

@@ -30,7 +30,7 @@ class Way(Enum):
 
 
 class Fault(Enum):
-    """What happens to a frame."""
+    """A fault that the proxy injects into a frame."""
 
     NONE = "it is passed on"
     CUT = "both connections are reset"
@@ -68,7 +68,7 @@ class FaultProxy:
 
     @property
     def address(self) -> str:
-        """host:port."""
+        """The address as host:port."""
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> FaultProxy:

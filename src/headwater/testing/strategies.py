@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from headwater.wire import admin, bootstrap, dcp, documents, meta, tap, upr
-from headwater.wire.codec import Codec, Counted, Number, Prefixed, Rows, Tail
+from headwater.wire.codec import Codec, Counted, Number, Prefixed, RowsCodec, Tail
 from headwater.wire.dialect import messages
 from headwater.wire.failure import Failure
 from headwater.wire.framing import FrameInfo, encode_framing
 from headwater.wire.header import Frame, Magic
-from headwater.wire.layout import ANY_STATUS, FORBIDDEN, REQUIRED, Message, Presence
+from headwater.wire.layout import FORBIDDEN, NO_OPCODE, REQUIRED, Answer, Done, Message, Presence
 from headwater.wire.records import CacheItem
 from headwater.wire.sections import Field, Fixed, Section
 
@@ -37,8 +37,8 @@ _U32, _U64 = st.integers(0, 0xFFFF_FFFF), st.integers(0, 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def any_class() -> list[type[Message]]:
-    """Return every declared message class of every family, Failure included."""
-    return [each for family in FAMILIES for each in messages(family)] + [Failure]
+    """Return every declared message class of every family, and the answers that all share."""
+    return [*(each for family in FAMILIES for each in messages(family)), Done, Failure]
 
 
 def any_message() -> st.SearchStrategy[Message]:
@@ -99,7 +99,7 @@ def _coded(codec: Codec) -> st.SearchStrategy[Any]:
         return st.none() | _coded(codec.codec)
     if isinstance(codec, Counted):
         return _coded(codec.rows)
-    if isinstance(codec, Rows):
+    if isinstance(codec, RowsCodec):
         cells = [_coded(column) for _, column in codec.columns]
         row: st.SearchStrategy[Any] = cells[0] if len(cells) == 1 else st.tuples(*cells)
         return st.lists(row, min_size=codec.rows_min, max_size=4)
@@ -127,11 +127,18 @@ def _header(cls: type[Message]) -> st.SearchStrategy[dict[str, Any]]:
     }
     if not layout.is_response:
         made["vbucket"] = _U16
+        made["quiet"] = st.booleans() if layout.quiet != NO_OPCODE else st.just(False)
     else:
-        made["status"] = st.just(layout.status) if layout.status != ANY_STATUS else st.integers(1, 0xFFFF)
-    if cls is Failure:
-        made["opcode"] = _U8
+        made["status"] = st.just(layout.status) if layout.status >= 0 else st.integers(1, 0xFFFF)
+    if issubclass(cls, Answer):
+        made["opcode"] = _U8 if cls is Failure else st.sampled_from(_asked_with(cls))
     return st.fixed_dictionaries(made)
+
+
+def _asked_with(answer: type[Message]) -> list[int]:
+    """Return the opcodes of the requests that are answered so."""
+    requests = (each for family in FAMILIES for each in messages(family))
+    return sorted({opcode for each in requests if answer in each.layout.answers for opcode in each.layout.opcodes})
 
 
 def _bytes(presence: Presence) -> st.SearchStrategy[bytes]:

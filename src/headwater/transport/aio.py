@@ -13,8 +13,8 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 from headwater.transport.blocking import Clock
-from headwater.transport.channel import Channel
-from headwater.transport.waiting import Ready, Resolve, Result, SocketAddress, Steps
+from headwater.transport.channel import Channel, SocketAddress
+from headwater.transport.waiting import Ready, Resolve, Result, Steps
 
 
 class _Watched(NamedTuple):
@@ -25,7 +25,7 @@ class _Watched(NamedTuple):
 
 
 class Waiters:
-    """Who waits for which channel, on one event loop."""
+    """The tasks that wait for a channel, by channel, on one event loop."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from headwater.transport.waiting import Ready, Resolve, Result, SocketAddress, Steps
+from headwater.transport.channel import SocketAddress
+from headwater.transport.waiting import Ready, Resolve, Result, Steps
 
 Clock = Callable[[], float]
 

@@ -10,12 +10,15 @@ import os
 import socket
 from collections import deque
 from contextlib import suppress
+from typing import Any, TypeAlias
 
 from headwater.errors import ConnectionLost
-from headwater.transport.waiting import SocketAddress
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 SEND_BYTES = 256 * 1024
+SocketAddress: TypeAlias = tuple[int, tuple[Any, ...]]
+"""Address family and the address as sockets take it."""
+
 _CONNECTING = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
 
 
@@ -86,14 +89,14 @@ class Channel:
         """Send as much of `data` as fits now and return how much that was; for who keeps the rest itself.
 
         Raises:
-            ConnectionLost: the connection is broken.
+            ConnectionLost: the connection is broken. It is left open: what the peer said before that can be received.
         """
         try:
             return self._socket.send(data)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._error(error) from None
 
     def flush(self) -> None:
         """Send as much of what is kept as fits now.
@@ -125,4 +128,7 @@ class Channel:
 
     def _lost(self, error: OSError) -> ConnectionLost:
         self.close()
+        return self._error(error)
+
+    def _error(self, error: OSError) -> ConnectionLost:
         return ConnectionLost(self.peer, (error.strerror or str(error)).lower())

@@ -1,4 +1,4 @@
-"""What was received and not yet understood: one buffer, reused for the whole connection.
+"""The receive buffer of a connection: one, reused for its whole life.
 
 Half a MiB takes two of the pieces a node sends, and stays in the processor's cache while it is decoded: with less, the
 price of a decoder's call shows (measured). A frame that does not fit makes the buffer grow, but only as its bytes
@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from headwater.errors import LocalProtocolError
 from headwater.transport.channel import Channel
-from headwater.wire.header import BODY_BYTES_MAX, HEADER_BYTES
+from headwater.wire.header import FRAME_BYTES_MAX, HEADER_BYTES
 
 INBOX_BYTES = 512 * 1024
-FRAME_BYTES_MAX = HEADER_BYTES + BODY_BYTES_MAX
 
 
 class Inbox:

@@ -1,4 +1,4 @@
-"""What a piece of work waits for, said instead of done.
+"""Waiting as values: steps say what they wait for, a driver does the waiting.
 
 A step generator runs until it would block, then yields a `Ready` (some of these channels, or a moment in time) or a
 `Resolve` (a name to look up). Whoever drives it waits in its own way, sends the answer in, and finally gets the
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-SocketAddress: TypeAlias = tuple[int, tuple[Any, ...]]
-"""Address family and the address as sockets take it."""
-
 
 class Signal:
     """Wakes one waiter from the code of another: "what you wait for has come, I read it"."""
@@ -29,7 +26,7 @@ class Signal:
         self.wake: Callable[[], None] | None = None
 
     def fire(self) -> bool:
-        """Wake whoever waits; False if nobody does."""
+        """Wake the waiting tasks; False if there is none."""
         if self.wake is None:
             return False
         self.wake()

@@ -1,4 +1,4 @@
-"""What one field looks like on the wire: numbers, byte strings, rows of them.
+"""The wire form of one field: numbers, byte strings, rows of them.
 
 A codec turns one value into bytes and back. `size` is the bytes it always takes, or None when that depends on the
 value; only a section whose codecs all have a size can be told apart by its length. Both directions complain with a
@@ -7,8 +7,10 @@ ValueError, to which `headwater.wire.layout` adds the message and field.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is an exception
 from typing import Annotated, Any, ClassVar, Protocol
 
 __all__ = [
@@ -18,7 +20,7 @@ __all__ = [
     "Number",
     "Prefixed",
     "Rest",
-    "Rows",
+    "RowsCodec",
     "Tail",
     "i64",
     "u8",
@@ -47,12 +49,22 @@ class Codec(Protocol):
         """Return the form as the reference pages name it."""
 
 
+_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A big-endian number of `width` bytes, unsigned unless told otherwise."""
+    """A big-endian number of `width` bytes, unsigned by default."""
 
     width: int
     signed: bool = False
+    struct: Struct | None = field(init=False, repr=False, compare=False)
+    """Where there is one for such a number."""
+
+    def __post_init__(self) -> None:
+        code = _CODES.get(self.width)
+        made = Struct(">" + (code.lower() if self.signed else code)) if code else None
+        object.__setattr__(self, "struct", made)
 
     @property
     def size(self) -> int:
@@ -71,12 +83,19 @@ class Number:
 
     def write(self, value: int) -> bytes:
         """Return the number's bytes."""
+        if self.struct is not None:
+            try:  # `suppress` takes longer than to pack
+                return self.struct.pack(value)
+            except StructError:
+                pass
         if not self.lowest <= value <= self.highest:
             raise ValueError(f"{value} does not fit a {self.describe()} ({self.lowest} to {self.highest})")
         return value.to_bytes(self.width, signed=self.signed)
 
     def read(self, data: bytes, at: int) -> tuple[int, int]:
         """Return the number at `at`."""
+        if self.struct is not None and len(data) - at >= self.width:
+            return self.struct.unpack_from(data, at)[0], at + self.width
         return int.from_bytes(_take(data, at, self.width), signed=self.signed), at + self.width
 
     def describe(self) -> str:
@@ -92,7 +111,7 @@ u56 = Annotated[int, Number(7)]
 u64 = Annotated[int, Number(8)]
 i64 = Annotated[int, Number(8, signed=True)]
 
-_STRUCT_CODES = {Number(1): "B", Number(2): "H", Number(4): "I", Number(8): "Q"}
+_STRUCT_CODES = {Number(width): code for width, code in _CODES.items()}
 
 NUMBERS = {bits: Number(bits // 8) for bits in (8, 16, 24, 32, 56, 64)}
 
@@ -136,38 +155,89 @@ class Prefixed:
         return "u16 length, bytes"
 
 
+class _Around:
+    """Rows of numbers around one byte string: two structs a row. StructError for all that has to be looked at."""
+
+    def __init__(self, before: str, behind: str) -> None:
+        self._at = len(before)
+        self._head = Struct(f">{before}H")
+        self._tail = Struct(f">{behind}")
+
+    def write(self, rows: Iterable[Any]) -> bytes:
+        """Return the rows one after the other."""
+        at, head, tail, pieces = self._at, self._head.pack, self._tail.pack, list[bytes]()
+        for row in rows:
+            text = row[at]
+            pieces += head(*row[:at], len(text)), text, tail(*row[at + 1 :])
+        return b"".join(pieces)
+
+    def read(self, data: bytes, at: int) -> list[Any]:
+        """Return all rows from `at` on."""
+        head, tail, rows = self._head, self._tail, []
+        while at < len(data):
+            *before, length = head.unpack_from(data, at)
+            text = at + head.size
+            at = text + length
+            behind = tail.unpack_from(data, at)  # an error as well where the text before it is not all there
+            rows.append((*before, data[text:at], *behind))
+            at += tail.size
+        return rows
+
+
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowsCodec:
     """Rows up to the end of the section: a list of tuples, or of plain values when there is one column."""
 
     columns: tuple[tuple[str, Codec], ...]
     rows_min: int = 0
     struct: Struct | None = field(init=False, repr=False, compare=False)
     """All of a row at once, where that can be."""
+    around: _Around | None = field(init=False, repr=False, compare=False)
+    """A row in three pieces, where that can be."""
     size: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        codes = [_STRUCT_CODES.get(codec) for _, codec in self.columns if isinstance(codec, Number)]
-        at_once = len(codes) == len(self.columns) > 1 and all(codes)
-        object.__setattr__(self, "struct", Struct(">" + "".join(map(str, codes))) if at_once else None)
+        codes = "".join(_row_code(codec) for _, codec in self.columns)
+        before, text, behind = codes.partition("s")
+        is_known = not set(codes) & {"?"} and "s" not in behind
+        object.__setattr__(self, "struct", Struct(f">{codes}") if is_known and not text else None)
+        object.__setattr__(self, "around", _Around(before, behind) if is_known and text else None)
 
     def write(self, value: Any) -> bytes:
         """Return the rows one after the other."""
         self._enough(len(value))
+        rows = [(each,) for each in value] if len(self.columns) == 1 else value
+        try:
+            if self.struct is not None:
+                return b"".join([self.struct.pack(*row) for row in rows])
+            if self.around is not None:
+                return self.around.write(rows)
+        except StructError:
+            pass  # the row that does not fit is told below
         return b"".join(self.write_row(row) for row in value)
 
     def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
         """Return all rows; a last row cut short is an error."""
-        if self.struct is not None and len(data) > at and (len(data) - at) % self.struct.size == 0:
-            rows = list(self.struct.iter_unpack(memoryview(data)[at:]))
-            self._enough(len(rows))
-            return rows, len(data)
-        rows = []
-        while at < len(data):
-            row, at = self.read_row(data, at)
-            rows.append(row)
+        rows = self._read_at_once(data, at)
+        if rows is None:
+            rows = []
+            while at < len(data):
+                row, at = self.read_row(data, at)
+                rows.append(row)
+        elif len(self.columns) == 1:
+            rows = [each for (each,) in rows]
         self._enough(len(rows))
-        return rows, at
+        return rows, len(data)
+
+    def _read_at_once(self, data: bytes, at: int) -> list[Any] | None:
+        try:
+            if self.struct is not None:
+                return list(self.struct.iter_unpack(memoryview(data)[at:]))
+            if self.around is not None:
+                return self.around.read(data, at)
+        except StructError:
+            pass  # the row that is cut short is told row by row
+        return None
 
     def _enough(self, rows: int) -> None:
         if rows < self.rows_min:
@@ -195,7 +265,7 @@ class Rows:
 class Counted:
     """Rows behind their count in two bytes."""
 
-    rows: Rows
+    rows: RowsCodec
     size: ClassVar[None] = None
 
     def write(self, value: Any) -> bytes:
@@ -234,6 +304,13 @@ class Tail:
     def describe(self) -> str:
         """Return its form."""
         return f"{self.codec.describe()}; may be missing"
+
+
+def _row_code(codec: Codec) -> str:
+    """A column's code for a struct; "s" is a byte string behind its length, "?" what none has."""
+    if isinstance(codec, Prefixed):
+        return "s"
+    return _STRUCT_CODES.get(codec, "?") if isinstance(codec, Number) else "?"
 
 
 def _take(data: bytes, at: int, count: int) -> bytes:

@@ -7,9 +7,23 @@ a consumer node which streams to add. The older UPR forms are in `headwater.wire
 
 from __future__ import annotations
 
-from headwater.wire.flags import EndReason, OpenFlag, SnapshotFlag, StreamFlag
-from headwater.wire.layout import ANY_STATUS, OPTIONAL, REQUIRED, VALUE, Request, Response, about, u8, u16, u32, u64
+from headwater.wire.flags import PRODUCES_OR_CONSUMES, TAKES_OVER, EndReason, OpenFlag, SnapshotFlag, StreamFlag
+from headwater.wire.layout import (
+    ANY_STATUS,
+    OPTIONAL,
+    REQUIRED,
+    VALUE,
+    Done,
+    Request,
+    Response,
+    about,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 from headwater.wire.opcodes import Opcode
+from headwater.wire.privilege import LOGIN, REPLICATE, STREAM
 from headwater.wire.records import CacheItem, CacheItems, FailoverLog
 from headwater.wire.status import Status
 
@@ -19,15 +33,12 @@ __all__ = [
     "AddStreamResponse",
     "BufferAck",
     "BufferAckInValue",
-    "BufferAckResponse",
     "CacheItem",
     "CacheTransfer",
     "CacheTransferEnd",
     "CloseStream",
-    "CloseStreamResponse",
     "Commit",
     "Control",
-    "ControlResponse",
     "Deletion",
     "DeletionV2",
     "EndReason",
@@ -37,19 +48,15 @@ __all__ = [
     "GetFailoverLogResponse",
     "Mutation",
     "Noop",
-    "NoopResponse",
     "Open",
     "OpenFlag",
-    "OpenResponse",
     "OsoSnapshot",
     "Prepare",
     "SeqnoAcknowledged",
     "SeqnoAdvanced",
     "SetVbucketState",
-    "SetVbucketStateResponse",
     "SnapshotFlag",
     "SnapshotMarker",
-    "SnapshotMarkerResponse",
     "SnapshotMarkerV2",
     "SnapshotMarkerV22",
     "StreamEnd",
@@ -64,7 +71,15 @@ __all__ = [
 # --------------------------------------------------------------------------- connection and streams
 
 
-class Open(Request, opcode=Opcode.DCP_OPEN, key=REQUIRED, value=OPTIONAL):
+class Open(
+    Request,
+    opcode=Opcode.DCP_OPEN,
+    privilege=LOGIN,
+    beyond=PRODUCES_OR_CONSUMES,
+    key=REQUIRED,
+    value=OPTIONAL,
+    answer=Done,
+):
     """Turns the connection into a DCP connection; the key is its name, the value JSON with `consumer_name`.
 
     The documented length of a name is at most 200 bytes. Source: DCP, commands/open-connection.md.
@@ -72,16 +87,6 @@ class Open(Request, opcode=Opcode.DCP_OPEN, key=REQUIRED, value=OPTIONAL):
 
     seqno: u32 = about("reserved, 0", default=0)
     flags: u32 = about("OpenFlag bits; PRODUCER asks the receiver to produce")
-
-
-class OpenResponse(Response, opcode=Opcode.DCP_OPEN):
-    """The connection is a DCP connection now."""
-
-
-class AddStream(Request, opcode=Opcode.DCP_ADD_STREAM):
-    """The mover tells a consumer node to stream this vbucket. Source: DCP, commands/add-stream.md."""
-
-    flags: u32 = about("StreamFlag bits, copied into the consumer's StreamRequest")
 
 
 class AddStreamResponse(Response, opcode=Opcode.DCP_ADD_STREAM, status=ANY_STATUS, value=OPTIONAL, extras_bytes=(0, 4)):
@@ -95,15 +100,36 @@ class AddStreamResponse(Response, opcode=Opcode.DCP_ADD_STREAM, status=ANY_STATU
     )
 
 
-class CloseStream(Request, opcode=Opcode.DCP_CLOSE_STREAM):
-    """Stops the vbucket's stream; either end may be told. Source: DCP, commands/close-stream.md."""
+class AddStream(Request, opcode=Opcode.DCP_ADD_STREAM, privilege=REPLICATE, answer=AddStreamResponse):
+    """The mover tells a consumer node to stream this vbucket. Source: DCP, commands/add-stream.md."""
+
+    flags: u32 = about("StreamFlag bits, copied into the consumer's StreamRequest")
 
 
-class CloseStreamResponse(Response, opcode=Opcode.DCP_CLOSE_STREAM):
-    """The stream is closed; messages already under way may still arrive."""
+class CloseStream(Request, opcode=Opcode.DCP_CLOSE_STREAM, privilege=STREAM, answer=Done):
+    """Stops the vbucket's stream; either end may send it. Source: DCP, commands/close-stream.md."""
 
 
-class StreamRequest(Request, opcode=Opcode.DCP_STREAM_REQ, value=OPTIONAL):
+class StreamResponse(Response, opcode=Opcode.DCP_STREAM_REQ):
+    """The stream is open; the vbucket's failover log follows."""
+
+    failover_log: FailoverLog = about("(vb uuid, seqno) entries, newest first, at least one", where=VALUE)
+
+
+class StreamRollback(Response, opcode=Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK):
+    """Histories differ: the consumer must drop what lies after `rollback_seqno`, then ask again."""
+
+    rollback_seqno: u64 = about("the last seqno both ends share", where=VALUE)
+
+
+class StreamRequest(
+    Request,
+    opcode=Opcode.DCP_STREAM_REQ,
+    privilege=STREAM,
+    beyond=TAKES_OVER,
+    value=OPTIONAL,
+    answer=(StreamResponse, StreamRollback),
+):
     """The consumer asks for a vbucket's changes after `start_seqno`. Source: DCP, commands/stream-request.md.
 
     The value, JSON, filters by collection and names a stream id. Sample S2 of the seed lacks its last 8 bytes.
@@ -120,29 +146,17 @@ class StreamRequest(Request, opcode=Opcode.DCP_STREAM_REQ, value=OPTIONAL):
     snap_end_seqno: u64 = about("end of that snapshot")
 
 
-class StreamResponse(Response, opcode=Opcode.DCP_STREAM_REQ):
-    """The stream is open; the vbucket's failover log follows."""
-
-    failover_log: FailoverLog = about("(vb uuid, seqno) entries, newest first, at least one", where=VALUE)
-
-
-class StreamRollback(Response, opcode=Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK):
-    """Histories differ: the consumer must drop what lies after `rollback_seqno`, then ask again."""
-
-    rollback_seqno: u64 = about("the last seqno both ends share", where=VALUE)
-
-
-class GetFailoverLog(Request, opcode=Opcode.DCP_GET_FAILOVER_LOG):
-    """The consumer asks for a vbucket's failover log. Source: DCP, commands/failover-log.md."""
-
-
 class GetFailoverLogResponse(Response, opcode=Opcode.DCP_GET_FAILOVER_LOG):
     """The vbucket's failover log."""
 
     failover_log: FailoverLog = about("(vb uuid, seqno) entries, newest first, at least one", where=VALUE)
 
 
-class StreamEnd(Request, opcode=Opcode.DCP_STREAM_END):
+class GetFailoverLog(Request, opcode=Opcode.DCP_GET_FAILOVER_LOG, privilege=STREAM, answer=GetFailoverLogResponse):
+    """The consumer asks for a vbucket's failover log. Source: DCP, commands/failover-log.md."""
+
+
+class StreamEnd(Request, opcode=Opcode.DCP_STREAM_END, privilege=REPLICATE):
     """The producer's last message of a stream; never answered. Source: DCP, commands/stream-end.md."""
 
     status: u32 = about("EndReason")
@@ -151,7 +165,7 @@ class StreamEnd(Request, opcode=Opcode.DCP_STREAM_END):
 # --------------------------------------------------------------------------- snapshots
 
 
-class SnapshotMarker(Request, opcode=Opcode.DCP_SNAPSHOT_MARKER):
+class SnapshotMarker(Request, opcode=Opcode.DCP_SNAPSHOT_MARKER, privilege=REPLICATE, answer=Done):
     """Announces a snapshot, V1; answered only when flag ACK is set. Source: DCP, commands/snapshot-marker.md."""
 
     start_seqno: u64 = about("first seqno of the snapshot")
@@ -159,7 +173,7 @@ class SnapshotMarker(Request, opcode=Opcode.DCP_SNAPSHOT_MARKER):
     flags: u32 = about("SnapshotFlag bits")
 
 
-class SnapshotMarkerV2(Request, opcode=Opcode.DCP_SNAPSHOT_MARKER):
+class SnapshotMarkerV2(Request, opcode=Opcode.DCP_SNAPSHOT_MARKER, privilege=REPLICATE, answer=Done):
     """Announces a snapshot, V2.0; numbers that are absent are 0."""
 
     version: u8 = about("0", default=0, only=(0,))
@@ -178,14 +192,10 @@ class SnapshotMarkerV22(SnapshotMarkerV2):
     high_prepared_seqno: u64 = about("highest prepare persisted in a complete snapshot", where=VALUE)
 
 
-class SnapshotMarkerResponse(Response, opcode=Opcode.DCP_SNAPSHOT_MARKER):
-    """The whole snapshot of a marker with flag ACK was received."""
-
-
 # --------------------------------------------------------------------------- changes
 
 
-class Mutation(Request, opcode=Opcode.DCP_MUTATION, key=REQUIRED, value=OPTIONAL):
+class Mutation(Request, opcode=Opcode.DCP_MUTATION, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, cas=True):
     """A document was stored; never answered. Source: DCP, commands/mutation.md."""
 
     by_seqno: u64 = about("place of this change in the vbucket's history, from 1")
@@ -197,7 +207,7 @@ class Mutation(Request, opcode=Opcode.DCP_MUTATION, key=REQUIRED, value=OPTIONAL
     nru: u8 = about("the sender's cache hint; consumers ignore it", default=0)
 
 
-class Deletion(Request, opcode=Opcode.DCP_DELETION, key=REQUIRED, value=OPTIONAL):
+class Deletion(Request, opcode=Opcode.DCP_DELETION, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, cas=True):
     """A document was deleted, V1. The value holds extended attributes at most. Source: DCP, commands/deletion.md."""
 
     by_seqno: u64 = about("place of this change in the vbucket's history, from 1")
@@ -205,7 +215,7 @@ class Deletion(Request, opcode=Opcode.DCP_DELETION, key=REQUIRED, value=OPTIONAL
     nmeta: u16 = about("bytes of extended metadata after the value; 0 today", default=0)
 
 
-class DeletionV2(Request, opcode=Opcode.DCP_DELETION, key=REQUIRED, value=OPTIONAL):
+class DeletionV2(Request, opcode=Opcode.DCP_DELETION, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, cas=True):
     """A document was deleted, V2: sent when OPEN had INCLUDE_DELETE_TIMES."""
 
     by_seqno: u64 = about("place of this change in the vbucket's history, from 1")
@@ -214,7 +224,7 @@ class DeletionV2(Request, opcode=Opcode.DCP_DELETION, key=REQUIRED, value=OPTION
     unused: u8 = about("0", default=0)
 
 
-class Expiration(Request, opcode=Opcode.DCP_EXPIRATION, key=REQUIRED, value=OPTIONAL):
+class Expiration(Request, opcode=Opcode.DCP_EXPIRATION, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, cas=True):
     """A document ran out; only with control enable_expiry_opcode. Source: DCP, commands/expiration.md."""
 
     by_seqno: u64 = about("place of this change in the vbucket's history, from 1")
@@ -225,52 +235,42 @@ class Expiration(Request, opcode=Opcode.DCP_EXPIRATION, key=REQUIRED, value=OPTI
 # --------------------------------------------------------------------------- takeover and connection upkeep
 
 
-class SetVbucketState(Request, opcode=Opcode.DCP_SET_VBUCKET_STATE):
-    """Hands a vbucket over; must be answered. Source: DCP, commands/set-vbucket-state.md."""
+class SetVbucketState(Request, opcode=Opcode.DCP_SET_VBUCKET_STATE, privilege=REPLICATE, answer=Done):
+    """Hands a vbucket over; must be answered. Source: DCP, commands/set-vbucket-state.md.
+
+    The UPR text says that no answer is sent, which is wrong (erratum U10).
+    """
 
     state: u8 = about("vbucket.State: 1 active, 2 replica, 3 pending, 4 dead", only=(1, 2, 3, 4))
 
 
-class SetVbucketStateResponse(Response, opcode=Opcode.DCP_SET_VBUCKET_STATE):
-    """The consumer took the state over; the UPR text says no answer is sent, which is wrong (erratum U10)."""
-
-
-class Noop(Request, opcode=Opcode.DCP_NOOP):
+class Noop(Request, opcode=Opcode.DCP_NOOP, privilege=REPLICATE, answer=Done):
     """The producer asks whether the consumer lives. Source: DCP, commands/no-op.md."""
 
 
-class NoopResponse(Response, opcode=Opcode.DCP_NOOP):
-    """The consumer lives; same opaque."""
+class BufferAck(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT, privilege=STREAM, answer=Done):
+    """The consumer has processed so many bytes. Source: DCP, commands/buffer-ack.md.
 
-
-class BufferAck(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT):
-    """The consumer has processed so many bytes; never answered. Source: DCP, commands/buffer-ack.md."""
+    An answer is documented, yet never sent by a producer; consumers swallow it (erratum P3).
+    """
 
     acked_bytes: u32 = about("bytes of counted messages processed since the acknowledgement before this one")
 
 
-class BufferAckInValue(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT):
+class BufferAckInValue(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT, privilege=STREAM, answer=Done):
     """As the document's example has it: no extras, the number in the value. Accept both, send BufferAck."""
 
     acked_bytes: u32 = about("as in BufferAck", where=VALUE)
 
 
-class BufferAckResponse(Response, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT):
-    """Documented, yet never sent by a producer; consumers swallow it (erratum P3)."""
-
-
-class Control(Request, opcode=Opcode.DCP_CONTROL, key=REQUIRED, value=REQUIRED):
+class Control(Request, opcode=Opcode.DCP_CONTROL, privilege=STREAM, key=REQUIRED, value=REQUIRED, answer=Done):
     """The consumer sets an option of the connection: key and value are text. Source: DCP, commands/control.md."""
-
-
-class ControlResponse(Response, opcode=Opcode.DCP_CONTROL):
-    """The option is set."""
 
 
 # --------------------------------------------------------------------------- collections, durability, cache
 
 
-class SystemEvent(Request, opcode=Opcode.DCP_SYSTEM_EVENT, key=OPTIONAL):
+class SystemEvent(Request, opcode=Opcode.DCP_SYSTEM_EVENT, privilege=REPLICATE, key=OPTIONAL):
     """A collection or scope came or went; the key is its name. Source: DCP, commands/system-event.md.
 
     The document's example has scope and collection id swapped; on the wire the scope comes first (erratum P8).
@@ -285,7 +285,7 @@ class SystemEvent(Request, opcode=Opcode.DCP_SYSTEM_EVENT, key=OPTIONAL):
     max_ttl: u32 | None = about("seconds, in version 1", default=None, where=VALUE)
 
 
-class SystemEventV2(Request, opcode=Opcode.DCP_SYSTEM_EVENT, key=OPTIONAL, value=OPTIONAL):
+class SystemEventV2(Request, opcode=Opcode.DCP_SYSTEM_EVENT, privilege=REPLICATE, key=OPTIONAL, value=OPTIONAL):
     """As SystemEvent, its value a FlatBuffers table (control flatbuffers_system_events)."""
 
     by_seqno: u64 = about("place of this event in the vbucket's history")
@@ -293,7 +293,7 @@ class SystemEventV2(Request, opcode=Opcode.DCP_SYSTEM_EVENT, key=OPTIONAL, value
     version: u8 = about("2", default=2, only=(2,))
 
 
-class Prepare(Request, opcode=Opcode.DCP_PREPARE, key=REQUIRED, value=OPTIONAL):
+class Prepare(Request, opcode=Opcode.DCP_PREPARE, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, cas=True):
     """A durable write waits for its commit; its CAS is never 0. Source: DCP, commands/prepare.md."""
 
     by_seqno: u64 = about("place of the prepare in the vbucket's history, from 1")
@@ -306,43 +306,52 @@ class Prepare(Request, opcode=Opcode.DCP_PREPARE, key=REQUIRED, value=OPTIONAL):
     durability_level: u8 = about("1 majority, 2 and persist on active, 3 persist to majority", only=(1, 2, 3))
 
 
-class SeqnoAcknowledged(Request, opcode=Opcode.DCP_SEQNO_ACKNOWLEDGED):
+class SeqnoAcknowledged(Request, opcode=Opcode.DCP_SEQNO_ACKNOWLEDGED, privilege=STREAM):
     """The consumer has prepared everything up to a seqno. Source: DCP, commands/seqno-acknowledged.md."""
 
     prepared_seqno: u64 = about("highest prepare that is satisfied, and all before it")
 
 
-class Commit(Request, opcode=Opcode.DCP_COMMIT, key=REQUIRED):
+class Commit(Request, opcode=Opcode.DCP_COMMIT, privilege=REPLICATE, key=REQUIRED):
     """A prepared write happened. Source: DCP, commands/commit.md."""
 
     prepared_seqno: u64 = about("seqno of the prepare")
     commit_seqno: u64 = about("place of the commit in the vbucket's history")
 
 
-class Abort(Request, opcode=Opcode.DCP_ABORT, key=REQUIRED):
+class Abort(Request, opcode=Opcode.DCP_ABORT, privilege=REPLICATE, key=REQUIRED):
     """A prepared write did not happen. Source: DCP, commands/abort.md."""
 
     prepared_seqno: u64 = about("seqno of the prepare")
     abort_seqno: u64 = about("place of the abort in the vbucket's history")
 
 
-class SeqnoAdvanced(Request, opcode=Opcode.DCP_SEQNO_ADVANCED):
-    """Nothing this stream may see lies before a seqno. Source: DCP, commands/seqno-advanced.md."""
+class SeqnoAdvanced(Request, opcode=Opcode.DCP_SEQNO_ADVANCED, privilege=REPLICATE):
+    """No change this stream may see lies before a seqno. Source: DCP, commands/seqno-advanced.md."""
 
     seqno: u64 = about("the seqno reached; counts as received")
 
 
-class OsoSnapshot(Request, opcode=Opcode.DCP_OSO_SNAPSHOT):
+class OsoSnapshot(Request, opcode=Opcode.DCP_OSO_SNAPSHOT, privilege=REPLICATE):
     """Brackets a backfill that comes out of seqno order. Source: DCP, commands/oso-snapshot.md."""
 
     flags: u32 = about("1 start, 2 end", only=(1, 2))
 
 
-class CacheTransfer(Request, opcode=Opcode.DCP_CACHE_TRANSFER):
+class CacheTransfer(Request, opcode=Opcode.DCP_CACHE_TRANSFER, privilege=REPLICATE):
     """Documents the producer has in memory, ahead of the stream. Source: DCP, commands/cache-transfer.md."""
 
     items: CacheItems = about("the documents, in any order", where=VALUE)
 
 
-class CacheTransferEnd(Request, opcode=Opcode.DCP_CACHE_TRANSFER_END):
+class CacheTransferEnd(Request, opcode=Opcode.DCP_CACHE_TRANSFER_END, privilege=REPLICATE):
     """The cache transfer is over; the ordinary stream begins."""
+
+
+_SEQNO = SeqnoAdvanced.layout.extras_struct
+
+
+def seqno_of(extras: bytes | memoryview) -> int:
+    """Return the seqno that the extras of every change, and of SeqnoAdvanced, begin with."""
+    seqno: int = _SEQNO.unpack_from(extras)[0]
+    return seqno

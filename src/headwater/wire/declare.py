@@ -11,23 +11,27 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence, Set
+import struct
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, dataclass_transform, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, dataclass_transform, get_args, get_origin
 
 from headwater.errors import BadMessage
 from headwater.wire.codec import Codec
-from headwater.wire.compact import Compact, compact_of
-from headwater.wire.header import RESPONSES, Magic
-from headwater.wire.sections import Field, Place, Section, section_of
+from headwater.wire.header import HEADER_BYTES, RESPONSES, Frame, Magic
+from headwater.wire.plain import Plain
+from headwater.wire.privilege import Beyond, Privilege
+from headwater.wire.sections import Field, FieldPlace, Fixed, Section, section_of
 
-__all__ = ["ANY_STATUS", "ENGINE", "EXTRAS", "FORBIDDEN", "OPTIONAL", "REQUIRED", "VALUE"]
-__all__ += ["Declared", "Layout", "Presence", "about", "measured"]
+__all__ = ["ANY_FAILURE", "ANY_STATUS", "ENGINE", "EXTRAS", "FORBIDDEN", "NO_OPCODE", "OPTIONAL", "REQUIRED", "VALUE"]
+__all__ += ["Declared", "Layout", "Presence", "Short", "about", "measured"]
 
-EXTRAS, ENGINE, VALUE = Place.EXTRAS, Place.ENGINE, Place.VALUE
+EXTRAS, ENGINE, VALUE = FieldPlace.EXTRAS, FieldPlace.ENGINE, FieldPlace.VALUE
 ANY_STATUS = -1
+ANY_FAILURE = -2
+NO_OPCODE = -1
 
 
 class Presence(Enum):
@@ -49,7 +53,7 @@ def about(
     text: str,
     *,
     default: Any = dataclasses.MISSING,
-    where: Place = EXTRAS,
+    where: FieldPlace = EXTRAS,
     only: tuple[int, ...] = (),
     when: int = 0,
 ) -> Any:
@@ -80,7 +84,17 @@ _MAGICS: dict[int, frozenset[int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The table behind a message class."""
+    """The table behind a message class.
+
+    Attributes:
+        opcode: NO_OPCODE for an answer, which has that of its request.
+        quiet: opcode of a request's quiet form, or NO_OPCODE. silent: the status with which that one is not answered.
+        answers: what a request is answered with, other than by a `Failure`; the usual one first.
+        cas: whether a request may carry a CAS.
+        refused: the status with which our node answers a request that it does not serve; 0 where it does.
+        privilege: who may send a request; None for an answer, and for what a server sends. beyond: what more some of
+            its flags need.
+    """
 
     name: str
     opcode: int
@@ -92,18 +106,95 @@ class Layout:
     extras: Section
     body: Section | None
     engine: bool
-    compact: Compact | None = dataclasses.field(init=False, repr=False, compare=False)
+    quiet: int = NO_OPCODE
+    silent: int = 0
+    answers: tuple[type[Declared], ...] = ()
+    cas: bool = False
+    privilege: Privilege | None = None
+    beyond: tuple[Beyond, ...] = ()
+    refused: int = 0
+    plain: Plain | None = dataclasses.field(init=False, repr=False, compare=False)
     magics: frozenset[int] = dataclasses.field(init=False, repr=False, compare=False)
     """The magics its frames may have: its own, and for what clients send and get the flexible one."""
+    is_response: bool = dataclasses.field(init=False, repr=False, compare=False)
+    """Whether the message answers something."""
+    opcodes: frozenset[int] = dataclasses.field(init=False, repr=False, compare=False)
+    """The opcodes its frames may have: its own and its quiet form's."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "compact", compact_of(self))
         object.__setattr__(self, "magics", _MAGICS[self.magic])
+        object.__setattr__(self, "is_response", self.magic in RESPONSES)
+        object.__setattr__(self, "opcodes", frozenset({self.opcode, self.quiet}) - {NO_OPCODE})
+        object.__setattr__(self, "plain", self._plain())
+
+    def allows(self, status: int) -> bool:
+        """Tell whether a response may have this status."""
+        return status != 0 if self.status == ANY_FAILURE else self.status in (ANY_STATUS, status)
+
+    def _plain(self) -> Plain | None:
+        """The reader and writer of the plain messages; None if there are none, or they differ in their form."""
+        extras = self.extras
+        if self.engine or self.body is not None or not isinstance(extras, Fixed) or len(extras.shapes) != 1:
+            return None
+        if self.opcode < 0 or self.is_response or self.key.refuses(b"") or self.value.refuses(b""):
+            return None
+        (form,) = extras.shapes.values()
+        return Plain(self.magic, self.opcode, form) if form.packs and not form.looked_at else None
 
     @property
-    def is_response(self) -> bool:
-        """Whether the message answers something."""
-        return self.magic in RESPONSES
+    def extras_bytes(self) -> int:
+        """How long the extras are; TypeError if they have several lengths."""
+        if not isinstance(self.extras, Fixed) or len(self.extras.shapes) != 1:
+            raise TypeError(f"the extras of {self.name} have no one length")
+        (length,) = self.extras.shapes
+        return length
+
+    @property
+    def extras_lengths(self) -> tuple[int, ...]:
+        """Every length that the extras may have; none where their fields have no fixed form."""
+        return tuple(self.extras.shapes) if isinstance(self.extras, Fixed) else ()
+
+    def field_bytes(self, name: str) -> int:
+        """Return how many bytes a field always takes; TypeError if there is no such field."""
+        for each in self.fields:
+            if each.name == name and each.codec.size is not None:
+                return each.codec.size
+        raise TypeError(f"{self.name} has no field {name!r} of a fixed size")
+
+    @property
+    def value_bytes(self) -> int:
+        """How long the value is; TypeError if that is not declared, or it has several lengths."""
+        if not isinstance(self.body, Fixed) or len(self.body.shapes) != 1:
+            raise TypeError(f"the value of {self.name} has no one length")
+        (length,) = self.body.shapes
+        return length
+
+    @property
+    def extras_struct(self) -> struct.Struct:
+        """The extras as one `struct`; TypeError if they have several lengths."""
+        return self.struct_of(self.extras_bytes)
+
+    def struct_of(self, extras_bytes: int) -> struct.Struct:
+        """The extras of one of the message's lengths as one `struct`; TypeError if it has no such length."""
+        shape = self.extras.shapes.get(extras_bytes) if isinstance(self.extras, Fixed) else None
+        if shape is None:
+            raise TypeError(f"the extras of {self.name} are never {extras_bytes} bytes")
+        return shape.struct
+
+    def offset(self, name: str) -> int:
+        """Return where a field of the extras begins in a frame without framing extras, in bytes from its first one.
+
+        Raises:
+            TypeError: there is no such field, or its place depends on what the message holds.
+        """
+        at = HEADER_BYTES
+        for each in self.extras.fields:
+            if each.name == name:
+                return at
+            if each.optional or each.codec.size is None:
+                break
+            at += each.codec.size
+        raise TypeError(f"{self.name} has no field {name!r} whose place is known")
 
     def bad(self, opcode: int, problem: object) -> BadMessage:
         """Return the error for a frame that is not this message."""
@@ -144,8 +235,30 @@ def _inherited_lengths(above: Layout | None, fields: tuple[Field, ...]) -> Seque
     return tuple(getattr(above.extras, "shapes", ())) if same and above else ()
 
 
+def _several(answer: type[Declared] | tuple[type[Declared], ...] | None) -> tuple[type[Declared], ...] | None:
+    return (answer,) if isinstance(answer, type) else answer
+
+
+def _refuse_without_privilege(layout: Layout) -> None:
+    """Stop the import of a module that forgets to say who may send a request."""
+    if layout.opcode != NO_OPCODE and layout.magic == Magic.CLIENT_REQUEST and layout.privilege is None:
+        raise TypeError(f"{layout.name} does not say who may send it: declare its privilege=")
+
+
 def _first(*choices: Any) -> Any:
     return next(choice for choice in choices if choice is not None)
+
+
+class Short(NamedTuple):
+    """The short ways of a class (compiled.py); each returns None for what has to go the long way.
+
+    Attributes:
+        read: makes a message of a frame.
+        write: makes the bytes of a message with these fields, under an opcode and opaque, without framing extras.
+    """
+
+    read: Callable[[Frame], Any]
+    write: Callable[[Mapping[str, Any], int, int], bytes | None]
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(about, measured))
@@ -154,9 +267,10 @@ class Declared:
 
     layout: ClassVar[Layout]
     _defaults: ClassVar[Mapping[str, Any]] = {}
-    """What a field is that was not given, or that a frame lacks."""
-    _required: ClassVar[frozenset[str]] = frozenset()
-    _accepted: ClassVar[frozenset[str]] = frozenset()
+    """The value of a field that was not given, or that a frame lacks."""
+    _given: ClassVar[frozenset[str]] = frozenset()
+    """The names of all fields but one that is counted."""
+    _short: ClassVar[Short | None] = None
 
     def __init_subclass__(
         cls,
@@ -168,24 +282,24 @@ class Declared:
         magic: int | None = None,
         extras_bytes: Sequence[int] | None = None,
         value_bytes: Sequence[int] = (),
+        quiet: int = NO_OPCODE,
+        silent: int | None = None,
+        answer: type[Declared] | tuple[type[Declared], ...] | None = None,
+        cas: bool | None = None,
+        privilege: Privilege | None = None,
+        beyond: tuple[Beyond, ...] | None = None,
+        refused: int = 0,
     ) -> None:
         super().__init_subclass__()
         above: Layout | None = getattr(cls, "layout", None)
         fields = _merged(above.fields if above else (), _own_fields(cls))
-        if status is not None and status != ANY_STATUS:
-            cls.__annotations__ = {**inspect.get_annotations(cls), "status": int}
-            setattr(cls, "status", status)  # noqa: B010 -- the default of a dataclass field, unknown to Declared
-        dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
-        made = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is one since the line above
-        cls._defaults = {each.name: each.default for each in made if each.default is not dataclasses.MISSING}
-        cls._required = frozenset(each.name for each in made) - cls._defaults.keys()
-        cls._accepted = frozenset(each.name for each in made if each.init)
+        cls._collect_fields(status)
         in_extras = [each for each in fields if each.place is EXTRAS]
         in_value = [each for each in fields if each.place is VALUE]
         lengths = extras_bytes if extras_bytes is not None else _inherited_lengths(above, fields)
         cls.layout = Layout(
             name=cls.__name__,
-            opcode=_first(opcode, above and above.opcode, -1),
+            opcode=_first(opcode, above and above.opcode, NO_OPCODE),
             magic=_first(magic, above and above.magic, Magic.CLIENT_REQUEST),
             key=_first(key, above and above.key, FORBIDDEN),
             value=_first(value, above and above.value, FORBIDDEN),
@@ -194,17 +308,38 @@ class Declared:
             extras=section_of(EXTRAS, in_extras, lengths),
             body=section_of(VALUE, in_value, value_bytes) if in_value else None,
             engine=any(each.place is ENGINE for each in fields),
+            quiet=quiet,
+            silent=_first(silent, above and above.silent, 0),
+            answers=_first(_several(answer), above and above.answers, ()),
+            cas=_first(cas, above and above.cas, False),
+            privilege=above.privilege if privilege is None and above else privilege,
+            beyond=_first(beyond, above and above.beyond, ()),
+            refused=refused,
         )
+        _refuse_without_privilege(cls.layout)
+
+    @classmethod
+    def _collect_fields(cls, status: int | None) -> None:
+        """Make the class a dataclass, and note what its constructor is given."""
+        if status is not None and status >= 0:
+            cls.__annotations__ = {**inspect.get_annotations(cls), "status": int}
+            setattr(cls, "status", status)  # noqa: B010 -- the default of a dataclass field, unknown to Declared
+        dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+        made = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is one since the line above
+        given = [each for each in made if each.init]
+        cls._defaults = {each.name: each.default for each in given if each.default is not dataclasses.MISSING}
+        cls._given = frozenset(each.name for each in given)
+        cls._short = None  # a class above may have compiled its own
 
     def __init__(self, **given: Any) -> None:
-        if not self._required <= given.keys() <= self._accepted:
-            raise TypeError(f"{type(self).__name__}: {self._wrong(given.keys())}")
-        self.__dict__.update(self._defaults)
-        self.__dict__.update(given)
+        values = {**self._defaults, **given}
+        if values.keys() != self._given:
+            raise TypeError(f"{type(self).__name__}: {self._wrong(values.keys())}")
+        object.__setattr__(self, "__dict__", values)
         self.__post_init__()
 
     def _wrong(self, given: Set[str]) -> str:
-        wrong = (("missing field", self._required - given), ("unknown field", given - self._accepted))
+        wrong = (("missing field", self._given - given), ("unknown field", given - self._given))
         return "; ".join(f"{what} {', '.join(map(repr, sorted(names)))}" for what, names in wrong if names)
 
     def __post_init__(self) -> None:

@@ -16,16 +16,16 @@ from functools import cache
 from types import ModuleType
 
 from headwater.errors import BadMessage
-from headwater.wire import admin, bootstrap, dcp, documents, meta, tap, upr
+from headwater.wire import admin, bootstrap, dcp, documents, meta, subdoc, tap, upr
 from headwater.wire.failure import Failure
 from headwater.wire.header import Frame, Magic
-from headwater.wire.layout import ANY_STATUS, Message
+from headwater.wire.layout import Answer, Message, Request
 from headwater.wire.opcodes import RETIRED, Opcode, name_of
 from headwater.wire.status import Status
 
-__all__ = ["Dialect", "decode", "messages"]
+__all__ = ["Dialect", "answers_of", "decode", "messages", "requests"]
 
-_MEMCACHED = (bootstrap, documents, meta, admin)
+_MEMCACHED = (bootstrap, documents, subdoc, meta, admin)
 
 
 class Dialect(Enum):
@@ -42,7 +42,7 @@ def messages(module: ModuleType) -> Iterator[type[Message]]:
     """Yield the message classes a module declares, in the order it declares them."""
     for found in vars(module).values():
         here = isinstance(found, type) and issubclass(found, Message) and found.__module__ == module.__name__
-        if here and found.layout.opcode >= 0:
+        if here and (found.layout.opcodes or issubclass(found, Answer)):
             yield found
 
 
@@ -53,8 +53,8 @@ def decode(source: Frame | bytes | bytearray | memoryview, dialect: Dialect = Di
         source: a frame, or the bytes of exactly one.
         dialect: which families may be meant.
 
-    Returns: a Request or Response of the dialect's modules; for an answer that is no success and has no class of its
-        own, a Failure.
+    Returns: a Request or Response of the dialect's modules; of an answer, what its request is declared to be answered
+        with; for one that is no success and has no class of its own, a Failure.
 
     Raises:
         BadFrame: the bytes are not one frame.
@@ -74,7 +74,7 @@ def _candidates(dialect: Dialect, frame: Frame) -> Iterator[type[Message]]:
     server = frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE)
     found = _table(dialect).get((server, frame.is_response, frame.opcode), ())
     for each in found:
-        if not frame.is_response or each.layout.status in (ANY_STATUS, frame.status):
+        if not frame.is_response or each.layout.allows(frame.status):
             yield each
     if frame.is_response and frame.status != Status.SUCCESS:
         yield Failure
@@ -83,12 +83,27 @@ def _candidates(dialect: Dialect, frame: Frame) -> Iterator[type[Message]]:
 @cache
 def _table(dialect: Dialect) -> dict[tuple[bool, bool, int], tuple[type[Message], ...]]:
     """Return the dialect's classes by (from the server unasked, response, opcode)."""
-    table: dict[tuple[bool, bool, int], tuple[type[Message], ...]] = {}
+    table: dict[tuple[bool, bool, int], dict[type[Message], None]] = {}
     for each in (each for module in dialect.value for each in messages(module)):
         server = each.layout.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE)
-        place = (server, each.layout.is_response, each.layout.opcode)
-        table[place] = (*table.get(place, ()), each)
-    return table
+        for opcode in each.layout.opcodes:
+            table.setdefault((server, each.layout.is_response, opcode), {})[each] = None
+            for answer in answers_of(each):
+                table.setdefault((server, True, opcode), {})[answer] = None
+    return {place: tuple(found) for place, found in table.items()}
+
+
+def requests(opcode: int) -> tuple[type[Request], ...]:
+    """Return the requests that clients, and the ends of a stream, send under an opcode: all families, all forms."""
+    found = _table(Dialect.AUTO).get((False, False, opcode), ())
+    return tuple(each for each in found if issubclass(each, Request))
+
+
+def answers_of(request: type[Message]) -> Iterator[type[Message]]:
+    """Yield what a request is answered with, other than by a Failure."""
+    for each in request.layout.answers:
+        if issubclass(each, Message):
+            yield each
 
 
 def _refusal(frame: Frame, problems: list[BadMessage]) -> BadMessage:

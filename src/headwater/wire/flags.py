@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
+from headwater.wire.privilege import REPLICATE, STREAM, Beyond
+
 __all__ = ["EndReason", "OpenFlag", "SnapshotFlag", "StreamFlag"]
 
 
@@ -55,3 +57,12 @@ class EndReason(IntEnum):
     ROLLBACK = 6
     FILTER_EMPTY = 7
     LOST_PRIVILEGES = 8
+
+
+PRODUCES_OR_CONSUMES = (
+    Beyond("the receiver produces", OpenFlag.PRODUCER, OpenFlag.PRODUCER, STREAM),
+    Beyond("the receiver consumes", OpenFlag.PRODUCER, 0, REPLICATE),
+)
+"""OPEN, besides a login: to be given changes, or to give some."""
+TAKES_OVER = (Beyond("takeover", StreamFlag.TAKEOVER, StreamFlag.TAKEOVER, REPLICATE),)
+"""A stream that takes its vbucket over leaves it dead where it was."""

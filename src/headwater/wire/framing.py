@@ -10,22 +10,21 @@ Source: specification, wire.md 1.3 and 1.4.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
 from headwater.errors import BadFrame, BadMessage, LocalProtocolError
+from headwater.wire.codec import NUMBERS
 from headwater.wire.header import HEADER_BYTES, Frame, lengths
 
 __all__ = [
+    "Durability",
     "FrameBuffer",
     "FrameInfo",
     "RequestInfo",
-    "ResponseInfo",
-    "decode_duration",
+    "decode_durability",
     "decode_framing",
-    "encode_duration",
     "encode_framing",
     "stream_id_framing",
     "stream_id_of",
@@ -87,15 +86,6 @@ class RequestInfo(IntEnum):
     IMPERSONATE_TOKEN = 7
 
 
-class ResponseInfo(IntEnum):
-    """Ids of the objects in a response's framing extras."""
-
-    SERVER_DURATION = 0
-    READ_UNITS = 1
-    WRITE_UNITS = 2
-    THROTTLE_DURATION = 3
-
-
 class FrameInfo(NamedTuple):
     """One object of the framing extras: its id (0 to 270) and data (0 to 270 bytes)."""
 
@@ -149,9 +139,25 @@ def _take(framing: bytes, at: int, count: int) -> bytes:
     return framing[at : at + count]
 
 
+class Durability(NamedTuple):
+    """The object that asks for a durable write: a level (1 majority, 2 and persisted by the active, 3 persisted by a
+    majority), and how many milliseconds it may take where that is given."""
+
+    level: int
+    timeout_ms: int | None
+
+
+def decode_durability(data: bytes) -> Durability:
+    """Return what a DURABILITY object asks for; BadMessage when it is neither 1 nor 3 bytes long."""
+    if len(data) not in (1, 3):
+        raise BadMessage("framing extras", 0, f"an object of {len(data)} bytes, expected (1, 3)")
+    level, at = NUMBERS[8].read(data, 0)
+    return Durability(level, NUMBERS[16].read(data, at)[0] if at < len(data) else None)
+
+
 def stream_id_framing(stream_id: int) -> bytes:
     """Return the framing extras 22 hi lo that name a stream of a vbucket (1 to 65535). Source: dcp.md 2.21."""
-    return encode_framing([FrameInfo(RequestInfo.STREAM_ID, stream_id.to_bytes(2))])
+    return encode_framing([FrameInfo(RequestInfo.STREAM_ID, NUMBERS[16].write(stream_id))])
 
 
 def stream_id_of(framing: bytes) -> int | None:
@@ -160,15 +166,5 @@ def stream_id_of(framing: bytes) -> int | None:
         if info.id == RequestInfo.STREAM_ID:
             if len(info.data) != 2:
                 raise BadMessage("stream id", RequestInfo.STREAM_ID, f"{len(info.data)} bytes, expected 2")
-            return int.from_bytes(info.data)
+            return NUMBERS[16].read(info.data, 0)[0]
     return None
-
-
-def encode_duration(microseconds: float) -> int:
-    """Return a server or throttle duration as its 16 bits: (microseconds * 2) ** (1 / 1.74), at most 65535."""
-    return min(round(math.pow(microseconds * 2, 1 / 1.74)), 0xFFFF)
-
-
-def decode_duration(encoded: int) -> float:
-    """Return the microseconds that the 16 bits of a duration stand for, to within the encoding's roundness."""
-    return math.pow(float(encoded), 1.74) / 2

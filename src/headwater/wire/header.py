@@ -21,6 +21,7 @@ from headwater.errors import BadFrame, LocalProtocolError
 __all__ = [
     "BODY_BYTES_MAX",
     "FLEXIBLE",
+    "FRAME_BYTES_MAX",
     "HEADER",
     "HEADER_BYTES",
     "KEY_BYTES_MAX",
@@ -29,6 +30,7 @@ __all__ = [
     "Frame",
     "Lengths",
     "Magic",
+    "frame_bytes",
     "lengths",
     "plain_response",
     "response",
@@ -53,10 +55,17 @@ _CLIENT_RESPONSE = int(Magic.CLIENT_RESPONSE)  # an enum takes several times as 
 
 HEADER = Struct(">BBHBBHIIQ")
 HEADER_BYTES = HEADER.size
+# Where the header's numbers lie, but for the magic, which is the first byte.
+OPCODE_AT, KEY_LENGTH_AT, EXTRAS_LENGTH_AT, DATATYPE_AT, VBUCKET_AT, BODY_LENGTH_AT, OPAQUE_AT, CAS_AT = (
+    struct.calcsize(HEADER.format[: 1 + count]) for count in range(1, 9)
+)
+
+_BODY_LENGTH = Struct(">I")
 
 BODY_BYTES_MAX = 30 * 1024 * 1024
 VALUE_BYTES_MAX = 20 * 1024 * 1024
 KEY_BYTES_MAX = 250
+FRAME_BYTES_MAX = HEADER_BYTES + BODY_BYTES_MAX
 
 _U8, _U16, _U32, _U64 = 0xFF, 0xFFFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
@@ -96,6 +105,12 @@ def lengths(data: bytes | bytearray | memoryview, offset: int = 0) -> Lengths:
     if body > BODY_BYTES_MAX:
         raise BadFrame(f"opcode 0x{opcode:02x}: a body of {body} bytes; {BODY_BYTES_MAX} are allowed")
     return Lengths(framing, extras, key, body)
+
+
+def frame_bytes(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
+    """Return the length of the frame whose header starts at `offset`; unlike `lengths` it judges nothing."""
+    body: int = _BODY_LENGTH.unpack_from(data, offset + BODY_LENGTH_AT)[0]
+    return HEADER_BYTES + body
 
 
 @dataclass(slots=True, frozen=True)

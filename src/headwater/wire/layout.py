@@ -6,9 +6,12 @@
         by_seqno: u64 = about("place of this change in the vbucket's history")
 
 The fields, in wire order, are the message's extras; `where=VALUE` puts a field into the value. What every message has
-(vbucket or status, opaque, cas, datatype, framing, key, value) comes from `Request` and `Response`. Classes are frozen
-dataclasses with keyword arguments only, and `dataclass_transform` tells type checkers so: a forgotten or mistyped
-field is a type error.
+(vbucket or status, opaque, cas, datatype, framing, key, value) comes from `Request` and `Response`. A request says in
+the same place what it leads to: `answer=` what it is answered with, `quiet=` the opcode of its quiet form and `silent=`
+the status which that one leaves out, `cas=` whether it may carry a CAS.
+
+Classes are frozen dataclasses with keyword arguments only, and `dataclass_transform` tells type checkers so: a
+forgotten or mistyped field is a type error.
 
 What a frame holds is kept bit for bit: `Class.decode(data).encode() == data` for all data that is accepted.
 """
@@ -21,24 +24,55 @@ from typing import Any, Self
 
 from headwater.errors import LocalProtocolError
 from headwater.wire.codec import i64, u8, u16, u24, u32, u56, u64
+from headwater.wire.compiled import short_of
 from headwater.wire.declare import (
+    ANY_FAILURE,
     ANY_STATUS,
     ENGINE,
     EXTRAS,
     FORBIDDEN,
+    NO_OPCODE,
     OPTIONAL,
     REQUIRED,
     VALUE,
     Declared,
     Layout,
     Presence,
+    Short,
     about,
     measured,
 )
 from headwater.wire.header import FLEXIBLE, Frame, Magic
 
-__all__ = ["ANY_STATUS", "ENGINE", "EXTRAS", "FORBIDDEN", "OPTIONAL", "REQUIRED", "VALUE", "Layout", "Presence"]
-__all__ += ["Message", "Request", "Response", "about", "i64", "measured", "u8", "u16", "u24", "u32", "u56", "u64"]
+__all__ = [
+    "ANY_FAILURE",
+    "ANY_STATUS",
+    "ENGINE",
+    "EXTRAS",
+    "FORBIDDEN",
+    "NO_OPCODE",
+    "OPTIONAL",
+    "REQUIRED",
+    "VALUE",
+    "Layout",
+    "Presence",
+]
+__all__ += [
+    "Answer",
+    "Done",
+    "Message",
+    "Request",
+    "Response",
+    "about",
+    "i64",
+    "measured",
+    "u8",
+    "u16",
+    "u24",
+    "u32",
+    "u56",
+    "u64",
+]
 
 
 class Message(Declared):
@@ -53,20 +87,16 @@ class Message(Declared):
 
     def encode(self) -> bytes:
         """Return the message's bytes; LocalProtocolError when a field does not fit the wire."""
-        compact = self.layout.compact
-        data = compact.encode(self.__dict__) if compact is not None and self.framing is None else None
-        return self.frame().encode() if data is None else data
+        if self.framing is None:
+            short = self._short or self._shorten()
+            data = short.write(self.__dict__, self._opcode(), self.opaque)
+            if data is not None:
+                return data
+        return self.frame().encode()
 
     def frame(self) -> Frame:
         """Return the message as a frame; `framing` other than None makes it a flexible one."""
-        layout = self.layout
-        try:
-            extras = layout.extras.write(self.__dict__)
-            value = layout.body.write(self.__dict__) if layout.body else self.value
-        except ValueError as error:
-            raise LocalProtocolError(f"{layout.name}: {error}") from None
-        self._check_presence()
-        key, value = self._behind_engine(value) if layout.engine else (self.key, value)
+        extras, key, value = self._sections()
         return Frame(
             magic=self._magic(),
             opcode=self._opcode(),
@@ -89,21 +119,40 @@ class Message(Declared):
             BadMessage: the frame is not this message; the text tells what was found and what expected.
         """
         frame = source if isinstance(source, Frame) else Frame.decode(source)
+        short = cls._short or cls._shorten()
+        found: Self | None = short.read(frame)
+        return cls._decode(frame) if found is None else found
+
+    @classmethod
+    def _decode(cls, frame: Frame) -> Self:
+        """Read a frame by the table, which knows what is wrong with it."""
         layout = cls.layout
-        if frame.magic not in layout.magics or layout.opcode not in (-1, frame.opcode):
+        if frame.magic not in layout.magics or (layout.opcodes and frame.opcode not in layout.opcodes):
             found = f"a frame with magic 0x{frame.magic:02x} and opcode 0x{frame.opcode:02x} is not this message"
             raise layout.bad(frame.opcode, found)
-        if layout.is_response and layout.status not in (ANY_STATUS, frame.status):
-            raise layout.bad(frame.opcode, f"status is 0x{frame.status:02x}, expected 0x{layout.status:02x}")
+        if layout.is_response and not layout.allows(frame.status):
+            expected = "which is no failure" if layout.status == ANY_FAILURE else f"expected 0x{layout.status:02x}"
+            raise layout.bad(frame.opcode, f"status is 0x{frame.status:02x}, {expected}")
+        made = cls.__new__(cls)
+        values = made.__dict__
+        values.update(cls._defaults)
         try:
-            values = cls._values(frame)
+            cls._read(frame, values)
         except ValueError as error:
             raise layout.bad(frame.opcode, error) from None
-        return cls._made(values)
+        if layout.engine:
+            made.__post_init__()
+        return made
+
+    @classmethod
+    def _shorten(cls) -> Short:
+        """Compile the short ways; of each class when it is first used."""
+        cls._short = short_of(cls, cls._defaults)
+        return cls._short
 
     @classmethod
     def _made(cls, values: Mapping[str, Any]) -> Self:
-        """As the constructor would; what it checks is known here."""
+        """Make a message as the constructor would, without the checks, whose results are known here."""
         made = cls.__new__(cls)
         made.__dict__.update(cls._defaults)
         made.__dict__.update(values)
@@ -111,36 +160,49 @@ class Message(Declared):
         return made
 
     @classmethod
-    def _values(cls, frame: Frame) -> dict[str, Any]:
-        """Take a frame apart into the arguments of the class; ValueError when it does not fit the table."""
+    def _read(cls, frame: Frame, values: dict[str, Any]) -> None:
+        """Take a frame apart into the fields of the class; ValueError when it does not fit the table."""
         layout = cls.layout
-        values = layout.extras.read(frame.extras, 0)
+        values.update(layout.extras.read(frame.extras, 0))
         key, value = frame.key, frame.value
         if layout.engine:
             values["engine_specific"], key, value = _split_engine(frame, values.pop("engine_len"))
         if layout.key.refuses(key):
             raise _unexpected("key", key)
         if layout.body:
-            values |= layout.body.read(value, values.get("flags") or 0)
+            values.update(layout.body.read(value, values.get("flags") or 0))
             value = b""
         elif layout.value.refuses(value):
             raise _unexpected("value", value)
-        values |= {"opaque": frame.opaque, "cas": frame.cas, "datatype": frame.datatype, "key": key, "value": value}
-        values["framing"] = frame.framing if frame.magic in FLEXIBLE else None
-        values |= cls._header_values(frame)
-        return values
+        values["opaque"], values["cas"], values["datatype"] = frame.opaque, frame.cas, frame.datatype
+        values["key"], values["value"] = key, value
+        if frame.magic in FLEXIBLE:
+            values["framing"] = frame.framing
+        if not layout.is_response:
+            values["vbucket"], values["quiet"] = frame.vbucket, frame.opcode == layout.quiet
+        else:
+            values["status"] = frame.status
+            if layout.opcode == NO_OPCODE:
+                values["opcode"] = frame.opcode
 
-    @classmethod
-    def _header_values(cls, frame: Frame) -> dict[str, Any]:
-        return {}
-
-    def _check_presence(self) -> None:
+    def _sections(self) -> tuple[bytes, bytes, bytes]:
+        """Return the bytes of extras, key and value; LocalProtocolError when they can't have any."""
         layout = self.layout
-        value_presence = FORBIDDEN if layout.body else layout.value
-        for name, presence, data in (("key", layout.key, self.key), ("value", value_presence, self.value)):
-            if presence.refuses(data):
-                expected = "has none" if data else "needs one"
-                raise LocalProtocolError(f"{layout.name}: a {name} of {len(data)} bytes; this message {expected}")
+        try:
+            extras = layout.extras.write(self.__dict__)
+            value = layout.body.write(self.__dict__) if layout.body else self.value
+        except ValueError as error:
+            raise LocalProtocolError(f"{layout.name}: {error}") from None
+        if layout.key.refuses(self.key):
+            raise self._unfit("key", self.key)
+        if (FORBIDDEN if layout.body else layout.value).refuses(self.value):
+            raise self._unfit("value", self.value)
+        key, value = self._behind_engine(value) if layout.engine else (self.key, value)
+        return extras, key, value
+
+    def _unfit(self, name: str, data: bytes) -> LocalProtocolError:
+        expected = "has none" if data else "needs one"
+        return LocalProtocolError(f"{self.layout.name}: a {name} of {len(data)} bytes; this message {expected}")
 
     def _behind_engine(self, value: bytes) -> tuple[bytes, bytes]:
         """Return what a frame calls key and value when TAP's engine-private bytes stand before both."""
@@ -168,19 +230,23 @@ class Message(Declared):
 
 
 class Request(Message, magic=Magic.CLIENT_REQUEST):
-    """A message that asks or tells: header bytes 6-7 are a vbucket."""
+    """A message that asks or tells: header bytes 6-7 are a vbucket.
+
+    `quiet` sends it in its quiet form, which leaves out the uninteresting answer, and tells that it came so.
+    """
 
     vbucket: int = 0
+    quiet: bool = False
 
     @classmethod
     def encode_plain(cls, vbucket: int, opaque: int, *numbers: int) -> bytes:
-        """As `encode` of a plain message (compact.py), without making one; `numbers` are its own fields, in order.
+        """As `encode` of a plain message (plain.py), without making one; `numbers` are its own fields, in order.
 
         Raises:
             LocalProtocolError: a number does not fit the wire.
         """
         layout = cls.layout
-        data = layout.compact.encode_plain(vbucket, opaque, numbers) if layout.compact is not None else None
+        data = layout.plain.encode(vbucket, opaque, numbers) if layout.plain is not None else None
         if data is not None:
             return data
         own: dict[str, Any] = dict(zip((each.name for each in layout.fields), numbers, strict=True))
@@ -188,17 +254,19 @@ class Request(Message, magic=Magic.CLIENT_REQUEST):
 
     @classmethod
     def read_plain(cls, data: bytes | bytearray | memoryview, offset: int) -> Self | None:
-        """The plain message (compact.py) that begins at `offset`; None if there is none, which `decode` may explain."""
-        compact = cls.layout.compact
-        values = None if compact is None else compact.read_plain(data, offset)
+        """The plain message (plain.py) that begins at `offset`; None if there is none, which `decode` may explain."""
+        plain = cls.layout.plain
+        values = None if plain is None else plain.read(data, offset)
         return None if values is None else cls._made(values)
 
     def _vbucket_or_status(self) -> int:
         return self.vbucket
 
-    @classmethod
-    def _header_values(cls, frame: Frame) -> dict[str, Any]:
-        return {"vbucket": frame.vbucket}
+    def _opcode(self) -> int:
+        layout = self.layout
+        if self.quiet and layout.quiet == NO_OPCODE:
+            raise LocalProtocolError(f"{layout.name} has no quiet form")
+        return layout.quiet if self.quiet else layout.opcode
 
 
 class Response(Message, magic=Magic.CLIENT_RESPONSE):
@@ -209,9 +277,27 @@ class Response(Message, magic=Magic.CLIENT_RESPONSE):
     def _vbucket_or_status(self) -> int:
         return self.status
 
-    @classmethod
-    def _header_values(cls, frame: Frame) -> dict[str, Any]:
-        return {"status": frame.status}
+
+class Answer(Response):
+    """A response that several requests may share: its opcode is that of the request."""
+
+    opcode: int = NO_OPCODE
+
+    def answering(self, request: Frame) -> bytes:
+        """Return the bytes of this answer to a client's request: the same opcode and opaque, no framing extras."""
+        short = self._short or self._shorten()
+        data = short.write(self.__dict__, request.opcode, request.opaque)
+        if data is not None:
+            return data
+        frame = dataclasses.replace(self.frame(), opcode=request.opcode, opaque=request.opaque)
+        return dataclasses.replace(frame, magic=Magic.CLIENT_RESPONSE, framing=b"").encode()
+
+    def _opcode(self) -> int:
+        return self.opcode
+
+
+class Done(Answer):
+    """Success without extras, key or value."""
 
 
 def _unexpected(section: str, data: bytes) -> ValueError:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from enum import IntFlag
 from typing import Annotated
 
-from headwater.wire.codec import NUMBERS, Prefixed, Rows
+from headwater.wire.codec import NUMBERS, Prefixed, RowsCodec
 from headwater.wire.documents import Stored
-from headwater.wire.layout import OPTIONAL, REQUIRED, VALUE, Request, Response, about, u8, u16, u32, u64
+from headwater.wire.layout import OPTIONAL, REQUIRED, VALUE, Answer, Request, about, u8, u16, u32, u64
 from headwater.wire.opcodes import Opcode
+from headwater.wire.privilege import READ, REPLICATE, WRITE
+from headwater.wire.status import Status
 
-__all__ = ["AddWithMeta", "AddWithMetaQuiet", "AddWithMetaResponse", "DelWithMeta", "DelWithMetaQuiet"]
-__all__ += ["DelWithMetaResponse", "GetMeta", "GetMetaQuiet", "GetMetaQuietResponse", "GetMetaResponse", "MetaOption"]
-__all__ += ["Observe", "ObserveResponse", "ObserveSeqno", "ObserveSeqnoFailedOver", "ObserveSeqnoResponse"]
-__all__ += ["ReturnMeta", "ReturnMetaResponse", "SetWithMeta", "SetWithMetaQuiet", "SetWithMetaResponse"]
+__all__ = ["AddWithMeta", "DelWithMeta", "GetMeta", "GetMetaResponse", "MetaOption", "Observe", "ObserveResponse"]
+__all__ += ["ObserveSeqno", "ObserveSeqnoFailedOver", "ObserveSeqnoResponse", "ReturnMeta", "SetWithMeta"]
 
 
 class MetaOption(IntFlag):
@@ -26,17 +26,7 @@ class MetaOption(IntFlag):
     IS_EXPIRATION = 0x10
 
 
-class GetMeta(Request, opcode=Opcode.GET_META, key=REQUIRED):
-    """Asks for a document's metadata, or its tombstone's."""
-
-    req_ext_meta: u8 | None = about("2: add the datatype; 1: legacy", default=None)
-
-
-class GetMetaQuiet(GetMeta, opcode=Opcode.GETQ_META):
-    """As GetMeta; silent when there is none."""
-
-
-class GetMetaResponse(Response, opcode=Opcode.GET_META):
+class GetMetaResponse(Answer):
     """The metadata; the CAS is in the header."""
 
     deleted: u32 = about("bit 0: this is a tombstone")
@@ -46,11 +36,31 @@ class GetMetaResponse(Response, opcode=Opcode.GET_META):
     stored_datatype: u8 | None = about("datatype of the document, if asked for", default=None)
 
 
-class GetMetaQuietResponse(GetMetaResponse, opcode=Opcode.GETQ_META):
-    """The metadata."""
+class GetMeta(
+    Request,
+    opcode=Opcode.GET_META,
+    privilege=READ,
+    quiet=Opcode.GETQ_META,
+    silent=Status.KEY_ENOENT,
+    key=REQUIRED,
+    answer=GetMetaResponse,
+):
+    """Asks for a document's metadata, or its tombstone's."""
+
+    req_ext_meta: u8 | None = about("2: add the datatype; 1: legacy", default=None, only=(1, 2))
 
 
-class SetWithMeta(Request, opcode=Opcode.SET_WITH_META, key=REQUIRED, value=OPTIONAL, extras_bytes=(24, 26, 28, 30)):
+class SetWithMeta(
+    Request,
+    opcode=Opcode.SET_WITH_META,
+    privilege=WRITE | REPLICATE,
+    quiet=Opcode.SETQ_WITH_META,
+    key=REQUIRED,
+    value=OPTIONAL,
+    cas=True,
+    answer=Stored,
+    extras_bytes=(24, 26, 28, 30),
+):
     """Stores a document as it is elsewhere; the header's CAS is that of the document it may replace."""
 
     flags: u32 = about("the application's own flags", default=0)
@@ -61,39 +71,17 @@ class SetWithMeta(Request, opcode=Opcode.SET_WITH_META, key=REQUIRED, value=OPTI
     nmeta: u16 | None = about("bytes of extended metadata at the end of the value", default=None)
 
 
-class SetWithMetaQuiet(SetWithMeta, opcode=Opcode.SETQ_WITH_META):
-    """As SetWithMeta; silent on success."""
-
-
-class SetWithMetaResponse(Stored, opcode=Opcode.SET_WITH_META):
-    """The document is stored."""
-
-
-class AddWithMeta(SetWithMeta, opcode=Opcode.ADD_WITH_META):
+class AddWithMeta(SetWithMeta, opcode=Opcode.ADD_WITH_META, quiet=Opcode.ADDQ_WITH_META):
     """As SetWithMeta, unless there is a live document."""
 
 
-class AddWithMetaQuiet(SetWithMeta, opcode=Opcode.ADDQ_WITH_META):
-    """As AddWithMeta; silent on success."""
-
-
-class AddWithMetaResponse(Stored, opcode=Opcode.ADD_WITH_META):
-    """The document is stored."""
-
-
-class DelWithMeta(SetWithMeta, opcode=Opcode.DEL_WITH_META):
+class DelWithMeta(SetWithMeta, opcode=Opcode.DEL_WITH_META, quiet=Opcode.DELQ_WITH_META):
     """Stores a deletion as it is elsewhere; the value holds extended attributes at most."""
 
 
-class DelWithMetaQuiet(SetWithMeta, opcode=Opcode.DELQ_WITH_META):
-    """As DelWithMeta; silent on success."""
-
-
-class DelWithMetaResponse(Stored, opcode=Opcode.DEL_WITH_META):
-    """The deletion is stored."""
-
-
-class ReturnMeta(Request, opcode=Opcode.RETURN_META, key=REQUIRED, value=OPTIONAL):
+class ReturnMeta(
+    Request, opcode=Opcode.RETURN_META, privilege=WRITE, key=REQUIRED, value=OPTIONAL, cas=True, answer=Stored
+):
     """Stores, adds or deletes, and asks for the place in history."""
 
     mutation_type: u32 = about("1 set, 2 add, 3 delete", only=(1, 2, 3))
@@ -101,35 +89,27 @@ class ReturnMeta(Request, opcode=Opcode.RETURN_META, key=REQUIRED, value=OPTIONA
     expiration: u32 = about("when it runs out", default=0)
 
 
-class ReturnMetaResponse(Stored, opcode=Opcode.RETURN_META):
-    """It is done."""
-
-
 _KEY = (("vbucket", NUMBERS[16]), ("key", Prefixed()))
 
 
-class Observe(Request, opcode=Opcode.OBSERVE):
+class ObserveResponse(Answer):
+    """The states of the keys asked for; the header's CAS holds two mean times in milliseconds (persist, replicate)."""
+
+    states: Annotated[
+        list[tuple[int, bytes, int, int]], RowsCodec((*_KEY, ("state", NUMBERS[8]), ("cas", NUMBERS[64])))
+    ] = about("state: 0 in memory, 1 persisted, 0x80 not found, 0x81 deleted but not yet persisted", where=VALUE)
+
+
+class Observe(Request, opcode=Opcode.OBSERVE, privilege=READ, answer=ObserveResponse):
     """Asks how far keys got."""
 
-    keys: Annotated[list[tuple[int, bytes]], Rows(_KEY)] = about("vbucket and key", where=VALUE)
-
-
-class ObserveResponse(Response, opcode=Opcode.OBSERVE):
-    """How far they got; the header's CAS holds two mean times in milliseconds (persist, replicate)."""
-
-    states: Annotated[list[tuple[int, bytes, int, int]], Rows((*_KEY, ("state", NUMBERS[8]), ("cas", NUMBERS[64])))] = (
-        about("state: 0 in memory, 1 persisted, 0x80 not found, 0x81 deleted but not yet persisted", where=VALUE)
+    keys: Annotated[list[tuple[int, bytes]], RowsCodec(_KEY, rows_min=1)] = about(
+        "vbucket and key, at least one", where=VALUE
     )
 
 
-class ObserveSeqno(Request, opcode=Opcode.OBSERVE_SEQNO):
-    """Asks how far a vbucket got."""
-
-    vb_uuid: u64 = about("the history the client knows", where=VALUE)
-
-
-class ObserveSeqnoResponse(Response, opcode=Opcode.OBSERVE_SEQNO):
-    """How far it got; the history is the one asked for."""
+class ObserveSeqnoResponse(Answer):
+    """How far persistence got; the history is the one asked for."""
 
     format: u8 = about("0", default=0, only=(0,), where=VALUE)
     vbucket: u16 = about("the vbucket", where=VALUE)
@@ -139,8 +119,16 @@ class ObserveSeqnoResponse(Response, opcode=Opcode.OBSERVE_SEQNO):
 
 
 class ObserveSeqnoFailedOver(ObserveSeqnoResponse):
-    """How far it got; the history asked for is an older one."""
+    """How far persistence got; the history asked for is an older one."""
 
     format: u8 = about("1", default=1, only=(1,), where=VALUE)
     old_vb_uuid: u64 = about("the history asked for", where=VALUE)
     last_received_seqno: u64 = about("last seqno known of that history", where=VALUE)
+
+
+class ObserveSeqno(
+    Request, opcode=Opcode.OBSERVE_SEQNO, privilege=READ, answer=(ObserveSeqnoResponse, ObserveSeqnoFailedOver)
+):
+    """Asks how far a vbucket got."""
+
+    vb_uuid: u64 = about("the history the client knows", where=VALUE)

@@ -6,13 +6,12 @@ One byte names the command for requests and responses alike. The DCP numbers are
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
 
-__all__ = ["QUIET", "RETIRED", "Opcode", "ServerOpcode", "name_of"]
+__all__ = ["RETIRED", "Opcode", "ServerOpcode", "name_of"]
 
 
 class Opcode(IntEnum):
-    """What a client (and either end of a TAP, UPR or DCP connection) may ask."""
+    """The requests of a client, and of either end of a TAP, UPR or DCP connection."""
 
     GET = 0x00
     SET = 0x01
@@ -184,34 +183,13 @@ class Opcode(IntEnum):
 
 
 class ServerOpcode(IntEnum):
-    """What a server asks a client that negotiated Duplex (magic 0x82)."""
+    """The requests of a server to a client that negotiated Duplex (magic 0x82)."""
 
     CLUSTERMAP_CHANGE_NOTIFICATION = 0x01
     AUTHENTICATE = 0x02
     ACTIVE_EXTERNAL_USERS = 0x03
     GET_AUTHORIZATION = 0x04
 
-
-# Quiet form -> loud form: the quiet form leaves out the uninteresting answer (kv.md, "Quiet forms").
-QUIET: Final[dict[int, Opcode]] = {
-    Opcode.GETQ: Opcode.GET,
-    Opcode.GETKQ: Opcode.GETK,
-    Opcode.SETQ: Opcode.SET,
-    Opcode.ADDQ: Opcode.ADD,
-    Opcode.REPLACEQ: Opcode.REPLACE,
-    Opcode.DELETEQ: Opcode.DELETE,
-    Opcode.INCREMENTQ: Opcode.INCREMENT,
-    Opcode.DECREMENTQ: Opcode.DECREMENT,
-    Opcode.QUITQ: Opcode.QUIT,
-    Opcode.FLUSHQ: Opcode.FLUSH,
-    Opcode.APPENDQ: Opcode.APPEND,
-    Opcode.PREPENDQ: Opcode.PREPEND,
-    Opcode.GATQ: Opcode.GAT,
-    Opcode.GETQ_META: Opcode.GET_META,
-    Opcode.SETQ_WITH_META: Opcode.SET_WITH_META,
-    Opcode.ADDQ_WITH_META: Opcode.ADD_WITH_META,
-    Opcode.DELQ_WITH_META: Opcode.DEL_WITH_META,
-}
 
 # Once assigned, now answered with NOT_SUPPORTED; what was never assigned is answered with UNKNOWN_COMMAND.
 RETIRED = frozenset(

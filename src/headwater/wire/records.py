@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
-from headwater.wire.codec import NUMBERS, Codec, Rows
+from headwater.wire.codec import NUMBERS, Codec, RowsCodec
 
-__all__ = ["CacheItem", "CacheItems", "FailoverLog"]
+__all__ = ["LOG_ENTRY_BYTES", "CacheItem", "CacheItems", "FailoverLog", "decode_log", "encode_log"]
 
-_FAILOVER_LOG = Rows((("vb_uuid", NUMBERS[64]), ("seqno", NUMBERS[64])), rows_min=1)
+_FAILOVER_LOG = RowsCodec((("vb_uuid", NUMBERS[64]), ("seqno", NUMBERS[64])), rows_min=1)
 FailoverLog = Annotated[list[tuple[int, int]], _FAILOVER_LOG]
+LOG_ENTRY_BYTES = 16
+
+
+def encode_log(entries: Iterable[tuple[int, int]]) -> bytes:
+    """Return a failover log's bytes: (vb uuid, seqno) entries, newest first, at least one."""
+    return _FAILOVER_LOG.write(list(entries))
+
+
+def decode_log(value: bytes) -> list[tuple[int, int]]:
+    """Return the entries of a failover log as it is sent.
+
+    Raises:
+        ValueError: they are not whole, or there is none.
+    """
+    return _FAILOVER_LOG.read(value, 0)[0]
 
 
 class CacheItem(NamedTuple):

@@ -15,18 +15,35 @@ from enum import IntEnum, IntFlag
 from pathlib import Path
 from types import ModuleType
 
-from headwater.wire import admin, bootstrap, datatype, dcp, documents, features, flags, meta, opcodes, status, tap, upr
+from headwater.wire import (
+    admin,
+    bootstrap,
+    datatype,
+    dcp,
+    documents,
+    features,
+    flags,
+    meta,
+    opcodes,
+    status,
+    subdoc,
+    tap,
+    upr,
+)
 from headwater.wire import framing as framing_module
 from headwater.wire import header as header_module
 from headwater.wire import vbucket as vbucket_module
-from headwater.wire.dialect import messages
+from headwater.wire.dialect import answers_of, messages
 from headwater.wire.failure import Failure
-from headwater.wire.layout import ANY_STATUS, Layout, Message
+from headwater.wire.layout import ANY_FAILURE, ANY_STATUS, NO_OPCODE, Done, Layout, Message
+from headwater.wire.privilege import in_words
 from headwater.wire.sections import Field, Fixed, Section
 
 __all__ = ["main", "pages", "stale"]
 
 _BANNER = "<!-- Printed by `python -m headwater.wire.reference`; change the declarations instead. -->"
+_PAGES = {"dcp": "dcp.md", "upr": "upr.md", "tap": "tap.md"}
+"""Where the messages of a module have their entries; those of all others in memcached.md."""
 
 
 def pages() -> dict[str, str]:
@@ -36,7 +53,7 @@ def pages() -> dict[str, str]:
         "dcp.md": _family("DCP", [dcp], [flags]),
         "upr.md": _family("UPR", [upr], []),
         "tap.md": _family("TAP", [tap], [tap]),
-        "memcached.md": _family("memcached", [bootstrap, documents, meta, admin], [meta]),
+        "memcached.md": _family("memcached", [bootstrap, documents, subdoc, meta, admin], [meta, subdoc]),
         "numbers.md": _numbers(),
     }
 
@@ -88,17 +105,23 @@ def _family(title: str, modules: Sequence[ModuleType], enums: Sequence[ModuleTyp
     for each in declared:
         lines += ["", *_message(each)]
     if admin in modules:
-        lines += ["", *_message(Failure)]
+        lines += ["", *_message(Done), "", *_message(Failure)]
     for enum in (each for module in enums for each in _enums(module)):
         lines += ["", *_enum(enum)]
     return "\n".join(lines) + "\n"
 
 
 def _summary(declared: Iterable[type[Message]]) -> list[str]:
-    """Return a table: which messages share an opcode."""
+    """Return a table: which messages share an opcode, requests before what they are answered with."""
     by_opcode: dict[int, list[str]] = {}
+    declared = sorted(declared, key=lambda each: each.layout.is_response)
     for each in declared:
-        by_opcode.setdefault(each.layout.opcode, []).append(f"[{each.__name__}](#{each.__name__.lower()})")
+        for opcode in each.layout.opcodes:
+            by_opcode.setdefault(opcode, []).append(_link(each))
+    for each in declared:
+        for opcode in each.layout.opcodes:
+            answers = map(_link, answers_of(each))
+            by_opcode[opcode] += [link for link in answers if link not in by_opcode[opcode]]
     rows = [
         (f"0x{opcode:02x}", opcodes.name_of(opcode), ", ".join(names)) for opcode, names in sorted(by_opcode.items())
     ]
@@ -107,24 +130,53 @@ def _summary(declared: Iterable[type[Message]]) -> list[str]:
 
 def _message(cls: type[Message]) -> list[str]:
     layout = cls.layout
-    lines = [f"## {cls.__name__}", "", _text(cls.__doc__), "", *_facts(layout)]
+    lines = [f"## {cls.__name__}", "", _text(cls.__doc__), "", *_facts(cls)]
     for section in (layout.extras, layout.body):
         if section and section.fields:
             lines += ["", *_section(section)]
     return lines
 
 
-def _facts(layout: Layout) -> list[str]:
+def _facts(cls: type[Message]) -> list[str]:
     """Return a message's header facts as a list."""
-    opcode = f"0x{layout.opcode:02x}" if layout.opcode >= 0 else "that of the request"
+    layout = cls.layout
+    opcode = f"0x{layout.opcode:02x}" if layout.opcode != NO_OPCODE else "that of the request"
     lines = [f"- {'response' if layout.is_response else 'request'}, magic 0x{layout.magic:02x}, opcode {opcode}"]
     if layout.is_response:
-        told = "any" if layout.status == ANY_STATUS else f"0x{layout.status:02x} {status.name_of(layout.status)}"
+        several = {ANY_STATUS: "any", ANY_FAILURE: "any but success"}
+        told = several.get(layout.status) or f"0x{layout.status:02x} {status.name_of(layout.status)}"
         lines.append(f"- status: {told}")
     if layout.engine:
         lines.append("- engine-private section between extras and key: `engine_specific`")
     value = "the fields below" if layout.body else layout.value.value
-    return [*lines, f"- key: {layout.key.value}", f"- value: {value}"]
+    return [*lines, f"- key: {layout.key.value}", f"- value: {value}", *_consequences(cls)]
+
+
+def _consequences(cls: type[Message]) -> list[str]:
+    """Return what a request leads to: whether its CAS means something, its quiet form, its answers."""
+    layout, answers = cls.layout, list(map(_link, answers_of(cls)))
+    lines = [] if layout.privilege is None else [_needed(layout)]
+    lines += ["- CAS: may be given"] if layout.cas else []
+    if layout.quiet != NO_OPCODE:
+        left_out = f"not answered when the status is 0x{layout.silent:02x} {status.name_of(layout.silent)}"
+        lines.append(f"- quiet form: opcode 0x{layout.quiet:02x} {opcodes.name_of(layout.quiet)}, {left_out}")
+    if layout.refused:
+        lines.append(f"- a node of headwater refuses it: 0x{layout.refused:02x} {status.name_of(layout.refused)}")
+    if answers:
+        lines.append(f"- answer: {' or '.join(answers)}")
+    return lines
+
+
+def _needed(layout: Layout) -> str:
+    """Return who may send a request, and what some of its flags need besides."""
+    told = in_words(layout.privilege) if layout.privilege else "none, before a login too"
+    besides = (f"; {each.about}: {in_words(each.privilege)} as well" for each in layout.beyond)
+    return f"- privilege: {told}{''.join(besides)}"
+
+
+def _link(message: type[Message]) -> str:
+    page = _PAGES.get(message.__module__.rpartition(".")[2], "memcached.md")
+    return f"[{message.__name__}]({page}#{message.__name__.lower()})"
 
 
 def _section(section: Section) -> list[str]:
@@ -134,7 +186,7 @@ def _section(section: Section) -> list[str]:
 
 
 def _rows(fields: Iterable[Field]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a row for each field; offsets are told as long as they are certain."""
+    """Yield a row for each field; offsets are given as long as they are certain."""
     offset: int | None = 0
     for each in fields:
         presence = " (may be absent)" if each.optional and not each.when else ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations
@@ -18,10 +17,10 @@ from typing import Any
 
 from headwater.wire.codec import Codec, Number, Tail
 
-__all__ = ["Field", "Fixed", "Place", "Running", "Section", "section_of"]
+__all__ = ["Field", "FieldPlace", "Fixed", "Running", "Section", "section_of"]
 
 
-class Place(StrEnum):
+class FieldPlace(StrEnum):
     """Where in the frame a field lives."""
 
     EXTRAS = "extras"
@@ -36,7 +35,7 @@ class Field:
     name: str
     codec: Codec
     about: str
-    place: Place = Place.EXTRAS
+    place: FieldPlace = FieldPlace.EXTRAS
     optional: bool = False
     only: tuple[int, ...] = ()
     when: int = 0
@@ -64,29 +63,35 @@ class Shape:
     struct: Struct = field(init=False, repr=False, compare=False)
     names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     packs: bool = field(init=False, repr=False, compare=False)
+    """Whether the struct makes the values' bytes, and reads them, as they are."""
+    looked_at: tuple[Field, ...] = field(init=False, repr=False, compare=False)
+    """The fields that may not have every value."""
 
     def __post_init__(self) -> None:
         codes = "".join(_struct_code(each.codec) for each in self.fields)
         object.__setattr__(self, "struct", Struct(">" + codes))
         object.__setattr__(self, "names", tuple(each.name for each in self.fields))
-        object.__setattr__(self, "packs", "s" not in codes and not any(each.only for each in self.fields))
+        object.__setattr__(self, "packs", "s" not in codes)
+        object.__setattr__(self, "looked_at", tuple(each for each in self.fields if each.only))
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
         """Return the fields' bytes: at once where that can be, one by one where a value must be looked at."""
+        for each in self.looked_at:
+            each.check(values[each.name])
         if self.packs:
-            with suppress(struct.error):  # then it is told below, with the field's name
-                return self.struct.pack(*[values[each.name] for each in self.fields])
+            try:
+                return self.struct.pack(*[values[name] for name in self.names])
+            except struct.error:
+                pass  # it is told below, with the field's name
         return b"".join(_write(each, values[each.name]) for each in self.fields)
 
     def unpack(self, data: bytes) -> dict[str, Any]:
         """Return the fields' values; `data` has this shape's length."""
-        if self.packs:
-            return dict(zip(self.names, self.struct.unpack(data), strict=True))
-        values = {}
-        for each, value in zip(self.fields, self.struct.unpack(data), strict=True):
-            values[each.name] = int.from_bytes(value) if isinstance(value, bytes) else value
-            if each.only:
-                each.check(value)
+        values: dict[str, Any] = dict(zip(self.names, self.struct.unpack(data), strict=True))
+        if not self.packs:
+            values = {name: int.from_bytes(v) if isinstance(v, bytes) else v for name, v in values.items()}
+        for each in self.looked_at:
+            each.check(values[each.name])
         return values
 
 
@@ -94,33 +99,44 @@ class Shape:
 class Fixed:
     """A section told apart by its length."""
 
-    place: Place
+    place: FieldPlace
     fields: tuple[Field, ...]
     shapes: Mapping[int, Shape]
+    optional: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    chosen: Mapping[tuple[bool, ...], Shape] = field(init=False, repr=False, compare=False)
+    """The shape for each choice of optional fields, by which of them are missing."""
+
+    def __post_init__(self) -> None:
+        optional = tuple(each for each in self.fields if each.optional)
+        found: dict[tuple[bool, ...], Shape] = {}
+        for shape in self.shapes.values():
+            found.setdefault(tuple(each not in shape.fields for each in optional), shape)
+        object.__setattr__(self, "optional", tuple(each.name for each in optional))
+        object.__setattr__(self, "chosen", found)
 
     def read(self, data: bytes, flags: int) -> dict[str, Any]:
         """Return the fields' values; absent optional ones are None."""
         shape = self.shapes.get(len(data))
         if shape is None:
             expected = " or ".join(map(str, sorted(self.shapes)))
-            verb = "is" if self.place is Place.VALUE else "are"
+            verb = "is" if self.place is FieldPlace.VALUE else "are"
             raise ValueError(f"{self.place} {verb} {len(data)} bytes, expected {expected}")
         return shape.unpack(data)
 
     def write(self, values: Mapping[str, Any]) -> bytes:
         """Return the section's bytes; fields that are None are left out."""
-        given = tuple(each for each in self.fields if not each.optional or values[each.name] is not None)
-        for shape in self.shapes.values():
-            if given == shape.fields:
-                return shape.pack(values)
-        raise ValueError(f"no form of this message has exactly {', '.join(f.name for f in given) or 'no fields'}")
+        shape = self.chosen.get(tuple([values[name] is None for name in self.optional]))
+        if shape is not None:
+            return shape.pack(values)
+        given = [each.name for each in self.fields if not each.optional or values[each.name] is not None]
+        raise ValueError(f"no form of this message has exactly {', '.join(given) or 'no fields'}")
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A section whose fields follow each other, some of them only when the message's flags say so."""
 
-    place: Place
+    place: FieldPlace
     fields: tuple[Field, ...]
 
     def read(self, data: bytes, flags: int) -> dict[str, Any]:
@@ -164,7 +180,7 @@ def _write(each: Field, value: Any) -> bytes:
         raise ValueError(f"{each.name}: {error}") from None
 
 
-def section_of(place: Place, fields: Sequence[Field], lengths: Sequence[int]) -> Section:
+def section_of(place: FieldPlace, fields: Sequence[Field], lengths: Sequence[int]) -> Section:
     """Build the section at `place` from its fields.
 
     Args:
@@ -183,7 +199,7 @@ def _prefixes(fields: Sequence[Field]) -> list[int]:
     return [total] + [total := total + _size(each) for each in fields if each.optional]
 
 
-def _shape(place: Place, fields: Sequence[Field], length: int) -> Shape:
+def _shape(place: FieldPlace, fields: Sequence[Field], length: int) -> Shape:
     """Return the one choice of optional fields that makes `length` bytes; a prefix of them is preferred."""
     optional = [each for each in fields if each.optional]
     spare = length - sum(_size(each) for each in fields if not each.optional)

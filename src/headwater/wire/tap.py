@@ -10,14 +10,16 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 from typing import Annotated
 
-from headwater.wire.codec import NUMBERS, Counted, Rest, Rows, Tail
+from headwater.wire.codec import NUMBERS, Counted, Number, Rest, RowsCodec, Tail
+from headwater.wire.header import HEADER_BYTES, Frame
 from headwater.wire.layout import (
     ENGINE,
     OPTIONAL,
     REQUIRED,
     VALUE,
+    Answer,
+    Done,
     Request,
-    Response,
     about,
     measured,
     u8,
@@ -27,12 +29,11 @@ from headwater.wire.layout import (
     u64,
 )
 from headwater.wire.opcodes import Opcode
+from headwater.wire.privilege import ADMINISTER, REPLICATE, STREAM, Beyond
 
-__all__ = ["ChangeFilter", "ChangeFilterResponse", "CheckpointEnd", "CheckpointEndResponse", "CheckpointStart"]
-__all__ += ["CheckpointStartResponse", "Connect", "ConnectFlag", "ConnectWide", "Delete", "DeleteResponse"]
-__all__ += ["Deregister", "DeregisterResponse", "Flush", "FlushResponse", "MessageFlag", "Mutation"]
-__all__ += ["MutationResponse", "Opaque", "OpaqueCode", "OpaqueResponse", "VbucketSet", "VbucketSetResponse"]
-__all__ += ["revision"]
+__all__ = ["Acknowledged", "ChangeFilter", "CheckpointEnd", "CheckpointStart", "Connect", "ConnectFlag", "ConnectWide"]
+__all__ += ["Delete", "Deregister", "Flush", "MessageFlag", "Mutation", "Opaque", "OpaqueCode", "VbucketSet"]
+__all__ += ["asks_for_answer", "code_or_state", "revision"]
 
 
 class ConnectFlag(IntFlag):
@@ -49,6 +50,9 @@ class ConnectFlag(IntFlag):
     FIX_FLAG_BYTEORDER = 0x100
 
 
+_TAKES_OVER = (Beyond("takeover", ConnectFlag.TAKEOVER_VBUCKETS, ConnectFlag.TAKEOVER_VBUCKETS, REPLICATE),)
+
+
 class MessageFlag(IntFlag):
     """Flags of the producer's messages. Source: tap.md 3.1."""
 
@@ -58,7 +62,7 @@ class MessageFlag(IntFlag):
 
 
 class OpaqueCode(IntEnum):
-    """What a TAP_OPAQUE says. Source: tap.md 3.4; unknown codes are ignored."""
+    """The meaning of a TAP_OPAQUE. Source: tap.md 3.4; unknown codes are ignored."""
 
     ENABLE_AUTO_NACK = 0
     INITIAL_VBUCKET_STREAM = 1
@@ -71,8 +75,9 @@ class OpaqueCode(IntEnum):
     CLOSE_BACKFILL = 8
 
 
-_VBUCKETS = Rows((("vbucket", NUMBERS[16]),))
-_CHECKPOINTS = Rows((("vbucket", NUMBERS[16]), ("checkpoint_id", NUMBERS[64])))
+_REVISION, _FOUR_BYTES = NUMBERS[64], NUMBERS[32]
+_VBUCKETS = RowsCodec((("vbucket", NUMBERS[16]),))
+_CHECKPOINTS = RowsCodec((("vbucket", NUMBERS[16]), ("checkpoint_id", NUMBERS[64])))
 Vbuckets = Annotated[list[int], Counted(_VBUCKETS)]
 Checkpoints = Annotated[list[tuple[int, int]], Counted(_CHECKPOINTS)]
 # A real server accepts CHECKPOINT without its list (tests/data/captures, 13): the client has closed none yet.
@@ -80,7 +85,7 @@ MaybeCheckpoints = Annotated[list[tuple[int, int]], Tail(Counted(_CHECKPOINTS))]
 MaybeFlag = Annotated[int, Tail(NUMBERS[8])]
 
 
-class _Options(Request):
+class _Options(Request, privilege=STREAM, beyond=_TAKES_OVER):
     """The option values of a TAP_CONNECT follow its key in the order of the flags' bits (erratum T10)."""
 
     backfill_age: u64 | None = about(
@@ -107,8 +112,12 @@ class ConnectWide(_Options, opcode=Opcode.TAP_CONNECT, key=OPTIONAL):
     flags: u64 = about("ConnectFlag bits")
 
 
-class _Item(Request):
-    """What all messages of the producer begin with."""
+class Acknowledged(Answer):
+    """Acknowledges a message and all before it."""
+
+
+class _Item(Request, answer=Acknowledged, privilege=REPLICATE):
+    """The fields that all messages of the producer begin with."""
 
     engine_len: u16 = measured("bytes of the engine-private section")
     flags: u16 = about("MessageFlag bits", default=0)
@@ -117,7 +126,7 @@ class _Item(Request):
     engine_specific: Annotated[bytes, Rest()] = about("the engine-private section", default=b"", where=ENGINE)
 
 
-class Mutation(_Item, opcode=Opcode.TAP_MUTATION, key=REQUIRED, value=OPTIONAL):
+class Mutation(_Item, opcode=Opcode.TAP_MUTATION, key=REQUIRED, value=OPTIONAL, cas=True):
     """A document was stored; the CAS is in the header."""
 
     item_flags: u32 = about("the application's own flags; reversed unless flag NETWORK_BYTE_ORDER", default=0)
@@ -135,7 +144,7 @@ class Mutation(_Item, opcode=Opcode.TAP_MUTATION, key=REQUIRED, value=OPTIONAL):
         return int.from_bytes(self.item_flags.to_bytes(4), "big" if network_order else "little")
 
 
-class Delete(_Item, opcode=Opcode.TAP_DELETE, key=REQUIRED, value=OPTIONAL):
+class Delete(_Item, opcode=Opcode.TAP_DELETE, key=REQUIRED, value=OPTIONAL, cas=True):
     """A document was deleted."""
 
     @property
@@ -154,7 +163,7 @@ class Opaque(_Item, opcode=Opcode.TAP_OPAQUE):
     @property
     def code(self) -> int | None:
         """The OpaqueCode; None when the engine-private section is too short to hold one."""
-        return _number(self.engine_specific, 4)
+        return _number(self.engine_specific, _FOUR_BYTES)
 
 
 class VbucketSet(_Item, opcode=Opcode.TAP_VBUCKET_SET):
@@ -163,79 +172,59 @@ class VbucketSet(_Item, opcode=Opcode.TAP_VBUCKET_SET):
     @property
     def state(self) -> int | None:
         """The vbucket.State; None when the engine-private section is too short to hold one."""
-        return _number(self.engine_specific, 4)
+        return _number(self.engine_specific, _FOUR_BYTES)
 
 
 class CheckpointStart(_Item, opcode=Opcode.TAP_CHECKPOINT_START, key=OPTIONAL, extras_bytes=(8, 16)):
     """A checkpoint begins; the engine-private section may hold the highest deleted revision.
 
-    The text gives it no key; a real server sends "checkpoint_start" (and "checkpoint_end"), which means nothing.
+    The text gives it no key; a real server sends "checkpoint_start" (and "checkpoint_end"), and so do we.
     """
 
     item_flags: u32 | None = about("0; absent in the later public text's form", default=None)
     item_expiration: u32 | None = about("0", default=None)
     checkpoint_id: u64 = about("which", where=VALUE)
 
+    @property
+    def deleted_rev(self) -> int:
+        """The highest revision of what was ever deleted in the vbucket; 0 when the message does not tell."""
+        return _number(self.engine_specific, _REVISION) or 0
+
 
 class CheckpointEnd(CheckpointStart, opcode=Opcode.TAP_CHECKPOINT_END):
     """A checkpoint ends."""
 
 
-class MutationResponse(Response, opcode=Opcode.TAP_MUTATION):
-    """Acknowledges this message and all before it."""
-
-
-class DeleteResponse(Response, opcode=Opcode.TAP_DELETE):
-    """Acknowledges this message and all before it."""
-
-
-class FlushResponse(Response, opcode=Opcode.TAP_FLUSH):
-    """Acknowledges this message and all before it."""
-
-
-class OpaqueResponse(Response, opcode=Opcode.TAP_OPAQUE):
-    """Acknowledges this message and all before it."""
-
-
-class VbucketSetResponse(Response, opcode=Opcode.TAP_VBUCKET_SET):
-    """Acknowledges this message and all before it; in a takeover, the hand-over."""
-
-
-class CheckpointStartResponse(Response, opcode=Opcode.TAP_CHECKPOINT_START):
-    """Acknowledges this message and all before it."""
-
-
-class CheckpointEndResponse(Response, opcode=Opcode.TAP_CHECKPOINT_END):
-    """Acknowledges this message and all before it."""
-
-
-class Deregister(Request, opcode=Opcode.DEREGISTER_TAP_CLIENT, key=REQUIRED):
+class Deregister(Request, opcode=Opcode.DEREGISTER_TAP_CLIENT, privilege=ADMINISTER, key=REQUIRED, answer=Done):
     """Drops the session named by the key; retired."""
 
 
-class DeregisterResponse(Response, opcode=Opcode.DEREGISTER_TAP_CLIENT):
-    """The session is dropped."""
-
-
-class ChangeFilter(Request, opcode=Opcode.CHANGE_VB_FILTER, key=REQUIRED):
-    """Replaces the vbuckets of the live session named by the key; retired."""
+class ChangeFilter(Request, opcode=Opcode.CHANGE_VB_FILTER, privilege=ADMINISTER, key=REQUIRED, answer=Done):
+    """Replaces the vbuckets of the live session named by the key; an Opaque with code 4 tells when. Retired."""
 
     checkpoints: Checkpoints = about("the vbuckets and where to begin in each", where=VALUE)
 
 
-class ChangeFilterResponse(Response, opcode=Opcode.CHANGE_VB_FILTER):
-    """The filter will change; an Opaque with code 4 tells when it has."""
+def asks_for_answer(frame: Frame) -> bool:
+    """Tell whether a message of the producer wants to be acknowledged; False if it is too short to say so."""
+    at = Flush.layout.offset("flags") - HEADER_BYTES
+    return bool(int.from_bytes(frame.extras[at : at + 2]) & MessageFlag.ACK)
 
 
 def revision(rev_seqno: int, nru: int | None = None) -> bytes:
     """Return the engine-private section of a Mutation (with `nru`, 9 bytes) or Delete (8 bytes)."""
-    return rev_seqno.to_bytes(8) + (b"" if nru is None else bytes([nru]))
+    return _REVISION.write(rev_seqno) + (b"" if nru is None else NUMBERS[8].write(nru))
+
+
+def code_or_state(number: int) -> bytes:
+    """Return the engine-private section of an Opaque, which is its code, or a VbucketSet, which is the state."""
+    return _FOUR_BYTES.write(number)
 
 
 def _revision(engine_specific: bytes) -> int:
-    return _number(engine_specific, 8) or 1
+    return _number(engine_specific, _REVISION) or 1
 
 
-def _number(engine_specific: bytes, width: int) -> int | None:
+def _number(engine_specific: bytes, form: Number) -> int | None:
     """Read a number at the start of the engine-private section; surplus bytes are ignored (tap.md 2)."""
-    return int.from_bytes(engine_specific[:width]) if len(engine_specific) >= width else None
+    return form.read(engine_specific, 0)[0] if len(engine_specific) >= form.width else None

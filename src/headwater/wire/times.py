@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["CAS_INVALID", "RELATIVE_SECONDS_MAX", "absolute_expiry", "is_expired", "next_cas"]
+__all__ = ["RELATIVE_SECONDS_MAX", "absolute_expiry", "is_expired", "next_cas"]
 
 RELATIVE_SECONDS_MAX = 30 * 24 * 60 * 60
-CAS_INVALID = 0xFFFF_FFFF_FFFF_FFFF
+"""An expiry up to here counts from now: stored as it is and written again, such a document would run out later."""
 _U32_MAX = 0xFFFF_FFFF
 _LOGICAL_BITS = 0xFFFF
 

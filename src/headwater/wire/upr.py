@@ -6,14 +6,25 @@ lengths: a stream request of 40 bytes of extras instead of 48, a marker without 
 
 from __future__ import annotations
 
+from headwater.wire.dcp import StreamResponse
+from headwater.wire.flags import TAKES_OVER
 from headwater.wire.layout import OPTIONAL, REQUIRED, Request, Response, about, u16, u32, u64
 from headwater.wire.opcodes import Opcode
+from headwater.wire.privilege import REPLICATE, STREAM
 from headwater.wire.status import Status
 
 __all__ = ["Expiration", "Flush", "Mutation", "SnapshotMarker", "StreamRequest", "StreamRollback"]
 
 
-class StreamRequest(Request, opcode=Opcode.DCP_STREAM_REQ):
+class StreamRollback(Response, opcode=Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK):
+    """Histories differ; the number is in the extras here, in the value in DCP (erratum U3). Accept both, send DCP's."""
+
+    rollback_seqno: u64 = about("the last seqno both ends share")
+
+
+class StreamRequest(
+    Request, opcode=Opcode.DCP_STREAM_REQ, privilege=STREAM, beyond=TAKES_OVER, answer=(StreamResponse, StreamRollback)
+):
     """The consumer asks for a vbucket's changes after `start_seqno`; there is no snapshot range yet."""
 
     flags: u32 = about("as in DCP", default=0)
@@ -24,17 +35,11 @@ class StreamRequest(Request, opcode=Opcode.DCP_STREAM_REQ):
     high_seqno: u64 = about("the seqno that stands beside vb_uuid in the consumer's failover log", default=0)
 
 
-class StreamRollback(Response, opcode=Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK):
-    """Histories differ; the number is in the extras here, in the value in DCP (erratum U3). Accept both, send DCP's."""
-
-    rollback_seqno: u64 = about("the last seqno both ends share")
-
-
-class SnapshotMarker(Request, opcode=Opcode.DCP_SNAPSHOT_MARKER):
+class SnapshotMarker(Request, opcode=Opcode.DCP_SNAPSHOT_MARKER, privilege=REPLICATE):
     """A bare boundary: the snapshot before it is complete, the next one begins."""
 
 
-class Mutation(Request, opcode=Opcode.DCP_MUTATION, key=REQUIRED, value=OPTIONAL):
+class Mutation(Request, opcode=Opcode.DCP_MUTATION, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, cas=True):
     """A document was stored; 30 bytes of extras, no cache hint."""
 
     by_seqno: u64 = about("place of this change in the vbucket's history, from 1")
@@ -45,7 +50,7 @@ class Mutation(Request, opcode=Opcode.DCP_MUTATION, key=REQUIRED, value=OPTIONAL
     nmeta: u16 = about("bytes of extended metadata after the value", default=0)
 
 
-class Expiration(Request, opcode=Opcode.DCP_EXPIRATION, key=REQUIRED, value=OPTIONAL):
+class Expiration(Request, opcode=Opcode.DCP_EXPIRATION, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, cas=True):
     """A document ran out; 18 bytes of extras, as a deletion."""
 
     by_seqno: u64 = about("place of this change in the vbucket's history, from 1")
@@ -53,5 +58,5 @@ class Expiration(Request, opcode=Opcode.DCP_EXPIRATION, key=REQUIRED, value=OPTI
     nmeta: u16 = about("bytes of extended metadata after the value", default=0)
 
 
-class Flush(Request, opcode=Opcode.DCP_FLUSH):
+class Flush(Request, opcode=Opcode.DCP_FLUSH, refused=Status.NOT_SUPPORTED, privilege=REPLICATE):
     """Drop all data of the vbucket; retired in DCP."""

@@ -6,14 +6,24 @@ every real implementation; the UPR text swaps replica and pending (erratum U9), 
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from zlib import crc32
 
-__all__ = ["State", "vbucket_of"]
+from headwater.errors import OptionError
+
+__all__ = ["VBUCKETS_MAX", "VBUCKET_MAX", "State", "vbucket_of", "vbucket_set"]
+
+VBUCKETS_MAX = 1024
+VBUCKET_MAX = 0xFFFF
+"""The highest vbucket that the header can name; buckets have far fewer."""
+"""As many as a bucket has anywhere (interop.md 4, rule 10)."""
+
+_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 
 class State(IntEnum):
-    """What a node does with a vbucket it holds. Source: specification, wire.md 6."""
+    """A vbucket's state on a node. Source: specification, wire.md 6."""
 
     ACTIVE = 1
     REPLICA = 2
@@ -31,3 +41,27 @@ def vbucket_of(key: bytes, count: int) -> int:
     Source: specification, kv.md 1.4 (nodeLocator "vbucket", hash "CRC").
     """
     return ((crc32(key) >> 16) & 0x7FFF) % count
+
+
+def vbucket_set(text: str, count: int = VBUCKETS_MAX) -> tuple[int, ...]:
+    """Return the vbuckets that a list such as "0-511,700" names, ascending, each once.
+
+    Args:
+        text: numbers and ranges with both ends included, parted by commas; blanks around a part do not matter.
+        count: how many vbuckets there are.
+
+    Raises:
+        OptionError: a part that is no vbucket and no range of them, or one outside 0 to count - 1.
+    """
+    named: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last >= count:
+            raise OptionError("vbuckets", text, f"a vbucket list: {last} is out of range, there are 0 to {count - 1}")
+        if first > last:
+            raise OptionError(
+                "vbuckets", text, f"a vbucket list such as 0-511,700, of 0 to {count - 1}: {part!r} is none"
+            )
+        named.update(range(first, last + 1))
+    return tuple(sorted(named))

@@ -14,17 +14,20 @@ from collections.abc import Mapping
 
 from headwater.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = ["KEY_BYTES_MAX", "SYSTEM_BYTES_MAX", "join", "only_system", "split"]
+__all__ = ["PAIRS_MAX", "SYSTEM_BYTES_MAX", "XATTR_KEY_BYTES_MAX", "join", "only_system", "split"]
 
-KEY_BYTES_MAX = 15
+XATTR_KEY_BYTES_MAX = 15
 SYSTEM_BYTES_MAX = 1024 * 1024
+PAIRS_MAX = 1000
+"""So many a server takes; each costs it microseconds, and a value has room for more than a million."""
 
 
-def split(value: bytes) -> tuple[dict[str, bytes], bytes]:
+def split(value: bytes, pairs_max: int | None = None) -> tuple[dict[str, bytes], bytes]:
     """Return the attributes (values are JSON text) and the body of an uncompressed value.
 
     Raises:
-        RemoteProtocolError: the section can't be read; a server answers XATTR_EINVAL.
+        RemoteProtocolError: the section can't be read, or has more than `pairs_max` of them; a server answers
+            XATTR_EINVAL.
     """
     end = 4 + _length(value, 0, len(value))
     pairs: dict[str, bytes] = {}
@@ -32,6 +35,8 @@ def split(value: bytes) -> tuple[dict[str, bytes], bytes]:
     while at < end:
         pair_end = at + 4 + _length(value, at, end)
         key, text = _pair(value[at + 4 : pair_end])
+        if len(pairs) == pairs_max:
+            raise RemoteProtocolError(f"more than {pairs_max} extended attributes")
         if key in pairs:
             raise RemoteProtocolError(f"extended attribute {key!r} comes twice")
         pairs[key], at = text, pair_end
@@ -52,8 +57,8 @@ def _pair(data: bytes) -> tuple[str, bytes]:
     key, zero, rest = data.partition(b"\0")
     if not zero or rest[-1:] != b"\0" or b"\0" in rest[:-1]:
         raise RemoteProtocolError(f"extended attribute of {len(data)} bytes: key and value must each end with a 0")
-    if not 1 <= len(key) <= KEY_BYTES_MAX:
-        raise RemoteProtocolError(f"extended attribute key of {len(key)} bytes, expected 1 to {KEY_BYTES_MAX}")
+    if not 1 <= len(key) <= XATTR_KEY_BYTES_MAX:
+        raise RemoteProtocolError(f"extended attribute key of {len(key)} bytes, expected 1 to {XATTR_KEY_BYTES_MAX}")
     try:
         return key.decode(), rest[:-1]
     except UnicodeDecodeError:
@@ -68,8 +73,10 @@ def join(pairs: Mapping[str, bytes], body: bytes = b"") -> bytes:
 
 def _joined(key: str, text: bytes) -> bytes:
     name = key.encode()
-    if not 1 <= len(name) <= KEY_BYTES_MAX or b"\0" in name or b"\0" in text:
-        raise LocalProtocolError(f"extended attribute {key!r}: 1 to {KEY_BYTES_MAX} bytes, and no 0 in key or value")
+    if not 1 <= len(name) <= XATTR_KEY_BYTES_MAX or b"\0" in name or b"\0" in text:
+        raise LocalProtocolError(
+            f"extended attribute {key!r}: 1 to {XATTR_KEY_BYTES_MAX} bytes, and no 0 in key or value"
+        )
     return (len(name) + len(text) + 2).to_bytes(4) + name + b"\0" + text + b"\0"
 
 

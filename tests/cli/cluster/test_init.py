@@ -12,15 +12,15 @@ def test_empty_nodes_get_a_map_and_then_their_vbuckets(told):
     status, shown, problems = told(members, *BOTH, "--replicas", "1")
     assert (status, problems) == (0, "")
     (sent,) = members.sent
-    assert shown == f"2 vbuckets of default on 2 nodes, 1 replicas of each, map {sent.epoch}:{sent.rev}\n"
+    assert shown == f"2 vbuckets of default on 2 nodes, 1 replica of each, map {sent.epoch}:{sent.rev}\n"
     assert members.calls[0] == ("map", sent.rev)
-    assert sorted(members.calls[1:]) == sorted((sent.active(vb), "set_state", vb, State.ACTIVE) for vb in (0, 1))
+    assert sorted(members.calls[1:]) == sorted((sent.owner(vb), "set_state", vb, State.ACTIVE) for vb in (0, 1))
 
 
 def test_a_node_with_data_owns_everything_and_the_next_step_is_named(told):
     members = FakeMembers(FakeNode(A, "A A"), FakeNode(B, ". ."))
     status, shown, _ = told(members, *BOTH)
-    assert status == 0 and [members.sent[0].active(vb) for vb in (0, 1)] == [A, A]
+    assert status == 0 and [members.sent[0].owner(vb) for vb in (0, 1)] == [A, A]
     assert shown.endswith("node-a:11210 owns them all; spread them: headwater cluster rebalance node-a:11210\n")
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headwater.cluster.lane import Limits
-from headwater.cluster.rebalance import Rebalance, Step
+from headwater.cluster.proxied import Limits
+from headwater.cluster.rebalance import Rebalance, RebalanceStep
 from tests.cluster.fakes import FakeMembers
 from tests.cluster.views import A, B, C, a_map, survey, view
 
@@ -25,7 +25,7 @@ def works(monkeypatch):
         self.members, self.seeds, self.progress = members, seeds, progress
 
     async def run(self):
-        self.progress(Step(1, 2, "vbucket 1 is on node-b:11210"))
+        self.progress(RebalanceStep(1, 2, "vbucket 1 is on node-b:11210"))
         return ALL_ON_A
 
     real = Rebalance.__init__

@@ -19,7 +19,7 @@ def test_a_cluster_that_is_well_is_a_table_and_one_sentence(told):
     members = FakeMembers(found=survey(LEVEL))
     status, shown, problems = told(members, "cluster", "status", "node-a:11210")
     assert (status, problems) == (0, "") and members.surveyed == [((A,), ())]
-    assert shown.startswith("b: 3 vbuckets, 1 replicas, map 1:7\n")
+    assert shown.startswith("b: 3 vbuckets, 1 replica, map 1:7\n")
     assert rows(shown) == {f"node-{name}:11210": ["1", "1", "0", "0", "5", "0"] for name in "abc"}
     assert shown.endswith("\neach vbucket has one owner, all nodes have this map\n")
 

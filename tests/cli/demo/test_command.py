@@ -4,29 +4,36 @@ import pytest
 from typer.testing import CliRunner
 
 from headwater.cli.app import app
-from headwater.cli.demo import story
-from headwater.cli.demo.story import Plan
+from headwater.cli.demo import failover, story
+from headwater.cli.demo.story import StoryPlan
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    plans: list[Plan] = []
+def told(monkeypatch: pytest.MonkeyPatch) -> list[StoryPlan]:
+    plans: list[StoryPlan] = []
     monkeypatch.setattr(story, "tell", plans.append)
     return plans
 
 
-def test_without_options_the_whole_year_is_told(told: list[Plan]) -> None:
+def test_without_options_the_whole_year_is_told(told: list[StoryPlan]) -> None:
     assert CliRunner().invoke(app, ["demo"]).exit_code == 0
-    assert told == [Plan(rows=None, rounds=6, share=0.02, seed=2013, report=Path("artifacts/demo"), keep=None)]
+    assert told == [StoryPlan(rows=None, rounds=6, share=0.02, seed=2013, report=Path("artifacts/demo"), keep=None)]
 
 
-def test_options_become_the_plan(told: list[Plan]) -> None:
+def test_options_become_the_plan(told: list[StoryPlan]) -> None:
     words = ["demo", "--rows", "500", "--rounds", "2", "--share", "0.1", "--seed", "7", "--report", "r", "--keep", "k"]
     assert CliRunner().invoke(app, words).exit_code == 0
-    assert told == [Plan(rows=500, rounds=2, share=0.1, seed=7, report=Path("r"), keep=Path("k"))]
+    assert told == [StoryPlan(rows=500, rounds=2, share=0.1, seed=7, report=Path("r"), keep=Path("k"))]
 
 
 @pytest.mark.parametrize("words", ["--rows 99", "--rounds 0", "--share 0.9"])
-def test_what_can_not_be_told_is_refused(told: list[Plan], words: str) -> None:
+def test_what_can_not_be_told_is_refused(told: list[StoryPlan], words: str) -> None:
     assert CliRunner().invoke(app, ["demo", *words.split()]).exit_code == 2
     assert told == []
+
+
+def test_the_other_story_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch, told: list[StoryPlan]) -> None:
+    kept: list[Path | None] = []
+    monkeypatch.setattr(failover, "tell", kept.append)
+    assert CliRunner().invoke(app, ["demo", "failover", "--keep", "k"]).exit_code == 0
+    assert (told, kept) == ([], [Path("k")])

@@ -1,4 +1,4 @@
-"""What the demo measures, with a clock that is told the time."""
+"""The demo's measurements, with a clock that is told the time."""
 
 from headwater.cli.demo.samples import Samples
 

@@ -1,4 +1,4 @@
-"""What spymemcached's TapClient reads of a node is what was stored; see README.md."""
+"""The documents that spymemcached's TapClient reads of a node are those that were stored; see README.md."""
 
 import base64
 import shutil

@@ -34,10 +34,13 @@ def test_a_client_that_knows_the_revision_gets_nothing(talk: Talk) -> None:
         assert talk.one(GET_CONFIG, extras=pack(">qq", *known)).status == 4
 
 
+TABLE = b'"vBucketServerMap":{"serverList":["a:1"],"vBucketMap":[[0]]}'
+
+
 def test_a_map_that_was_set_goes_with_every_refusal(talk: Talk) -> None:
     talk.hello(7, 0x0B)
     assert talk.one(0, key=b"k", vbucket=99).value == b""
-    config = b'{"rev":5,"of":"others"}'
+    config = b'{"rev":5,%b}' % TABLE
     assert talk.one(SET_CONFIG, key=b"default", extras=pack(">qq", 1, 5), value=config).status == 0
     refused = talk.one(0, key=b"k", vbucket=99)
     assert (refused.status, refused.value, refused.datatype) == (7, config, 1)
@@ -45,8 +48,8 @@ def test_a_map_that_was_set_goes_with_every_refusal(talk: Talk) -> None:
 
 
 def test_older_maps_and_nonsense_are_refused(talk: Talk) -> None:
-    talk.one(SET_CONFIG, extras=pack(">qq", 2, 5), value=b"{}")
-    assert talk.one(SET_CONFIG, extras=pack(">qq", 1, 9), value=b"{}").status == 2
+    talk.one(SET_CONFIG, extras=pack(">qq", 2, 5), value=b"{%b}" % TABLE)
+    assert talk.one(SET_CONFIG, extras=pack(">qq", 1, 9), value=b"{%b}" % TABLE).status == 2
     assert talk.one(SET_CONFIG, extras=pack(">qq", 2, 9), value=b"[").status == 4
     assert talk.one(SET_CONFIG, extras=pack(">qq", 2, 9), value=b"[]").status == 4
     assert talk.one(SET_CONFIG, key=b"other", extras=pack(">qq", 2, 9), value=b"{}").status == 1

@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
-from headwater.node.kv.documents import absolute_expiry
 from headwater.wire import snappy, xattr
 from headwater.wire.header import VALUE_BYTES_MAX
+from headwater.wire.times import absolute_expiry
 from tests.node.support import NOON, Desk, Talk
 
 GET, SET, ADD, REPLACE, DELETE, GETQ, GETK, GETKQ, APPEND, PREPEND = 0, 1, 2, 3, 4, 9, 0x0C, 0x0D, 0x0E, 0x0F
+EVICT_KEY = 0x93
 SETQ, ADDQ, REPLACEQ, DELETEQ, APPENDQ, PREPENDQ, GET_REPLICA = 0x11, 0x12, 0x13, 0x14, 0x19, 0x1A, 0x83
 ENOENT, EEXISTS, E2BIG, EINVAL, NOT_STORED, NMVB, TMPFAIL = 1, 2, 3, 4, 5, 7, 0x86
 CAS_AT_NOON = f"{(NOON * 1_000_000_000) & ~0xFFFF:016x}"
@@ -221,15 +222,16 @@ def test_a_compressed_value_that_lies_is_refused(talk: Talk) -> None:
         assert talk.one(SET, key=b"k", extras=bytes(8), value=value, datatype=2).status == EINVAL
 
 
-def test_attributes_are_shown_to_those_who_asked_and_system_ones_outlive_the_document(talk: Talk) -> None:
+def test_attributes_stay_with_the_document_and_system_ones_outlive_it(talk: Talk) -> None:
     talk.hello(6, 7, 0x0B)
     value = xattr.join({"_s": b"1", "u": b"2"}, b'{"b":3}')
     assert talk.one(SET, key=b"k", extras=bytes(8), value=value, datatype=4).status == 0
-    assert talk.one(GET, key=b"k").datatype == 5
+    assert (answer := talk.one(GET, key=b"k")).value == b'{"b":3}' and answer.datatype == 1
     reader = talk.desk.session()
     assert (answer := reader.one(GET, key=b"k")).value == b'{"b":3}' and answer.datatype == 0
     assert reader.one(SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
-    assert talk.one(GET, key=b"k").value == xattr.join({"_s": b"1", "u": b"2"}, b"plain")
+    kept = talk.desk.store.document(0, b"k")
+    assert kept is not None and kept.value == xattr.join({"_s": b"1", "u": b"2"}, b"plain")
     assert talk.one(DELETE, key=b"k").status == 0
     stored = talk.desk.store.document(0, b"k")
     assert stored is not None and (stored.value, stored.datatype) == (xattr.join({"_s": b"1"}), 4)
@@ -246,4 +248,17 @@ def test_while_the_disk_is_full_reads_go_on_and_writes_fail(talk: Talk, monkeypa
     assert talk.one(GET, key=b"k").status == 0
     for opcode in (SET, SETQ, ADD, REPLACE):
         assert talk.one(opcode, key=b"k", extras=bytes(8)).status == TMPFAIL
+    monkeypatch.setattr(type(talk.desk.store), "may_delete", property(lambda store: False))
     assert talk.one(DELETE, key=b"k").status == TMPFAIL
+    monkeypatch.setattr(
+        type(talk.desk.store), "may_delete", property(lambda store: True)
+    )  # out of the room kept for it
+    assert talk.one(DELETE, key=b"k").status == 0
+
+
+def test_evicting_a_value_takes_nothing_from_the_document(talk: Talk) -> None:
+    put(talk)
+    told = talk.one(EVICT_KEY, key=b"k")
+    assert (told.status, told.extras, told.value) == (0, b"", b"Already ejected.")
+    assert talk.one(GET, key=b"k").value == b"v"
+    assert talk.one(EVICT_KEY, key=b"nothing").status == ENOENT

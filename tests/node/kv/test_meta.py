@@ -129,3 +129,33 @@ def test_a_deletion_can_be_an_expiration(talk: Talk) -> None:
     talk.desk.committer.commit()
     with talk.desk.store.view(0) as view:
         assert view.next_frame()[1] == 0x59
+
+
+RETURN_META = 0xB2
+A_SET, AN_ADD, A_DELETION = 1, 2, 3
+
+
+def asking_back(kind: int, *, flags: int = 0, expiry: int = 0) -> bytes:
+    return pack(">III", kind, flags, expiry)
+
+
+def test_a_change_that_asks_for_its_place_gets_it_without_any_feature(talk: Talk) -> None:
+    stored = talk.one(RETURN_META, key=b"k", extras=asking_back(A_SET, flags=5, expiry=NOON + 9), value=b"v")
+    uuid = talk.one(0x96).value[:8]
+    assert stored.status == 0 and stored.extras == uuid + pack(">Q", 1) and stored.value == b""
+    found = talk.desk.store.document(0, b"k")
+    assert found is not None and (found.value, found.flags, found.expiry, found.cas) == (b"v", 5, NOON + 9, stored.cas)
+    deleted = talk.one(RETURN_META, key=b"k", extras=asking_back(A_DELETION), cas=stored.cas)
+    assert deleted.status == 0 and deleted.extras == uuid + pack(">Q", 2)
+    assert talk.one(0, key=b"k").status == 1
+
+
+def test_such_changes_are_refused_as_their_plain_forms_are(talk: Talk) -> None:
+    assert talk.one(RETURN_META, key=b"k", extras=asking_back(A_DELETION)).status == 1
+    cas = talk.one(RETURN_META, key=b"k", extras=asking_back(AN_ADD), value=b"v").cas
+    assert talk.one(RETURN_META, key=b"k", extras=asking_back(AN_ADD), value=b"v").status == 2
+    assert talk.one(RETURN_META, key=b"k", extras=asking_back(A_SET), value=b"v", cas=cas + 1).status == 2
+    assert talk.one(RETURN_META, key=b"k", extras=asking_back(A_DELETION), value=b"v").status == 4
+    assert talk.one(RETURN_META, key=b"k", extras=asking_back(AN_ADD), cas=cas).status == 4
+    assert talk.one(RETURN_META, key=b"k", extras=asking_back(4)).status == 4
+    assert talk.one(RETURN_META, key=b"k", extras=bytes(11)).status == 4

@@ -78,6 +78,7 @@ def test_keys_come_in_order_from_the_start_key_on(talk: Talk) -> None:
     assert keys(talk, b"\0") == [b"a", b"c" * 250, b"dd"]
     assert keys(talk, b"b", 1) == [b"c" * 250]
     assert talk.one(KEYS, key=b"a", vbucket=9).status == 7
+    assert talk.one(KEYS).status == 4  # the key to begin at is needed
 
 
 def test_thousands_of_keys_take_several_sweeps(talk: Talk) -> None:
@@ -89,9 +90,13 @@ def test_thousands_of_keys_take_several_sweeps(talk: Talk) -> None:
 
 def test_a_random_key_is_some_durable_document(talk: Talk) -> None:
     assert talk.one(RANDOM).status == 1
+    for collection in (bytes(4), bytes(5)):  # what Collections would allow
+        assert talk.one(RANDOM, extras=collection).status == 4
     for number in range(5):
         talk.one(1, key=b"k%d" % number, extras=bytes(8), value=b"v%d" % number, vbucket=number % 3)
     assert talk.one(RANDOM).status == 1
+    for collection in (bytes(4), bytes(5)):  # what Collections would allow
+        assert talk.one(RANDOM, extras=collection).status == 4
     talk.desk.committer.commit()
     seen = set()
     for _ in range(200):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headwater.node.config import NodeConfig
-from headwater.node.kv.sasl import FAILURES_FREE, MECHANISMS, Failures, Users
+from headwater.node.kv.sasl import MECHANISMS
 from headwater.protocol.scram import Scram, plain
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
@@ -131,9 +131,28 @@ def test_without_users_scram_lets_everybody_in_who_says_password(tmp_path: Path,
     run(tmp_path, story)
 
 
-def test_without_users_scram_keeps_one_key_whoever_comes() -> None:
-    users = Users({})
-    assert users.keys("sha1", "ann") is users.keys("sha1", "bob")
+def test_from_another_machine_no_password_is_taken_as_it_is(tmp_path: Path) -> None:
+    async def story(talk: Talk) -> None:
+        talk.connection.peer = "10.0.0.7:5"
+        assert (await ask(talk, LIST)).value == b"SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1"
+        assert (await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "secret"))).status == 0x20
+        assert "--plain anywhere takes it" in talk.desk.warnings[-1]
+        client = Scram("SCRAM-SHA256", "ann", "secret", "nonce")
+        challenge = await ask(talk, AUTH, key=b"SCRAM-SHA256", value=client.first())
+        assert (await ask(talk, STEP, key=b"SCRAM-SHA256", value=client.final(challenge.value))).status == 0
+
+    run(tmp_path, story, ann="secret")
+
+
+def test_the_password_that_everybody_knows_is_good_on_this_machine_only(tmp_path: Path) -> None:
+    async def story(talk: Talk) -> None:
+        talk.connection.peer = "10.0.0.7:5"
+        assert (await ask(talk, LIST)).value == b"PLAIN"
+        client = Scram("SCRAM-SHA256", "ann", "password", "nonce")
+        assert (await ask(talk, AUTH, key=b"SCRAM-SHA256", value=client.first())).status == 0x20
+        assert (await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "any"))).status == 0
+
+    run(tmp_path, story)
 
 
 def test_passwords_never_reach_the_log(tmp_path: Path) -> None:
@@ -142,21 +161,3 @@ def test_passwords_never_reach_the_log(tmp_path: Path) -> None:
         assert talk.desk.warnings == ["login refused: wrong name or password"]
 
     run(tmp_path, story, ann="secret")
-
-
-def test_an_address_that_fails_often_waits_longer_and_is_forgiven() -> None:
-    failures = Failures()
-    for _ in range(FAILURES_FREE):
-        failures.add("a", 100.0)
-    assert failures.delay("a", 100.0) == 0.0
-    delays = []
-    for _ in range(10):
-        failures.add("a", 100.0)
-        delays.append(failures.delay("a", 100.0))
-    assert delays == sorted(delays) and delays[0] > 0 and delays[-1] == 2.0
-    assert failures.delay("b", 100.0) == 0.0 and failures.delay("a", 160.0) == 0.0
-
-
-def test_salts_differ_by_user_and_mechanism() -> None:
-    users = Users({"a": "x"})
-    assert len({users.salt(name, user) for name in ("sha1", "sha256") for user in "ab"}) == 4

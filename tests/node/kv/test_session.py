@@ -16,8 +16,8 @@ from headwater.node.kv.command import COMMANDS
 from headwater.node.storage.staging import ArenaFull
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
-from headwater.wire.opcodes import QUIET, Opcode
-from tests.node.support import Desk, Talk, desk
+from headwater.wire.opcodes import Opcode
+from tests.node.support import QUIET, Desk, Talk, desk
 
 # What changes the connection itself, waits in the loop, or belongs to DCP is tried elsewhere.
 ELSEWHERE = {Opcode.QUIT, Opcode.QUITQ, Opcode.STAT, Opcode.COMPACT_DB, Opcode.SEQNO_PERSISTENCE, Opcode.DCP_OPEN}

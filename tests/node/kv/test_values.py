@@ -3,8 +3,8 @@
 import pytest
 
 from headwater.node.kv import values
-from headwater.node.kv.command import Refused
-from headwater.node.storage.records import Document
+from headwater.node.refused import CommandRefused
+from headwater.node.storage.records import StoredDocument
 from headwater.wire import snappy, xattr
 from headwater.wire.features import Feature
 
@@ -12,8 +12,8 @@ BODY = b'{"body":"' + b"b" * 100 + b'"}'
 WITH_XATTRS = xattr.join({"_system": b"1", "user": b"2"}, BODY)
 
 
-def document(value: bytes, datatype: int) -> Document:
-    return Document(b"k", value, 0, 0, 1, 1, 1, datatype, False, 0, True)
+def document(value: bytes, datatype: int) -> StoredDocument:
+    return StoredDocument(b"k", value, 0, 0, 1, 1, 1, datatype, False, 0, True)
 
 
 @pytest.mark.parametrize(
@@ -21,15 +21,22 @@ def document(value: bytes, datatype: int) -> Document:
     [
         ((), BODY, 0),
         ((Feature.JSON,), BODY, 1),
-        ((Feature.XATTR,), WITH_XATTRS, 4),
+        ((Feature.XATTR,), BODY, 0),
         ((Feature.SNAPPY,), BODY, 0),
-        ((Feature.XATTR, Feature.JSON), WITH_XATTRS, 5),
-        ((Feature.XATTR, Feature.JSON, Feature.SNAPPY), snappy.compress(WITH_XATTRS), 7),
+        ((Feature.XATTR, Feature.JSON), BODY, 1),
+        ((Feature.XATTR, Feature.JSON, Feature.SNAPPY), BODY, 1),
     ],
 )
-def test_what_was_not_negotiated_is_taken_away(features: tuple[int, ...], value: bytes, datatype: int) -> None:
+def test_what_was_not_negotiated_is_taken_away_and_attributes_always(
+    features: tuple[int, ...], value: bytes, datatype: int
+) -> None:
     stored = document(snappy.compress(WITH_XATTRS), 7)
     assert values.shown(stored, frozenset(features)) == (value, datatype)
+
+
+def test_a_compressed_body_without_attributes_is_shown_as_it_is() -> None:
+    stored = document(snappy.compress(BODY), 3)
+    assert values.shown(stored, frozenset({Feature.SNAPPY, Feature.JSON})) == (snappy.compress(BODY), 3)
 
 
 def test_the_json_bit_is_about_the_body() -> None:
@@ -47,9 +54,16 @@ def test_a_deletion_keeps_system_attributes_only() -> None:
 
 @pytest.mark.parametrize(
     ("value", "datatype", "status"),
-    [(b"\xff\xff\xff\xff\x0f", 2, 4), (b"", 2, 4), (b"\0\0\0\x09abc", 4, 0x87), (b"", 4, 0x87)],
+    [
+        (b"\xff\xff\xff\xff\x0f", 2, 4),
+        (b"", 2, 4),
+        (b"\0\0\0\x09abc", 4, 0x87),
+        (b"", 4, 0x87),
+        (xattr.join({"$virtual": b"1"}), 4, 0x87),
+        (xattr.join({"_s": bytes(xattr.SYSTEM_BYTES_MAX).replace(b"\0", b"1")}), 4, 3),
+    ],
 )
 def test_values_that_lie_about_themselves_are_refused(value: bytes, datatype: int, status: int) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CommandRefused) as caught:
         values.accepted(value, datatype)
     assert caught.value.status == status

@@ -75,7 +75,7 @@ def gate_of(talk: Talk, opcode: int, **sections: bytes) -> int:
 
 
 def test_a_state_or_a_branch_is_told_to_nobody_before_it_is_on_disk(counter: Desk) -> None:
-    """It may yet be lost with its batch; a mover would delete the copy of the old owner, who has all there is."""
+    """The record may yet be lost with its batch; a mover would delete the old owner's copy, the only whole one."""
     operator, others = counter.session(), [counter.session() for _ in range(3)]
     counter.committer.commit()
     assert operator.one(SET_VB, extras=b"\2").status == operator.one(SET_VB, extras=b"\1").status == 0

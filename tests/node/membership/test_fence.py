@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from headwater.node.membership.fence import Fence
-from headwater.node.membership.map import NodeMap
+from headwater.node.membership.map import read_map
+from headwater.wire.cluster_map import ClusterMap
 from tests.node.membership.support import cluster_map
 
 
-def known(count: int, this: int | None = 0) -> NodeMap:
+def known(count: int, this: int | None = 0) -> ClusterMap:
     config = cluster_map(1, [f"n:{port}" for port in range(1, count + 1)], [[0]], this)
-    return NodeMap.from_json(config, bucket="default", vbuckets=1)
+    return read_map(config, bucket="default", vbuckets=1)
 
 
 @pytest.mark.parametrize(("nodes", "answers"), [(2, 1), (3, 1), (4, 2), (5, 2), (6, 3)])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headwater.node.calling import ProducerAddress
 from headwater.node.membership.following import Following
 from headwater.node.membership.map import Address
-from headwater.node.replication.dialer import Source
 
 A, B = Address("a", 1), Address("b", 2)
 
 
 class Dialers:
-    """What Replication is to Following."""
+    """A Replication that notes the calls of Following."""
 
     def __init__(self) -> None:
         self.streams: dict[int, str] = {}
@@ -21,12 +21,12 @@ class Dialers:
     def wants(self, vb: int) -> bool:
         return vb in self.streams
 
-    def start(self, source: Source, vbuckets: Iterable[int], *, takeover: bool) -> None:
+    def start(self, source: ProducerAddress, vbuckets: Iterable[int], *, takeover: bool) -> None:
         assert not takeover
         self.begun += 1
         self.streams.update(dict.fromkeys(vbuckets, source.host))
 
-    def leave(self, source: Source, vbuckets: Iterable[int]) -> bool:
+    def leave(self, source: ProducerAddress, vbuckets: Iterable[int]) -> bool:
         for vb in vbuckets:
             assert self.streams.pop(vb) == source.host
         return True
@@ -34,7 +34,7 @@ class Dialers:
 
 def made() -> tuple[Dialers, Following]:
     dialers = Dialers()
-    return dialers, Following(dialers, lambda at: Source(at.host, at.port, "default"))  # type: ignore[arg-type]
+    return dialers, Following(dialers, lambda at: ProducerAddress(at.host, at.port, "default"))  # type: ignore[arg-type]
 
 
 def test_vbuckets_begin_together_and_end_alone() -> None:

@@ -7,14 +7,16 @@ import json
 import pytest
 
 from headwater.errors import RemoteProtocolError
-from headwater.node.membership.map import Address, NodeMap
+from headwater.node.membership.map import read_map, says_the_same, seen_from
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import ClusterMap
 from tests.node.membership.support import EPOCH, cluster_map
 
 ONE, TWO = "127.0.0.1:4001", "[::1]:4002"
 
 
-def read(config: bytes, vbuckets: int = 4) -> NodeMap:
-    return NodeMap.from_json(config, bucket="default", vbuckets=vbuckets)
+def read(config: bytes, vbuckets: int = 4) -> ClusterMap:
+    return read_map(config, bucket="default", vbuckets=vbuckets)
 
 
 def test_a_map_tells_owners_replicas_and_who_we_are() -> None:
@@ -41,10 +43,10 @@ def test_a_node_without_vbuckets_comes_last_and_is_no_member() -> None:
 
 def test_a_peers_copy_becomes_ours() -> None:
     theirs = read(cluster_map(7, [ONE, TWO], [[0, 1]] * 4, this=1))
-    mine = theirs.seen_from(Address("127.0.0.1", 4001))
-    assert mine.config == cluster_map(7, [ONE, TWO], [[0, 1]] * 4, this=0)
-    assert mine.says_the_same(read(mine.config)) and not mine.says_the_same(theirs)
-    assert theirs.seen_from(Address("127.0.0.1", 9)).here is None
+    mine = seen_from(theirs, Address("127.0.0.1", 4001))
+    assert mine.text == cluster_map(7, [ONE, TWO], [[0, 1]] * 4, this=0)
+    assert says_the_same(mine, read(mine.text)) and not says_the_same(mine, theirs)
+    assert seen_from(theirs, Address("127.0.0.1", 9)).here is None
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from struct import pack
 
 import pytest
 
 from headwater.node.membership.file import MapFile
 from headwater.node.storage.disk import RealDisk
-from headwater.testing.node import Node, node
+from headwater.testing.node import Node, NodeError, node
+from headwater.wire import dcp
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
+from tests.faults.test_old_stores import unpacked
 from tests.node.membership.support import (
     ALL_ON_FIRST,
     EPOCH,
@@ -73,12 +76,24 @@ def test_of_two_nodes_one_that_is_alone_serves_only_what_an_operator_says() -> N
         assert call(owner, Opcode.SET, b"k", b"no", bytes(8), 0).status == ETMPFAIL
         assert call(owner, Opcode.GET, b"k", vbucket=0).status == ETMPFAIL
         assert stats(owner, "cluster")["fence"] == "closed"
+        assert asked_for_a_stream(owner, 0) == ETMPFAIL
         set_state(owner, 0, State.ACTIVE)
+        assert asked_for_a_stream(owner, 0) == 0
         put(owner, 0, "k", b"yes")
         assert call(owner, Opcode.SET, b"k", b"no", bytes(8), 1).status == ETMPFAIL
         spread(1, [owner, other], ALL_ON_FIRST, to=[owner])
         put(owner, 1, "k", b"yes")
         assert stats(owner, "cluster")["fence"] == "open"
+
+
+def asked_for_a_stream(node: Node, vbucket: int) -> int:
+    """The status of a stream request."""
+    with Line(node.port) as line:
+        line.send(dcp.Open(key=b"reader", flags=int(dcp.OpenFlag.PRODUCER)).frame())
+        assert line.read().status == 0
+        ask = dcp.StreamRequest(vbucket=vbucket, start_seqno=0, snap_start_seqno=0, snap_end_seqno=0)
+        line.send(ask.frame())
+        return line.read().status
 
 
 def test_the_fence_opens_when_the_other_node_answers() -> None:
@@ -164,6 +179,27 @@ def login(to: Node, user: str, password: str) -> Line:
     assert made.call(Opcode.SASL_AUTH, b"PLAIN", f"\0{user}\0{password}".encode()).status == 0
     assert made.call(Opcode.SELECT_BUCKET, b"default").status == 0
     return made
+
+
+def test_a_member_whose_map_is_gone_does_not_start_as_an_owner() -> None:
+    """Failed over while it was away: with its map it stays behind the fence, without one it served as if alone."""
+    with nodes(2) as (old, new):
+        put(old, 0, "shared", b"1")
+        spread(1, [old, new], ALL_ON_FIRST)
+        until(lambda: follows(old, new, 0), "the replica is there")
+        old.kill()
+        (old.data / "CLUSTER_MAP").unlink()
+        for _ in range(2):
+            with pytest.raises(NodeError, match="CLUSTER_MAP: byte 0: the file is missing, though this node is one of"):
+                old.start()
+
+
+def test_a_member_of_before_is_known_as_one_from_its_next_start_on(tmp_path: Path) -> None:
+    member = Node(unpacked("format-1-stopped", tmp_path), {"vbuckets": 2, "segment_mib": 48})
+    member.start().stop()
+    (member.data / "CLUSTER_MAP").unlink()
+    with pytest.raises(NodeError, match="the file is missing, though this node is one of"):
+        member.start()
 
 
 def test_a_damaged_map_stops_the_start_and_names_its_file() -> None:

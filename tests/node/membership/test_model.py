@@ -17,10 +17,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headwater.node.kv.command import Refused
-from headwater.node.membership.map import Address, NodeMap
+from headwater.node.membership.map import read_map
 from headwater.node.membership.member import Membership
+from headwater.node.refused import CommandRefused
 from headwater.testing.faults import FaultyDisk
+from headwater.wire.address import Address
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.membership.support import EPOCH, cluster_map
@@ -79,25 +80,30 @@ class Host:
         self.config_set: tuple[tuple[int, int], bytes] | None = None
         self.fenced: set[int] = set()
         arena = np.zeros(1 << 20, np.uint8)
-        store = SimpleNamespace(disk=self.disk, path=FOLDER, full=False, stage_arena=lambda: (arena, 0))
+        store = SimpleNamespace(
+            disk=self.disk, path=FOLDER, full=False, stage_arena=lambda: (arena, 0), is_member=False
+        )
+        store.join = lambda: setattr(store, "is_member", True)
         self.bucket = SimpleNamespace(
             store=store,
             name="default",
             vbucket_count=VBUCKETS,
             vbuckets=self.vbuckets,
             fenced=self.fenced,
+            unfence=self.fenced.discard,
             committer=SimpleNamespace(on_failure=[]),
             state=lambda vb: self.vbuckets[vb].state if vb in self.vbuckets else None,
             create_vbucket=lambda vb, state: self.vbuckets.update({vb: VBucket(state)}),
             is_active=self.serves,
         )
-        self.replication, self.connections, self.loop = Dialers(), (), Loop()
-        self.config, self.cluster = SimpleNamespace(users={}), self
+        self.replication, self.loop = Dialers(), Loop()
+        self.tell_of_map = lambda: None  # nobody is connected
+        self.config, self.cluster = SimpleNamespace(users={}, account=(None, None)), self
         self.member = Membership(self)  # type: ignore[arg-type]
         self.member.start()
 
     def take(self, version: tuple[int, int], config: bytes) -> None:
-        """Cluster.take."""
+        """Take a map, as `ServedMap.take`."""
         self.config_set = version, config
 
     @property
@@ -226,7 +232,7 @@ class Cluster(RuleBasedStateMachine):
         before = [host.bucket.state(vb) for vb in range(VBUCKETS)]
         try:
             finish(host.member.take((EPOCH, 1), cluster_map(1, ADDRESSES, [(2,)] * VBUCKETS, index)))
-        except Refused as refused:
+        except CommandRefused as refused:
             assert refused.status == Status.KEY_EEXISTS
         else:
             raise AssertionError("it took an older map")
@@ -247,7 +253,7 @@ class Cluster(RuleBasedStateMachine):
     def a_member_is_what_the_newest_map_it_knows_says(self) -> None:
         for host in self.up:
             assert host.member is not None and host.config_set is not None
-            known = NodeMap.from_json(host.config_set[1], bucket="default", vbuckets=VBUCKETS)
+            known = read_map(host.config_set[1], bucket="default", vbuckets=VBUCKETS)
             assert known.this == host.index and known.version == host.version <= (EPOCH, self.rev)
             for vb in range(VBUCKETS):
                 if known.is_replica(vb) and host.bucket.state(vb) is State.REPLICA:

@@ -19,7 +19,7 @@ SECONDS_MAX = 30.0
 
 
 class Asked:
-    """What came of asking, and the first event."""
+    """The results of asking, and the first event."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.maps: dict[Address, bytes] = {}
@@ -66,7 +66,7 @@ def test_an_answer_that_is_no_use_is_a_problem() -> None:
 
 
 async def problem_with(address: Address) -> str:
-    """What the asking complains of, once it has been tried."""
+    """Return the problem that asking reports, once it has been tried."""
     peers = Peers(asyncio.get_running_loop, lambda: LOGIN, Asked().told)
     peers.watch([address])
     async with asyncio.timeout(SECONDS_MAX):

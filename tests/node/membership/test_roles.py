@@ -6,8 +6,10 @@ from itertools import product
 
 import pytest
 
-from headwater.node.membership.map import Address, NodeMap
+from headwater.node.membership.map import read_map
 from headwater.node.membership.roles import AS_IT_IS, News, Role, news, role
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 from tests.node.membership.support import cluster_map
 
@@ -16,9 +18,9 @@ A, B, C = Address("a", 1), Address("b", 2), Address("c", 3)
 EVERYWHERE = (None, *State)
 
 
-def seen_by_a(*chain: int, rev: int = 1, this: int | None = 0) -> NodeMap:
+def seen_by_a(*chain: int, rev: int = 1, this: int | None = 0) -> ClusterMap:
     config = cluster_map(rev, ADDRESSES, [chain], this)
-    return NodeMap.from_json(config, bucket="default", vbuckets=1)
+    return read_map(config, bucket="default", vbuckets=1)
 
 
 @pytest.mark.parametrize("state", EVERYWHERE)
@@ -71,5 +73,5 @@ def test_news_is_a_chain_that_changed_whatever_its_numbers_are() -> None:
     assert news(before, seen_by_a(-1, 1, rev=2)) == {0: News.OWNER}
     assert news(before, seen_by_a(0, 2, rev=2)) == {0: News.CHAIN}
     renumbered = cluster_map(2, ["b:2", "a:1"], [[1, 0]], 1)
-    assert news(before, NodeMap.from_json(renumbered, bucket="default", vbuckets=1)) == {}
+    assert news(before, read_map(renumbered, bucket="default", vbuckets=1)) == {}
     assert news(before, seen_by_a(0, 1, rev=2, this=None)) == {0: News.CHAIN}

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from headwater.node.membership.fence import Fence
-from headwater.node.membership.map import NodeMap
+from headwater.node.membership.map import read_map
 from headwater.node.membership.stats import stats
-from headwater.protocol.address import Address
+from headwater.wire.address import Address
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
 from tests.node.membership.support import EPOCH, UUID, cluster_map
@@ -28,12 +28,12 @@ def desk(tmp_path: Path) -> Iterator[StreamDesk]:
 
 
 def told(desk: StreamDesk) -> dict[str, str]:
-    return dict(stats(desk))  # type: ignore[arg-type]
+    return dict(stats(desk, desk.membership))  # type: ignore[arg-type]
 
 
 def give_map(desk: StreamDesk, this: int | None) -> None:
     config = cluster_map(7, ["a:1", "b:2"], CHAINS, this)
-    desk.membership.map = NodeMap.from_json(config, bucket="default", vbuckets=4)
+    desk.membership.map = read_map(config, bucket="default", vbuckets=4)
     desk.cluster.take((EPOCH, 7), config)
 
 

@@ -2,96 +2,45 @@
 
 from __future__ import annotations
 
-import json
-import socket
 import threading
-import time
-from collections.abc import Callable
-from types import TracebackType
 
+from harness.nodes import (
+    DEADLINE_SECONDS,
+    Line,
+    call,
+    failover_log,
+    high_seqno,
+    leave,
+    put,
+    replicate,
+    set_state,
+    state,
+    until,
+)
 from headwater.testing.node import Node
 from headwater.wire import dcp
-from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
-from headwater.wire.vbucket import State
 
-DEADLINE_SECONDS = 30.0
+__all__ = [
+    "DEADLINE_SECONDS",
+    "Content",
+    "Line",
+    "Writer",
+    "call",
+    "content",
+    "failover_log",
+    "high_seqno",
+    "leave",
+    "lost",
+    "put",
+    "replicate",
+    "set_state",
+    "state",
+    "until",
+]
+
 Content = dict[bytes, tuple[int, int, int, bytes | None]]
 """Key: (seqno, CAS, revision, value; None for a tombstone)."""
-
-
-class Line:
-    """One connection that asks and reads."""
-
-    def __init__(self, port: int) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS)
-        self.file = self.sock.makefile("rb")
-
-    def __enter__(self) -> Line:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self.file.close()
-        self.sock.close()
-
-    def send(self, frame: Frame) -> None:
-        self.sock.sendall(frame.encode())
-
-    def read(self) -> Frame:
-        header = self.file.read(24)
-        if len(header) < 24:
-            raise ConnectionError("the node hung up")
-        return Frame.decode(header + self.file.read(int.from_bytes(header[8:12])))
-
-    def call(self, opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"", vbucket: int = 0) -> Frame:
-        self.send(Frame(0x80, opcode, key, extras, value, vbucket=vbucket, opaque=7))
-        return self.read()
-
-
-def call(node: Node, opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"", vbucket: int = 0) -> Frame:
-    with Line(node.port) as line:
-        return line.call(opcode, key, value, extras, vbucket)
-
-
-def put(node: Node, vb: int, key: str, value: bytes) -> None:
-    assert call(node, Opcode.SET, key.encode(), value, bytes(8), vb).status == 0
-
-
-def replicate(node: Node, source: str, vbuckets: str, *, takeover: bool = False) -> None:
-    asked = {"from": source, "vbuckets": vbuckets, "takeover": takeover}
-    assert call(node, Opcode.IOCTL_SET, b"replicate", json.dumps(asked).encode()).status == 0
-
-
-def leave(node: Node, source: str) -> None:
-    call(node, Opcode.IOCTL_SET, b"replicate.stop", json.dumps({"from": source}).encode())
-
-
-def state(node: Node, vb: int) -> State | None:
-    answer = call(node, Opcode.GET_VBUCKET, vbucket=vb)
-    return State(int.from_bytes(answer.value)) if answer.status == 0 else None
-
-
-def set_state(node: Node, vb: int, wanted: State) -> None:
-    assert call(node, Opcode.SET_VBUCKET, extras=bytes([wanted]), vbucket=vb).status == 0
-
-
-def failover_log(node: Node, vb: int) -> list[tuple[int, int]]:
-    log = call(node, Opcode.GET_FAILOVER_LOG, vbucket=vb).value
-    return [(int.from_bytes(log[at : at + 8]), int.from_bytes(log[at + 8 : at + 16])) for at in range(0, len(log), 16)]
-
-
-def high_seqno(node: Node, vb: int) -> int:
-    for number in range(1, 5):
-        found = call(node, Opcode.GET_ALL_VB_SEQNOS, extras=number.to_bytes(4)).value
-        for at in range(0, len(found), 10):
-            if int.from_bytes(found[at : at + 2]) == vb:
-                return int.from_bytes(found[at + 2 : at + 10])
-    return -1
 
 
 def content(node: Node, vb: int) -> Content:
@@ -117,14 +66,6 @@ def lost(acknowledged: dict[bytes, bytes], held: Content) -> dict[bytes, bytes]:
     return {
         key: value for key, value in acknowledged.items() if key not in held or int(held[key][3] or b"-1") < int(value)
     }
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_SECONDS) -> None:
-    """Poll until the condition holds; fails after a deadline."""
-    give_up, pause = time.monotonic() + seconds, threading.Event()
-    while not condition():
-        assert time.monotonic() < give_up, f"not within {seconds:g} s: {what}"
-        pause.wait(0.02)
 
 
 class Writer(threading.Thread):

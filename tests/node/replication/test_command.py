@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from headwater.node.calling import ProducerAddress
 from headwater.node.replication import command
-from headwater.node.replication.dialer import Source
 from headwater.wire.dcp import StreamFlag
 from headwater.wire.features import Feature
 from headwater.wire.opcodes import Opcode
@@ -18,13 +18,13 @@ from headwater.wire.vbucket import State
 from tests.node.support import Desk, desk
 
 FROM = "10.0.0.2:11210/beer"
-ORIGIN = Source("10.0.0.2", 11210, "beer")
+ORIGIN = ProducerAddress("10.0.0.2", 11210, "beer")
 
 
 class Dialer:
     """Keeps what it is told, and calls nobody."""
 
-    def __init__(self, server: object, source: Source) -> None:
+    def __init__(self, server: object, source: ProducerAddress) -> None:
         self.source, self.wanted = source, dict[int, StreamFlag]()
 
     def follow(self, vbuckets: Iterable[int], flags: StreamFlag) -> None:
@@ -90,7 +90,7 @@ def test_without_a_list_all_that_is_here_follows(here: Desk) -> None:
 
 def test_without_a_bucket_it_is_the_one_of_the_same_name(here: Desk) -> None:
     told(here, **{"from": "[::1]:11210", "vbuckets": "1"})
-    assert [each.source for each in here.replication.dialers.values()] == [Source("::1", 11210, "default")]
+    assert [each.source for each in here.replication.dialers.values()] == [ProducerAddress("::1", 11210, "default")]
 
 
 def test_the_login_is_kept_and_a_new_one_begins_a_new_connection_with_all_that_followed(here: Desk) -> None:
@@ -99,7 +99,7 @@ def test_the_login_is_kept_and_a_new_one_begins_a_new_connection_with_all_that_f
     told(here, **{"from": FROM, "vbuckets": "2", "user": "u", "password": "p"})
     (second,) = here.replication.dialers.values()
     assert first is not second and set(first.wanted) == set()
-    assert second.source == Source("10.0.0.2", 11210, "beer", "u", "p") and set(second.wanted) == {1, 2}
+    assert second.source == ProducerAddress("10.0.0.2", 11210, "beer", "u", "p") and set(second.wanted) == {1, 2}
 
 
 def test_who_follows_another_leaves_the_one_before(here: Desk) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwater.testing.simulation.cluster import SimCluster
-from headwater.testing.simulation.host import Crash
+from harness.simulation.cluster import SimCluster
+from harness.simulation.host import Crash
 from headwater.wire.vbucket import State
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headwater.errors import RemoteProtocolError
-from headwater.node.replication.session import ConsumerSession
+from headwater.node.dcp.consumer import ConsumerSession
 from headwater.wire import dcp
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame, Magic
@@ -45,7 +45,7 @@ class Passive(Talk):
         return self.connection.session.receive(memoryview(bytearray(data)))
 
     def say(self, frame: Frame) -> list[Frame]:
-        """What one message brings, acknowledgements of bytes left out."""
+        """Return the frames that one message brings, acknowledgements of bytes left out."""
         self.give(frame.encode())
         answers = FrameBuffer().receive_data(self.bytes_sent())
         return [each for each in answers if each.opcode != Opcode.DCP_BUFFER_ACKNOWLEDGEMENT]
@@ -175,7 +175,7 @@ class Following(RuleBasedStateMachine):
     @precondition(lambda self: self.last)
     @rule()
     def crash(self) -> None:
-        """What is not durable is gone; the rest, and where the replica stood, is not."""
+        """Crash: changes that are not durable are gone; the rest, and the replica's position, stay."""
         self.talk.connection.drop("crash")
         self.desk.commit()
         self.desk.store.close(clean=False)

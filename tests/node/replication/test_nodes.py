@@ -12,6 +12,7 @@ from headwater.testing.proxy import Fault, FaultProxy, Way
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
+from tests.node.membership.support import stats
 from tests.node.replication.support import (
     Writer,
     content,
@@ -53,6 +54,23 @@ def test_a_replica_holds_what_its_producer_holds(owner: Node, other: Node) -> No
     assert content(other, 0) == content(owner, 0)
     assert failover_log(other, 0) == failover_log(owner, 0)
     leave(other, owner.address)
+
+
+def test_what_the_producer_answered_stands_beside_the_vbucket_that_waits_and_in_the_log(owner: Node) -> None:
+    with node(vbuckets=64, vbucket_state="none", log_level="info") as waiting:
+        set_state(owner, 61, State.DEAD)
+        replicate(waiting, owner.address, "60-61")
+        source = f"{owner.address}/default"
+        problem = f"{source}:vb_61_problem"
+        until(lambda: problem in stats(waiting, "replication"), "it was asked")
+        told = stats(waiting, "replication")
+        assert told[problem] == "the producer answered NOT_MY_VBUCKET"
+        assert f"{source}:vb_60_problem" not in told
+        assert f"replication from {source}: vbucket 61: the producer answered NOT_MY_VBUCKET" in waiting.log
+        set_state(owner, 61, State.ACTIVE)
+        until(lambda: problem not in stats(waiting, "replication"), "it follows")
+        assert stats(waiting, "replication")[f"{source}:vb_61"] == "reading"
+        leave(waiting, owner.address)
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.CUT_AFTER, Fault.CORRUPT])

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from headwater.node.rest import pages
-from tests.node.support import desk
+from headwater.node.users.logins import Users
+from headwater.node.users.roles import read_grants
+from tests.node.support import Desk, desk
+
+
+def read(counter: Desk, path: str, user: str) -> Any:
+    """A page that is there, as it reads."""
+    made = pages.page(counter, path, user)  # type: ignore[arg-type]
+    assert made is not None and (made.status, made.content_type) == (200, "application/json")
+    return json.loads(made.body)
 
 
 def test_the_nodes_are_those_of_the_map_with_what_each_listens_on(tmp_path: Path) -> None:
@@ -17,7 +27,7 @@ def test_the_nodes_are_those_of_the_map_with_what_each_listens_on(tmp_path: Path
     ]
     with desk(tmp_path / "s") as counter:
         counter.cluster.replace(1, 2, json.dumps({"nodesExt": nodes}).encode())
-        told = json.loads(pages.page(counter, "/pools/default", "") or b"")  # type: ignore[arg-type]
+        told = read(counter, "/pools/default", "")
     assert [node["hostname"] for node in told["nodes"]] == ["$HOST:8091", "b:8092"]
 
 
@@ -26,3 +36,42 @@ def test_only_the_buckets_own_streams_are_streams(tmp_path: Path) -> None:
         for path in ("/pools/default/bs/default", "/pools/default/bucketsStreaming/default"):
             assert pages.is_stream(counter, path)  # type: ignore[arg-type]
         assert not pages.is_stream(counter, "/pools/default/bs/other")  # type: ignore[arg-type]
+
+
+def test_a_cluster_is_told_with_its_buckets_and_each_node_by_a_name_of_its_own(tmp_path: Path) -> None:
+    nodes = [{"services": {"kv": 1, "mgmt": 1}}, {"services": {"kv": 2, "mgmt": 2}, "hostname": "b"}]
+    with desk(tmp_path / "s") as counter:
+        counter.cluster.replace(1, 2, json.dumps({"nodesExt": nodes}).encode())
+        told = read(counter, "/pools/default", "")
+        assert told["bucketNames"] == [{"bucketName": "default", "uuid": counter.bucket.uuid}]
+    assert [node["otpNode"] for node in told["nodes"]] == ["n_1@$HOST", "n_2@b"]
+
+
+def test_the_users_are_told_with_their_roles_in_the_words_of_the_other_server(tmp_path: Path) -> None:
+    with desk(tmp_path / "s") as counter:
+        assert read(counter, "/settings/rbac/users", "") == []
+        counter.users = Users({"ann": "secret"}, {"ann": read_grants("administer,read:orders")})
+        (ann,) = read(counter, "/settings/rbac/users/local", "ann")
+        assert (ann["id"], ann["domain"], [role["role"] for role in ann["roles"]]) == (
+            "ann",
+            "local",
+            ["admin", "data_reader"],
+        )
+        assert ann["roles"][1]["bucket_name"] == "orders"
+        assert read(counter, "/settings/rbac/users/local/ann", "ann") == ann
+        assert pages.page(counter, "/settings/rbac/users/local/bob", "ann") is None  # type: ignore[arg-type]
+    assert "secret" not in json.dumps(ann)
+
+
+def test_a_node_is_ready_while_its_vbuckets_are_its_own_and_traffic_is_on(tmp_path: Path) -> None:
+    with desk(tmp_path / "s") as counter:
+        assert read(counter, "/readyz", "") == {
+            "ready": True,
+            "fenced_vbuckets": 0,
+            "traffic_disabled": False,
+            "disk_full": False,
+        }
+        counter.bucket.traffic_disabled = True
+        made = pages.page(counter, "/readyz", "")  # type: ignore[arg-type]
+        assert made is not None and made.status == 503 and json.loads(made.body)["ready"] is False
+        assert read(counter, "/healthz", "") == {"alive": True}

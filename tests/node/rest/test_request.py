@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import RemoteProtocolError
-from headwater.node.rest.request import REQUEST_BYTES_MAX, Request, looks_like_http, read
+from headwater.node.rest.request import REQUEST_BYTES_MAX, HttpRequest, looks_like_http, read
 
 ASKED = b"GET /pools?x=1 HTTP/1.1\r\nHost: a\r\nAuthorization: Basic YW5uOnNlOmNyZXQ=\r\n\r\n"
 
 
 def test_a_request_tells_path_and_login() -> None:
-    assert read(memoryview(ASKED)) == Request("GET", "/pools", ("ann", "se:cret"), False, len(ASKED))
+    assert read(memoryview(ASKED)) == HttpRequest("GET", "/pools", ("ann", "se:cret"), False, len(ASKED))
 
 
 def test_a_request_is_whole_with_its_body_only() -> None:
     posted = b"POST /x HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc"
-    assert read(memoryview(posted + ASKED)) == Request("POST", "/x", None, False, len(posted))
+    assert read(memoryview(posted + ASKED)) == HttpRequest("POST", "/x", None, False, len(posted))
     for cut in range(len(posted)):
         assert read(memoryview(posted[:cut])) is None
 

@@ -53,11 +53,40 @@ def test_other_pages_buckets_and_methods_are_not_found(node: Node) -> None:
         "/",
         "/pools/default/buckets/other",
         "/pools/default/bs/other",
-        "/pools/default/buckets/default/scopes",
+        "/pools/default/buckets/other/scopes",
+        "/settings/rbac/users/local/bob",
     ):
         assert ask(node, path) == (404, b"Requested resource not found.\r\n")
     assert ask(node, "/pools", "POST")[0] == 404
     assert ask(node, "/pools", "HEAD") == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "said"),
+    [
+        ("GET", "/pools/default/buckets/default/scopes", "Not allowed on this version of cluster"),
+        (
+            "POST",
+            "/pools/default/buckets/default/scopes/_default/collections",
+            "Not allowed on this type of bucket",
+        ),
+        ("POST", "/pools/default/buckets/default/controller/doFlush", "Flush is disabled"),
+        ("POST", "/pools/default/buckets", "one bucket"),
+        ("DELETE", "/pools/default/buckets/default", "one bucket"),
+        ("PUT", "/settings/rbac/users/local/bob", "--user"),
+    ],
+)
+def test_what_can_not_be_done_here_is_refused_in_words_that_clients_look_for(
+    node: Node, method: str, path: str, said: str
+) -> None:
+    status, body = ask(node, path, method)
+    assert status == 400 and said in json.loads(body)["errors"]["_"]
+
+
+def test_a_path_may_end_in_a_slash_and_be_escaped(node: Node) -> None:
+    bucket = ask(node, "/pools/default/buckets/default")
+    assert ask(node, "/pools/default/buckets/") == (200, [bucket[1]])
+    assert ask(node, "/pools/default/buckets/d%65fault") == bucket
 
 
 def test_requests_in_one_packet_are_answered_in_order(node: Node) -> None:
@@ -73,7 +102,8 @@ def test_a_watcher_is_told_each_new_map(node: Node) -> None:
     stream = line.getresponse()
     first = json.loads(stream.readline())
     assert [stream.readline() for _ in range(3)] == [b"\n"] * 3
-    later = {"rev": 5, "revEpoch": 9, "name": "elsewhere"}
+    later: dict[str, object] = {"rev": 5, "revEpoch": 9, "name": "elsewhere"}
+    later["vBucketServerMap"] = {"serverList": ["a:1"], "vBucketMap": [[0]]}
     with Client(node.port) as client:
         versions = b"".join(number.to_bytes(8, "big") for number in (9, 5))
         assert client.ask(Opcode.SET_CLUSTER_CONFIG, extras=versions, value=json.dumps(later).encode()).status == 0
@@ -94,3 +124,10 @@ def test_where_there_are_users_a_page_wants_the_password() -> None:
         assert ask(node, "/pools", headers={"Authorization": "Basic YW5uOndyb25n"}) == (401, b"")
         assert ask(node, "/pools", headers=LOGIN)[0] == 200
         assert "wrong name or password (HTTP)" in node.log
+
+
+def test_more_requests_at_once_than_one_turn_has_time_for_are_all_answered(node: Node) -> None:
+    with socket.create_connection((node.host, node.port), 30) as line:
+        line.sendall(b"GET /pools HTTP/1.1\r\n\r\n" * 20000 + b"GET /pools HTTP/1.1\r\nConnection: close\r\n\r\n")
+        said = b"".join(iter(lambda: line.recv(1 << 20), b""))
+    assert said.count(b"HTTP/1.1 200 OK") == 20001

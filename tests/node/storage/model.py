@@ -1,4 +1,4 @@
-"""What a store is compared with: a list of changes per vbucket, and helpers to drive a store in tests."""
+"""The model of a store: a list of changes per vbucket, and helpers to drive a store in tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from headwater.node.storage.compaction import Compaction
 from headwater.node.storage.disk import Disk
-from headwater.node.storage.records import Document
+from headwater.node.storage.records import StoredDocument
 from headwater.node.storage.store import Store
 from headwater.node.storage.views import View
 
@@ -41,11 +41,11 @@ def commit(store: Store) -> None:
         store.settle(batch)
 
 
-def compact(store: Store, history_rows: int = 0, purge_before: int = 0) -> None:
+def compact(store: Store, history_rows: int = 0, purge_before: int = 0, part: slice = slice(None)) -> None:
     """A whole compaction, with nothing in between; what is staged is committed."""
     commit(store)
     store.seal()
-    job = store.compact(history_rows=lambda vb: history_rows, purge_before=purge_before)
+    job = store.compact(history_rows=lambda vb: history_rows, purge_before=purge_before, part=part)
     if job is not None:
         finish(store, job)
 
@@ -62,10 +62,10 @@ def finish(store: Store, job: Compaction) -> None:
     job.forget()
 
 
-def frames(view: View) -> Iterator[Document]:
+def frames(view: View) -> Iterator[StoredDocument]:
     """The changes of a view, by the plain path, which is also the fast path's reference."""
     while not view.nothing:
-        yield Document.decode(view.next_frame(), durable=True)
+        yield StoredDocument.decode(view.next_frame(), durable=True)
 
 
 def filled(view: View, size: int = 1 << 16, **options: int) -> bytes:
@@ -120,7 +120,7 @@ class History:
 
 
 def check_view(store: Store, vb: int, history: History, end: int | None = None) -> None:
-    """What a view shows is what the history says, save for tombstones that may be purged."""
+    """Check that a view shows the history, save for tombstones that may be purged."""
     expected = list(history.newest(end).values())
     with store.view(vb, 0, (1 << 64) - 1 if end is None else end) as view:
         seen = [Change(one.seqno, one.key, None if one.deleted else one.value) for one in frames(view)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import xxhash
 
-from headwater.node.storage.batch import HEADER_BYTES, Torn, find_later, header_of, read_header, walk
+from headwater.node.storage.batch import BATCH_HEADER_BYTES, Torn, find_later, header_of, read_header, walk
 from headwater.node.storage.records import drop_frame
 
 SALT = 0x0123456789ABCDEF
@@ -60,7 +60,7 @@ def test_every_cut_is_found() -> None:
 
 def test_a_length_beyond_the_end_is_refused_before_anything_is_read() -> None:
     with pytest.raises(Torn, match="24 bytes begins here, 23 are left"):
-        read_header(at_64(EXAMPLE), 64, 64 + HEADER_BYTES + 23, SALT)
+        read_header(at_64(EXAMPLE), 64, 64 + BATCH_HEADER_BYTES + 23, SALT)
 
 
 def test_numbers_must_follow_each_other() -> None:

@@ -19,14 +19,14 @@ from tests.node.storage.model import commit, compact, frames, open_store
 
 def test_a_document_larger_than_a_segment_gets_a_segment_that_holds_it() -> None:
     store = open_store(FaultyDisk(), arena_bytes=1 << 17)
-    store._log.segment_bytes = 1 << 12
+    store.log.segment_bytes = 1 << 12
     for number, size in enumerate((10, 90_000, 10, 3000, 3000)):
         store.stage_mutation(0, b"%d" % number, b"x" * size, cas=1, rev_seqno=1)
     commit(store)
     compact(store)
     with store.view(0) as view:
         assert [len(one.value) for one in frames(view)] == [10, 90_000, 10, 3000, 3000]
-    assert all(len(segment.memory) == segment.end for segment in store._log.segments[:-1])
+    assert all(len(segment.memory) == segment.end for segment in store.log.segments[:-1])
 
 
 def test_records_come_first_and_what_is_written_is_verified_like_the_log() -> None:
@@ -37,7 +37,7 @@ def test_records_come_first_and_what_is_written_is_verified_like_the_log() -> No
     store.stage_mutation(1, b"k", b"v", cas=1, rev_seqno=1)
     commit(store)
     compact(store)
-    first = store._log.segments[0]
+    first = store.log.segments[0]
     ((begin, _), *_) = reread(first).bodies.tolist()
     assert [first.memory[begin + 1], first.header.first_batch] == [0xF0, 0]
 
@@ -46,8 +46,8 @@ def test_files_that_are_not_wanted_are_removed() -> None:
     disk = FaultyDisk()
     store = open_store(disk)
     before = set(disk.files())
-    writer = CompactedWriter(disk, store._log, bytes)
-    writer.records({0: VBucketRecord(1)})
+    writer = CompactedWriter(store.log)
+    writer.records([], {0: VBucketRecord(1)})
     assert writer.finish() > 100
     assert len(disk.files()) == len(before) + 1
     writer.discard()
@@ -86,7 +86,7 @@ def test_batches_are_written_in_order_by_another_thread_and_read_back_like_any(m
     store = open_store(FaultyDisk(), arena_bytes=1 << 17)
     filled(store)
     compact(store)
-    bodies = [len(reread(segment).bodies) for segment in store._log.segments[:-1]]
+    bodies = [len(reread(segment).bodies) for segment in store.log.segments[:-1]]
     assert sum(bodies) >= 60 // 3
     with store.view(0) as view:
         assert [one.value for one in frames(view)] == [b"%04d" % each * 250 for each in range(60)]

@@ -1,4 +1,4 @@
-"""What compaction may drop, what it must keep, and what it may not disturb."""
+"""Compaction: the versions it may drop, those it must keep, and the readers it may not disturb."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import errno
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from random import Random
 
+import numpy as np
 import pytest
 
 from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import InjectedFault, armed
 from headwater.kernels import index
+from headwater.node.storage.compaction import best_stretch
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.storage.store import Store
 from headwater.testing.faults import FaultyDisk
@@ -60,7 +63,24 @@ def test_old_versions_go_and_the_newest_stay() -> None:
     store.close()
     store = open_store(disk)
     check_documents(store, 0, history)
-    assert store.recovered[0] == VBucketRecord(1, ((7, 0),), high_seqno=62, rollback_floor=62)
+    assert store.recovered[0] == VBucketRecord(1, ((7, 0),), high_seqno=62, rollback_floor=62, deleted_rev=1)
+
+
+def test_a_purged_tombstone_leaves_its_revision_also_where_the_purge_was_known_before() -> None:
+    disk = FaultyDisk()
+    store = open_store(disk)
+    store.lacks_tombstones(0, 100)
+    store.stage_record(0, VBucketRecord(1, ((7, 0),)))
+    store.stage_mutation(0, b"key", b"value", cas=1, rev_seqno=1)
+    store.stage_deletion(0, b"key", cas=2, rev_seqno=41, delete_time=50)
+    for number in range(3):
+        store.stage_mutation(0, b"other", b"%d" % number, cas=3, rev_seqno=1)
+    commit(store)
+    compact(store, purge_before=51)
+    assert store.document(0, b"key") is None
+    store.close()
+    store = open_store(disk)
+    assert store.recovered[0].deleted_rev == store.table.item(0, index.DELETED_REV) == 41
 
 
 def test_a_vbucket_that_refuses_writes_goes_on_refusing_them() -> None:
@@ -140,10 +160,10 @@ def test_a_view_keeps_what_it_sees_and_its_files_until_it_is_closed() -> None:
     compact(store, purge_before=100)
     store.rollback(0, 0)
     commit(store)
-    assert store._slots.retired > 0
+    assert store.slots.retired_bytes > 0
     assert [one.value for one in frames(old)] == expected
     old.close()
-    assert store._slots.retired == 0
+    assert store.slots.oldest_retired is None
 
 
 def test_a_segment_whose_last_batch_is_written_and_not_settled_is_left_alone() -> None:
@@ -153,16 +173,16 @@ def test_a_segment_whose_last_batch_is_written_and_not_settled_is_left_alone() -
     history = overwritten(store)
     store.seal()
     for number in count():
-        name, value = b"large %d" % number, b"x" * (store._log.reserve_bytes // 2)
+        name, value = b"large %d" % number, b"x" * (store.log.batch_bytes_max // 2)
         history.add(store.stage_mutation(0, name, value, cas=1, rev_seqno=1), name, value)
         batch = store.freeze()
         assert batch is not None
         store.write(batch)
-        if batch.segment is not store._log.current:
+        if batch.segment is not store.log.current:
             break
         store.settle(batch)
     job = store.compact(history_rows=lambda vb: 0)
-    assert job is not None and batch.segment in store._log.segments[1:-1]
+    assert job is not None and batch.segment in store.log.segments[1:-1]
     store.settle(batch)
     finish(store, job)
     check_view(store, 0, history)
@@ -228,7 +248,7 @@ def test_a_crash_at_any_place_leaves_one_whole_store(point: str) -> None:
     check_documents(store, 0, history)
     check_view(store, 0, history)
     names = {path.name for path in disk.files()}
-    assert len([name for name in names if name.endswith(".log")]) == len(store._log.segments)
+    assert len([name for name in names if name.endswith(".log")]) == len(store.log.segments)
 
 
 def test_a_rollback_before_the_floors_are_announced_stops_the_run() -> None:
@@ -253,7 +273,7 @@ def test_the_old_files_memory_goes_in_the_thread_that_removes_them_unless_a_view
     history = overwritten(store)
     for kept in (True, False):
         store.seal()
-        old = [weakref.ref(segment.memory) for segment in store._log.segments[:-1]]
+        old = [weakref.ref(segment.memory) for segment in store.log.segments[:-1]]
         view = store.view(0) if kept else None
         job = store.compact(history_rows=lambda vb: 0)
         assert job is not None
@@ -272,9 +292,9 @@ def test_the_old_files_memory_goes_in_the_thread_that_removes_them_unless_a_view
 def test_the_index_gives_memory_back() -> None:
     store = open_store(FaultyDisk(), arena_bytes=1 << 20, segment_bytes=1 << 22)
     overwritten(store, rounds=300)
-    before = store.index_bytes()
+    before = store.index.nbytes()
     compact(store)
-    assert store.index_bytes() < before / 10
+    assert store.index.nbytes() < before / 10
 
 
 def test_many_segments_come_out_as_many_as_are_needed() -> None:
@@ -285,7 +305,7 @@ def test_many_segments_come_out_as_many_as_are_needed() -> None:
         history.add(store.stage_mutation(0, key, value, cas=1, rev_seqno=1), key, value)
         commit(store)
     compact(store)
-    assert 60 * 1500 / 16544 < len(store._log.segments) < 12
+    assert 60 * 1500 / 16544 < len(store.log.segments) < 12
     check_view(store, 0, history)
 
 
@@ -329,6 +349,138 @@ def test_a_swap_that_was_left_half_done_is_finished_by_cancelling() -> None:
     next(job.swap())
     job.cancel()
     check_documents(store, 0, history)
-    assert (store._slots.retired, store._slots.readers) == (0, 0)
+    assert (store.slots.oldest_retired, store.slots.readers) == (None, 0)
     compact(store)
     check_documents(store, 0, history)
+
+
+@pytest.mark.parametrize(
+    ("live", "dead", "room", "best"),
+    [
+        ([10, 10, 10], [5, 0, 5], 100, (0, 3)),  # all of it fits
+        ([100, 10, 100], [5, 1, 5], 100, (0, 1)),
+        ([100, 10, 100], [5, 20, 5], 120, (0, 2)),
+        ([100, 100, 100], [0, 0, 0], 999, None),  # nothing to give back
+        ([100, 100, 100], [50, 50, 50], 99, None),  # nothing fits
+        ([640, 3200, 640], [100, 0, 120], 9999, (0, 3)),
+        ([640, 64000, 640], [100, 0, 120], 99999, (2, 3)),  # what has no garbage is not worth it
+    ],
+)
+def test_the_stretch_that_gives_back_the_most_is_taken(
+    live: list[int], dead: list[int], room: int, best: tuple[int, int] | None
+) -> None:
+    assert best_stretch(np.array(live), np.array(dead), room) == best
+
+
+def test_where_there_is_no_room_for_all_that_stays_a_part_is_rewritten_and_then_the_next() -> None:
+    disk = FaultyDisk()
+    store = open_store(disk)
+    history = History()
+    for number in range(80):  # every other one is overwritten
+        name, value = b"%d" % (number if number % 2 else number % 10), b"%03d" % number * 600
+        history.add(store.stage_mutation(0, name, value, cas=1, rev_seqno=1), name, value)
+        commit(store)
+    store.seal()
+    disk.capacity = sum(inode.reserved for inode in disk._names.values()) + 4096
+    stretches, before = 0, store.log_bytes
+    made: set[int] = set()
+    while (job := store.compact(history_rows=lambda vb: 0, spare=made)) is not None and job.survey():
+        assert not job.is_whole
+        job.announce()
+        commit(store)
+        job.copy()
+        list(job.swap())
+        job.remove()
+        made.update(job.made)
+        stretches += 1
+    assert job is not None
+    job.cancel()
+    assert stretches > 1 and before - store.log_bytes > 30 * 1800
+    check_documents(store, 0, history)
+    disk.locks.clear()
+    check_documents(open_store(disk), 0, history)
+
+
+class Story:
+    """A store in many small segments and two vbuckets, and what is in them: documents, tombstones, rollbacks, drops."""
+
+    def __init__(self, seed: int) -> None:
+        self.disk, self.random = FaultyDisk(), Random(seed)
+        self.store = open_store(self.disk)
+        self.histories = [History(), History()]
+        self.states = [0, 0]
+
+    def chapter(self) -> None:
+        """A few changes, and the end of a segment."""
+        self.changes()
+        self.store.seal()
+
+    def changes(self) -> None:
+        for _ in range(self.random.randint(1, 5)):
+            vb = self.random.randrange(2)
+            history, name, kind = self.histories[vb], b"key %d" % self.random.randrange(4), self.random.random()
+            if kind < 0.55:
+                value = self.random.randbytes(self.random.choice((5, 300)))
+                history.add(self.store.stage_mutation(vb, name, value, cas=1, rev_seqno=1), name, value)
+            elif kind < 0.75:
+                seqno = self.store.stage_deletion(vb, name, cas=1, rev_seqno=1, delete_time=50)
+                history.add(seqno, name, None)
+            elif kind < 0.85:
+                reached = self.store.rollback(vb, max(0, history.high - self.random.randrange(6)))
+                history.keep(reached, self.store.high_seqno(vb))
+            elif kind < 0.9:
+                self.store.drop(vb)
+                self.histories[vb], self.states[vb] = History(), 0
+            else:
+                self.states[vb] = self.random.randint(1, 4)
+                self.store.stage_record(vb, VBucketRecord(self.states[vb], ((5, 0),)))
+            commit(self.store)
+
+    def compact(self) -> None:
+        """A stretch of the log, while changes go on."""
+        first, rows = self.random.randrange(len(self.store.log.segments)), self.random.choice((0, 0, 2))
+        job = self.store.compact(
+            part=slice(first, first + self.random.randint(1, 3)),
+            history_rows=lambda vb: rows,
+            purge_before=self.random.choice((0, 100)),
+        )
+        if job is not None:
+            assert job.survey()
+            job.announce()
+            commit(self.store)
+            for step in (job.copy, lambda: list(job.swap()), job.remove, job.forget):
+                if self.random.random() < 0.3:
+                    self.changes()
+                step()
+
+    def check(self) -> None:
+        for vb, history in enumerate(self.histories):
+            check_documents(self.store, vb, history)
+            check_view(self.store, vb, history)
+            record = self.store.staging.records.get(vb)
+            assert (record.state if record else 0) == self.states[vb]
+            assert self.store.high_seqno(vb) >= history.high
+
+    def reopen(self) -> None:
+        numbers = self.numbers()
+        self.disk.locks.clear()
+        self.store = open_store(self.disk)
+        assert self.numbers() == numbers
+        self.check()
+
+    def numbers(self) -> list[list[int]]:
+        fields = (index.ROWS, index.KEYS, index.ITEMS, index.LIVE_BYTES, index.HIGH, index.PURGE, index.FLOOR)
+        return self.store.table[:, [*fields, index.STATE]].tolist()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_stretches_of_the_log_are_compacted_it_says_the_same(seed: int) -> None:
+    """In memory at once, and when it is replayed."""
+    story = Story(seed)
+    for _ in range(12):
+        for _ in range(story.random.randint(1, 4)):
+            story.chapter()
+        story.compact()
+        story.check()
+        if story.random.random() < 0.5:
+            story.reopen()

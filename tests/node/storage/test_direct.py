@@ -1,4 +1,4 @@
-"""What is written past the page cache is in the file, and in its map, as if it had gone through."""
+"""Bytes written past the page cache are in the file, and in its map, as if they had gone through it."""
 
 from __future__ import annotations
 

@@ -107,7 +107,8 @@ def test_whichever_call_fails_nothing_promised_is_lost_and_nothing_invented(numb
             failed += 1
         after = disk.crash(Random(nth), lose)
         run.check(open_store(after))
-    assert failed > total // 2  # the others are calls the store can do without
+    # The others are calls the store can do without, or do again with room that it has in reserve.
+    assert failed > total // (4 if number == errno.ENOSPC else 2)
 
 
 def test_a_store_that_saw_an_error_goes_on_when_the_disk_is_well_again() -> None:

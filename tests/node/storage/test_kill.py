@@ -52,7 +52,7 @@ def write_until_killed(
 
 
 def follow(state: State, lines: list[str]) -> tuple[State, State]:
-    """What the lines promise, and what may be there instead: the batch that was under way as well."""
+    """Return the documents that the lines promise, and those with the batch under way as well."""
     promised = {vb: history.copy() for vb, history in state.items()}
     possible = promised
     for line in lines:

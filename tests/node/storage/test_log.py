@@ -8,6 +8,7 @@ import pytest
 
 from headwater.errors import DiskFull, StorageError
 from headwater.node.storage.segment import name_of
+from headwater.node.storage.store import Store
 from headwater.testing.faults import FaultyDisk
 from tests.node.storage.model import FOLDER, commit, open_store
 
@@ -18,8 +19,8 @@ def test_the_log_goes_on_in_a_new_segment_before_a_batch_would_not_fit() -> None
     for number in range(40):
         store.stage_mutation(0, b"k", b"%d" % number * 500, cas=1, rev_seqno=1)
         commit(store)
-        assert store._log.room >= 8192
-    segments = store._log.segments
+        assert store.log.room >= 8192
+    segments = store.log.segments
     assert len(segments) > 3
     for segment in segments[:-1]:
         assert len(disk.files()[segment.path]) == segment.end
@@ -33,7 +34,7 @@ def test_after_a_failed_write_the_segment_ends_where_it_was_good() -> None:
     store = open_store(disk)
     store.stage_mutation(0, b"k", b"good", cas=1, rev_seqno=1)
     commit(store)
-    end = store._log.current.end
+    end = store.log.current.end
     store.stage_mutation(0, b"k", b"lost", cas=1, rev_seqno=1)
     batch = store.freeze()
     assert batch is not None
@@ -44,7 +45,7 @@ def test_after_a_failed_write_the_segment_ends_where_it_was_good() -> None:
     store.abandon(batch, RuntimeError())
     store.stage_mutation(0, b"k", b"next", cas=1, rev_seqno=1)
     commit(store)
-    assert (store._log.segments[0].end, store._log.current.header.id) == (end, 2)
+    assert (store.log.segments[0].end, store.log.current.header.id) == (end, 2)
     disk.locks.clear()
     store = open_store(disk)
     found = store.document(0, b"k")
@@ -68,9 +69,67 @@ def test_a_disk_without_room_is_told_apart_from_a_broken_one() -> None:
 def test_an_empty_segment_is_not_sealed() -> None:
     store = open_store(FaultyDisk())
     store.seal()
-    assert len(store._log.segments) == 1
+    assert len(store.log.segments) == 1
     store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1)
     commit(store)
     store.seal()
     store.seal()
-    assert len(store._log.segments) == 2
+    assert len(store.log.segments) == 2
+
+
+MIB = 1 << 20
+
+
+def grown(disk: FaultyDisk, mebibytes: int) -> Store:
+    """A store whose batches may have 8 MiB, with so much in it."""
+    store = open_store(disk, arena_bytes=8 * MIB, segment_bytes=64 * MIB)
+    for number in range(2 * mebibytes):
+        store.stage_mutation(0, b"%d" % number, bytes(MIB // 2), cas=1, rev_seqno=1)
+        if number % 2 or store.full:
+            commit(store)
+    commit(store)
+    return store
+
+
+def test_an_empty_store_takes_little_of_the_disk_and_more_as_it_grows() -> None:
+    disk = FaultyDisk(capacity=4096 * MIB)
+    store = open_store(disk, arena_bytes=8 * MIB)
+    assert disk.capacity is not None and disk.capacity - disk.free(FOLDER) < 5 * MIB
+    store.close()
+    store = grown(disk, 20)
+    assert store.log.reserve.held >= 20 * MIB and store.log.room >= 2 * MIB
+
+
+def test_on_a_small_disk_no_segment_is_larger_than_what_the_reserve_can_take() -> None:
+    store = grown(FaultyDisk(capacity=64 * MIB), 30)
+    assert len(store.log.segments) > 6
+    assert all(segment.end <= 5 * MIB for segment in store.log.segments)
+    assert store.log.reserve.held >= max(segment.end for segment in store.log.segments)
+
+
+def test_a_change_that_is_larger_than_the_room_that_was_set_aside_gets_its_room() -> None:
+    store = open_store(FaultyDisk(capacity=64 * MIB), arena_bytes=8 * MIB)
+    assert store.log.room < 2 * MIB
+    store.stage_mutation(0, b"large", bytes(6 * MIB), cas=1, rev_seqno=1)
+    commit(store)
+    assert store.durable_seqno(0) == 1
+
+
+def test_one_that_is_larger_than_the_disk_is_refused_with_numbers_and_smaller_ones_are_taken() -> None:
+    store = open_store(FaultyDisk(capacity=6 * MIB), arena_bytes=8 * MIB)
+    with pytest.raises(DiskFull, match=r"no room for 6291\d{3} more bytes, \d+ are free"):
+        store.stage_mutation(0, b"large", bytes(6 * MIB), cas=1, rev_seqno=1)
+    store.stage_mutation(0, b"small", b"", cas=1, rev_seqno=1)
+    commit(store)
+    assert store.durable_seqno(0) == 1 and not store.full
+
+
+def test_what_was_set_aside_before_a_crash_is_known_after_it() -> None:
+    disk = FaultyDisk(capacity=64 * MIB)
+    store = grown(disk, 4)
+    room = store.log.room
+    assert room > MIB
+    disk.capacity = sum(inode.reserved for inode in disk._names.values())
+    disk.locks.clear()
+    store = open_store(disk, arena_bytes=8 * MIB, segment_bytes=64 * MIB)
+    assert store.log.room >= room * 3 // 4 and not store.full

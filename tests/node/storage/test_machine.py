@@ -166,11 +166,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ compaction
 
-    @rule(purge=st.booleans(), history=st.integers(0, 3))
-    def begin_compaction(self, purge: bool, history: int) -> None:
+    @rule(purge=st.booleans(), first=st.integers(0, 3), segments=st.integers(1, 4), history=st.integers(0, 3))
+    def begin_compaction(self, purge: bool, history: int, first: int, segments: int) -> None:
         if self.job is None:
             self.store.seal()
-            self.job = self.store.compact(purge_before=100 if purge else 0, history_rows=lambda vb: history)
+            self.job = self.store.compact(
+                purge_before=100 if purge else 0, history_rows=lambda vb: history, part=slice(first, first + segments)
+            )
             self.steps = 0
 
     @precondition(lambda self: self.job is not None)
@@ -234,7 +236,7 @@ class StoreMachine(RuleBasedStateMachine):
     def check(self, state: State) -> None:
         for vb, (history, kind) in state.items():
             check_documents(self.store, vb, history)
-            record = self.store._records.get(vb)
+            record = self.store.staging.records.get(vb)
             assert (record.state if record else 0) == kind
 
     @invariant()

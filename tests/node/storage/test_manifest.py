@@ -15,6 +15,12 @@ from headwater.testing.faults import FaultyDisk
 FOLDER, PATH = Path("/store"), Path("/store/MANIFEST")
 MANIFEST = Manifest(bytes(range(16)), 1024, (Entry(3, 0xA1, 4096), Entry(5, 0x0123456789ABCDEF, None)), 7, 6, None)
 EXAMPLE = (
+    b"headwater-store 2 0ddc83fca7676ab0\n"
+    b'{"clean": null, "generation": 7, "member": false, "next_segment": 6, "segments": [{"bytes": 4096, "id": 3, '
+    b'"salt": "00000000000000a1"}, {"bytes": null, "id": 5, "salt": "0123456789abcdef"}], "store": '
+    b'"000102030405060708090a0b0c0d0e0f", "vbuckets": 1024}\n'
+)
+OF_BEFORE = (
     b"headwater-store 1 36cfecf61513b2a8\n"
     b'{"clean": null, "generation": 7, "next_segment": 6, "segments": [{"bytes": 4096, "id": 3, "salt": '
     b'"00000000000000a1"}, {"bytes": null, "id": 5, "salt": "0123456789abcdef"}], "store": '
@@ -25,6 +31,11 @@ EXAMPLE = (
 def test_the_example_of_the_documentation() -> None:
     assert MANIFEST.encode() == EXAMPLE
     assert Manifest.decode(EXAMPLE, PATH) == MANIFEST
+
+
+def test_a_manifest_of_before_memberships_is_read_and_written_as_what_we_write() -> None:
+    read = Manifest.decode(OF_BEFORE, PATH)
+    assert (read, read.encode()) == (MANIFEST, EXAMPLE)
 
 
 def test_every_flipped_bit_is_refused() -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.node.storage.records import (
-    Control,
-    Document,
+    ControlOpcode,
+    StoredDocument,
     VBucketRecord,
     clean_frame,
     control_of,
@@ -33,14 +33,14 @@ u32 = st.integers(0, (1 << 32) - 1)
 def test_a_document_is_stored_as_dcp_sends_it() -> None:
     frame = mutation_frame(7, b"k", b"v", seqno=1, cas=2, rev_seqno=3, flags=4, expiry=5, datatype=1)
     assert frame == MUTATION
-    assert Document.decode(frame, True) == Document(b"k", b"v", 4, 5, 2, 3, 1, 1, False, 0, True)
+    assert StoredDocument.decode(frame, True) == StoredDocument(b"k", b"v", 4, 5, 2, 3, 1, 1, False, 0, True)
 
 
 def test_a_tombstone_is_stored_with_its_time() -> None:
     assert deletion_frame(7, b"k", seqno=1, cas=2, rev_seqno=3, delete_time=4) == DELETION
     assert deletion_frame(7, b"k", seqno=1, cas=2, rev_seqno=3, delete_time=4, expired=True) == EXPIRATION
     for frame in (DELETION, EXPIRATION):
-        assert Document.decode(frame, False) == Document(b"k", b"", 0, 0, 2, 3, 1, 0, True, 4, False)
+        assert StoredDocument.decode(frame, False) == StoredDocument(b"k", b"", 0, 0, 2, 3, 1, 0, True, 4, False)
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300), u64, u64, u64, u32, u32, st.integers(0, 255))
@@ -50,21 +50,21 @@ def test_documents_come_back_as_they_went(
     frame = mutation_frame(
         3, key, value, seqno=seqno, cas=cas, rev_seqno=rev, flags=flags, expiry=expiry, datatype=datatype
     )
-    expected = Document(key, value, flags, expiry, cas, rev, seqno, datatype, False, 0, True)
-    assert Document.decode(frame, True) == expected
+    expected = StoredDocument(key, value, flags, expiry, cas, rev, seqno, datatype, False, 0, True)
+    assert StoredDocument.decode(frame, True) == expected
 
 
 def test_control_frames_and_what_they_say() -> None:
     record = VBucketRecord(1, ((10, 5), (9, 0)), 1, 2, 3, 4, 5, 6, consistent=((1, 2),))
-    assert control_of(record_frame(7, record)) == (Control.RECORD, record)
+    assert control_of(record_frame(7, record)) == (ControlOpcode.RECORD, record)
     assert rollback_frame(7, 9, 8) == bytes.fromhex(
         "80f1000010000007 00000010 00000000 0000000000000000"
     ) + bytes.fromhex("0000000000000009 0000000000000008")
-    assert control_of(rollback_frame(7, 9, 8)) == (Control.ROLLBACK, (9, 8))
+    assert control_of(rollback_frame(7, 9, 8)) == (ControlOpcode.ROLLBACK, (9, 8))
     assert drop_frame(7) == bytes.fromhex("80f2000000000007 00000000 00000000 0000000000000000")
-    assert control_of(drop_frame(7)) == (Control.DROP, None)
+    assert control_of(drop_frame(7)) == (ControlOpcode.DROP, None)
     assert clean_frame() == bytes.fromhex("80f3000000000000 00000000 00000000 0000000000000000")
-    assert control_of(clean_frame()) == (Control.CLEAN, None)
+    assert control_of(clean_frame()) == (ControlOpcode.CLEAN, None)
 
 
 @pytest.mark.parametrize(

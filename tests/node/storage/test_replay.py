@@ -10,8 +10,16 @@ import pytest
 from headwater.errors import CorruptStore
 from headwater.kernels import index
 from headwater.node.storage.columns import Index
-from headwater.node.storage.records import VBucketRecord, clean_frame, mutation_frame, record_frame, rollback_frame
-from headwater.node.storage.replay import Opened, Replay
+from headwater.node.storage.records import (
+    VBucketRecord,
+    clean_frame,
+    deletion_frame,
+    drop_frame,
+    mutation_frame,
+    record_frame,
+    rollback_frame,
+)
+from headwater.node.storage.replay import OpenedSegment, Replay
 from headwater.node.storage.segment import Segment, SegmentHeader
 from headwater.node.storage.slots import Slots
 from headwater.testing.faults import FaultyDisk
@@ -27,7 +35,7 @@ def replayed(*frames: bytes) -> tuple[Replay, Index]:
     segment.end = 112 + len(body)
     into = Index(2, (1, 2))
     replay = Replay(into, Slots())
-    replay.segment(Opened(segment, np.array([[112, 112 + len(body)]], np.int64)))
+    replay.segment(OpenedSegment(segment, np.array([[112, 112 + len(body)]], np.int64)))
     replay.finish()
     return replay, into
 
@@ -59,6 +67,21 @@ def test_a_rollback_in_the_log_is_done_again_and_the_records_numbers_with_it() -
     assert (replay.records[0].high_seqno, replay.records[0].purge_seqno) == (1, 3)
     replay, into = replayed(FIRST, record_frame(0, record), rollback_frame(0, 0, 0))
     assert replay.records[0] == VBucketRecord(1, ((9, 0),))
+
+
+def test_of_tombstones_the_highest_revision_is_remembered_until_the_vbucket_goes() -> None:
+    gone = [
+        deletion_frame(0, b"k", seqno=seqno, cas=7, rev_seqno=rev, delete_time=1) for seqno, rev in ((5, 9), (6, 4))
+    ]
+    record = VBucketRecord(1, ((9, 0),), deleted_rev=3)
+    for frames, rev in (
+        (gone, 9),
+        ([*gone, record_frame(0, record)], 9),
+        ([record_frame(0, record)], 3),
+        ([record_frame(0, record), *gone, rollback_frame(0, 0, 0)], 9),
+        ([record_frame(0, record), *gone, drop_frame(0)], 0),
+    ):
+        assert int(replayed(*frames)[1].table[0, index.DELETED_REV]) == rev
 
 
 def test_only_the_very_last_frame_can_say_that_the_store_was_closed_in_order() -> None:

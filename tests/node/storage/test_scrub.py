@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater.node.storage.batch import HEADER_BYTES as BATCH_HEADER_BYTES
+from headwater.node.storage.batch import BATCH_HEADER_BYTES
 from headwater.node.storage.scrub import Damage
-from headwater.node.storage.segment import HEADER_BYTES
+from headwater.node.storage.segment import SEGMENT_HEADER_BYTES
 from headwater.node.storage.store import Store
 
 SLICE = 1 << 10
@@ -36,7 +36,7 @@ def commit(store: Store) -> None:
 
 
 def flip(store: Store, offset: int, segment: int = 0) -> Path:
-    path = store._log.segments[segment].path
+    path = store.log.segments[segment].path
     with path.open("r+b") as file:
         file.seek(offset)
         byte = file.read(1)[0]
@@ -52,13 +52,13 @@ def damage(store: Store) -> list[Damage]:
 
 def starts(store: Store) -> list[int]:
     """Where the batches of the first segment begin."""
-    size = (store._log.segments[0].end - HEADER_BYTES) // 3
-    return [HEADER_BYTES + number * size for number in range(3)]
+    size = (store.log.segments[0].end - SEGMENT_HEADER_BYTES) // 3
+    return [SEGMENT_HEADER_BYTES + number * size for number in range(3)]
 
 
 def test_a_sound_log_is_read_whole_in_slices(store: Store) -> None:
     read = list(store.scrub(SLICE))
-    assert sum(size for size in read if isinstance(size, int)) == store.log_bytes - 2 * HEADER_BYTES
+    assert sum(size for size in read if isinstance(size, int)) == store.log_bytes - 2 * SEGMENT_HEADER_BYTES
     assert all(isinstance(size, int) and 0 < size < 2 * SLICE for size in read)
 
 
@@ -84,13 +84,13 @@ def test_damage_of_the_last_batch_ends_with_the_segment(store: Store) -> None:
     third = starts(store)[2]
     flip(store, third + 20)
     (found,) = damage(store)
-    assert (found.offset, found.end) == (third, store._log.segments[0].end)
+    assert (found.offset, found.end) == (third, store.log.segments[0].end)
 
 
 def test_the_segment_header_and_the_open_segment_are_looked_at_too(store: Store) -> None:
     flip(store, 20)
-    flip(store, HEADER_BYTES + 100, segment=1)
+    flip(store, SEGMENT_HEADER_BYTES + 100, segment=1)
     assert [(found.segment, found.offset) for found in damage(store)] == [
-        (store._log.segments[0], 0),
-        (store._log.segments[1], HEADER_BYTES),
+        (store.log.segments[0], 0),
+        (store.log.segments[1], SEGMENT_HEADER_BYTES),
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headwater.errors import CorruptStore
-from headwater.node.storage.segment import HEADER_BYTES, Segment, SegmentHeader, name_of
+from headwater.node.storage.segment import SEGMENT_HEADER_BYTES, Segment, SegmentHeader, name_of
 from headwater.testing.faults import FaultyDisk
 
 FOLDER, PATH = Path("/store"), Path("/store/0000000005.log")
@@ -27,12 +27,12 @@ def test_the_example_of_the_documentation() -> None:
 
 
 def test_every_flipped_bit_and_every_cut_is_refused_with_the_file() -> None:
-    for bit in range(8 * HEADER_BYTES):
+    for bit in range(8 * SEGMENT_HEADER_BYTES):
         wrong = bytearray(EXAMPLE)
         wrong[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptStore, match=PATH.name):
             SegmentHeader.decode(bytes(wrong), PATH)
-    for length in range(HEADER_BYTES):
+    for length in range(SEGMENT_HEADER_BYTES):
         with pytest.raises(CorruptStore, match="ends inside its header"):
             SegmentHeader.decode(EXAMPLE[:length], PATH)
 
@@ -40,8 +40,8 @@ def test_every_flipped_bit_and_every_cut_is_refused_with_the_file() -> None:
 def test_a_new_segment_is_on_disk_name_and_all_and_has_its_room() -> None:
     disk = FaultyDisk()
     segment = Segment.create(disk, FOLDER, HEADER, 4096, 1024)
-    assert (segment.size, segment.end, segment.reserved, segment.next_number) == (4096, HEADER_BYTES, 1024, 3)
-    assert disk.files()[PATH][:HEADER_BYTES] == EXAMPLE
+    assert (segment.size, segment.end, segment.reserved, segment.next_number) == (4096, SEGMENT_HEADER_BYTES, 1024, 3)
+    assert disk.files()[PATH][:SEGMENT_HEADER_BYTES] == EXAMPLE
 
 
 def test_a_segment_that_can_not_be_made_leaves_no_file() -> None:

@@ -35,12 +35,28 @@ def test_a_retired_segment_goes_when_the_last_reader_from_before_leaves() -> Non
     for ticket in (first, third):
         slots.leave(ticket)
         slots.leave(ticket)
-        assert (slots.retired, one.slot) == (1, 2)
+        assert (slots.retired_bytes, one.slot) == (one.end, 2)
     slots.leave(second)
-    assert (slots.retired, one.slot, slots.readers) == (0, UNREGISTERED, 0)
+    assert (slots.retired_bytes, one.slot, slots.readers) == (0, UNREGISTERED, 0)
     assert slots.table[2].tolist() == [0, 0]
     slots.register(two)
     assert two.slot == 2
+
+
+def test_a_reader_keeps_no_segment_that_was_made_after_it_began() -> None:
+    slots, before, after = Slots(), segment(1), segment(2)
+    slots.register(before)
+    old = slots.enter()
+    slots.register(after)
+    slots.retire([before])
+    young = slots.enter()
+    assert slots.is_held_by(old) and not slots.is_held_by(young)
+    slots.retire([after])
+    assert slots.retired_bytes == before.end + after.end and slots.is_held_by(young)
+    slots.leave(young)
+    assert slots.is_held_by(old) and slots.retired_bytes == before.end
+    slots.leave(old)
+    assert slots.retired_bytes == 0 and slots.oldest_retired is None
 
 
 def test_a_frame_is_copied_out_of_its_place() -> None:
@@ -63,3 +79,17 @@ def test_much_memory_is_given_back_in_another_thread_than_the_readers(size: int,
     slots.leave(reader)
     assert gone.wait(10.0)
     assert (threads[0] is not threading.current_thread()) is beside
+
+
+def test_memory_is_given_back_where_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    slots, one = Slots(), segment(1, BESIDE_BYTES_MIN)
+    memory, reader = weakref.ref(one.memory), slots.enter()
+    slots.register(one)
+    slots.retire([one])
+    del one
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    slots.leave(reader)
+    assert memory() is None

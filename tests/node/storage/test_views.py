@@ -51,4 +51,4 @@ def test_a_closed_view_says_so() -> None:
     assert view.nothing
     with pytest.raises(ValueError, match="view of vbucket 0 is closed"):
         view.fill(np.zeros(10, np.uint8), 1)
-    assert store._slots.readers == 0
+    assert store.slots.readers == 0

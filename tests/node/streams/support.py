@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from headwater.node.dcp.producer import ProducerSession
 from headwater.node.storage.scrub import Damage
-from headwater.node.streams.session import DcpSession
 from headwater.wire import dcp
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
@@ -76,7 +76,7 @@ def fill(desk: StreamDesk, vb: int, count: int, value: bytes = b"value") -> None
 
 def spoil(desk: StreamDesk) -> None:
     """A byte of the newest batch turns over, and the scrubber finds it."""
-    segment = desk.store._log.segments[-1]
+    segment = desk.store.log.segments[-1]
     with segment.path.open("r+b") as file:
         file.seek(segment.end - 1)
         file.write(b"\xff")
@@ -118,9 +118,9 @@ class Producer(Talk):
         assert answer.status == Status.SUCCESS, answer
 
     @property
-    def session(self) -> DcpSession:
+    def session(self) -> ProducerSession:
         session: object = self.connection.session
-        assert isinstance(session, DcpSession)
+        assert isinstance(session, ProducerSession)
         return session
 
     def give(self, data: bytes) -> int:
@@ -143,7 +143,7 @@ class Producer(Talk):
         assert answer.status == Status.SUCCESS, answer
 
     def turn(self) -> list[Frame]:
-        """What one turn of the connection sends."""
+        """Return the frames that one turn of the connection sends."""
         self.connection.woken = False
         self.session.pump()
         return self.buffer.receive_data(self.bytes_sent())

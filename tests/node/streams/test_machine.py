@@ -33,7 +33,7 @@ CHANGES = {Opcode.DCP_MUTATION, Opcode.DCP_DELETION}
 
 @dataclass
 class Held:
-    """What a consumer holds of one vbucket, as it would save it."""
+    """A consumer's copy of one vbucket, as it would save it."""
 
     vb_uuid: int = 0
     last: int = 0

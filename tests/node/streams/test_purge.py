@@ -1,4 +1,4 @@
-"""What a stream tells of tombstones that were purged, and to whom (dcp 2.7; decision 0033)."""
+"""Purged tombstones, and the streams whose markers tell of them (dcp 2.7; decision 0033)."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headwater.node.streams.form import Form
+from headwater.node.streams.encoding import Encoding
 from headwater.node.streams.outlet import Outlet
-from headwater.node.streams.snapshot import Moved, Snapshot, last_mutation_seqno
+from headwater.node.streams.snapshot import SentAmount, SnapshotSender, last_mutation_seqno
 from tests.node.streams.support import StreamDesk
 
 CHANGE_BYTES = 55 + 1 + 5
@@ -17,9 +17,9 @@ def outlet(size: int = 4096) -> Outlet:
     return Outlet(np.zeros(size, np.uint8))
 
 
-def snapshot(desk: StreamDesk, form: Form | None = None) -> Snapshot:
+def snapshot(desk: StreamDesk, encoding: Encoding | None = None) -> SnapshotSender:
     view = desk.store.view(0)
-    return Snapshot(view, form or Form(), covers_seqno=view.end_seqno, last_seqno=view.end_seqno)
+    return SnapshotSender(view, encoding or Encoding(), covers_seqno=view.end_seqno, last_seqno=view.end_seqno)
 
 
 @pytest.fixture
@@ -32,17 +32,17 @@ def four(desk: StreamDesk) -> StreamDesk:
 
 def test_a_budget_is_overshot_by_one_change_at_most(four: StreamDesk) -> None:
     sent = snapshot(four)
-    assert sent.move(outlet(), 7, CHANGE_BYTES + 1) == Moved(2 * CHANGE_BYTES, 2, 2)
+    assert sent.move(outlet(), 7, CHANGE_BYTES + 1) == SentAmount(2 * CHANGE_BYTES, 2, 2)
     assert not sent.is_done
     assert sent.left == 2
-    assert sent.move(outlet(), 7, 1 << 20) == Moved(2 * CHANGE_BYTES, 2, 4)
+    assert sent.move(outlet(), 7, 1 << 20) == SentAmount(2 * CHANGE_BYTES, 2, 4)
     assert sent.is_done
     sent.close()
 
 
 def test_frames_that_are_dressed_one_by_one_count_with_what_is_on_the_wire(four: StreamDesk) -> None:
-    sent = snapshot(four, Form(framing=bytes.fromhex("220047")))
-    assert sent.move(outlet(), 7, 1 << 20) == Moved(CHANGE_BYTES + 3, 1, 1)
+    sent = snapshot(four, Encoding(framing=bytes.fromhex("220047")))
+    assert sent.move(outlet(), 7, 1 << 20) == SentAmount(CHANGE_BYTES + 3, 1, 1)
     sent.close()
 
 
@@ -72,7 +72,7 @@ def test_the_last_mutation_of_a_view_is_found_behind_deletions(four: StreamDesk)
 def test_deletions_behind_the_last_mutation_are_covered_but_not_sent(four: StreamDesk) -> None:
     four.delete(0, "a")
     four.commit()
-    sent = Snapshot(four.store.view(0), Form(), covers_seqno=5, last_seqno=4, without_deletions=True)
-    assert sent.move(outlet(), 7, 1 << 20) == Moved(3 * CHANGE_BYTES, 3, 4)
+    sent = SnapshotSender(four.store.view(0), Encoding(), covers_seqno=5, last_seqno=4, without_deletions=True)
+    assert sent.move(outlet(), 7, 1 << 20) == SentAmount(3 * CHANGE_BYTES, 3, 4)
     assert (sent.is_done, sent.covers_seqno) == (True, 5)
     sent.close()

@@ -1,4 +1,4 @@
-"""What a stream sends of a vbucket: markers, changes each once per snapshot, and its end."""
+"""The messages of a vbucket's stream: markers, changes each once per snapshot, and its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headwater.node.streams import stream as stream_module
-from headwater.node.streams.stream import PHASES, Phase
+from headwater.node.streams.stream import PHASES, StreamPhase
 from headwater.wire.dcp import StreamFlag
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -21,8 +21,8 @@ def uuid(desk: StreamDesk, vb: int = 0) -> int:
 
 
 def test_nothing_follows_the_death_of_a_stream() -> None:
-    assert set(PHASES) == set(Phase)
-    assert PHASES[Phase.DEAD] == frozenset()
+    assert set(PHASES) == set(StreamPhase)
+    assert PHASES[StreamPhase.DEAD] == frozenset()
 
 
 def test_a_backfill_then_what_is_written_after_it(desk: StreamDesk) -> None:
@@ -60,9 +60,9 @@ def test_live_changes_take_no_view(desk: StreamDesk, monkeypatch: pytest.MonkeyP
 def test_a_damaged_vbucket_is_looked_at_before_anything_is_sent(desk: StreamDesk, monkeypatch: Any) -> None:
     reader = Producer(desk)
     reader.stream()
-    monkeypatch.setattr(desk.store.lost, "vbuckets", {0})
+    monkeypatch.setattr(desk.store.quarantine, "vbuckets", {0})
     looked: list[int] = []
-    monkeypatch.setattr(desk.store.lost, "check_range", lambda vb, *_: looked.append(vb))
+    monkeypatch.setattr(desk.store.quarantine, "check_range", lambda vb, *_: looked.append(vb))
     desk.set(0, "a")
     desk.commit()
     assert told(reader.read()) == [("marker", 0, 1, FIRST), ("mutation", 1, "a")]
@@ -390,5 +390,5 @@ def test_after_a_short_backfill_a_stream_is_live(desk: StreamDesk) -> None:
     reader.stream()
     reader.read()
     (stream,) = reader.session.streams.values()
-    assert (stream.phase, stream.position) == (Phase.IN_MEMORY, 1)
+    assert (stream.phase, stream.position) == (StreamPhase.IN_MEMORY, 1)
     assert (stream.entry.last_seqno, stream.entry.snapshot_end_seqno) == (1, 1)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.node.streams.handover import ANSWER_SECONDS_MAX
-from headwater.protocol.position import ENDLESS
+from headwater.protocol.dcp.position import ENDLESS
 from headwater.wire import snappy, upr, xattr
 from headwater.wire.dcp import StreamFlag
 from headwater.wire.dialect import Dialect, decode

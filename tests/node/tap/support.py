@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headwater.node.tap.hub import TapHub
 from headwater.node.tap.session import TapSession
-from headwater.protocol.tap_options import TapOptions
+from headwater.protocol.tap.options import TapOptions
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
@@ -80,7 +80,7 @@ class TapClient(Talk):
         return self
 
     def turn(self) -> list[Frame]:
-        """What one turn sends."""
+        """Return the frames that one turn sends."""
         session: object = self.connection.session
         if isinstance(session, TapSession) and not self.connection.is_closed:
             session.pump()
@@ -95,6 +95,21 @@ class TapClient(Talk):
                 if acknowledge and asks(frame):
                     self.give(response(frame).encode())
         return found
+
+    def until_data(self) -> list[Frame]:
+        """Everything that is sent, acknowledged, up to the turn that sends changes, which is not."""
+        while not any(map(is_data, sent := self.turn())):
+            for frame in filter(asks, sent):
+                self.give(response(frame).encode())
+        return sent
+
+    def tick(self) -> None:
+        """The session's deadline has come, if it has."""
+        session: object = self.connection.session
+        assert isinstance(session, TapSession)
+        assert session.deadline is not None
+        if self.desk.loop.time() >= session.deadline:
+            session.tick(self.desk.loop.time())
 
     def cut(self) -> None:
         """The socket breaks."""

@@ -170,3 +170,16 @@ def test_from_scratch_and_becoming_active_forget_the_checkpoint(desk: TapDesk, c
     checkpoint(client, tap.CheckpointEnd, 8)
     give(client, tap.VbucketSet(vbucket=32, flags=ACK, engine_specific=(1).to_bytes(4)))
     assert desk.bucket.vbuckets[32].checkpoint == 0
+
+
+def test_the_highest_deleted_revision_of_the_producer_is_known_here_too(desk: TapDesk, client: TapClient) -> None:
+    """New keys start above it once the vbucket is active here; it is on disk with the vbucket's record."""
+    told = {"item_flags": 0, "item_expiration": 0, "checkpoint_id": 7}
+    start = tap.CheckpointStart(vbucket=32, flags=ACK, engine_specific=tap.revision(9), **told)
+    assert give(client, start) == [0]
+    assert desk.bucket.vbuckets[32].deleted_rev == 9
+    desk.commit()
+    record = desk.store.record(32)
+    assert record is not None and record.deleted_rev == 9
+    assert checkpoint(client, tap.CheckpointStart, 7) == [0]  # one that tells none
+    assert desk.bucket.vbuckets[32].deleted_rev == 9

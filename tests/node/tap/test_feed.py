@@ -1,12 +1,21 @@
-"""What a session follows, and how its vbuckets take turns."""
+"""The vbuckets that a session follows, and how they take turns."""
+
+from typing import Any
 
 import pytest
 
 from headwater.errors import CorruptStore
-from headwater.protocol.tap_options import TapOptions
+from headwater.node.streams.outlet import Outlet
+from headwater.node.tap.reader import TapReader
+from headwater.protocol.tap.options import TapOptions
+from headwater.protocol.tap.producer import BACKOFF_SECONDS
 from headwater.wire import tap
+from headwater.wire.dialect import Dialect, decode
+from headwater.wire.header import Frame, response
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
 from headwater.wire.vbucket import State
-from tests.node.streams.support import spoil
+from tests.node.streams.support import fill, spoil
 from tests.node.tap.support import TapClient, TapDesk, is_data
 
 FUTURE = 0xFFFF_FFFF_FFFF_FFFF
@@ -24,11 +33,201 @@ def test_a_dump_of_many_vbuckets_has_every_document_once(desk: TapDesk) -> None:
     assert client.connection.finished
 
 
-def test_a_vbucket_that_dies_is_followed_no_longer(desk: TapDesk) -> None:
-    client = TapClient(desk).connect(TapOptions(since=FUTURE))
+@pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.EBUSY])
+@pytest.mark.parametrize("dump", [False, True])
+def test_what_was_refused_for_now_is_sent_again_after_the_back_off(desk: TapDesk, status: Status, dump: bool) -> None:
+    desk.set(3, "k")
+    desk.commit()
+    client = TapClient(desk).connect(TapOptions(acknowledge=True, dump=dump))
+    refused = next(frame for frame in client.until_data() if is_data(frame))
+    client.give(response(refused, status).encode())
+    assert client.read() == []
+    client.connection.woken = False
+    desk.advance(BACKOFF_SECONDS)
+    client.tick()
+    assert client.connection.woken
+    assert [tap.Mutation.decode(frame).key for frame in client.read() if is_data(frame)] == [b"k"]
+    assert client.connection.finished is dump
+
+
+def test_a_fatal_refusal_is_told_with_its_name(desk: TapDesk) -> None:
+    client = TapClient(desk).connect(TapOptions(acknowledge=True))
+    client.give(response(client.turn()[0], Status.ENOMEM).encode())
+    assert client.connection.dropped == "the TAP client answered ENOMEM"
+
+
+@pytest.mark.parametrize(
+    "options", [{"dump": True}, {"checkpoints": {}}, {"takeover": True, "vbuckets": tuple(range(64))}], ids=str
+)
+def test_an_answer_costs_no_turn_of_those_who_wait_for_another(
+    desk: TapDesk, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each CLOSE_BACKFILL is answered before anybody else's data may go: as many waits as vbuckets."""
+    for vb in range(64):
+        desk.set(vb, f"k{vb}")
+    desk.commit()
+    turns = 0
+    take_turn = TapReader.take_turn
+
+    def counted(reader: TapReader, outlet: Outlet, quantum_bytes: int) -> None:
+        nonlocal turns
+        turns += 1
+        take_turn(reader, outlet, quantum_bytes)
+
+    monkeypatch.setattr(TapReader, "take_turn", counted)
+    client = TapClient(desk).connect(TapOptions(acknowledge=True, **options))
+    assert len([frame for frame in client.read() if is_data(frame)]) == 64
+    assert turns <= 6 * 64
+
+
+ALL, LISTED = TapOptions(), TapOptions(vbuckets=(3, 5))
+CHANGES_ONLY = TapOptions(since=FUTURE)
+
+
+def heard_of(frames: list[Frame]) -> list[object]:
+    """("begin" or "done", vbucket) for the opaques of a backfill, and the keys of changes."""
+    found: list[object] = []
+    names = {tap.OpaqueCode.INITIAL_VBUCKET_STREAM: "begin", tap.OpaqueCode.CLOSE_BACKFILL: "done"}
+    for frame in frames:
+        match decode(frame, Dialect.TAP):
+            case tap.Opaque() as opaque if opaque.code in names:
+                found.append((names[tap.OpaqueCode(opaque.code)], opaque.vbucket))
+            case tap.Mutation() | tap.Delete() as change:
+                found.append(change.key)
+    return found
+
+
+def without(desk: TapDesk, *vbuckets: int) -> None:
+    for vb in vbuckets:
+        desk.bucket.drop_vbucket(vb)
+    desk.commit()
+
+
+@pytest.mark.parametrize("options", [ALL, LISTED, CHANGES_ONLY], ids=["all", "listed", "changes only"])
+@pytest.mark.parametrize("state", [State.ACTIVE, State.REPLICA, State.PENDING])
+def test_a_vbucket_that_is_made_is_followed(desk: TapDesk, options: TapOptions, state: State) -> None:
+    without(desk, 3)
+    client = TapClient(desk).connect(options)
     client.read()
+    desk.bucket.create_vbucket(3, state)
+    desk.set(3, "k")
+    assert client.connection.woken
+    desk.commit()
+    wanted: list[object] = [b"k"] if options is CHANGES_ONLY else [("begin", 3), b"k", ("done", 3)]
+    assert heard_of(client.read()) == wanted
+
+
+def test_a_vbucket_that_is_made_and_not_listed_is_not_followed(desk: TapDesk) -> None:
+    without(desk, 3, 4)
+    client = TapClient(desk).connect(LISTED)
+    client.read()
+    for vb in (3, 4):
+        desk.bucket.create_vbucket(vb, State.ACTIVE)
+    desk.commit()
+    assert heard_of(client.read()) == [("begin", 3), ("done", 3)]
+
+
+def test_a_vbucket_that_was_dead_for_a_moment_goes_on_where_it_was(desk: TapDesk) -> None:
+    client = TapClient(desk).connect(ALL)
+    client.read()
+    for state in (State.DEAD, State.ACTIVE):
+        desk.bucket.vbuckets[3].set_state(state)
+    desk.set(3, "k")
+    desk.commit()
+    assert heard_of(client.read()) == [b"k"]
+
+
+def test_what_a_vbucket_had_when_it_died_still_goes_out(desk: TapDesk) -> None:
+    client = TapClient(desk).connect(ALL)
+    client.read()
+    desk.set(3, "last")
+    desk.commit()
     desk.bucket.vbuckets[3].set_state(State.DEAD)
-    assert 3 not in desk.tap.feeds[b"anon_1"].readers
+    assert heard_of(client.read()) == [b"last"]
+
+
+def test_a_vbucket_that_was_dead_at_the_connect_is_followed_once_it_is_active(desk: TapDesk) -> None:
+    desk.bucket.vbuckets[3].set_state(State.DEAD)
+    client = TapClient(desk).connect(CHANGES_ONLY)
+    client.read()
+    desk.bucket.vbuckets[3].set_state(State.ACTIVE)
+    desk.set(3, "k")
+    desk.commit()
+    assert heard_of(client.read()) == [b"k"]
+
+
+def test_a_vbucket_that_is_made_anew_is_sent_from_scratch(desk: TapDesk) -> None:
+    for number in range(5):
+        desk.set(3, f"old{number}")
+    desk.commit()
+    client = TapClient(desk).connect(TapOptions(vbuckets=(3,)))
+    client.read()
+    desk.bucket.drop_vbucket(3)
+    desk.bucket.create_vbucket(3, State.ACTIVE)
+    desk.set(3, "new")
+    desk.commit()
+    assert heard_of(client.read()) == [("begin", 3), b"new", ("done", 3)]
+
+
+def test_the_checkpoint_that_a_client_named_is_not_one_of_a_vbucket_made_anew(desk: TapDesk) -> None:
+    fill(desk, 3, 1001)
+    options = TapOptions(vbuckets=(3,), acknowledge=True, checkpoints={3: 1})
+    client = TapClient(desk).connect(options)
+    assert heard_of(client.read()) == [b"k1000"]
+    desk.bucket.drop_vbucket(3)
+    desk.bucket.create_vbucket(3, State.ACTIVE)
+    fill(desk, 3, 1001)
+    assert heard_of(client.read())[0] == ("begin", 3)
+
+
+def test_a_vbucket_is_followed_once_it_is_known_to_be_ours(desk: TapDesk) -> None:
+    desk.bucket.fenced.update((3, 4))
+    client = TapClient(desk).connect(CHANGES_ONLY)
+    client.read()
+    desk.bucket.unfence(3)
+    for vb in (3, 4):
+        desk.set(vb, f"k{vb}")
+    desk.commit()
+    assert heard_of(client.read()) == [b"k3"]
+
+
+def test_a_session_whose_client_is_away_has_what_came_meanwhile(desk: TapDesk) -> None:
+    without(desk, 3)
+    options = TapOptions(name=b"me", acknowledge=True, vbuckets=(3, 5))
+    first = TapClient(desk).connect(options)
+    first.read()
+    first.cut()
+    desk.bucket.create_vbucket(3, State.ACTIVE)
+    desk.set(3, "k")
+    desk.commit()
+    assert heard_of(TapClient(desk).connect(options).read()) == [("begin", 3), b"k", ("done", 3)]
+
+
+def test_a_dump_has_the_vbucket_that_dies_meanwhile_and_none_that_comes(desk: TapDesk) -> None:
+    without(desk, 4)
+    desk.set(3, "k")
+    desk.commit()
+    client = TapClient(desk).connect(TapOptions(dump=True, acknowledge=True))
+    client.turn()
+    desk.bucket.vbuckets[3].set_state(State.DEAD)
+    desk.bucket.create_vbucket(4, State.ACTIVE)
+    desk.set(4, "late")
+    desk.commit()
+    client.give(response(Frame(0x80, Opcode.TAP_OPAQUE, opaque=2)).encode())
+    assert heard_of(client.read()) == [b"k", ("done", 3)]
+    assert client.connection.finished
+
+
+@pytest.mark.parametrize("options", [{"dump": True}, {"takeover": True}], ids=str)
+def test_a_session_with_an_end_that_lost_a_vbucket_does_not_look_whole(desk: TapDesk, options: dict[str, Any]) -> None:
+    desk.set(3, "k")
+    desk.commit()
+    client = TapClient(desk).connect(TapOptions(acknowledge=True, vbuckets=(3, 4), **options))
+    client.turn()
+    desk.bucket.drop_vbucket(3)
+    assert client.connection.dropped == "vbucket 3 was deleted before the TAP client b'anon_1' had all of it"
+    assert not client.connection.finished
+    assert desk.tap.feeds == {}
 
 
 def test_statistics_name_the_session(desk: TapDesk) -> None:

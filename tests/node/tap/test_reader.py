@@ -1,6 +1,6 @@
 """One vbucket of a session: what is sent of it, when, and how it changes hands."""
 
-from headwater.protocol.tap_options import TapOptions
+from headwater.protocol.tap.options import TapOptions
 from headwater.wire import snappy, tap
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State

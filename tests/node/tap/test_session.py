@@ -1,7 +1,8 @@
 import pytest
 
 from headwater.errors import RemoteProtocolError
-from headwater.protocol.tap_options import TapOptions
+from headwater.protocol.tap.options import TapOptions
+from headwater.protocol.tap.producer import CHECKPOINT_SEQNOS
 from headwater.wire import tap
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -28,6 +29,25 @@ def without_nru(data: bytes) -> bytes:
     return without_numbers(data[:48] + b"\0" + data[49:] if data[1] == Opcode.TAP_MUTATION else data)
 
 
+def without_checkpoint(data: bytes) -> bytes:
+    """A checkpoint message without its id, which counts other things in every server, and what every server gives."""
+    return without_numbers(data[:-8])
+
+
+def test_a_checkpoint_ends_as_a_real_one(desk: TapDesk) -> None:
+    for number in range(CHECKPOINT_SEQNOS - 1):
+        desk.set(30, f"k{number}")
+    desk.commit()
+    options = TapOptions(acknowledge=True, checkpoints={}, vbuckets=(30,), since=FUTURE)
+    client = TapClient(desk).connect(options)
+    client.read()
+    desk.set(30, "next")
+    desk.commit()
+    ends = [frame.encode() for frame in client.read() if frame.opcode == Opcode.TAP_CHECKPOINT_END]
+    recorded = [data for data in captured("13", "S>C") if data[1] == Opcode.TAP_CHECKPOINT_END]
+    assert list(map(without_checkpoint, ends)) == list(map(without_checkpoint, recorded))
+
+
 def test_a_dump_is_what_a_real_server_sends(desk: TapDesk) -> None:
     as_recorded(desk)
     (connect,) = captured("12", "C>S")
@@ -43,8 +63,9 @@ def test_a_stream_with_acknowledgements_and_checkpoints_begins_as_a_real_one(des
     client = TapClient(desk).connect(captured("13", "C>S")[0])
     sent = [frame.encode() for frame in client.read()]
     assert list(map(without_nru, sent[:7])) == list(map(without_nru, recorded[:7]))
+    assert without_checkpoint(sent[7]) == without_checkpoint(recorded[7])
     start = tap.CheckpointStart.decode(sent[7])
-    assert (start.checkpoint_id, start.flags) == (1, tap.MessageFlag.ACK)
+    assert (start.key, start.checkpoint_id, start.deleted_rev) == (b"checkpoint_start", 1, 2)
     desk.set(30, "tap3", b"live")
     desk.delete(30, "tap0")
     desk.commit()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.protocol.position import ENDLESS
+from headwater.protocol.dcp.position import ENDLESS
 from headwater.wire.vbucket import State
 from tests.node.streams.support import Producer, StreamDesk, told
 

@@ -293,3 +293,29 @@ def test_a_replica_that_begins_again_forgets_what_was_purged_elsewhere(home: Hom
     assert home.vbucket.roll_back(1) == 0
     assert home.vbucket.purge_seqno == 0
     assert home.restart(clean=True).purge_seqno == 0
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_a_replica_lacks_is_known_after_a_restart(home: Home, clean: bool) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.write("a", "b")
+    home.vbucket.miss(2)
+    home.vbucket.miss(1)
+    assert home.restart(clean=clean).refused_changes == 2
+
+
+def test_it_lacks_nothing_any_more_once_it_is_rolled_back_to_before_the_gap(home: Home) -> None:
+    home.write("a", "b", "c", "d")
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.miss(2)
+    home.vbucket.roll_back(3)
+    assert home.vbucket.refused_changes == 1
+    home.vbucket.roll_back(2)
+    assert home.vbucket.refused_changes == 0 and home.restart(clean=True).refused_changes == 0
+
+
+def test_what_becomes_active_is_all_there_is(home: Home) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.miss(0)
+    home.vbucket.set_state(State.ACTIVE)
+    assert home.vbucket.refused_changes == 0

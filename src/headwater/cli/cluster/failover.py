@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, agreed, run, table_of
+from headwater.cli.cluster.running import Node, Password, StopRequest, User, Yes, addresses, agreed, run, table_of
 from headwater.cli.options import examples
 from headwater.cli.screen import count, out, several
 
@@ -25,7 +25,8 @@ def failover(
         list[str], typer.Option("--node", metavar="NODE", help="Who is dead; may be given more than once.")
     ],
     force: Annotated[
-        bool, typer.Option("--force", help="It answers, or a majority is dead; take it out all the same.")
+        bool,
+        typer.Option("--force", help="It answers, a majority is dead, or replicas have gaps: go on all the same."),
     ] = False,
     lose_data: Annotated[
         bool, typer.Option("--lose-data", help="Begin vbuckets anew, empty, of which no copy is left.")
@@ -44,12 +45,12 @@ def failover(
     gone, _ = addresses(dead)
     options: dict[str, Any] = {"force": force, "lose_data": lose_data}
 
-    async def look(members: "Members", _: Stop) -> "FailoverPlan":
+    async def look(members: "Members", _: StopRequest) -> "FailoverPlan":
         from headwater.cluster.failover import Failover
 
         return await Failover(members, seeds, gone, **options).plan()
 
-    async def work(members: "Members", _: Stop) -> "FailoverPlan":
+    async def work(members: "Members", _: StopRequest) -> "FailoverPlan":
         from headwater.cluster.failover import Failover
 
         return await Failover(members, seeds, gone, **options).run()

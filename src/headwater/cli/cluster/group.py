@@ -11,6 +11,7 @@ from headwater.cli.cluster.rebalance import rebalance
 from headwater.cli.cluster.status import EXAMPLES as STATUS_EXAMPLES
 from headwater.cli.cluster.status import status
 from headwater.cli.options import examples, paragraphs
+from headwater.cli.passwords import with_password_files
 
 HELP = """Several nodes as one bucket: make a cluster, look at it, spread its vbuckets, take a dead node out.
 
@@ -28,4 +29,4 @@ for _name, _command, _examples in (
     ("rebalance", rebalance, REBALANCE_EXAMPLES),
     ("failover", failover, FAILOVER_EXAMPLES),
 ):
-    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.cluster.running import Password, Stop, User, addresses, run
+from headwater.cli.cluster.running import Password, StopRequest, User, addresses, run
 from headwater.cli.options import examples
 from headwater.cli.screen import count, several
 
@@ -34,7 +34,7 @@ def init(
     """
     members, bucket = addresses(nodes)
 
-    async def work(them: "Members", _: Stop) -> "Founded":
+    async def work(them: "Members", _: StopRequest) -> "Founded":
         from headwater.cluster.founding import found
 
         return await found(them, members, replicas)
@@ -42,7 +42,7 @@ def init(
     made = run(work, bucket, user, password)
     typer.echo(
         f"{count(made.map.vbuckets)} vbuckets of {made.map.bucket} on {several(len(made.map.servers), 'node')}, "
-        f"{made.map.replica_count} replicas of each, map {made.map.epoch}:{made.map.rev}"
+        f"{several(made.map.replica_count, 'replica')} of each, map {made.map.epoch}:{made.map.rev}"
     )
     if made.data_on is not None and (len(members) > 1 or replicas):
         typer.echo(f"{made.data_on} owns them all; spread them: headwater cluster rebalance {made.data_on}")

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.cluster.running import Node, Password, Stop, User, Yes, addresses, agreed, run, table_of
+from headwater.cli.cluster.running import Node, Password, StopRequest, User, Yes, addresses, agreed, run, table_of
 from headwater.cli.options import examples
 from headwater.cli.screen import count, err, out, progress, rate, several
 
 if TYPE_CHECKING:
     from headwater.client.routing import Address
-    from headwater.cluster.map import BucketMap
     from headwater.cluster.members import Members
     from headwater.cluster.plan import Plan
-    from headwater.cluster.rebalance import Step
+    from headwater.cluster.rebalance import RebalanceStep
+    from headwater.wire.cluster_map import ClusterMap
 
 EXAMPLES = examples(
     "headwater cluster rebalance 10.0.0.1:11210 --add 10.0.0.2:11210 --add 10.0.0.3:11210",
@@ -71,18 +71,18 @@ def rebalance(
 
 def _asked(add: list[str], remove: list[str], replicas: int | None, at_once: int, patience: float) -> dict[str, Any]:
     """The options as the work takes them."""
-    from headwater.cluster.lane import Limits
+    from headwater.cluster.proxied import Limits
 
     asked: dict[str, Any] = {"add": addresses(add)[0], "remove": addresses(remove)[0]}
     return asked | {"replicas": replicas, "vbuckets_at_once": at_once, "limits": Limits(patience_seconds=patience)}
 
 
-def _tell(plan: "Plan", after: "BucketMap", seconds: float) -> None:
+def _tell(plan: "Plan", after: "ClusterMap", seconds: float) -> None:
     typer.echo(f"done in {seconds:.1f} s, {rate(len(plan.moves), seconds, 'vbuckets')}, map {after.epoch}:{after.rev}")
 
 
 def _look(seeds: "list[Address]", asked: dict[str, Any]) -> Any:
-    async def look(members: "Members", _: Stop) -> "Plan":
+    async def look(members: "Members", _: StopRequest) -> "Plan":
         from headwater.cluster.rebalance import Rebalance
 
         return await Rebalance(members, seeds, **asked).plan()
@@ -93,10 +93,10 @@ def _look(seeds: "list[Address]", asked: dict[str, Any]) -> Any:
 def _work(seeds: "list[Address]", asked: dict[str, Any], bar: Any) -> Any:
     task = bar.add_task("looking at the nodes", total=None, rate="")
 
-    def show(step: "Step") -> None:
+    def show(step: "RebalanceStep") -> None:
         bar.update(task, description=step.now, completed=step.done, total=step.total or None)
 
-    async def work(members: "Members", stop: Stop) -> "BucketMap | None":
+    async def work(members: "Members", stop: StopRequest) -> "ClusterMap | None":
         from headwater.cluster.rebalance import Rebalance
 
         stop.gently = True
@@ -108,7 +108,7 @@ def _work(seeds: "list[Address]", asked: dict[str, Any], bar: Any) -> Any:
 def _show(plan: "Plan") -> None:
     """Each node's vbuckets before and after; then who hands over to whom."""
     table = table_of(
-        f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets, {plan.after.replica_count} replicas",
+        f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets, {several(plan.after.replica_count, 'replica')}",
         "active",
         "then",
         "replicas",

@@ -1,4 +1,4 @@
-"""What the commands about several nodes share: how nodes are named, and how work on them is begun and stopped.
+"""The shared part of the commands about several nodes: how nodes are named, how work on them is begun and stopped.
 
 Ctrl-C (or SIGTERM) asks: what is under way comes to its end, nothing new is begun. A second one does not ask. Either
 way the same command typed again goes on from there, because all that is known stands in the nodes.
@@ -13,6 +13,7 @@ import typer
 
 from headwater.cli.options import Password, User
 from headwater.cli.stopping import Stopped
+from headwater.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["Node", "Password", "User", "Yes", "addresses", "agreed", "ask", "run", "table_of"]
 
 
-class Plan(Protocol):
-    """What is to be done, as far as these commands care."""
+class ShownPlan(Protocol):
+    """The part of a plan that these commands use."""
 
     @property
     def is_empty(self) -> bool: ...
 
 
 Result = TypeVar("Result")
-AnyPlan = TypeVar("AnyPlan", bound=Plan)
+AnyPlan = TypeVar("AnyPlan", bound=ShownPlan)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Node = Annotated[
@@ -49,6 +50,8 @@ def addresses(nodes: Sequence[str]) -> "tuple[list[Address], str]":
     from headwater.client.routing import parse
 
     targets = [parse(node) for node in nodes]
+    if named := [target for target in targets if target.user is not None]:
+        raise OptionError("node", named[0].url, "without a name and a password here: --user and --password-file")
     buckets = {target.bucket for target in targets}
     if len(buckets) > 1:
         raise typer.BadParameter(f"the nodes name different buckets: {', '.join(sorted(buckets))}.")
@@ -57,7 +60,7 @@ def addresses(nodes: Sequence[str]) -> "tuple[list[Address], str]":
 
 
 def run(
-    work: "Callable[[Members, Stop], Awaitable[Result]]", bucket: str, user: str | None, password: str | None
+    work: "Callable[[Members, StopRequest], Awaitable[Result]]", bucket: str, user: str | None, password: str | None
 ) -> Result:
     """Work on the nodes of a bucket; `Stopped` if a signal ended it before there was a result (other than None)."""
     before = [(number, signal.getsignal(number)) for number in SIGNALS]
@@ -68,7 +71,7 @@ def run(
             signal.signal(number, handler)
 
 
-class Stop:
+class StopRequest:
     """Whether the user wants an end. `gently`: work that heeds it sets this; without it a signal cancels at once."""
 
     def __init__(self) -> None:
@@ -81,11 +84,11 @@ class Stop:
 
 
 async def _run(
-    work: "Callable[[Members, Stop], Awaitable[Result]]", bucket: str, user: str | None, password: str | None
+    work: "Callable[[Members, StopRequest], Awaitable[Result]]", bucket: str, user: str | None, password: str | None
 ) -> Result:
     from headwater.cluster.members import Members
 
-    stop, loop, task = Stop(), asyncio.get_running_loop(), asyncio.current_task()
+    stop, loop, task = StopRequest(), asyncio.get_running_loop(), asyncio.current_task()
 
     def told(number: int) -> None:
         stop.signals.append(number)

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.cluster.running import Node, Password, Stop, User, addresses, run, table_of
+from headwater.cli.cluster.running import Node, Password, StopRequest, User, addresses, run, table_of
 from headwater.cli.failures import CommandError
 from headwater.cli.options import examples
-from headwater.cli.screen import count, out
+from headwater.cli.screen import count, out, several
 
 if TYPE_CHECKING:
     from headwater.cluster.members import Members
-    from headwater.cluster.status import NodeStatus, Status
+    from headwater.cluster.status import ClusterStatus, NodeStatus
 
 EXAMPLES = examples(
     "headwater cluster status 10.0.0.1:11210",
@@ -30,11 +30,11 @@ def status(
     """Show each node's vbuckets and documents, and say what is wrong.
 
     Exit status 1 when something needs a hand: a node that does not answer or has an old map, a vbucket without exactly
-    one owner, a replica that is missing.
+    one owner, a replica that is missing or has no place.
     """
     seeds, bucket = addresses([node])
 
-    async def work(members: "Members", _: Stop) -> "Status":
+    async def work(members: "Members", _: StopRequest) -> "ClusterStatus":
         from headwater.cluster import status as judging
 
         return judging.status(await members.survey(seeds))
@@ -48,10 +48,11 @@ def status(
         raise CommandError("; ".join(found.problems))
 
 
-def _show(found: "Status") -> None:
+def _show(found: "ClusterStatus") -> None:
     told = found.map
+    replicas = several(told.replica_count, "replica")
     table = table_of(
-        f"{told.bucket}: {told.vbuckets} vbuckets, {told.replica_count} replicas, map {told.epoch}:{told.rev}",
+        f"{told.bucket}: {told.vbuckets} vbuckets, {replicas}, map {told.epoch}:{told.rev}",
         "active",
         "replica",
         "pending",

@@ -1,5 +1,6 @@
 """`headwater demo`: the options, and the story's outcome as an exit status."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -7,10 +8,25 @@ import typer
 
 from headwater.cli.options import examples
 
-EXAMPLES = examples("headwater demo", "headwater demo --rows 20000 --rounds 3", "headwater demo --keep ./demo-data")
+EXAMPLES = examples(
+    "headwater demo",
+    "headwater demo --rows 20000 --rounds 3",
+    "headwater demo --keep ./demo-data",
+    "headwater demo failover",
+)
+
+
+class StoryName(StrEnum):
+    """The stories that are told."""
+
+    FLIGHTS = "flights"
+    FAILOVER = "failover"
 
 
 def demo(
+    story: Annotated[StoryName, typer.Argument(metavar="STORY", help="flights, or failover: see below.")] = (
+        StoryName.FLIGHTS
+    ),
     rows: Annotated[
         int | None, typer.Option("--rows", min=100, metavar="COUNT", help="Use only so many of the 336,776 flights.")
     ] = None,
@@ -28,10 +44,21 @@ def demo(
         Path | None, typer.Option("--keep", metavar="DIR", help="Keep store, table and logs here (must not exist).")
     ] = None,
 ) -> None:
-    """Load a year of New York flights, change, delete and expire them under a running mirror, kill the node on the way.
+    """Tell a story with real nodes and a mirror, and compare node and table key by key at its end.
 
-    At the end node and table are compared key by key. Exit status 1, and no nice words, if anything differs.
+    flights: load a year of New York flights, change, delete and expire them under a running mirror, kill the node on
+    the way.
+
+    failover: two nodes without Spark; the active one is cut off from its replica, takes writes and dies. The replica is
+    promoted and written to. Shows the rows that were undone. Has no option but --keep.
+
+    Exit status 1, and no nice words, if anything differs.
     """
-    from headwater.cli.demo.story import Plan, tell
+    if story is StoryName.FAILOVER:
+        from headwater.cli.demo import failover
 
-    tell(Plan(rows=rows, rounds=rounds, share=share, seed=seed, report=report, keep=keep))
+        failover.tell(keep)
+        return
+    from headwater.cli.demo.story import StoryPlan, tell
+
+    tell(StoryPlan(rows=rows, rounds=rounds, share=share, seed=seed, report=report, keep=keep))

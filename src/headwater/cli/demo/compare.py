@@ -11,7 +11,7 @@ SHOWN_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What differs between two sets of documents; `left` and `right` are how many each has."""
+    """The difference between two sets of documents; `left` and `right` are how many each has."""
 
     left: int
     right: int

@@ -1,12 +1,14 @@
-"""What the node holds and what the table holds, each read whole and independently of the mirror."""
+"""Read the node's documents and the table's, each whole and independently of the mirror."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwater.wire.opcodes import Opcode
+
 if TYPE_CHECKING:
     from headwater.client import Client
 
-MUTATION = 0x57
+MUTATION = int(Opcode.DCP_MUTATION)
 
 
 def of_node(client: "Client") -> dict[bytes, bytes]:
@@ -29,7 +31,9 @@ def _apply(documents: dict[bytes, bytes], records: Any) -> None:
 
 def of_table(folder: Path) -> dict[bytes, bytes]:
     """Every row of the mirror's Delta table, read with delta-rs: another implementation than the one that wrote it."""
-    from deltalake import DeltaTable
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
 
-    table: Any = DeltaTable(folder).to_pyarrow_table(columns=["key", "value"])
+    engine = QueryBuilder().register("documents", DeltaTable(folder))
+    table: Any = pa.table(engine.execute("SELECT key, value FROM documents").read_all())
     return dict(zip(table.column("key").to_pylist(), table.column("value").to_pylist(), strict=True))

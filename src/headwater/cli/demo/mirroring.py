@@ -19,14 +19,22 @@ class MirrorProcess:
     Attributes:
         changes: how many changes of the node the table holds, by the mirror's own account.
         batches: how many micro-batches it has committed.
+        rollbacks: how many vbuckets' lost changes it has taken back.
+
+    Args:
+        url: of the bucket.
+        table: where the table lies.
+        log: a file for what it says.
+        options: more words of the command.
     """
 
-    def __init__(self, url: str, table: Path, log: Path) -> None:
+    def __init__(self, url: str, table: Path, log: Path, *options: str) -> None:
         self.changes = 0
         self.batches = 0
+        self.rollbacks = 0
         self._log_path = log
         self._log: IO[bytes] = log.open("wb")
-        command = [sys.executable, "-m", "headwater", "mirror", url, "--to", str(table), "--progress", "json"]
+        command = [sys.executable, "-m", "headwater", "mirror", url, "--to", str(table), "--progress", "json", *options]
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
             command, stdout=subprocess.PIPE, stderr=self._log, stdin=subprocess.DEVNULL
         )
@@ -66,4 +74,5 @@ class MirrorProcess:
 
     def _note(self, progress: dict[str, Any]) -> None:
         self.changes = progress["changes"]
+        self.rollbacks = progress.get("rollbacks", 0)
         self.batches += 1

@@ -1,4 +1,4 @@
-"""What the demo measures while it runs: how many changes the node has, and how many of them the table holds."""
+"""Measurements of a running demo: how many changes the node has, and how many of them the table holds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -10,8 +10,8 @@ read from its history by a fresh client, the table's by another implementation o
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -23,6 +23,7 @@ from headwater.cli.demo.flights import read_flights
 from headwater.cli.demo.mirroring import MirrorProcess
 from headwater.cli.demo.report import write_report
 from headwater.cli.demo.samples import Samples
+from headwater.cli.demo.steps import step
 from headwater.cli.demo.traffic import Round, Traffic
 from headwater.cli.failures import CommandError
 from headwater.cli.screen import count, out, rate
@@ -38,8 +39,8 @@ VBUCKETS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to do: see the options of `headwater demo`."""
+class StoryPlan:
+    """A demo's parameters: see the options of `headwater demo`."""
 
     rows: int | None
     rounds: int
@@ -49,7 +50,7 @@ class Plan:
     keep: Path | None
 
 
-def tell(plan: Plan) -> None:
+def tell(plan: StoryPlan) -> None:
     """Run the whole demo.
 
     Raises: CommandError when node and table differ, when something acknowledged was lost, or when the mirror does not
@@ -68,7 +69,7 @@ def tell(plan: Plan) -> None:
 class Story:
     """The demo under way."""
 
-    plan: Plan
+    plan: StoryPlan
     folder: Path
     samples: Samples = field(default_factory=lambda: Samples(time.monotonic))
     facts: dict[str, int | float | str] = field(default_factory=dict)
@@ -77,31 +78,31 @@ class Story:
         """Each step is a line on the screen, and a number in the report."""
         from headwater import kernels, testing
 
-        with self._step("compile the kernels") as told:
+        with step("compile the kernels") as told:
             kernels.warm()  # Spark's workers, each for itself, would otherwise do it while the clock runs
             told("done, or found in the cache")
-        with self._step("read the flights") as told:
+        with step("read the flights") as told:
             traffic = Traffic(read_flights(self.plan.rows), Random(self.plan.seed))  # noqa: S311 (no secret)
             told(f"{count(len(traffic.expected))} documents")
-        with self._step("start a node") as told:
+        with step("start a node") as told:
             node = testing.Node(self.folder / "store", {"vbuckets": VBUCKETS, "expiry_pager_seconds": 1}).start()
             stack.callback(node.stop)
             told(f"{node.address}, {VBUCKETS} vbuckets, process {node.pid}")
         self._load(node, traffic)
         mirror = stack.enter_context(MirrorProcess(node.url, self.folder / "table", self.folder / "mirror.log"))
-        with self._step("mirror into a Delta table") as told:
+        with step("mirror into a Delta table") as told:
             seconds = self._catch_up(node, mirror)
             told(f"{count(mirror.changes)} changes in {seconds:.1f} s, Spark's start included")
         self._rounds(node, mirror, traffic)
         self._expire(node, mirror, traffic)
-        with self._step("wait for the mirror") as told:
+        with step("wait for the mirror") as told:
             seconds = self._catch_up(node, mirror)
             told(f"level after {seconds:.1f} s, {mirror.batches} micro-batches in all")
         mirror.stop()
         self._judge(node, traffic)
 
     def _load(self, node: "Node", traffic: Traffic) -> None:
-        with self._step("load them") as told, node.client() as client:
+        with step("load them") as told, node.client() as client:
             began = time.monotonic()
             refused = client.set_many(traffic.expected)
             seconds = time.monotonic() - began
@@ -120,7 +121,7 @@ class Story:
             if number == crash:
                 self._crash(node, mirror, traffic)
                 continue
-            with self._step(f"round {number + 1} of {self.plan.rounds}") as told:
+            with step(f"round {number + 1} of {self.plan.rounds}") as told:
                 plan = traffic.plan(self.plan.share)
                 seconds += self._round(node, mirror, traffic, plan)
                 changes += plan.changes
@@ -141,14 +142,14 @@ class Story:
     def _crash(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
         """Kill the node in the middle of a round, start it again, look for what was acknowledged, finish the round."""
         plan = traffic.plan(self.plan.share)
-        with self._step("kill -9 in the middle of a round") as told:
+        with step("kill -9 in the middle of a round") as told:
             cut = self._perform_and_kill(node, traffic, plan)
             began = time.monotonic()
             node.restart()
             self.samples.mark("kill -9, restart")
             state = "the round was cut short" if cut else "the round had just ended"
             told(f"{state}; ready again after {time.monotonic() - began:.2f} s")
-        with self._step("look for what was acknowledged") as told, node.client() as client:
+        with step("look for what was acknowledged") as told, node.client() as client:
             touched, found = plan.keys(), contents.of_node(client)
             untouched = {key: value for key, value in traffic.expected.items() if key not in touched}
             lost = [key for key, value in untouched.items() if found.get(key) != value]
@@ -157,7 +158,7 @@ class Story:
                     f"{len(lost)} acknowledged documents are lost or wrong, the first: {lost[0].decode()}"
                 )
             told(f"all {count(len(untouched))} are there")
-        with self._step("perform that round again") as told:
+        with step("perform that round again") as told:
             self._round(node, mirror, traffic, plan)
             told(_described(plan))
 
@@ -176,7 +177,7 @@ class Story:
 
     def _expire(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
         """Wait until the node has expired all that was given a second to live."""
-        with self._step("let the rest expire") as told, node.client() as client:
+        with step("let the rest expire") as told, node.client() as client:
             self._watch(node, mirror, until=lambda: int(client.stats()["curr_items"]) == len(traffic.expected))
             told(f"{count(len(traffic.expected))} documents are left")
 
@@ -202,7 +203,7 @@ class Story:
                 time.sleep(LOOK_SECONDS)
 
     def _judge(self, node: "Node", traffic: Traffic) -> None:
-        with self._step("compare key by key") as told:
+        with step("compare key by key") as told:
             with node.client() as client:
                 in_node = contents.of_node(client)
             in_table = contents.of_table(self.folder / "table")
@@ -228,16 +229,6 @@ class Story:
         }
         page = write_report(self.plan.report, self.samples, self.facts, verdict)
         out().print(f"{'report':<36} {page}")
-
-    @contextmanager
-    def _step(self, name: str) -> Iterator[Callable[[str], None]]:
-        """One line: the step's name while it lasts (on a terminal), its result and its time after."""
-        console = out()
-        began = time.monotonic()
-        results: list[str] = []
-        with console.status(f"{name} ..."):
-            yield results.append
-        console.print(f"{name:<36} {' '.join(results)}  [dim]{time.monotonic() - began:.1f} s")
 
 
 def _described(plan: Round) -> str:

@@ -1,4 +1,4 @@
-"""What happens to the flights while the mirror runs, and what must be left of them.
+"""Changes made to the flights while the mirror runs, and the documents expected in the end.
 
 A round is planned first and performed then, so that a round cut short by the crash can be performed again: storing the
 same value twice, or deleting what is gone, changes nothing about the result. `expected` changes only when a whole round

@@ -1,5 +1,6 @@
 """Key-value requests: the table of commands (command.py), the session that runs them (session.py), a file per subject.
 
 Requests of the bulk opcodes are answered by a kernel, a chunk at a time (fast.py over kernels/execute.py); whatever
-it does not understand, and everything rare, takes the plain path: one Frame, one handler, one Reply.
+it does not understand, and everything rare, takes the plain path: one declared request, one handler, one declared
+answer.
 """

@@ -1,130 +1,140 @@
-"""What a command may look like, who answers it, and how handlers say no.
+"""Which handler answers which request.
 
-A handler is a function of (session, frame) registered with its rules; the session checks the rules first (kv.md,
-"Wrong ext length / missing or forbidden key or value / CAS set where forbidden: EINVAL"), so handlers only see
-well-formed requests.
+A handler is a function of (session, request), registered by the requests that it takes as `headwater.wire` declares
+them. The session reads a frame by that declaration before it calls (kv.md, "Wrong ext length / missing or forbidden key
+or value / CAS set where forbidden: EINVAL"), so handlers only see well-formed requests; what they return is a declared
+answer, which the session sends under the request's opcode and opaque.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from headwater.errors import BadMessage
+from headwater.node.kv.rights import Rule, rule_of
+from headwater.node.refused import CommandRefused
+from headwater.wire import dialect
 from headwater.wire.header import KEY_BYTES_MAX, VALUE_BYTES_MAX, Frame
+from headwater.wire.layout import Answer, Request
+from headwater.wire.opcodes import RETIRED, Opcode
+from headwater.wire.privilege import LOGIN
+from headwater.wire.sections import Fixed
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
-    from headwater.node.kv.session import KvSession
+    from headwater.node.kv.api import Session
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a handler answers; the session adds opcode, opaque and the gate."""
+Answers: TypeAlias = Answer | Sequence[Answer] | Iterator[Answer] | None
+"""One, none, several at once, or many that are made while they are sent."""
 
-    status: int = Status.SUCCESS
-    extras: bytes = b""
-    key: bytes = b""
-    value: bytes = b""
-    datatype: int = 0
-    cas: int = 0
-
-
-class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
-    """The request is refused with a status; `context` may go to a client that understands error bodies."""
-
-    def __init__(self, status: int, context: str = "", *, value: bytes = b"", datatype: int = 0) -> None:
-        super().__init__(status, context)
-        self.status = status
-        self.context = context
-        self.value = value
-        self.datatype = datatype
-
-
-class NoRoom(Exception):  # noqa: N818 - not an error: the request runs again after the commit
-    """The staging arena can't take this request now."""
-
-
-class Part(Enum):
-    """Whether a section of the request must, must not or may be there."""
-
-    REQUIRED = 1
-    FORBIDDEN = 2
-    ANY = 3
-
-
-class Needs(Enum):
-    """What a connection must have before it may send a command."""
-
-    NOTHING = 1
-    LOGIN = 2
-    BUCKET = 3
-
-
-Answer: TypeAlias = "Reply | list[Frame] | None"
-Handler: TypeAlias = "Callable[[KvSession, Frame], Answer | Awaitable[Answer]]"
+VALUE_BYTES_ELSEWHERE = 1 << 20
+"""The most bytes of a value that is no document: it is read on the event loop's thread."""
+Handler: TypeAlias = "Callable[[Session, Any], Answers | Awaitable[Answers]]"
+Registered = TypeVar("Registered", bound="Callable[[Session, Any], Any]")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A handler with the rules its requests must keep. `extras` holds the lengths allowed; None allows any."""
+    """A handler and the forms of the request it takes; without any it takes frames as they are.
+
+    `rule` says what a user needs who sends it, as the requests are declared.
+    """
 
     handler: Handler
-    extras: tuple[int, ...] | None
-    key: Part
-    value: Part
-    cas: bool
-    needs: Needs
+    forms: tuple[type[Request], ...]
+    rule: Rule
     document: bool
     writes: bool
+    frees: bool = False
+    value_bytes_max: int = 1 << 20
+    silent: Mapping[int, int] = field(init=False)
+    """The status that is not answered, by the opcode of a quiet form (kv.md, "Quiet forms")."""
+    needs_bucket: bool = field(init=False)
+    """Whether a connection must have selected a bucket: for all but what everybody may who comes in."""
 
-    def check(self, frame: Frame) -> None:
-        """Raise Refused when the request breaks a rule."""
-        if self.extras is not None and len(frame.extras) not in self.extras:
-            allowed = " or ".join(map(str, self.extras))
-            raise Refused(Status.EINVAL, f"extras are {len(frame.extras)} bytes, expected {allowed}")
-        _check_part("key", frame.key, self.key)
-        _check_part("value", frame.value, self.value)
-        if frame.cas and not self.cas:
-            raise Refused(Status.EINVAL, "a CAS is not allowed here")
-        if self.document:
-            if len(frame.key) > KEY_BYTES_MAX:
-                raise Refused(Status.EINVAL, f"the key has {len(frame.key)} bytes, {KEY_BYTES_MAX} are allowed")
-            if len(frame.value) > VALUE_BYTES_MAX:
-                raise Refused(Status.E2BIG, f"the value has {len(frame.value)} bytes, {VALUE_BYTES_MAX} are allowed")
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "silent", {each.layout.quiet: each.layout.silent for each in self.forms})
+        object.__setattr__(self, "needs_bucket", self.rule.privilege > LOGIN or bool(self.rule.cases))
 
+    def read(self, frame: Frame) -> Request | Frame:
+        """Return the request that a frame holds; CommandRefused when it breaks a rule of its declaration."""
+        if not self.forms:
+            return frame
+        if len(frame.value) > self.value_bytes_max:  # before it is taken apart
+            raise CommandRefused(
+                Status.E2BIG, f"the value has {len(frame.value)} bytes, {self.value_bytes_max} are allowed"
+            )
+        form = self.forms[0] if len(self.forms) == 1 else self._form_of(frame)
+        try:
+            request = form.decode(frame)
+        except BadMessage as bad:
+            raise CommandRefused(Status.EINVAL, bad.problem) from None
+        if frame.cas and not form.layout.cas:
+            raise CommandRefused(Status.EINVAL, "a CAS is not allowed here")
+        if self.document and len(frame.key) > KEY_BYTES_MAX:
+            raise CommandRefused(Status.EINVAL, f"the key has {len(frame.key)} bytes, {KEY_BYTES_MAX} are allowed")
+        return request
 
-def _check_part(name: str, data: bytes, part: Part) -> None:
-    if part is Part.REQUIRED and not data:
-        raise Refused(Status.EINVAL, f"the {name} is missing")
-    if part is Part.FORBIDDEN and data:
-        raise Refused(Status.EINVAL, f"a {name} of {len(data)} bytes where none belongs")
+    def loud(self, opcode: int) -> int:
+        """Return the opcode of the loud form of a request that came under `opcode`."""
+        return next((form.layout.opcode for form in self.forms if opcode == form.layout.quiet), opcode)
+
+    def _form_of(self, frame: Frame) -> type[Request]:
+        """Return the form that has extras of the frame's length; old clients say the same in other lengths."""
+        for form in self.forms:
+            if isinstance(form.layout.extras, Fixed) and len(frame.extras) in form.layout.extras.shapes:
+                return form
+        return self.forms[0]
 
 
 COMMANDS: dict[int, Command] = {}
+_KNOWN = frozenset(int(opcode) for opcode in Opcode) | RETIRED
 
 
-def command(
-    *opcodes: int,
-    extras: tuple[int, ...] | None = (0,),
-    key: Part = Part.FORBIDDEN,
-    value: Part = Part.FORBIDDEN,
-    cas: bool = False,
-    needs: Needs = Needs.BUCKET,
+def refusal_of(opcode: int) -> int:
+    """Return the status that answers what has no handler: as its declaration says, or whether the opcode is known."""
+    declared = (each.layout.refused for each in dialect.requests(opcode))
+    return next(filter(None, declared), Status.NOT_SUPPORTED if opcode in _KNOWN else Status.UNKNOWN_COMMAND)
+
+
+def handles(
+    *requests: type[Request],
     document: bool = False,
     writes: bool = False,
-) -> Callable[[Handler], Handler]:
-    """Register the handler of the given opcodes (quiet forms are listed like the others).
+    frees: bool = False,
+    value_bytes_max: int = 0,
+) -> Callable[[Registered], Registered]:
+    """Register the handler of declared requests, loud and quiet. Several of one opcode are forms of one request.
 
     Args:
         document: the command names a key of a vbucket that must be active here (kv.md, "vbucket checks").
         writes: it stages records, so it is refused while the disk is full and waits while the arena is.
+        frees: it makes the log smaller in the end, or is about ownership: the store keeps room for it on a full disk.
+        value_bytes_max: how long its value may be; 0: as a document's, or VALUE_BYTES_ELSEWHERE.
     """
 
-    def register(handler: Handler) -> Handler:
+    if refused := [each.__name__ for each in requests if each.layout.refused]:
+        raise TypeError(f"{', '.join(refused)}: declared as refused, and yet there is a handler")
+    most = value_bytes_max or (VALUE_BYTES_MAX if document else VALUE_BYTES_ELSEWHERE)
+
+    def register(handler: Registered) -> Registered:
+        for opcode in {opcode for each in requests for opcode in each.layout.opcodes}:
+            forms = tuple(each for each in requests if opcode in each.layout.opcodes)
+            COMMANDS[opcode] = Command(handler, forms, rule_of(opcode), document, writes, frees, most)
+        return handler
+
+    return register
+
+
+def passes(*opcodes: int) -> Callable[[Registered], Registered]:
+    """Register a handler that is given frames as they are: it hands them to a core of headwater.protocol."""
+
+    def register(handler: Registered) -> Registered:
         for opcode in opcodes:
-            COMMANDS[opcode] = Command(handler, extras, key, value, cas, needs, document, writes)
+            COMMANDS[opcode] = Command(handler, (), rule_of(opcode), document=False, writes=False, value_bytes_max=0)
         return handler
 
     return register

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headwater.node.kv import documents, values
-from headwater.node.kv.command import Part, Refused, Reply, command
+from headwater.node.kv.command import handles
 from headwater.node.kv.framing import preserves_ttl
-from headwater.wire.header import Frame
-from headwater.wire.opcodes import QUIET, Opcode
+from headwater.node.refused import CommandRefused
+from headwater.wire import documents as wire
+from headwater.wire import times
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
-    from headwater.node.kv.session import KvSession
-    from headwater.node.storage.records import Document
+    from headwater.node.kv.api import Session
+    from headwater.node.storage.records import StoredDocument
 
 _MUST_EXIST = 0xFFFF_FFFF
 _WRAP = 1 << 64
@@ -24,74 +24,64 @@ _DIGITS_MAX = 20
 def _number(body: bytes) -> int:
     """The decimal number a document holds: 1 to 20 digits, nothing else, below 2^64. Else DELTA_BADVAL."""
     if not (1 <= len(body) <= _DIGITS_MAX and body.isdigit() and int(body) < _WRAP):
-        raise Refused(Status.DELTA_BADVAL)
+        raise CommandRefused(Status.DELTA_BADVAL)
     return int(body)
 
 
-@command(
-    Opcode.INCREMENT,
-    Opcode.INCREMENTQ,
-    Opcode.DECREMENT,
-    Opcode.DECREMENTQ,
-    extras=(20,),
-    key=Part.REQUIRED,
-    document=True,
-    writes=True,
-)
-def count(session: KvSession, frame: Frame) -> Reply:
+@handles(wire.Increment, wire.Decrement, document=True, writes=True)
+def count(session: Session, request: wire.Increment) -> wire.IncrementResponse:
     """INCREMENT wraps at 2^64, DECREMENT stops at 0. A missing counter begins at `initial`, unless expiry is all ones.
 
-    The value is stored in decimal digits; the answer has it as eight bytes. Flags and expiry of an existing one stay.
+    The value is stored in decimal digits. Flags and expiry of an existing one stay.
     """
-    delta, initial, expiry = (int.from_bytes(frame.extras[at:to], "big") for at, to in ((0, 8), (8, 16), (16, 20)))
-    bucket = session.store_bucket
-    version = documents.newest(session, frame)
-    if version is None or version.deleted:
-        if expiry == _MUST_EXIST:
-            raise Refused(Status.KEY_ENOENT)
-        until = documents.absolute_expiry(expiry, bucket.now())
-        return _counted(session, frame, version, initial, until)
-    _, body = values.body_of(version)
-    number = _number(body)
-    up = QUIET.get(frame.opcode, frame.opcode) == Opcode.INCREMENT
-    number = (number + delta) % _WRAP if up else max(0, number - delta)
-    return _counted(session, frame, version, number, version.expiry)
-
-
-def _counted(session: KvSession, frame: Frame, old: Document | None, number: int, expiry: int) -> Reply:
-    body = str(number).encode()
+    old = documents.newest(session, request)
     if old is None or old.deleted:
-        datatype = values.accepted(body, 0)
-        answer = documents.store(session, frame, body, old=old, flags=0, expiry=expiry, datatype=datatype)
+        number, stored = request.initial, _begun(session, request, old)
     else:
-        section, _ = values.body_of(old)
-        answer = documents.store_body(session, frame, old, section, body, expiry=expiry)
-    return replace(answer, value=number.to_bytes(8, "big"))
+        section, body = values.body_of(old)
+        number = _counted(request, _number(body))
+        stored = documents.store_body(session, request, old, section, b"%d" % number, expiry=old.expiry)
+    return wire.IncrementResponse(counter=number, cas=stored.cas, vb_uuid=stored.vb_uuid, seqno=stored.seqno)
 
 
-def _touched(session: KvSession, frame: Frame) -> tuple[Document, Reply]:
-    """Give a document a new expiry: a change like any other (new seqno and CAS), unless nothing changes."""
-    document = documents.existing(session, frame)
-    given = int.from_bytes(frame.extras, "big")
-    expiry = documents.absolute_expiry(given, session.store_bucket.now())
-    if expiry == document.expiry or preserves_ttl(frame):
-        return document, Reply(cas=document.cas)
-    value = document.value
-    answer = documents.store(
-        session, frame, value, old=document, flags=document.flags, expiry=expiry, datatype=document.datatype
-    )
-    return document, answer
+def _counted(request: wire.Increment, number: int) -> int:
+    if isinstance(request, wire.Decrement):
+        return max(0, number - request.delta)
+    return (number + request.delta) % _WRAP
 
 
-@command(Opcode.TOUCH, extras=(4,), key=Part.REQUIRED, document=True, writes=True)
-def touch(session: KvSession, frame: Frame) -> Reply:
+def _begun(session: Session, request: wire.Increment, old: StoredDocument | None) -> wire.Stored:
+    if request.expiration == _MUST_EXIST:
+        raise CommandRefused(Status.KEY_ENOENT)
+    body = b"%d" % request.initial
+    expiry = times.absolute_expiry(request.expiration, session.store_bucket.now())
+    datatype = values.accepted(body, 0)
+    return documents.store(session, request, body, old=old, flags=0, expiry=expiry, datatype=datatype)
+
+
+def _touched(session: Session, request: wire.Touch | wire.GetAndTouch) -> tuple[StoredDocument, int]:
+    """Give a document a new expiry: a change like any other (new seqno and CAS), unless nothing changes.
+
+    Returns: the document as it was, and the CAS that it has now.
+    """
+    document = documents.existing(session, request)
+    expiry = times.absolute_expiry(request.expiration, session.store_bucket.now())
+    if expiry == document.expiry or preserves_ttl(request):
+        return document, document.cas
+    value, flags, datatype = document.value, document.flags, document.datatype
+    stored = documents.store(session, request, value, old=document, flags=flags, expiry=expiry, datatype=datatype)
+    return document, stored.cas
+
+
+@handles(wire.Touch, document=True, writes=True)
+def touch(session: Session, request: wire.Touch) -> wire.TouchResponse:
     """TOUCH: a new expiry, no body in the answer."""
-    _, answer = _touched(session, frame)
-    return Reply(cas=answer.cas)
+    _, cas = _touched(session, request)
+    return wire.TouchResponse(cas=cas)
 
 
-@command(Opcode.GAT, Opcode.GATQ, extras=(4,), key=Part.REQUIRED, document=True, writes=True)
-def get_and_touch(session: KvSession, frame: Frame) -> Reply:
+@handles(wire.GetAndTouch, document=True, writes=True)
+def get_and_touch(session: Session, request: wire.GetAndTouch) -> wire.GetResponse:
     """GAT: TOUCH, then GET."""
-    document, answer = _touched(session, frame)
-    return replace(documents.found_reply(session, document), cas=answer.cas)
+    document, cas = _touched(session, request)
+    return documents.found(session, document, wire.GetResponse, cas=cas)

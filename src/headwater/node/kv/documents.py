@@ -7,53 +7,48 @@ answer).
 
 from __future__ import annotations
 
-from dataclasses import replace as replace_field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headwater.node.kv import values
-from headwater.node.kv.command import Part, Refused, Reply, command
+from headwater.node.kv.command import handles
 from headwater.node.kv.framing import preserves_ttl
-from headwater.node.kv.locks import CAS_OF_LOCKED, lock_of
+from headwater.node.locks import CAS_OF_LOCKED
+from headwater.node.refused import CommandRefused
+from headwater.wire import documents as wire
+from headwater.wire import times
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
-from headwater.wire.header import VALUE_BYTES_MAX, Frame
-from headwater.wire.opcodes import QUIET, Opcode
+from headwater.wire.header import VALUE_BYTES_MAX
+from headwater.wire.layout import Request
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
-    from headwater.node.kv.session import KvSession
-    from headwater.node.storage.records import Document
+    from headwater.node.kv.api import Session
+    from headwater.node.storage.records import StoredDocument
 
-RELATIVE_SECONDS_MAX = 30 * 86400
-U32_MAX = 0xFFFF_FFFF
+
+Found = TypeVar("Found", bound=wire.GetResponse)
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def absolute_expiry(expiry: int, now: int) -> int:
-    """wire.md 10: 0 = never; 1 to 30 days = seconds from now; larger = Unix time."""
-    if expiry == 0 or expiry > RELATIVE_SECONDS_MAX:
-        return expiry
-    return min(now + expiry, U32_MAX)
-
-
-def is_expired(document: Document, now: int) -> bool:
+def is_expired(document: StoredDocument, now: int) -> bool:
     """Whether a live document's time is over."""
-    return not document.deleted and 0 < document.expiry <= now
+    return not document.deleted and times.is_expired(document.expiry, now)
 
 
-def expire(bucket: Bucket, vb: int, key: bytes, document: Document) -> None:
+def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -> None:
     """Turn an expired document into its EXPIRATION record: new seqno and CAS, revision + 1, its expiry as delete
     time."""
     kept = values.system_attributes(document)
     bucket.store.stage_deletion(
-        vb,
+        vbucket,
         key,
         kept,
-        cas=bucket.next_cas(vb),
-        rev_seqno=document.rev_seqno + 1,
+        cas=bucket.next_cas(vbucket),
+        rev_seqno=bucket.next_revision(vbucket, document),
         delete_time=document.expiry,
         datatype=Datatype.XATTR if kept else 0,
         expired=True,
@@ -62,99 +57,107 @@ def expire(bucket: Bucket, vb: int, key: bytes, document: Document) -> None:
     bucket.committer.wrote()
 
 
-def newest(session: KvSession, frame: Frame) -> Document | None:
+def newest(session: Session, request: Request) -> StoredDocument | None:
     """The newest version of the key, tombstones included; a document that has expired becomes one first."""
-    bucket, vb = session.store_bucket, frame.vbucket
-    found = bucket.store.document(vb, frame.key)
+    bucket, vb = session.store_bucket, request.vbucket
+    found = bucket.store.document(vb, request.key)
     if found is not None and is_expired(found, bucket.now()):
         if bucket.store.full:
-            raise Refused(Status.ETMPFAIL, "the disk is full")
-        expire(bucket, vb, frame.key, found)
+            raise CommandRefused(Status.ETMPFAIL, "the disk is full")
+        expire(bucket, vb, request.key, found)
         session.wrote()
-        found = bucket.store.document(vb, frame.key)
+        found = bucket.store.document(vb, request.key)
     return found
 
 
-def live(session: KvSession, frame: Frame) -> Document | None:
+def live(session: Session, request: Request) -> StoredDocument | None:
     """The document of the key, or None if there is none."""
-    found = newest(session, frame)
+    found = newest(session, request)
     return None if found is None or found.deleted else found
 
 
-def existing(session: KvSession, frame: Frame) -> Document:
-    """The document of the key; Refused(KEY_ENOENT) if there is none."""
-    found = live(session, frame)
+def existing(session: Session, request: Request) -> StoredDocument:
+    """The document of the key; CommandRefused(KEY_ENOENT) if there is none."""
+    found = live(session, request)
     if found is None:
-        raise Refused(Status.KEY_ENOENT)
+        raise CommandRefused(Status.KEY_ENOENT)
     return found
 
 
-def check_cas(frame: Frame, document: Document) -> None:
+def check_cas(request: Request, document: StoredDocument) -> None:
     """A request with a CAS changes the document only if it still has that one."""
-    if frame.cas and frame.cas != document.cas:
-        raise Refused(Status.KEY_EEXISTS)
+    if request.cas and request.cas != document.cas:
+        raise CommandRefused(Status.KEY_EEXISTS)
 
 
-def changed(session: KvSession, vb: int, seqno: int, cas: int) -> Reply:
-    """The answer of a change: kv.md 2, "M": with MutationSeqno 16 bytes vb uuid and seqno."""
+def changed(session: Session, vbucket: int, seqno: int, cas: int) -> wire.Stored:
+    """The answer of a change: kv.md 2, "M": with MutationSeqno it has vb uuid and seqno."""
     session.wrote()
-    extras = b""
-    if session.has(Feature.MUTATION_SEQNO):
-        uuid = session.store_bucket.vbuckets[vb].failover.newest.vb_uuid
-        extras = uuid.to_bytes(8, "big") + seqno.to_bytes(8, "big")
-    return Reply(extras=extras, cas=cas)
+    if not session.has(Feature.MUTATION_SEQNO):
+        return wire.Stored(cas=cas)
+    return wire.Stored(cas=cas, vb_uuid=session.store_bucket.vbuckets[vbucket].failover.newest.vb_uuid, seqno=seqno)
 
 
 def store(
-    session: KvSession, frame: Frame, value: bytes, *, old: Document | None, flags: int, expiry: int, datatype: int
-) -> Reply:
+    session: Session,
+    request: Request,
+    value: bytes,
+    *,
+    old: StoredDocument | None,
+    flags: int,
+    expiry: int,
+    datatype: int,
+) -> wire.Stored:
     """Stage the next version of the key: seqno high + 1, a new CAS, revision + 1 (kv.md 2, "Every mutation")."""
-    bucket, vb = session.store_bucket, frame.vbucket
+    bucket, vb = session.store_bucket, request.vbucket
     cas = bucket.next_cas(vb)
     seqno = bucket.store.stage_mutation(
         vb,
-        frame.key,
+        request.key,
         value,
         cas=cas,
-        rev_seqno=old.rev_seqno + 1 if old else 1,
+        rev_seqno=bucket.next_revision(vb, old),
         flags=flags,
         expiry=expiry,
         datatype=datatype,
     )
     bucket.counters["cmd_set"] += 1
-    bucket.locks.release(vb, frame.key)
+    bucket.locks.release(vb, request.key)
     return changed(session, vb, seqno, cas)
 
 
-def remove(session: KvSession, frame: Frame, old: Document) -> Reply:
+def remove(session: Session, request: Request, old: StoredDocument) -> wire.Stored:
     """Stage the deletion of a live document; its system attributes stay with the tombstone.
 
     The answer has the tombstone's CAS (kv.md 2, "M"), but for a client that never said HELLO: memcached answers 0
     there, and its conformance test insists on it.
     """
-    bucket, vb = session.store_bucket, frame.vbucket
+    bucket, vb = session.store_bucket, request.vbucket
     kept, cas = values.system_attributes(old), bucket.next_cas(vb)
     seqno = bucket.store.stage_deletion(
         vb,
-        frame.key,
+        request.key,
         kept,
         cas=cas,
-        rev_seqno=old.rev_seqno + 1,
+        rev_seqno=bucket.next_revision(vb, old),
         delete_time=bucket.now(),
         datatype=Datatype.XATTR if kept else 0,
     )
     bucket.counters["cmd_delete"] += 1
-    bucket.locks.release(vb, frame.key)
+    bucket.locks.release(vb, request.key)
     return changed(session, vb, seqno, cas if session.features else 0)
 
 
-def found_reply(session: KvSession, document: Document, key: bytes = b"") -> Reply:
-    """The answer of a hit: flags, value as this connection may see it, CAS."""
+def found(
+    session: Session, document: StoredDocument, answer: type[Found], *, key: bytes = b"", cas: int | None = None
+) -> Found:
+    """The answer of a hit: flags, value as this connection may see it, the document's CAS unless another is given."""
     value, datatype = values.shown(document, session.features)
-    return Reply(extras=document.flags.to_bytes(4, "big"), key=key, value=value, datatype=datatype, cas=document.cas)
+    told = document.cas if cas is None else cas
+    return answer(flags=document.flags, key=key, value=value, datatype=datatype, cas=told)
 
 
-def _merged(old: Document | None, value: bytes, datatype: int) -> tuple[bytes, int]:
+def _merged(old: StoredDocument | None, value: bytes, datatype: int) -> tuple[bytes, int]:
     """A plain write replaces the body and keeps the attributes that only attribute-aware writers may change."""
     if old is None or not old.datatype & Datatype.XATTR or datatype & Datatype.XATTR:
         return value, datatype
@@ -168,118 +171,122 @@ def _merged(old: Document | None, value: bytes, datatype: int) -> tuple[bytes, i
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-@command(Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ, key=Part.REQUIRED, document=True)
-def get(session: KvSession, frame: Frame) -> Reply:
-    """GET and its forms; the K forms repeat the key."""
+@handles(wire.Get, document=True)
+def get(session: Session, request: wire.Get) -> wire.GetResponse:
+    """GET, and silent about what is not there GETQ."""
+    return found(session, _looked_up(session, request), wire.GetResponse, cas=_shown_cas(session, request))
+
+
+@handles(wire.GetKey, document=True)
+def get_key(session: Session, request: wire.GetKey) -> wire.GetKeyResponse:
+    """GETK and GETKQ repeat the key."""
+    document = _looked_up(session, request)
+    return found(session, document, wire.GetKeyResponse, key=request.key, cas=_shown_cas(session, request))
+
+
+def _looked_up(session: Session, request: wire.Get) -> StoredDocument:
     counters = session.store_bucket.counters
     counters["cmd_get"] += 1
-    document = existing(session, frame)
+    document = existing(session, request)
     counters["get_hits"] += 1
-    named = frame.opcode in (Opcode.GETK, Opcode.GETKQ)
-    reply = found_reply(session, document, frame.key if named else b"")
-    return replace_field(reply, cas=CAS_OF_LOCKED) if lock_of(session, frame) else reply
+    return document
 
 
-@command(Opcode.GET_REPLICA, key=Part.REQUIRED, document=True)
-def get_replica(session: KvSession, frame: Frame) -> Reply:
+def _shown_cas(session: Session, request: wire.Get) -> int | None:
+    """The CAS to tell of a locked document instead of its own, so that nobody can use that one; None otherwise."""
+    return CAS_OF_LOCKED if session.store_bucket.lock_of(request.vbucket, request.key) else None
+
+
+@handles(wire.GetReplica, document=True)
+def get_replica(session: Session, request: wire.GetReplica) -> wire.GetResponse:
     """GET on a replica, which never expires anything by itself."""
     bucket = session.store_bucket
-    document = bucket.store.document(frame.vbucket, frame.key)
+    document = bucket.store.document(request.vbucket, request.key)
     if document is None or document.deleted or is_expired(document, bucket.now()):
-        raise Refused(Status.KEY_ENOENT)
-    return found_reply(session, document)
+        raise CommandRefused(Status.KEY_ENOENT)
+    return found(session, document, wire.GetResponse)
 
 
-def _new_expiry(session: KvSession, frame: Frame, old: Document | None) -> int:
-    if old is not None and preserves_ttl(frame):
+def _new_expiry(session: Session, request: wire.Set, old: StoredDocument | None) -> int:
+    if old is not None and preserves_ttl(request):
         return old.expiry
-    return absolute_expiry(int.from_bytes(frame.extras[4:8], "big"), session.store_bucket.now())
+    return times.absolute_expiry(request.expiration, session.store_bucket.now())
 
 
-def _put(session: KvSession, frame: Frame, version: Document | None) -> Reply:
+def _put(session: Session, request: wire.Set, version: StoredDocument | None) -> wire.Stored:
     """`version`: the newest one, a tombstone included."""
     alive = None if version is None or version.deleted else version
-    datatype = values.accepted(frame.value, frame.datatype)
-    value, datatype = _merged(version, frame.value, datatype)
+    datatype = values.accepted(request.value, request.datatype)
+    value, datatype = _merged(version, request.value, datatype)
     if len(value) > VALUE_BYTES_MAX:
-        raise Refused(Status.E2BIG, f"with its attributes the value has {len(value)} bytes")
-    flags = int.from_bytes(frame.extras[:4], "big")
-    expiry = _new_expiry(session, frame, alive)
-    return store(session, frame, value, old=version, flags=flags, expiry=expiry, datatype=datatype)
+        raise CommandRefused(Status.E2BIG, f"with its attributes the value has {len(value)} bytes")
+    expiry = _new_expiry(session, request, alive)
+    return store(session, request, value, old=version, flags=request.flags, expiry=expiry, datatype=datatype)
 
 
-@command(Opcode.SET, Opcode.SETQ, extras=(8,), key=Part.REQUIRED, value=Part.ANY, cas=True, document=True, writes=True)
-def set_(session: KvSession, frame: Frame) -> Reply:
+@handles(wire.Set, document=True, writes=True)
+def set_(session: Session, request: wire.Set) -> wire.Stored:
     """SET: with a CAS it must be the current one (else 02), and there must be one (else 01)."""
-    version = newest(session, frame)
-    if frame.cas:
+    version = newest(session, request)
+    if request.cas:
         if version is None or version.deleted:
-            raise Refused(Status.KEY_ENOENT)
-        check_cas(frame, version)
-    return _put(session, frame, version)
+            raise CommandRefused(Status.KEY_ENOENT)
+        check_cas(request, version)
+    return _put(session, request, version)
 
 
-@command(Opcode.ADD, Opcode.ADDQ, extras=(8,), key=Part.REQUIRED, value=Part.ANY, document=True, writes=True)
-def add(session: KvSession, frame: Frame) -> Reply:
+@handles(wire.Add, document=True, writes=True)
+def add(session: Session, request: wire.Add) -> wire.Stored:
     """ADD: 02 if there is a document."""
-    version = newest(session, frame)
+    version = newest(session, request)
     if version is not None and not version.deleted:
-        raise Refused(Status.KEY_EEXISTS)
-    return _put(session, frame, version)
+        raise CommandRefused(Status.KEY_EEXISTS)
+    return _put(session, request, version)
 
 
-@command(
-    Opcode.REPLACE,
-    Opcode.REPLACEQ,
-    extras=(8,),
-    key=Part.REQUIRED,
-    value=Part.ANY,
-    cas=True,
-    document=True,
-    writes=True,
-)
-def replace(session: KvSession, frame: Frame) -> Reply:
+@handles(wire.Replace, document=True, writes=True)
+def replace(session: Session, request: wire.Replace) -> wire.Stored:
     """REPLACE: 01 if there is no document."""
-    document = existing(session, frame)
-    check_cas(frame, document)
-    return _put(session, frame, document)
+    document = existing(session, request)
+    check_cas(request, document)
+    return _put(session, request, document)
 
 
-@command(Opcode.DELETE, Opcode.DELETEQ, key=Part.REQUIRED, cas=True, document=True, writes=True)
-def delete(session: KvSession, frame: Frame) -> Reply:
+@handles(wire.Delete, document=True, writes=True, frees=True)
+def delete(session: Session, request: wire.Delete) -> wire.Stored:
     """DELETE: the answer's CAS is the tombstone's."""
-    document = existing(session, frame)
-    check_cas(frame, document)
-    return remove(session, frame, document)
+    document = existing(session, request)
+    check_cas(request, document)
+    return remove(session, request, document)
 
 
-@command(
-    Opcode.APPEND,
-    Opcode.APPENDQ,
-    Opcode.PREPEND,
-    Opcode.PREPENDQ,
-    key=Part.REQUIRED,
-    value=Part.ANY,
-    cas=True,
-    document=True,
-    writes=True,
-)
-def extend(session: KvSession, frame: Frame) -> Reply:
+@handles(wire.EvictKey, document=True)
+def evict_key(session: Session, request: wire.EvictKey) -> wire.EvictKeyResponse:
+    """Tell that the value is on disk, and of memory only what the system may take back at any time: always so here."""
+    existing(session, request)
+    return wire.EvictKeyResponse(value=b"Already ejected.")
+
+
+@handles(wire.Append, wire.Prepend, document=True, writes=True)
+def extend(session: Session, request: wire.Append) -> wire.Stored:
     """APPEND and PREPEND: to the body; flags and expiry stay. Missing: NOT_STORED 05."""
-    document = live(session, frame)
+    document = live(session, request)
     if document is None:
-        raise Refused(Status.NOT_STORED)
-    check_cas(frame, document)
+        raise CommandRefused(Status.NOT_STORED)
+    check_cas(request, document)
     section, body = values.body_of(document)
-    piece = values.inflate(frame.value, frame.datatype)
-    appends = QUIET.get(frame.opcode, frame.opcode) == Opcode.APPEND
-    body = body + piece if appends else piece + body
+    piece = values.inflate(request.value, request.datatype)
+    body = piece + body if isinstance(request, wire.Prepend) else body + piece
     if len(section) + len(body) > VALUE_BYTES_MAX:
-        raise Refused(Status.E2BIG, f"the value would have {len(section) + len(body)} bytes")
-    return store_body(session, frame, document, section, body, expiry=document.expiry)
+        raise CommandRefused(Status.E2BIG, f"the value would have {len(section) + len(body)} bytes")
+    return store_body(session, request, document, section, body, expiry=document.expiry)
 
 
-def store_body(session: KvSession, frame: Frame, old: Document, section: bytes, body: bytes, *, expiry: int) -> Reply:
+def store_body(
+    session: Session, request: Request, old: StoredDocument, section: bytes, body: bytes, *, expiry: int
+) -> wire.Stored:
     """Stage a new body of a document with its attributes and flags as they were."""
-    datatype = (Datatype.XATTR if section else 0) | (Datatype.JSON if values.is_json(body) else 0)
-    return store(session, frame, section + body, old=old, flags=old.flags, expiry=expiry, datatype=int(datatype))
+    datatype = int(Datatype.JSON) if values.is_json(body) else 0
+    if section:
+        datatype |= int(Datatype.XATTR)
+    return store(session, request, section + body, old=old, flags=old.flags, expiry=expiry, datatype=datatype)

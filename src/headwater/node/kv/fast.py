@@ -13,16 +13,17 @@ import numpy as np
 from headwater.kernels import execute as kernel
 from headwater.kernels.json import SCRATCH_BYTES
 from headwater.wire.features import Feature
+from headwater.wire.privilege import WRITE
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
-    from headwater.node.kv.session import KvSession
+    from headwater.node.kv.api import Session
 
 OUT_BYTES = 256 << 10
 
 
 class Workspace:
-    """What all connections of a node share: the arena for answers, the kernel's state, scratch for JSON."""
+    """Memory shared by all connections of a node: the arena for answers, the kernel's state, scratch for JSON."""
 
     def __init__(self) -> None:
         self.out = np.zeros(OUT_BYTES, np.uint8)
@@ -35,10 +36,11 @@ class Workspace:
 class FastPath:
     """Runs the kernel for one session on one bucket; made anew whenever features or bucket change."""
 
-    def __init__(self, session: KvSession, bucket: Bucket, workspace: Workspace) -> None:
+    def __init__(self, session: Session, bucket: Bucket, workspace: Workspace) -> None:
         self._session = session
         self._bucket = bucket
         self._workspace = workspace
+        self._may_write = int(kernel.FEATURE_WRITE) if session.rights & WRITE else 0
         self._features = int(kernel.FEATURE_HELLO) if session.features else 0
         if session.has(Feature.JSON):
             self._features |= int(kernel.FEATURE_JSON)
@@ -48,17 +50,19 @@ class FastPath:
     def run(self, data: memoryview, offset: int) -> int:
         """Answer the requests of `data` from `offset` on; returns where the first one stands that it did not take."""
         bucket = self._bucket
-        if bucket.traffic_disabled or bucket.fenced or bucket.store.lost.vbuckets:
+        if bucket.traffic_disabled or bucket.fenced or bucket.store.quarantine.vbuckets:
             return offset  # the plain path knows what must not be told
         if bucket.locks.held and bucket.locks.any(bucket.now()):
             return offset  # and what is locked
         requests = np.frombuffer(data, np.uint8)
         connection, store = self._session.connection, self._bucket.store
         while not connection.is_paused:
-            stop = self._call(requests, offset)
+            begun, stop = offset, self._call(requests, offset)
             offset = self._workspace.fields[kernel.OFFSET]
             if stop in (kernel.STOP_MORE, kernel.STOP_PLAIN):
                 break
+            if stop == kernel.STOP_STAGE_FULL and offset == begun:
+                break  # the plain path asks for as much room as this one request needs
             if stop == kernel.STOP_GROW:
                 store.grow(self._workspace.fields[kernel.GROW])
             elif stop == kernel.STOP_STAGE_FULL:
@@ -77,7 +81,7 @@ class FastPath:
         fields[kernel.OFFSET], fields[kernel.ARENA] = offset, store.stage_slot
         fields[kernel.STAGED], fields[kernel.LIMIT] = used, len(arena)
         fields[kernel.NOW_NS], fields[kernel.NOW] = now, now // 1_000_000_000
-        fields[kernel.FEATURES] = self._features if store.full else self._features | int(kernel.FEATURE_WRITE)
+        fields[kernel.FEATURES] = self._features if store.full else self._features | self._may_write
         stop: int = kernel.execute(
             requests, work.out, store.table, store.segments, bucket.uuids, work.scratch, work.state
         )

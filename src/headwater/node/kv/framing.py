@@ -8,13 +8,16 @@ kept.
 from __future__ import annotations
 
 from headwater.errors import BadMessage
-from headwater.node.kv.command import Refused
-from headwater.wire.framing import RequestInfo, decode_framing
+from headwater.node.kv.subdoc.editing import EDITS
+from headwater.node.refused import CommandRefused
+from headwater.wire.framing import RequestInfo, decode_durability, decode_framing
 from headwater.wire.header import Frame
-from headwater.wire.opcodes import QUIET, Opcode
+from headwater.wire.layout import Request
+from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 
-_DURABLE = frozenset(
+_SUBDOCS = frozenset({*EDITS, Opcode.SUBDOC_MULTI_MUTATION})
+_DURABLE = _SUBDOCS | frozenset(
     {
         Opcode.SET,
         Opcode.ADD,
@@ -28,24 +31,36 @@ _DURABLE = frozenset(
         Opcode.GAT,
     }
 )
-_KEEPS_TTL = frozenset({Opcode.SET, Opcode.REPLACE, Opcode.INCREMENT, Opcode.DECREMENT, Opcode.APPEND, Opcode.PREPEND})
+_KEEPS_TTL = _SUBDOCS | frozenset(
+    {
+        Opcode.SET,
+        Opcode.REPLACE,
+        Opcode.INCREMENT,
+        Opcode.DECREMENT,
+        Opcode.APPEND,
+        Opcode.PREPEND,
+    }
+)
 
 
-def check_framing(frame: Frame) -> None:
-    """Refuse what the framing extras ask for and this node does not do; BadMessage when they are cut short."""
+def check_framing(frame: Frame, loud: int) -> None:
+    """Refuse what the framing extras ask for and this node does not do; BadMessage when they are cut short.
+
+    Args:
+        loud: opcode of the request, of its loud form if it came in its quiet one.
+    """
     if not frame.framing:
         return
     for info in decode_framing(frame.framing):
-        _check(frame, info.id, info.data)
+        _check(loud, info.id, info.data)
 
 
-def preserves_ttl(frame: Frame) -> bool:
+def preserves_ttl(request: Request) -> bool:
     """Whether the request asks to keep the expiry of the document it replaces."""
-    return bool(frame.framing) and any(info.id == RequestInfo.PRESERVE_TTL for info in decode_framing(frame.framing))
+    return any(info.id == RequestInfo.PRESERVE_TTL for info in decode_framing(request.framing or b""))
 
 
-def _check(frame: Frame, kind: int, data: bytes) -> None:
-    loud = QUIET.get(frame.opcode, frame.opcode)
+def _check(loud: int, kind: int, data: bytes) -> None:
     if kind == RequestInfo.BARRIER:
         _expect(data, (0,))
     elif kind == RequestInfo.DURABILITY:
@@ -55,22 +70,22 @@ def _check(frame: Frame, kind: int, data: bytes) -> None:
     elif kind == RequestInfo.PRESERVE_TTL:
         _expect(data, (0,))
         if loud not in _KEEPS_TTL:
-            raise Refused(Status.NOT_SUPPORTED, "this command does not preserve an expiry")
+            raise CommandRefused(Status.NOT_SUPPORTED, "this command does not preserve an expiry")
     elif kind in (RequestInfo.IMPERSONATE_USER, RequestInfo.EXTRA_PRIVILEGE, RequestInfo.IMPERSONATE_TOKEN):
-        raise Refused(Status.EACCESS, "no user may act for another")
+        raise CommandRefused(Status.EACCESS, "no user may act for another")
     else:
-        raise Refused(Status.UNKNOWN_FRAME_INFO, f"frame info {kind} is not known")
+        raise CommandRefused(Status.UNKNOWN_FRAME_INFO, f"frame info {kind} is not known")
 
 
 def _check_durability(loud: int, data: bytes) -> None:
-    _expect(data, (1, 3))
-    if data[0] not in (1, 2, 3):
-        raise Refused(Status.DURABILITY_INVALID_LEVEL, f"durability level {data[0]} is not 1, 2 or 3")
-    if len(data) == 3 and int.from_bytes(data[1:], "big") in (0, 65535):
-        raise Refused(Status.EINVAL, "a durability timeout is 1 to 65534 ms")
+    asked = decode_durability(data)
+    if asked.level not in (1, 2, 3):
+        raise CommandRefused(Status.DURABILITY_INVALID_LEVEL, f"durability level {asked.level} is not 1, 2 or 3")
+    if asked.timeout_ms in (0, 65535):
+        raise CommandRefused(Status.EINVAL, "a durability timeout is 1 to 65534 ms")
     if loud not in _DURABLE:
-        raise Refused(Status.EINVAL, "this command has no durability")
-    raise Refused(Status.NOT_SUPPORTED, "synchronous replication was not negotiated")
+        raise CommandRefused(Status.EINVAL, "this command has no durability")
+    raise CommandRefused(Status.NOT_SUPPORTED, "synchronous replication was not negotiated")
 
 
 def _expect(data: bytes, sizes: tuple[int, ...]) -> None:

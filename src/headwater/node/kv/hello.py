@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from headwater.node.kv.command import Needs, Part, Refused, Reply, command
+from headwater.node.kv.command import handles
+from headwater.node.refused import CommandRefused
+from headwater.wire import bootstrap
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature, missing_prerequisites
-from headwater.wire.header import Frame
-from headwater.wire.opcodes import Opcode
+from headwater.wire.layout import Done
+from headwater.wire.privilege import LOGIN
 from headwater.wire.status import Status, name_of
 
 if TYPE_CHECKING:
-    from headwater.node.kv.session import KvSession
+    from headwater.node.kv.api import Session
 
 GRANTED = frozenset(
     {
@@ -30,11 +32,17 @@ GRANTED = frozenset(
         Feature.ALT_REQUEST_SUPPORT,
         Feature.PRESERVE_TTL,
         Feature.GET_CLUSTER_CONFIG_WITH_KNOWN_VERSION,
+        Feature.VATTR,
+        Feature.SUBDOC_CREATE_AS_DELETED,
+        Feature.SUBDOC_DOCUMENT_MACRO_SUPPORT,
+        Feature.SUBDOC_REPLACE_BODY_WITH_XATTR,
+        Feature.SUBDOC_ALLOWS_ACCESS_ON_MULTIPLE_XATTR_KEYS,
     }
 )
-"""What this node implements; everything else is left out of the answer, Collections among it."""
+"""The features of this node; everything else is left out of the answer, Collections among it."""
 
 AGENT_BYTES_MAX = 250
+FEATURES_BYTES_MAX = 1024  # 512 features; there are some forty
 NO_BUCKET_NAMES = (b"", b"@no bucket@")
 
 _ERROR_MAP_VERSION = 2
@@ -69,54 +77,53 @@ _ATTRIBUTES: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = (
 _ONLY_IN_VERSION_2 = frozenset({"rate-limit", "system-constraint"})
 
 
-@command(Opcode.HELLO, key=Part.ANY, value=Part.ANY, needs=Needs.NOTHING)
-def hello(session: KvSession, frame: Frame) -> Reply:
+@handles(bootstrap.Hello, value_bytes_max=FEATURES_BYTES_MAX)
+def hello(session: Session, request: bootstrap.Hello) -> bootstrap.HelloResponse:
     """Every HELLO first switches all features off, then grants the new set (kv.md 1.1)."""
-    if len(frame.value) % 2:
-        raise Refused(Status.EINVAL, f"{len(frame.value)} bytes are no list of two-byte features")
-    asked = [int.from_bytes(frame.value[at : at + 2], "big") for at in range(0, len(frame.value), 2)]
-    if missing := missing_prerequisites(asked):
+    if missing := missing_prerequisites(request.features):
         code, needed = next(iter(sorted(missing.items())))
         names = ", ".join(sorted(feature.name for feature in needed))
-        raise Refused(Status.EINVAL, f"feature {Feature(code).name} needs {names}")
-    session.agent = frame.key[:AGENT_BYTES_MAX].decode("utf-8", "replace")
-    granted = [code for code in dict.fromkeys(asked) if code in GRANTED]
+        raise CommandRefused(Status.EINVAL, f"feature {Feature(code).name} needs {names}")
+    session.agent = request.key[:AGENT_BYTES_MAX].decode("utf-8", "replace")
+    granted = [code for code in dict.fromkeys(request.features) if code in GRANTED]
     session.features = frozenset(granted)
     session.changed()
-    return Reply(value=b"".join(code.to_bytes(2, "big") for code in granted))
+    return bootstrap.HelloResponse(features=granted)
 
 
-@command(Opcode.SELECT_BUCKET, key=Part.ANY, needs=Needs.LOGIN)
-def select_bucket(session: KvSession, frame: Frame) -> Reply:
+@handles(bootstrap.SelectBucket)
+def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done:
     """Choose the bucket; no name deselects. It resets what the connection is known to know of the map (kv.md 1.3)."""
     bucket = session.server.bucket
-    if frame.key in NO_BUCKET_NAMES:
+    if request.key in NO_BUCKET_NAMES:
         session.bucket = None
-    elif frame.key == bucket.name.encode():
+    elif session.rights <= LOGIN:  # "EACCESS (no right, also used for unknown names to unprivileged users)"
+        raise CommandRefused(Status.EACCESS, "the user has no role in this bucket")
+    elif request.key == bucket.name.encode():
         session.bucket = bucket
     else:
-        raise Refused(Status.KEY_ENOENT, "there is no such bucket")
+        raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
     session.config_seen = (-1, -1)
     session.changed()
-    return Reply()
+    return Done()
 
 
-@command(Opcode.LIST_BUCKETS, needs=Needs.LOGIN)
-def list_buckets(session: KvSession, frame: Frame) -> Reply:
-    """The names, separated by blanks; there is one."""
-    return Reply(value=session.server.bucket.name.encode())
+@handles(bootstrap.ListBuckets)
+def list_buckets(session: Session, request: bootstrap.ListBuckets) -> bootstrap.ListBucketsResponse:
+    """The names of those the user may do something in, separated by blanks; there is one at most."""
+    return bootstrap.ListBucketsResponse(value=session.server.bucket.name.encode() if session.rights > LOGIN else b"")
 
 
-@command(Opcode.GET_ERROR_MAP, value=Part.REQUIRED, needs=Needs.NOTHING)
-def get_error_map(session: KvSession, frame: Frame) -> Reply:
+@handles(bootstrap.GetErrorMap)
+def get_error_map(session: Session, request: bootstrap.GetErrorMap) -> bootstrap.GetErrorMapResponse:
     """The table of what statuses mean, in the highest version both understand (kv.md 1.5)."""
-    if len(frame.value) != 2 or frame.vbucket:
-        raise Refused(Status.EINVAL, "an error map is asked for with two bytes of version and vbucket 0")
-    version = min(int.from_bytes(frame.value, "big"), _ERROR_MAP_VERSION)
+    if request.vbucket:
+        raise CommandRefused(Status.EINVAL, "an error map is asked for with vbucket 0")
+    version = min(request.version, _ERROR_MAP_VERSION)
     if version == 0:
-        raise Refused(Status.KEY_ENOENT)
+        raise CommandRefused(Status.KEY_ENOENT)
     datatype = Datatype.JSON if session.has(Feature.JSON) else 0
-    return Reply(value=json.dumps(error_map(version)).encode(), datatype=datatype)
+    return bootstrap.GetErrorMapResponse(value=json.dumps(error_map(version)).encode(), datatype=datatype)
 
 
 def error_map(version: int) -> dict[str, object]:

@@ -1,50 +1,63 @@
-"""GET_LOCKED and UNLOCK (kv.md 2, "Locked document"); what a lock is, is in locks.py."""
+"""GET_LOCKED and UNLOCK, and what a lock keeps from whom (kv.md 2, "Locked document"); a lock itself: node/locks.py."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headwater.node.kv import documents
-from headwater.node.kv.command import Part, Refused, Reply, command
-from headwater.node.kv.locks import Lock, lock_of
+from headwater.node.kv.command import handles
+from headwater.node.locks import DocumentLock
+from headwater.node.refused import CommandRefused
+from headwater.wire import documents as wire
 from headwater.wire.features import Feature
-from headwater.wire.header import Frame
-from headwater.wire.opcodes import Opcode
+from headwater.wire.layout import Done, Request
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
-    from headwater.node.kv.session import KvSession
+    from headwater.node.kv.api import Session
+
+Asked = TypeVar("Asked", bound=Request)
 
 SECONDS_DEFAULT = 15
 SECONDS_MAX = 30
 
 
-@command(Opcode.GET_LOCKED, extras=(0, 4), key=Part.REQUIRED, document=True)
-def get_locked(session: KvSession, frame: Frame) -> Reply:
+def with_own_cas(session: Session, request: Asked) -> Asked:
+    """A change of a locked document: with the token in place of a CAS it gets the document's own; else LOCKED."""
+    lock = session.store_bucket.lock_of(request.vbucket, request.key)
+    if lock is None:
+        return request
+    if request.cas != lock.token:
+        raise CommandRefused(Status.LOCKED, "the document is locked")
+    return replace(request, cas=lock.cas)
+
+
+@handles(wire.GetLocked, document=True)
+def get_locked(session: Session, request: wire.GetLocked) -> wire.GetResponse:
     """The document, locked; the CAS is the token. "0 or absent = 15, cap 30"."""
-    document, bucket, vb = documents.existing(session, frame), session.store_bucket, frame.vbucket
-    if lock_of(session, frame) is not None:
+    document, bucket, vbucket = documents.existing(session, request), session.store_bucket, request.vbucket
+    if bucket.lock_of(vbucket, request.key) is not None:
         raise _refused(session, Status.LOCKED, "the document is locked already")
-    seconds = min(int.from_bytes(frame.extras, "big") or SECONDS_DEFAULT, SECONDS_MAX)
-    token = bucket.next_cas(vb)
-    bucket.locks.take(vb, frame.key, Lock(token, document.cas, bucket.now() + seconds))
-    return replace(documents.found_reply(session, document), cas=token)
+    seconds = min(request.lock_seconds or SECONDS_DEFAULT, SECONDS_MAX)
+    token = bucket.next_cas(vbucket)
+    bucket.locks.take(vbucket, request.key, DocumentLock(token, document.cas, bucket.now() + seconds))
+    return documents.found(session, document, wire.GetResponse, cas=token)
 
 
-@command(Opcode.UNLOCK_KEY, key=Part.REQUIRED, cas=True, document=True)
-def unlock(session: KvSession, frame: Frame) -> Reply:
+@handles(wire.Unlock, document=True)
+def unlock(session: Session, request: wire.Unlock) -> Done:
     """With the token; "wrong token: 09, not locked: 0e". The document has the CAS it had before."""
-    documents.existing(session, frame)
-    lock = lock_of(session, frame)
+    documents.existing(session, request)
+    lock = session.store_bucket.lock_of(request.vbucket, request.key)
     if lock is None:
         raise _refused(session, Status.NOT_LOCKED, "the document is not locked")
-    if frame.cas != lock.token:
+    if request.cas != lock.token:
         raise _refused(session, Status.LOCKED, "this is not the token that GET_LOCKED gave")
-    session.store_bucket.locks.release(frame.vbucket, frame.key)
-    return Reply()
+    session.store_bucket.locks.release(request.vbucket, request.key)
+    return Done()
 
 
-def _refused(session: KvSession, status: int, why: str) -> Refused:
-    """Clients without XERROR are told 86 by these two commands."""
-    return Refused(status if session.has(Feature.XERROR) else Status.ETMPFAIL, why)
+def _refused(session: Session, status: int, why: str) -> CommandRefused:
+    """Make the refusal of these two commands; clients without XERROR get status 86."""
+    return CommandRefused(status if session.has(Feature.XERROR) else Status.ETMPFAIL, why)

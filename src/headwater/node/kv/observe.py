@@ -3,69 +3,85 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headwater.node.kv import documents
-from headwater.node.kv.command import Part, Refused, Reply, command
+from headwater.node.kv.command import handles
 from headwater.node.kv.vbuckets import vbucket
-from headwater.wire.header import Frame
-from headwater.wire.opcodes import Opcode
+from headwater.node.refused import CommandRefused
+from headwater.node.run_queue import Slices
+from headwater.wire import meta
+from headwater.wire.admin import GetKeys, GetKeysResponse
+from headwater.wire.documents import GetKeyResponse, GetRandomKey
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
-    from headwater.node.kv.session import KvSession
+    from headwater.node.kv.api import Session
 
-KEYS_DEFAULT, KEYS_MAX = 1000, 100_000
+KEYS_DEFAULT, KEYS_MAX = 1000, 10_000
+OBSERVE_BYTES_MAX = 64 << 10
+AT_ONCE = 1000
+"""So many keys are looked at in one go; more in slices, between which others have their turn."""
 _IN_MEMORY, _PERSISTED, _NOT_FOUND, _LOGICALLY_DELETED = 0x00, 0x01, 0x80, 0x81
 
 
-@command(Opcode.OBSERVE_SEQNO, value=Part.REQUIRED)
-def observe_seqno(session: KvSession, frame: Frame) -> Reply:
+@handles(meta.ObserveSeqno)
+def observe_seqno(
+    session: Session, request: meta.ObserveSeqno
+) -> meta.ObserveSeqnoResponse | meta.ObserveSeqnoFailedOver:
     """Persisted and current seqno of a branch; works in any state but dead.
 
     Format 1 when the uuid asked for is an older entry of the failover table: it adds the last seqno known for that one.
     """
-    if len(frame.value) != 8:
-        raise Refused(Status.EINVAL, "a vb uuid is 8 bytes")
-    found, asked = vbucket(session, frame), int.from_bytes(frame.value, "big")
+    found, asked = vbucket(session, request), request.vb_uuid
     if found.state is State.DEAD:
         raise session.not_my_vbucket()
     session.saw(found)
     high = found.durable_seqno
     last = found.failover.last_seqno_for_uuid(asked, high)
     if last is None:
-        raise Refused(Status.KEY_ENOENT)
+        raise CommandRefused(Status.KEY_ENOENT)
     newest = found.failover.newest.vb_uuid
-    numbers = newest.to_bytes(8, "big") + high.to_bytes(8, "big") + high.to_bytes(8, "big")
-    vb = frame.vbucket.to_bytes(2, "big")
     if asked == newest:
-        return Reply(value=b"\0" + vb + numbers)
-    return Reply(value=b"\1" + vb + numbers + asked.to_bytes(8, "big") + last.to_bytes(8, "big"))
+        return meta.ObserveSeqnoResponse(
+            vbucket=request.vbucket, vb_uuid=newest, persisted_seqno=high, current_seqno=high
+        )
+    return meta.ObserveSeqnoFailedOver(
+        vbucket=request.vbucket,
+        vb_uuid=newest,
+        persisted_seqno=high,
+        current_seqno=high,
+        old_vb_uuid=asked,
+        last_received_seqno=last,
+    )
 
 
-@command(Opcode.OBSERVE, value=Part.REQUIRED)
-def observe(session: KvSession, frame: Frame) -> Reply:
-    """State and CAS of keys. What is not durable is told as such rather than gated: that is what the command is for."""
-    bucket, answer = session.store_bucket, b""
-    for vb, key in _observed(frame.value):
-        if not bucket.is_active(vb) and bucket.state(vb) is not State.REPLICA:
-            raise session.not_my_vbucket()
-        state, cas = _observe_one(bucket, vb, key)
-        answer += vb.to_bytes(2, "big") + len(key).to_bytes(2, "big") + key + bytes([state]) + cas.to_bytes(8, "big")
-    return Reply(value=answer)
+@handles(meta.Observe, value_bytes_max=OBSERVE_BYTES_MAX)
+def observe(session: Session, request: meta.Observe) -> meta.ObserveResponse | Awaitable[meta.ObserveResponse]:
+    """State and CAS of keys. A change that is not durable is answered as such, not gated: the command is for that."""
+    if len(request.keys) > AT_ONCE:
+        return _observe_many(session, request)
+    return meta.ObserveResponse(states=[_observed(session, vb, key) for vb, key in request.keys])
 
 
-def _observed(value: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at < len(value):
-        vb, size = int.from_bytes(value[at : at + 2], "big"), int.from_bytes(value[at + 2 : at + 4], "big")
-        if len(value) - at < 4 + size or size == 0:
-            raise Refused(Status.EINVAL, f"a key of {size} bytes at offset {at} of {len(value)}")
-        yield vb, value[at + 4 : at + 4 + size]
-        at += 4 + size
+async def _observe_many(session: Session, request: meta.Observe) -> meta.ObserveResponse:
+    states, slices = [], Slices(session.server.loop, session.server.run_queue)
+    for vb, key in request.keys:
+        await slices.breathe()
+        states.append(_observed(session, vb, key))
+    return meta.ObserveResponse(states=states)
+
+
+def _observed(session: Session, vb: int, key: bytes) -> tuple[int, bytes, int, int]:
+    bucket = session.store_bucket
+    if not key:
+        raise CommandRefused(Status.EINVAL, "a key of 0 bytes")
+    if not bucket.is_active(vb) and bucket.state(vb) is not State.REPLICA:
+        raise session.not_my_vbucket()
+    return vb, key, *_observe_one(bucket, vb, key)
 
 
 def _observe_one(bucket: Bucket, vb: int, key: bytes) -> tuple[int, int]:
@@ -77,22 +93,46 @@ def _observe_one(bucket: Bucket, vb: int, key: bytes) -> tuple[int, int]:
     return (_PERSISTED if found.durable else _IN_MEMORY), found.cas
 
 
-@command(Opcode.GET_KEYS, extras=(0, 4), key=Part.REQUIRED)
-def get_keys(session: KvSession, frame: Frame) -> Reply:
-    """(u16 length, key) pairs in order, from the start key on; 1,000 unless the extras say otherwise."""
-    if not session.store_bucket.is_active(vbucket(session, frame).id):
-        raise session.not_my_vbucket()
-    wanted = int.from_bytes(frame.extras, "big") if frame.extras else KEYS_DEFAULT
+@handles(GetKeys)
+def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[GetKeysResponse]:
+    """Keys in order, from the start key on; 1,000 unless the request says otherwise."""
     bucket = session.store_bucket
+    if not bucket.is_active(vbucket(session, request).id):
+        raise session.not_my_vbucket()
+    wanted = min(KEYS_DEFAULT if request.count is None else request.count, KEYS_MAX)
     session.saw_unstable()
-    keys = sorted(key for key in bucket.live_keys(frame.vbucket) if key >= frame.key)
-    chosen = keys[: min(wanted, KEYS_MAX)]
-    return Reply(value=b"".join(len(key).to_bytes(2, "big") + key for key in chosen))
+    if bucket.store.index.rows(request.vbucket) > AT_ONCE:
+        return _keys_of_many(session, request, wanted)
+    return GetKeysResponse(keys=sorted(key for key in bucket.live_keys(request.vbucket) if key >= request.key)[:wanted])
 
 
-@command(Opcode.GET_RANDOM_KEY, extras=(0,))
-def get_random_key(session: KvSession, frame: Frame) -> Reply:
+async def _keys_of_many(session: Session, request: GetKeys, wanted: int) -> GetKeysResponse:
+    slices, keys = Slices(session.server.loop, session.server.run_queue), None
+    while keys is None:
+        keys = await _first_keys(session.store_bucket, request, wanted, slices)
+    return GetKeysResponse(keys=keys)
+
+
+async def _first_keys(bucket: Bucket, request: GetKeys, wanted: int, slices: Slices) -> list[bytes] | None:
+    """The first keys in order; None if the rows were written anew meanwhile: what was seen may not be all."""
+    vb, found = request.vbucket, set[bytes]()
+    columns = bucket.store.index.columns[vb]
+    for key in bucket.live_keys(vb):
+        await slices.breathe()
+        if bucket.store.index.columns[vb] is not columns:
+            return None
+        if key >= request.key:
+            found.add(key)
+            if len(found) > 2 * wanted + KEYS_DEFAULT:
+                found = set(sorted(found)[:wanted])
+    return sorted(found)[:wanted]
+
+
+@handles(GetRandomKey)
+def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
     """Any document of any active vbucket: the first live one that follows a random place."""
+    if request.collection_id is not None:
+        raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")
     bucket = session.store_bucket
     active = [vb for vb in bucket.vbuckets if bucket.is_active(vb) and bucket.store.items(vb)]
     while active:
@@ -100,5 +140,5 @@ def get_random_key(session: KvSession, frame: Frame) -> Reply:
         if key := bucket.random_key(vb):
             document = bucket.store.document(vb, key)
             if document is not None and not document.deleted and document.durable:
-                return documents.found_reply(session, document, key)
-    raise Refused(Status.KEY_ENOENT)
+                return documents.found(session, document, GetKeyResponse, key=key)
+    raise CommandRefused(Status.KEY_ENOENT)

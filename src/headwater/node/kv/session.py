@@ -12,118 +12,156 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING
 
-from headwater.errors import BadMessage, CorruptStore, StorageError
-from headwater.node.inbox import whole_frame
-from headwater.node.kv.command import COMMANDS, Answer, Command, Needs, NoRoom, Refused, Reply
+from headwater.errors import BadMessage, CorruptStore, RemoteProtocolError, StorageError
+from headwater.node.inbox import next_frame
+from headwater.node.kv.command import COMMANDS, Answers, Command, refusal_of
 from headwater.node.kv.framing import check_framing
-from headwater.node.kv.locks import with_own_cas
-from headwater.node.rest.request import looks_like_http
-from headwater.node.rest.session import HttpSession
+from headwater.node.kv.locking import with_own_cas
+from headwater.node.refused import CommandRefused, NoRoom
 from headwater.node.storage.store import ArenaFull
 from headwater.wire.datatype import Datatype, legal
+from headwater.wire.failure import Failure
 from headwater.wire.features import Feature
-from headwater.wire.header import Frame, Magic, response
-from headwater.wire.opcodes import QUIET, RETIRED, Opcode
-from headwater.wire.status import BODIED, Status, without_xerror
+from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths
+from headwater.wire.json_text import error_body
+from headwater.wire.layout import Answer, Request
+from headwater.wire.opcodes import Opcode, name_of
+from headwater.wire.privilege import ADMINISTER, LOGIN, READ, in_words
+from headwater.wire.status import Status, without_xerror
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
     from headwater.node.connection import Connection
-    from headwater.node.kv.fast import FastPath
-    from headwater.node.server import Server
-    from headwater.node.tap.consumer import TapFed
+    from headwater.node.kv.api import Kept, Services, TakeRequests
+    from headwater.node.kv.rights import Rule
     from headwater.node.vbucket.vbucket import VBucket
 
 log = logging.getLogger("headwater.node")
 
+STRANGER_FRAME_BYTES_MAX = 64 << 10
+"""Before the login: names, passwords and features are short."""
+
+# An enum's `&` makes an enum each time; a session asks with each request.
+_LOGIN, _READ, _ADMINISTER = int(LOGIN), int(READ), int(ADMINISTER)
 REQUESTS = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
-_KNOWN = frozenset(int(opcode) for opcode in Opcode) | RETIRED
-_READS = frozenset({Opcode.GET, Opcode.GETK, Opcode.GAT, Opcode.GET_META})
+ANSWERS_PER_LOOK = 32
 _NEEDED_FEATURE = {Datatype.JSON: Feature.JSON, Datatype.SNAPPY: Feature.SNAPPY, Datatype.XATTR: Feature.XATTR}
 
 
 class KvSession:
-    """What a plain connection knows: who, which bucket, which features; see the module's plan."""
+    """The state of a plain connection: user, bucket, features, rights; see the module's plan."""
 
     deadline: float | None = None
 
-    def __init__(self, connection: Connection, server: Server) -> None:
+    def __init__(self, connection: Connection, server: Services) -> None:
         self.connection = connection
         self.server = server
         self.features: frozenset[int] = frozenset()
         self.agent = ""
         self.user: str | None = None
+        self.rights = 0
         self.login: object | None = None  # a SASL exchange in progress
-        self.bucket: Bucket | None = None if server.config.users else server.bucket
+        self.bucket: Bucket | None = server.bucket
         self.written_gate = 0
         self.config_seen = (-1, -1)
-        self.tap: TapFed | None = None  # what a mover has piped in here
         self._task: asyncio.Task[None] | None = None
-        self._fast: FastPath | None = None
+        self._finishes = False
+        self._states: dict[type, object] = {}
+        self._fast: TakeRequests | None = None
         self.changed()
 
     # --- what others ask ----------------------------------------------------------------------------------------------
 
     @property
     def is_logged_in(self) -> bool:
-        """Whether commands that need a login may run; without configured users everybody is."""
-        return self.user is not None or not self.server.config.users
+        """Whether commands that need a login may run; without users everybody is."""
+        return bool(self.rights & _LOGIN)
+
+    @property
+    def is_administrator(self) -> bool:
+        """Whether commands of administrators may run; without users everybody is one."""
+        return bool(self.rights & _ADMINISTER)
 
     @property
     def store_bucket(self) -> Bucket:
-        """The selected bucket; Refused(NO_BUCKET) without one."""
+        """The selected bucket; CommandRefused(NO_BUCKET) without one."""
         if self.bucket is None:
-            raise Refused(Status.NO_BUCKET, "no bucket is selected")
+            raise CommandRefused(Status.NO_BUCKET, "no bucket is selected")
         return self.bucket
 
     def has(self, feature: int) -> bool:
         """Whether HELLO granted the feature."""
         return feature in self.features
 
-    def changed(self) -> None:
-        """Features, login or bucket changed: the fast path must know."""
-        usable = self.bucket is not None and self.is_logged_in
-        self._fast = self.server.fast_path(self) if usable else None
+    def state_of(self, kind: type[Kept]) -> Kept:
+        """Return what a part of the node keeps with this connection, made by `kind()` when first asked for."""
+        found = self._states.get(kind)
+        if not isinstance(found, kind):
+            found = self._states[kind] = kind()
+        return found
 
-    # --- Session ------------------------------------------------------------------------------------------------------
+    def changed(self) -> None:
+        """Features, login, bucket or rights changed: the fast path must know."""
+        self.rights = self.server.users.rights(self.user, self.server.bucket.name)
+        if self.rights <= _LOGIN:  # a stranger, or a user who has no role in it
+            self.bucket = None
+        usable = self.bucket is not None and self.rights & _READ
+        self._fast = self.server.fast_path(self) if usable else None
+        self.connection.know(is_known=self.is_logged_in)
+
+    # --- what the connection calls ------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
         """Run every whole request in `data`; stops early when something pauses the connection."""
         offset, connection = 0, self.connection
-        if looks_like_http(data):
-            connection.session = HttpSession(connection, self.server)
-            return 0
         while not connection.is_paused and not connection.is_closed and connection.session is self:
             if self._fast is not None:
-                offset = self._fast.run(data, offset)
+                offset = self._fast(data, offset)
                 if connection.is_paused:
                     break
-            size = whole_frame(data, offset)
-            if size == 0:
+            if not self.is_logged_in:
+                self._check_stranger(data, offset)
+            frame = next_frame(data, offset)
+            if frame is None:
                 break
-            frame = Frame.decode(data[offset : offset + size])
             try:
                 self.handle(frame)
             except NoRoom:
                 self.wait_for_room()
                 break
-            offset += size
+            offset += len(frame)
+            if connection.gives_way():
+                break
         return offset
 
+    def _check_stranger(self, data: memoryview, offset: int) -> None:
+        """Judge a header as soon as it is there."""
+        claimed = len(data) - offset >= HEADER_BYTES and lengths(data, offset).frame
+        if claimed > STRANGER_FRAME_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"a frame of {claimed} bytes before it has logged in, {STRANGER_FRAME_BYTES_MAX} are allowed"
+            )
+
     def pump(self) -> None:
-        """Nothing is streamed on a plain connection."""
+        """Do nothing: a plain connection streams nothing."""
 
     def tick(self, now: float) -> None:
-        """No deadlines either."""
+        """Do nothing: a plain connection has no deadlines."""
+
+    def users_changed(self) -> None:
+        """Go by the users and roles of now; who is none any more has to leave."""
+        if self.user is not None and not self.server.users.knows(self.user):
+            self.connection.drop(f"user {self.user!r} is none any more", fault=False)
+        else:
+            self.changed()
 
     def closed(self) -> None:
-        """Whatever a handler still waits for, nobody wants to know."""
+        """Cancel the running handler; its answer has no recipient."""
         if self._task is not None:
             self._task.cancel()
 
@@ -137,24 +175,31 @@ class KvSession:
         if frame.magic not in REQUESTS:
             return  # a response to something we sent (a notification): nothing waits for it
         try:
-            found = self._admit(frame)
-            changes = found.writes and found.document
-            answer = found.handler(self, with_own_cas(self, frame) if changes else frame)
-        except Refused as refused:
+            command, request = self._admit(frame)
+            answer = command.handler(self, request)
+            if isinstance(answer, Iterator):
+                answer = None if self._send_some(frame, answer) else self._send_rest(frame, answer)
+        except CommandRefused as refused:
             self._refuse(frame, refused)
             return
         except ArenaFull:
             raise NoRoom from None
         except CorruptStore as error:
-            self._refuse(frame, Refused(Status.EINTERNAL, str(error)))
+            self._refuse(frame, CommandRefused(Status.EINTERNAL, str(error)))
             return
         except StorageError as error:
-            self._refuse(frame, Refused(Status.ETMPFAIL, str(error)))
+            self._refuse(frame, CommandRefused(Status.ETMPFAIL, str(error)))
             return
         if inspect.isawaitable(answer):
             self._park(frame, answer)
         else:
             self._answer(frame, answer)
+        if self._finishes:
+            self.connection.finish()
+
+    def finish(self) -> None:
+        """Close the connection once the request being handled is answered."""
+        self._finishes = True
 
     def wait_for_room(self) -> None:
         """Pause until the staging arena is empty again."""
@@ -181,44 +226,65 @@ class KvSession:
         """Queue answers; they leave after batch `gate` and after this connection's own writes."""
         self.connection.send(data, max(gate, self.written_gate))
 
-    def reply(self, frame: Frame, reply: Reply) -> None:
+    def reply(self, frame: Frame, answer: Answer) -> None:
         """Queue the answer of one request, unless its quiet form leaves it out."""
-        if not is_silent(frame.opcode, reply.status):
-            gate = self.server.committer.gate() if frame.opcode in COMMANDS and COMMANDS[frame.opcode].document else 0
-            self.send(encode_reply(frame, reply), gate)
+        command = COMMANDS.get(frame.opcode)
+        if command is None or command.silent.get(frame.opcode) != answer.status:
+            gate = self.server.committer.gate() if command is not None and command.document else 0
+            self.send(self.encoded(frame, answer), gate)
 
-    def _admit(self, frame: Frame) -> Command:
+    def encoded(self, frame: Frame, answer: Answer) -> bytes:
+        """The bytes of an answer as this connection's protocol has them."""
+        return answer.answering(frame)
+
+    def _admit(self, frame: Frame) -> tuple[Command, Request | Frame]:
         """Find the command and hold the request against every general rule, in the order of kv.md."""
         found = COMMANDS.get(frame.opcode)
-        if not self.is_logged_in and (found is None or found.needs is not Needs.NOTHING):
-            raise Refused(Status.EACCESS, "not logged in")
         if found is None:
-            raise Refused(Status.NOT_SUPPORTED if frame.opcode in _KNOWN else Status.UNKNOWN_COMMAND)
-        self._check_datatype(frame)
-        try:
-            check_framing(frame)
-        except BadMessage as bad:
-            raise Refused(bad.status, str(bad)) from None
-        if found.needs is Needs.BUCKET:
+            if not self.is_logged_in:
+                raise CommandRefused(Status.EACCESS, "not logged in")
+            raise CommandRefused(refusal_of(frame.opcode))
+        self.check_rights(frame, found.rule)
+        if frame.datatype:  # nearly none has one, and looking at its bits takes as long as reading a request
+            self._check_datatype(frame)
+        if frame.framing:
+            try:
+                check_framing(frame, found.loud(frame.opcode))
+            except BadMessage as bad:
+                raise CommandRefused(bad.status, str(bad)) from None
+        if found.needs_bucket:
             bucket = self.store_bucket
-            found.check(frame)
+            request = found.read(frame)
             if found.document:
                 self._check_vbucket(bucket, frame)
             if found.writes and found.document and bucket.is_backed_up(frame.vbucket):
-                raise Refused(Status.ETMPFAIL, "the vbucket is about to move to another node")
-            if found.writes and bucket.store.full:
-                raise Refused(Status.ETMPFAIL, "the disk is full")
+                raise CommandRefused(Status.ETMPFAIL, "the vbucket is about to move to another node")
+            if found.writes and bucket.store.full and not (found.frees and bucket.store.may_delete):
+                raise CommandRefused(Status.ETMPFAIL, "the disk is full")
+            if found.writes and found.document and isinstance(request, Request):
+                request = with_own_cas(self, request)
         else:
-            found.check(frame)
-        return found
+            request = found.read(frame)
+        return found, request
+
+    def check_rights(self, frame: Frame, rule: Rule) -> None:
+        """Refuse (EACCESS) what the user may not do, and have it written down; the one place where that is decided."""
+        needed = rule.needed(frame) if rule.cases else rule.privilege
+        if not needed & ~self.rights:
+            return
+        if not self.is_logged_in:
+            raise CommandRefused(Status.EACCESS, "not logged in")
+        missing = f"needs {in_words(needed & ~self.rights)}"
+        self.server.audit(self, f"may not {name_of(frame.opcode)}: it {missing}")
+        raise CommandRefused(Status.EACCESS, f"{name_of(frame.opcode)} {missing}")
 
     def _check_datatype(self, frame: Frame) -> None:
         """wire.md 4: legal values are 0..7, and a bit needs its feature; a violation is EINVAL."""
         if not legal(frame.datatype):
-            raise Refused(Status.EINVAL, f"datatype 0x{frame.datatype:02x} has unknown bits")
+            raise CommandRefused(Status.EINVAL, f"datatype 0x{frame.datatype:02x} has unknown bits")
         for bit, feature in _NEEDED_FEATURE.items():
             if frame.datatype & bit and feature not in self.features:
-                raise Refused(Status.EINVAL, f"datatype {bit.name} was not negotiated by HELLO")
+                raise CommandRefused(Status.EINVAL, f"datatype {bit.name} was not negotiated by HELLO")
 
     def _check_vbucket(self, bucket: Bucket, frame: Frame) -> None:
         """kv.md: not on this node: 07; active: proceed; pending: park until the state changes; replica, dead: 07."""
@@ -231,48 +297,63 @@ class KvSession:
         if state != wanted:
             raise self.not_my_vbucket()
         if frame.vbucket in bucket.fenced:
-            raise Refused(Status.ETMPFAIL, "it is not known yet whether another node owns the vbucket by now")
+            raise CommandRefused(Status.ETMPFAIL, "it is not known yet whether another node owns the vbucket by now")
         if bucket.traffic_disabled:
-            raise Refused(Status.ETMPFAIL, "traffic is disabled")
+            raise CommandRefused(Status.ETMPFAIL, "traffic is disabled")
 
-    def not_my_vbucket(self) -> Refused:
+    def not_my_vbucket(self) -> CommandRefused:
         """The refusal that carries the current map, so that the client finds the owner (kv.md, "07 responses")."""
         if not self.server.cluster.map_in_refusals:
-            return Refused(Status.NOT_MY_VBUCKET)
+            return CommandRefused(Status.NOT_MY_VBUCKET)
         datatype = Datatype.JSON if self.has(Feature.JSON) else 0
         self.config_seen = self.server.cluster.version
-        return Refused(Status.NOT_MY_VBUCKET, value=self.server.cluster.config(), datatype=datatype)
+        return CommandRefused(Status.NOT_MY_VBUCKET, value=self.server.cluster.config(), datatype=datatype)
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def _answer(self, frame: Frame, answer: Answer) -> None:
-        if isinstance(answer, Reply):
-            if answer.status in BODIED:
-                self.reply(frame, answer)
-            else:
-                self._refuse(frame, Refused(answer.status))
+    def _answer(self, frame: Frame, answer: Answers) -> None:
+        if isinstance(answer, Answer):
+            self.reply(frame, answer)
         elif answer:
-            self.send(join_frames(answer))
+            self.send(b"".join(self.encoded(frame, each) for each in answer))
 
-    def _park(self, frame: Frame, work: Awaitable[Answer]) -> None:
+    def _send_some(self, frame: Frame, answers: Iterator[Answer]) -> bool:
+        """Send as many answers as this turn has time for; whether those were all."""
+        out = bytearray()
+        for count, each in enumerate(answers, 1):
+            out += self.encoded(frame, each)
+            if count % ANSWERS_PER_LOOK == 0 and self.connection.turn_is_over:
+                self.send(out)
+                return False
+        self.send(out)
+        return True
+
+    async def _send_rest(self, frame: Frame, answers: Iterator[Answer]) -> None:
+        is_done = False
+        while not is_done:
+            await self.server.run_queue.turn()  # others first
+            self.connection.begin_turn()
+            is_done = self._send_some(frame, answers)
+
+    def _park(self, frame: Frame, work: Awaitable[Answers]) -> None:
         """Pause the connection until a coroutine has the answer."""
         self.connection.pause("parked")
         self._task = self.server.loop.create_task(self._finish(frame, work))
 
-    async def _finish(self, frame: Frame, work: Awaitable[Answer]) -> None:
+    async def _finish(self, frame: Frame, work: Awaitable[Answers]) -> None:
         try:
             self._answer(frame, await work)
-        except Refused as refused:
+        except CommandRefused as refused:
             self._refuse(frame, refused)
         except asyncio.CancelledError:
             raise
         except Exception:
             log.exception("%s: opcode 0x%02x failed", self.connection.peer, frame.opcode)
-            self._refuse(frame, Refused(Status.EINTERNAL))
+            self._refuse(frame, CommandRefused(Status.EINTERNAL))
         self._task = None
         self.connection.resume("parked")
 
-    def _refuse(self, frame: Frame, refused: Refused) -> None:
+    def _refuse(self, frame: Frame, refused: CommandRefused) -> None:
         """Say no in words this client knows: wire.md 3.1 for those without XERROR."""
         status = refused.status
         before_login = status == Status.EACCESS and not self.is_logged_in  # "always sent as 0x24"
@@ -285,32 +366,6 @@ class KvSession:
             status = known
         value, datatype = refused.value, refused.datatype
         if refused.context and not value and self.has(Feature.XERROR):
-            value = json.dumps({"error": {"context": refused.context}}).encode()
+            value = error_body(refused.context)
             datatype = Datatype.JSON if self.has(Feature.JSON) else 0
-        self.reply(frame, Reply(status, value=value, datatype=datatype))
-
-
-def is_silent(opcode: int, status: int) -> bool:
-    """kv.md, "Quiet forms": mutations leave out success, reads leave out KEY_ENOENT."""
-    loud = QUIET.get(opcode)
-    if loud is None:
-        return False
-    return status == (Status.KEY_ENOENT if loud in _READS else Status.SUCCESS)
-
-
-def encode_reply(frame: Frame, reply: Reply) -> bytes:
-    """The bytes of an answer."""
-    return response(
-        frame,
-        reply.status,
-        extras=reply.extras,
-        key=reply.key,
-        value=reply.value,
-        datatype=reply.datatype,
-        cas=reply.cas,
-    ).encode()
-
-
-def join_frames(frames: Iterable[Frame]) -> bytes:
-    """The bytes of several frames."""
-    return b"".join(frame.encode() for frame in frames)
+        self.reply(frame, Failure(status=status, value=value, datatype=datatype))

@@ -7,100 +7,96 @@ TAP).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from headwater.node.kv.admin import VERSION_TEXT
-from headwater.node.kv.command import Answer, Part, Refused, command
-from headwater.node.membership import stats as membership
-from headwater.wire.header import Frame, response
-from headwater.wire.opcodes import Opcode
+from headwater.node.kv.command import handles
+from headwater.node.refused import CommandRefused
+from headwater.wire.bootstrap import Stat, StatResponse
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
-    from headwater.node.kv.session import KvSession
+    from headwater.node.kv.api import Session
     from headwater.node.vbucket.vbucket import VBucket
 
 Pairs = Iterable[tuple[str, str]]
 
 
-@command(Opcode.STAT, key=Part.ANY, value=Part.ANY)
-def stat(session: KvSession, frame: Frame) -> Answer:
+@handles(Stat)
+def stat(session: Session, request: Stat) -> Iterator[StatResponse]:
     """Answer one group; the key is its name and arguments, separated by blanks."""
-    name, *arguments = frame.key.decode("latin-1").split(" ") if frame.key else ("",)
-    pairs = list(_group(session, name, [each for each in arguments if each]))
-    frames = [response(frame, key=key.encode("latin-1", "replace"), value=value.encode()) for key, value in pairs]
-    return [*frames, response(frame)]
+    name, *arguments = request.key.decode("latin-1").split(" ") if request.key else ("",)
+    pairs = _group(session, name, [each for each in arguments if each])
+    for key, value in pairs:
+        yield StatResponse(key=key.encode("latin-1", "replace"), value=value.encode())
+    yield StatResponse()
 
 
-def _group(session: KvSession, name: str, arguments: list[str]) -> Pairs:
+def _group(session: Session, name: str, arguments: list[str]) -> Pairs:
     registered = session.store_bucket.stat_groups.get(name)
     if registered is not None:
         return registered(arguments)
     found = _GROUPS.get(name)
     if found is None:
-        raise Refused(Status.KEY_ENOENT, "there is no such group")
+        raise CommandRefused(Status.KEY_ENOENT, "there is no such group")
     return found(session, arguments)
 
 
-def _general(session: KvSession, arguments: list[str]) -> Pairs:
-    bucket, server = session.store_bucket, session.server
-    counters = bucket.counters
+def _general(session: Session, arguments: list[str]) -> Pairs:
+    bucket = session.store_bucket
+    counters, committer = bucket.counters, bucket.committer
     items = sum(bucket.store.items(vb) for vb in bucket.vbuckets)
     yield "pid", str(os.getpid())
-    yield "uptime", str(int(server.loop.time() - server.started_at))
     yield "time", str(bucket.now())
     yield "version", VERSION_TEXT.decode()
-    yield "curr_connections", str(len(server.connections))
-    yield "total_connections", str(server.accepted)
-    yield "rejected_connections", str(server.rejected)
+    yield from session.server.figures()
     yield "curr_items", str(items)
     yield "cmd_get", str(counters["cmd_get"])
     yield "get_hits", str(counters["get_hits"])
     yield "get_misses", str(counters["cmd_get"] - counters["get_hits"])
     for each in ("cmd_set", "cmd_delete", "cmd_flush", "expired"):
         yield each, str(counters[each])
-    yield "ep_commit_num", str(server.committer.commits)
-    yield "ep_commit_failures", str(server.committer.failures)
-    yield "ep_queue_size", "0" if server.committer.gate() == 0 else "1"
+    yield "ep_commit_num", str(committer.commits)
+    yield "ep_commit_failures", str(committer.failures)
+    yield "ep_queue_size", "0" if committer.gate() == 0 else "1"
     yield "ep_flusher_todo", "0"
     yield "ep_degraded_mode", "0"
     yield "ep_disk_full", "1" if bucket.store.full else "0"
-    yield "ep_scrub_runs", str(server.scrubber.runs)
-    yield "ep_scrub_bytes", str(server.scrubber.bytes)
-    yield "ep_damaged_batches", str(len(bucket.store.lost.damage))
-    yield "ep_damaged_vbuckets", str(len(bucket.store.lost.vbuckets))
+    yield "ep_removed_bytes_held", str(bucket.store.slots.retired_bytes)
+    yield "ep_damaged_batches", str(len(bucket.store.quarantine.damage))
+    yield "ep_damaged_vbuckets", str(len(bucket.store.quarantine.vbuckets))
 
 
-def _reset(session: KvSession, arguments: list[str]) -> Pairs:
+def _reset(session: Session, arguments: list[str]) -> Pairs:
     counters = session.store_bucket.counters
     counters.update(dict.fromkeys(counters, 0))
     return ()
 
 
-def _uuid(session: KvSession, arguments: list[str]) -> Pairs:
+def _uuid(session: Session, arguments: list[str]) -> Pairs:
     yield "uuid", session.store_bucket.uuid
 
 
-def _chosen(session: KvSession, arguments: list[str]) -> list[VBucket]:
+def _chosen(session: Session, arguments: list[str]) -> list[VBucket]:
     """The vbuckets a group is about: the one named, or all. A bad number: EINVAL; one that is not here: 07."""
     vbuckets = session.store_bucket.vbuckets
     if not arguments:
         return [vbuckets[vb] for vb in sorted(vbuckets)]
     if len(arguments) > 1 or not (arguments[0].isascii() and arguments[0].isdecimal() and len(arguments[0]) < 6):
-        raise Refused(Status.EINVAL, "the argument is one vbucket number")
+        raise CommandRefused(Status.EINVAL, "the argument is one vbucket number")
     found = vbuckets.get(int(arguments[0]))
     if found is None:
         raise session.not_my_vbucket()
     return [found]
 
 
-def _vbucket(session: KvSession, arguments: list[str]) -> Pairs:
+def _vbucket(session: Session, arguments: list[str]) -> Pairs:
     for each in _chosen(session, arguments):
         yield f"vb_{each.id}", each.state.name.lower()
 
 
-def _previous(session: KvSession, arguments: list[str]) -> Pairs:
+def _previous(session: Session, arguments: list[str]) -> Pairs:
     return ()
 
 
@@ -118,20 +114,21 @@ def _seqnos(each: VBucket) -> Pairs:
     yield f"vb_{each.id}:last_persisted_snap_end", str(each.snapshot_end) if receiving else high
 
 
-def _vbucket_seqno(session: KvSession, arguments: list[str]) -> Pairs:
+def _vbucket_seqno(session: Session, arguments: list[str]) -> Pairs:
     for each in _chosen(session, arguments):
         yield from _seqnos(each)
 
 
-def _vbucket_details(session: KvSession, arguments: list[str]) -> Pairs:
+def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
     store = session.store_bucket.store
     for each in _chosen(session, arguments):
         yield f"vb_{each.id}", each.state.name.lower()
         yield f"vb_{each.id}:num_items", str(store.items(each.id))
+        yield f"vb_{each.id}:refused_changes", str(each.refused_changes)
         yield from _seqnos(each)
 
 
-def _failovers(session: KvSession, arguments: list[str]) -> Pairs:
+def _failovers(session: Session, arguments: list[str]) -> Pairs:
     for each in _chosen(session, arguments):
         entries = each.failover.entries
         yield f"vb_{each.id}:num_entries", str(len(entries))
@@ -141,7 +138,7 @@ def _failovers(session: KvSession, arguments: list[str]) -> Pairs:
             yield f"vb_{each.id}:{place}:seq", str(entry.seqno)
 
 
-def _checkpoint(session: KvSession, arguments: list[str]) -> Pairs:
+def _checkpoint(session: Session, arguments: list[str]) -> Pairs:
     """One checkpoint a vbucket, for the log has no others: what is written here, or what a TAP producer named."""
     for each in _chosen(session, arguments):
         yield f"vb_{each.id}:state", each.state.name.lower()
@@ -151,13 +148,16 @@ def _checkpoint(session: KvSession, arguments: list[str]) -> Pairs:
         yield f"vb_{each.id}:persisted_checkpoint_id", str(each.checkpoint or 1)
 
 
-def _config(session: KvSession, arguments: list[str]) -> Pairs:
+def _config(session: Session, arguments: list[str]) -> Pairs:
     config = session.server.config
     for name in (
         "bucket",
         "vbuckets",
         "connections_max",
         "idle_seconds",
+        "login_seconds",
+        "memory_mib",
+        "connection_memory_mib",
         "segment_mib",
         "compact_dead_percent",
         "purge_age_seconds",
@@ -165,15 +165,11 @@ def _config(session: KvSession, arguments: list[str]) -> Pairs:
         yield name, str(getattr(config, name))
 
 
-def _cluster(session: KvSession, arguments: list[str]) -> Pairs:
-    return membership.stats(session.server)
-
-
-def _nothing(session: KvSession, arguments: list[str]) -> Pairs:
+def _nothing(session: Session, arguments: list[str]) -> Pairs:
     return ()
 
 
-_GROUPS: dict[str, Callable[[KvSession, list[str]], Pairs]] = {
+_GROUPS: dict[str, Callable[[Session, list[str]], Pairs]] = {
     "": _general,
     "reset": _reset,
     "uuid": _uuid,
@@ -184,7 +180,6 @@ _GROUPS: dict[str, Callable[[KvSession, list[str]], Pairs]] = {
     "failovers": _failovers,
     "checkpoint": _checkpoint,
     "config": _config,
-    "cluster": _cluster,
     "timings": _nothing,
     "dcp": _nothing,
     "dcpagg": _nothing,

@@ -1,8 +1,9 @@
 """Values as they are stored and as a connection may see them (wire.md 4 and 5).
 
 Stored as received: a compressed value stays compressed, extended attributes stay in front of the body. The JSON bit
-is ours to decide. What the reader did not negotiate is taken away: compression undone, attributes stripped, the JSON
-bit dropped.
+is ours to decide. What the reader did not negotiate is taken away: compression undone, the JSON bit dropped.
+Attributes are never shown with the body: the SDKs negotiate them for their paths and take what GET gives them for the
+body. Streams carry them, and sub-documents read them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.json import SCRATCH_BYTES, valid
-from headwater.node.kv.command import Refused
+from headwater.node.refused import CommandRefused
 from headwater.wire import snappy, xattr
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
@@ -22,66 +23,97 @@ from headwater.wire.header import VALUE_BYTES_MAX
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
-    from headwater.node.storage.records import Document
+    from headwater.node.storage.records import StoredDocument
+
+# Plain numbers: to combine an enum's flags takes longer than all else that is done with them here.
+_JSON, _SNAPPY, _XATTR = int(Datatype.JSON), int(Datatype.SNAPPY), int(Datatype.XATTR)
 
 _scratch = np.zeros(SCRATCH_BYTES, np.uint8)
 
 
 def is_json(value: bytes) -> bool:
     """Whether the bytes are one JSON text."""
-    return bool(value) and bool(valid(np.frombuffer(bytearray(value), np.uint8), _scratch))
+    return bool(value) and bool(valid(np.frombuffer(value, np.uint8), _scratch))
 
 
 def inflate(value: bytes, datatype: int) -> bytes:
-    """The value without its compression. Refused with EINVAL when it does not inflate, E2BIG when to more than fits."""
-    if not datatype & Datatype.SNAPPY:
+    """Return the value without its compression.
+
+    CommandRefused with EINVAL when it does not inflate, E2BIG when to more than fits.
+    """
+    if not datatype & _SNAPPY:
         return value
     try:
         size = snappy.inflated_size(value)
         if size > VALUE_BYTES_MAX:
-            raise Refused(Status.E2BIG, f"the value inflates to {size} bytes, {VALUE_BYTES_MAX} are allowed")
+            raise CommandRefused(Status.E2BIG, f"the value inflates to {size} bytes, {VALUE_BYTES_MAX} are allowed")
         return snappy.inflate(value)
     except RemoteProtocolError as bad:
-        raise Refused(Status.EINVAL, str(bad)) from None
+        raise CommandRefused(Status.EINVAL, str(bad)) from None
 
 
 def split_body(value: bytes, datatype: int) -> tuple[bytes, bytes]:
     """(extended attributes with their length in front, body) of an inflated value."""
-    if not datatype & Datatype.XATTR:
+    if not datatype & _XATTR:
         return b"", value
-    try:
-        _, body = xattr.split(value)
-    except RemoteProtocolError as bad:
-        raise Refused(Status.XATTR_EINVAL, str(bad)) from None
+    _, body = _split(value)
     return value[: len(value) - len(body)], body
+
+
+def _split(value: bytes) -> tuple[dict[str, bytes], bytes]:
+    try:
+        return xattr.split(value, xattr.PAIRS_MAX)
+    except RemoteProtocolError as bad:
+        raise CommandRefused(Status.XATTR_EINVAL, str(bad)) from None
+
+
+def check_attributes(value: bytes) -> bytes:
+    """Hold the attributes of an incoming value against wire.md 9; the body behind them.
+
+    CommandRefused with XATTR_EINVAL for one that a reader could take for a virtual one, with E2BIG for more than 1 MiB
+    of system attributes: a deletion keeps those.
+    """
+    pairs, body = _split(value)
+    virtual = next((key for key in pairs if key.startswith("$")), None)
+    if virtual is not None:
+        raise CommandRefused(
+            Status.XATTR_EINVAL, f"attribute {virtual!r}: keys that begin with '$' are made, never stored"
+        )
+    kept = xattr.only_system(value)
+    if len(kept) > xattr.SYSTEM_BYTES_MAX:
+        raise CommandRefused(
+            Status.E2BIG, f"system attributes of {len(kept)} bytes, {xattr.SYSTEM_BYTES_MAX} are allowed"
+        )
+    return body
 
 
 def accepted(value: bytes, datatype: int) -> int:
     """The datatype to store an incoming value with: checked, and with the JSON bit decided here."""
-    _, body = split_body(inflate(value, datatype), datatype)
-    kept = datatype & (Datatype.SNAPPY | Datatype.XATTR)
-    return kept | (Datatype.JSON if is_json(body) else 0)
+    inflated = inflate(value, datatype)
+    body = check_attributes(inflated) if datatype & _XATTR else inflated
+    kept = datatype & (_SNAPPY | _XATTR)
+    return kept | (_JSON if is_json(body) else 0)
 
 
-def shown(document: Document, features: AbstractSet[int]) -> tuple[bytes, int]:
+def shown(document: StoredDocument, features: AbstractSet[int]) -> tuple[bytes, int]:
     """(value, datatype) of a stored document for a connection with these features."""
     value, datatype = document.value, document.datatype
-    strips = datatype & Datatype.XATTR and Feature.XATTR not in features
-    if datatype & Datatype.SNAPPY and (strips or Feature.SNAPPY not in features):
-        value, datatype = inflate(value, datatype), datatype & ~Datatype.SNAPPY
+    strips = datatype & _XATTR
+    if datatype & _SNAPPY and (strips or Feature.SNAPPY not in features):
+        value, datatype = inflate(value, datatype), datatype & ~_SNAPPY
     if strips:
-        value, datatype = split_body(value, datatype)[1], datatype & ~Datatype.XATTR
+        value, datatype = split_body(value, datatype)[1], datatype & ~_XATTR
     if Feature.JSON not in features:
-        datatype &= ~Datatype.JSON
+        datatype &= ~_JSON
     return value, int(datatype)
 
 
-def body_of(document: Document) -> tuple[bytes, bytes]:
+def body_of(document: StoredDocument) -> tuple[bytes, bytes]:
     """(extended attributes, body) of a stored document, inflated."""
     return split_body(inflate(document.value, document.datatype), document.datatype)
 
 
-def system_attributes(document: Document) -> bytes:
-    """What a deletion keeps of a document: its system attributes, or nothing (wire.md 9)."""
+def system_attributes(document: StoredDocument) -> bytes:
+    """Return the value a deletion keeps: the document's system attributes, or nothing (wire.md 9)."""
     section, _ = body_of(document)
     return xattr.only_system(section) if section else b""

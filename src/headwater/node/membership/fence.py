@@ -11,31 +11,35 @@ good, somebody has to say so. Time plays no part in it.
 
 from __future__ import annotations
 
-from headwater.node.membership.map import Address, NodeMap
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import ClusterMap
 
 
 class Fence:
-    """Who has been heard about one map.
+    """The peers that answered about one map.
 
     Attributes:
         is_open: whether the node may serve what the map gives it. heard: who knows of nothing newer.
     """
 
-    def __init__(self, known: NodeMap, *, is_open: bool = False) -> None:
+    def __init__(self, known: ClusterMap, *, is_open: bool = False) -> None:
         self.heard: set[Address] = set()
         self._peers = frozenset(known.peers)
+        # A majority, this node counted: it shares a node with every other majority, and so with one that has a newer
+        # map.
         self._needed = len(known.servers) // 2 + 1
         self.is_open = is_open or self._needed <= 1 or known.this is None  # one that is no member has nobody to ask
 
     @property
     def missing(self) -> int:
-        """How many answers it still takes."""
+        """The number of answers still needed."""
         return 0 if self.is_open else max(0, self._needed - 1 - len(self.heard))
 
     def hear(self, peer: Address) -> bool:
         """A node knows of nothing newer; True if that opens the fence."""
         if peer not in self._peers:
             return False
+        # A set, for the same peer asked twice is one voice.
         self.heard.add(peer)
         if self.is_open or self.missing > 0:
             return False

@@ -4,7 +4,8 @@ One file of three lines: `headwater-cluster-map 1 <XXH3-64 of the other two, 16 
 takes away from the node as a JSON list, and the map's JSON without line breaks. A new one is written and synced beside
 the old one and takes its place by rename, so a crash leaves one or the other, whole. A file that is neither was damaged
 later; to go on with an older map, or none, could bring back an ownership that has passed to another node, so the start
-fails and names the file.
+fails and names the file. That there was one at all the store's manifest knows (Store.is_member), since a file that is
+gone tells nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk
-from headwater.node.storage.titled import read_titled, titled, write_synced
+from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
 
 NAME: Final = "CLUSTER_MAP"
 NEXT_NAME: Final = "CLUSTER_MAP.new"
@@ -77,10 +78,10 @@ class MapFile:
 def _encode(config: bytes, given_up: list[int]) -> bytes:
     # A line break in JSON is blank space between tokens; in the file it would end the line.
     body = json.dumps(given_up).encode() + b"\n" + config.replace(b"\n", b" ").replace(b"\r", b" ")
-    return titled(_TITLE, _FORMAT, body)
+    return encode_text_file(_TITLE, _FORMAT, body)
 
 
 def _decode(data: bytes, path: Path) -> tuple[bytes, list[int]]:
-    body = read_titled(data, path, _TITLE, _FORMAT, "cluster map")
+    body = decode_text_file(data, path, _TITLE, [_FORMAT], "cluster map")
     given_up, _, config = body.partition(b"\n")
     return config, json.loads(given_up)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from headwater.node.membership.map import Address
-from headwater.node.replication.dialer import Source
+from headwater.node.calling import ProducerAddress
+from headwater.wire.address import Address
 
 if TYPE_CHECKING:
-    from headwater.node.replication.command import Replication
+    from headwater.node.kv.api import Follower
 
 
 class Following:
@@ -27,7 +27,7 @@ class Following:
         held: vbuckets that follow nobody until the map has news of them.
     """
 
-    def __init__(self, replication: Replication, source: Callable[[Address], Source]) -> None:
+    def __init__(self, replication: Follower, source: Callable[[Address], ProducerAddress]) -> None:
         self.sources: dict[int, Address] = {}
         self.held: set[int] = set()
         self._replication = replication

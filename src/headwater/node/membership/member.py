@@ -1,4 +1,4 @@
-"""What a node does as one of several: it keeps the cluster map that names it, and conforms to it.
+"""A node as a member of a cluster: it keeps the cluster map that names it, and reconciles its vbuckets with it.
 
     an operator's map, or a peer's newer one --on disk--> handed out, clients told --> every vbucket it has news of
                                                                                        takes its role (roles.py)
@@ -13,28 +13,30 @@ Source: kv.md 1.4, failover.md 3 to 5; docs/decisions/0030.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headwater.errors import RemoteProtocolError, StorageError
-from headwater.node.kv.command import Refused
-from headwater.node.membership import notices
-from headwater.node.membership.conforming import Conforming
+from headwater.errors import CorruptStore, RemoteProtocolError, StorageError
+from headwater.node.calling import ProducerAddress
 from headwater.node.membership.fence import Fence
 from headwater.node.membership.file import MapFile
 from headwater.node.membership.following import Following
-from headwater.node.membership.map import Address, NodeMap
+from headwater.node.membership.map import read_map, says_the_same, seen_from
 from headwater.node.membership.peers import FEATURES, Peers
+from headwater.node.membership.reconciler import Reconciler
 from headwater.node.membership.roles import News, news, role
-from headwater.node.replication.dialer import Source
+from headwater.node.refused import CommandRefused
 from headwater.protocol.handshake import Login
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.server import Server
+    from headwater.node.kv.api import Services
 
 log = logging.getLogger("headwater.node")
 
@@ -46,50 +48,56 @@ class Membership:
         map: the newest map; None if there was never one that named this node.
         fence: whether what the map gives us may be served. peers: the other nodes, and what came of asking them.
         following: the replicas that follow by the map.
-        conforming: the vbuckets that are not yet what the map says.
+        reconciler: the vbuckets that are not yet what the map says.
     """
 
-    def __init__(self, server: Server) -> None:
-        """Read the map and close the fence; StorageError if the map on disk is damaged."""
-        self.map: NodeMap | None = None
+    def __init__(self, server: Services) -> None:
+        """Read the map and close the fence; StorageError if the map on disk is damaged or missing."""
+        self.map: ClusterMap | None = None
         self.fence: Fence | None = None
         self._server = server
         self._bucket = server.bucket
         self._file = MapFile(server.bucket.store.disk, server.bucket.store.path)
         self._taking = asyncio.Lock()
         self.following = Following(server.replication, self._source)
-        self.conforming = Conforming(server, self.following)
+        self.reconciler = Reconciler(server, self.following)
         self.peers = Peers(lambda: server.loop, self._login, self._told)
         self._load()
 
     def _load(self) -> None:
         kept = self._file.load()
         if kept is None:
+            if self._bucket.store.is_member:  # to serve without it could be a second owner
+                why = "the file is missing, though this node is one of a cluster"
+                raise CorruptStore(self._file.path, 0, why)
             return
         config, given_up = kept
         bucket = self._bucket
         try:
-            self.map = NodeMap.from_json(config, bucket=bucket.name, vbuckets=bucket.vbucket_count)
+            self.map = read_map(config, bucket=bucket.name, vbuckets=bucket.vbucket_count)
         except RemoteProtocolError as error:
             raise StorageError(f"{self._file.path}: {error}; start the node with the options it had") from None
         self.fence = Fence(self.map)
         if self.map.peers:
+            # Before the node listens, so that no client is served in between.
             bucket.fenced.update(vb for vb, each in bucket.vbuckets.items() if each.state is State.ACTIVE)
-        self.conforming.known, self.conforming.serves = self.map, self.fence.is_open
-        self.conforming.ask(range(bucket.vbucket_count))
-        self.conforming.ask(given_up, News.OWNER)
+        self.reconciler.known, self.reconciler.serves = self.map, self.fence.is_open
+        self.reconciler.ask(range(bucket.vbucket_count))
+        self.reconciler.ask(given_up, News.OWNER)
 
     def start(self) -> None:
         """The node listens: take the roles of the map, and ask the others for theirs."""
         if self.map is not None:
-            self._server.cluster.take(self.map.version, self.map.config)
+            with contextlib.suppress(StorageError):  # a folder of before this was kept; tried again at the next start
+                self._bucket.store.join()
+            self._server.cluster.take(self.map.version, self.map.text)
             self.peers.watch(self.map.peers if self.map.this is not None else ())
-            self.conforming.look()
+            self.reconciler.look()
 
     def stop(self) -> None:
-        """The node stops."""
+        """Stop asking peers and following."""
         self.peers.stop()
-        self.conforming.stop()
+        self.reconciler.stop()
 
     # --- maps that arrive -------------------------------------------------------------------------------------------
 
@@ -103,42 +111,44 @@ class Membership:
         """An operator's map: on disk, and obeyed as far as can be at once, on return; it opens the fence.
 
         Raises:
-            Refused: EINVAL, it is no map or its version is another; KEY_EEXISTS, the one here is newer or says
+            CommandRefused: EINVAL, it is no map or its version is another; KEY_EEXISTS, the one here is newer or says
                 something else; ETMPFAIL, it could not be written.
         """
         async with self._taking:
             found = self._checked(version, config)
             try:
-                if self.map is None or not found.says_the_same(self.map):
+                if self.map is None or not says_the_same(found, self.map):
                     await self._keep(found)
             except StorageError as error:
-                raise Refused(Status.ETMPFAIL, str(error)) from None
+                raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+            # Only what is on disk is obeyed: a node that gave a vbucket up and forgot why would take it back at its
+            # next start.
             self._adopt(found)
             self._open()
-        while not self.conforming.conform():
+        while not self.reconciler.reconcile():
             if self._bucket.store.full:
-                raise Refused(Status.ETMPFAIL, "the map is kept, but the disk is too full to obey it")
-            await self.conforming.room()
+                raise CommandRefused(Status.ETMPFAIL, "the map is kept, but the disk is too full to obey it")
+            await self.reconciler.room()
 
-    def _checked(self, version: tuple[int, int], config: bytes) -> NodeMap:
+    def _checked(self, version: tuple[int, int], config: bytes) -> ClusterMap:
         bucket = self._bucket
         try:
-            found = NodeMap.from_json(config, bucket=bucket.name, vbuckets=bucket.vbucket_count)
+            found = read_map(config, bucket=bucket.name, vbuckets=bucket.vbucket_count)
         except RemoteProtocolError as error:
-            raise Refused(Status.EINVAL, str(error)) from None
+            raise CommandRefused(Status.EINVAL, str(error)) from None
         if found.version != version:
-            raise Refused(Status.EINVAL, f"the request is about map {version}, the map says {found.version}")
+            raise CommandRefused(Status.EINVAL, f"the request is about map {version}, the map says {found.version}")
         here = self.map.here if self.map is not None else None
         if found.this is None and here is not None and here in found.servers:
-            found = found.seen_from(here)
+            found = seen_from(found, here)
         if version < self._floor():
-            raise Refused(Status.KEY_EEXISTS, f"the map here is newer: {self._server.cluster.version}")
-        if self.map is not None and version == self.map.version and not found.says_the_same(self.map):
-            raise Refused(Status.KEY_EEXISTS, f"the map here has version {version} as well, and is another")
+            raise CommandRefused(Status.KEY_EEXISTS, f"the map here is newer: {self._server.cluster.version}")
+        if self.map is not None and version == self.map.version and not says_the_same(found, self.map):
+            raise CommandRefused(Status.KEY_EEXISTS, f"the map here has version {version} as well, and is another")
         return found
 
     def _floor(self) -> tuple[int, int]:
-        """What a map must not be older than: what clients may have been told. A node that owns nothing told nothing."""
+        """Return the version that clients may have seen here, below which no map is taken; (0, 0) if there is none."""
         bucket = self._bucket
         if self.map is None and not self._server.cluster.is_set and not any(map(bucket.is_active, bucket.vbuckets)):
             return (0, 0)
@@ -146,7 +156,7 @@ class Membership:
 
     async def _told(self, peer: Address, config: bytes) -> None:
         """A peer has answered: adopt its map if it is newer; otherwise it knows of nothing newer."""
-        found = NodeMap.from_json(config, bucket=self._bucket.name, vbuckets=self._bucket.vbucket_count)
+        found = read_map(config, bucket=self._bucket.name, vbuckets=self._bucket.vbucket_count)
         async with self._taking:
             known, fence = self.map, self.fence
             if known is None or known.here is None or fence is None:
@@ -154,47 +164,53 @@ class Membership:
             if found.uuid != known.uuid:
                 raise RemoteProtocolError(f"{peer} belongs to another cluster: its map has uuid {found.uuid}")
             if found.version > known.version:
-                mine = found.seen_from(known.here)
+                mine = seen_from(found, known.here)
                 await self._keep(mine)
                 log.warning("took map %s over from %s", mine.version, peer)
                 self._adopt(mine)
             if self.fence is not None and self.fence.hear(peer):
                 self._open()
-        self.conforming.look()
+        self.reconciler.look()
 
-    async def _keep(self, found: NodeMap) -> None:
+    async def _keep(self, found: ClusterMap) -> None:
         """Put a map on disk."""
         told = news(self.map, found)
         given_up = [
             vb
-            for vb in {*self.conforming.waiting, *(vb for vb, each in told.items() if each is News.OWNER)}
+            for vb in {*self.reconciler.waiting, *(vb for vb, each in told.items() if each is News.OWNER)}
             if self._bucket.state(vb) is State.ACTIVE and role(found, vb, State.ACTIVE, News.OWNER).state is not None
         ]
-        await self._server.loop.run_in_executor(None, self._file.save, found.config, sorted(given_up))
+        await self._server.loop.run_in_executor(None, self._save, found.text, sorted(given_up))
 
-    def _adopt(self, found: NodeMap) -> None:
+    def _save(self, config: bytes, given_up: list[int]) -> None:
+        """Save the map, then mark the store: one that says it is a member, and has no map, does not open."""
+        self._file.save(config, given_up)
+        self._bucket.store.join()
+
+    def _adopt(self, found: ClusterMap) -> None:
         """Go by a map that is on disk."""
         before, self.map = self.map, found
         told = news(before, found)
-        self.conforming.known = found
+        _tell_of_departures(before, found)
+        self.reconciler.known = found
         for vb, each in told.items():
-            self.conforming.ask([vb], each)
+            self.reconciler.ask([vb], each)
         self.following.news(told)
         self.fence = Fence(found, is_open=self.fence is None or self.fence.is_open)
-        self._server.cluster.take(found.version, found.config)
+        self._server.cluster.take(found.version, found.text)
         self.peers.watch(found.peers if found.this is not None else ())
-        notices.tell(self._server.connections, self._server.cluster)
+        self._server.tell_of_map()
 
     def _open(self) -> None:
-        """Nobody knows better: what the map gives us is served.
+        """Open the fence: no peer has a newer map, so serve what this one gives us.
 
         What it gives to another without ever having taken it away from us was taken over before the next map was made.
         It stays behind the fence until that one comes, or an operator decides.
         """
         if self.fence is not None:
             self.fence.is_open = True
-        self.conforming.serves = True
-        self.conforming.ask(self._bucket.fenced)
+        self.reconciler.serves = True
+        self.reconciler.ask(self._bucket.fenced)
 
     # --- what operators do meanwhile --------------------------------------------------------------------------------
 
@@ -208,23 +224,39 @@ class Membership:
         self.following.hold(held)
         return bool(held)
 
-    def state_set(self, vb: int) -> None:
+    def by_hand(self, vbuckets: Iterable[int]) -> None:
+        """An operator has these vbuckets follow somebody: the map counts for them once it has news."""
+        self.following.by_hand(vbuckets)
+
+    def state_set(self, vbucket: int) -> None:
         """An operator has set a vbucket's state: his word counts, fence or not; a replica follows as the map says."""
-        self.conforming.overruled(vb)
+        self.reconciler.overruled(vbucket)
         if self.map is not None:
-            self.conforming.ask([vb])
-            self.conforming.look()
+            self.reconciler.ask([vbucket])
+            self.reconciler.look()
 
     # --- how to reach others ----------------------------------------------------------------------------------------
 
     def _account(self) -> tuple[str | None, str | None]:
-        """Nodes of a cluster share their users; a node calls as the first of its list."""
-        return next(iter(self._server.config.users.items()), (None, None))
+        return self._server.config.account
 
-    def _source(self, address: Address) -> Source:
-        return Source(address.host, address.port, self._bucket.name, *self._account())
+    def _source(self, address: Address) -> ProducerAddress:
+        return ProducerAddress(address.host, address.port, self._bucket.name, *self._account())
 
     def _login(self) -> Login:
         user, password = self._account()
         nonce = secrets.token_urlsafe(18)
         return Login("headwater-node", self._bucket.name, user, password, nonce, features=FEATURES)
+
+
+def _tell_of_departures(before: ClusterMap | None, after: ClusterMap) -> None:
+    """Log who is no member any more, which is all that a survivor hears of a failover, and what comes to this node."""
+    gone = [each for each in before.servers if each not in after.servers] if before is not None else []
+    if before is None or not gone:
+        return
+    owned = sum(
+        after.owner(vb) == after.here != before.owner(vb) for vb in range(len(after.chains)) if after.here is not None
+    )
+    names = " and ".join(f"{each.host}:{each.port}" for each in gone)
+    is_gone = "is no member any more" if len(gone) == 1 else "are no members any more"
+    log.warning("map %d:%d: %s %s, %d vbuckets become active here", *after.version, names, is_gone, owned)

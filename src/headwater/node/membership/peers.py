@@ -13,20 +13,20 @@ from dataclasses import dataclass
 
 from headwater.errors import HeadwaterError, RemoteProtocolError
 from headwater.node.calling import connect, converse
-from headwater.node.membership.map import Address
 from headwater.protocol.handshake import Login, greet
+from headwater.wire.address import Address
 from headwater.wire.features import Feature
 
 ANSWER_SECONDS_MAX = 2.0
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 2.0
-AGAIN_SECONDS = 10.0
+ASK_AGAIN_SECONDS = 10.0
 FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON)
 
 
 @dataclass(slots=True)
-class Peer:
-    """What is known of a node: its last answer (loop.time()), and why there was none since."""
+class MapPeer:
+    """The knowledge about a node: its last answer (loop.time()), and why there was none since."""
 
     heard_at: float | None = None
     problem: str = "not asked yet"
@@ -49,7 +49,7 @@ class Peers:
         login: Callable[[], Login],
         told: Callable[[Address, bytes], Awaitable[None]],
     ) -> None:
-        self.known: dict[Address, Peer] = {}
+        self.known: dict[Address, MapPeer] = {}
         self._loop = loop
         self._login = login
         self._told = told
@@ -62,14 +62,14 @@ class Peers:
             self._tasks.pop(address).cancel()
             self.known.pop(address)
         for address in wanted - set(self._tasks):
-            self.known[address] = Peer()
+            self.known[address] = MapPeer()
             self._tasks[address] = self._loop().create_task(self._ask_on(address, self.known[address]))
 
     def stop(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking peers."""
         self.watch(())
 
-    async def _ask_on(self, address: Address, peer: Peer) -> None:
+    async def _ask_on(self, address: Address, peer: MapPeer) -> None:
         wait = RETRY_SECONDS_MIN
         while True:
             try:
@@ -81,7 +81,7 @@ class Peers:
                 pause = wait
             else:
                 peer.heard_at, peer.problem = self._loop().time(), ""
-                wait, pause = RETRY_SECONDS_MIN, AGAIN_SECONDS
+                wait, pause = RETRY_SECONDS_MIN, ASK_AGAIN_SECONDS
             await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
 
     async def _ask(self, address: Address) -> bytes:

@@ -1,4 +1,4 @@
-"""What a map asks of one vbucket on this node: a table, without anything that happens.
+"""The role that a map gives one vbucket on this node: a table, without side effects.
 
     the map says            and the vbucket is      then it
     ours                    anything                stays as it is, and follows nobody: the map never makes an owner
@@ -20,12 +20,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from headwater.node.membership.map import Address, NodeMap
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 
 class News(IntEnum):
-    """What a map tells of a vbucket that the one before did not."""
+    """The change for a vbucket between a map and the one before."""
 
     NONE = 0
     CHAIN = 1
@@ -35,7 +36,7 @@ class News(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What is to become of a vbucket: `state` to go to (None: as it is), `source` to follow (None: nobody)."""
+    """The role of a vbucket: `state` to go to (None: as it is), `source` to follow (None: nobody)."""
 
     state: State | None = None
     source: Address | None = None
@@ -44,17 +45,17 @@ class Role:
 AS_IT_IS = Role()
 
 
-def role(known: NodeMap, vb: int, state: State | None, news: News) -> Role:
-    """What a map asks of a vbucket.
+def role(known: ClusterMap, vbucket: int, state: State | None, news: News) -> Role:
+    """Return the role that a map gives a vbucket.
 
     Args:
         state: the vbucket's, None if it is not on this node.
         news: what the map tells of it that we did not know.
     """
-    owner, told = known.owner(vb), news is News.OWNER
-    if known.is_owner(vb):
+    owner, told = known.owner(vbucket), news is News.OWNER
+    if known.is_owner(vbucket):
         return AS_IT_IS
-    if known.is_replica(vb):
+    if known.is_replica(vbucket):
         return _as_replica(owner, state, told)
     return Role(State.DEAD) if state is State.ACTIVE and told and owner is not None else AS_IT_IS
 
@@ -69,8 +70,8 @@ def _as_replica(owner: Address | None, state: State | None, told: bool) -> Role:
     return Role(State.REPLICA, owner)
 
 
-def news(before: NodeMap | None, after: NodeMap) -> dict[int, News]:
-    """What a map tells anew, of the vbuckets of which it does; the first map, of all of them."""
+def news(before: ClusterMap | None, after: ClusterMap) -> dict[int, News]:
+    """Return the news by vbucket, for those that changed; with the first map, for all of them."""
     everything = range(len(after.chains))
     if before is None:
         return dict.fromkeys(everything, News.OWNER)
@@ -80,7 +81,7 @@ def news(before: NodeMap | None, after: NodeMap) -> dict[int, News]:
     return {vb: told for vb, told in found.items() if told}
 
 
-def _news(before: NodeMap, after: NodeMap, vb: int) -> News:
+def _news(before: ClusterMap, after: ClusterMap, vb: int) -> News:
     if before.owner(vb) != after.owner(vb):
         return News.OWNER
     same = before.chain(vb) == after.chain(vb) and before.here == after.here

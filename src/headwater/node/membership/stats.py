@@ -1,4 +1,4 @@
-"""STAT cluster: what a node knows of its cluster, and how far it conforms."""
+"""STAT cluster: what a node knows of its cluster, and how far its vbuckets agree with the map."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
+    from headwater.node.kv.api import Services
     from headwater.node.membership.member import Membership
-    from headwater.node.server import Server
 
 
-def stats(server: Server) -> Iterable[tuple[str, str]]:
+def stats(server: Services, membership: Membership) -> Iterable[tuple[str, str]]:
     """The group; times are seconds."""
-    membership, bucket = server.membership, server.bucket
+    bucket = server.bucket
     epoch, revision = server.cluster.version
     yield "epoch", str(epoch)
     yield "revision", str(revision)
@@ -39,7 +39,7 @@ def _member(membership: Membership, now: float) -> Iterable[tuple[str, str]]:
     yield "answers_missing", str(membership.fence.missing if membership.fence is not None else 0)
     yield "following", str(len(membership.following.sources))
     yield "held", str(len(membership.following.held))
-    yield "moving", str(len(membership.conforming.moving))
+    yield "moving", str(len(membership.reconciler.moving))
     for address, peer in membership.peers.known.items():
         yield f"{address}:heard", "never" if peer.heard_at is None else f"{now - peer.heard_at:.1f}"
         yield f"{address}:problem", peer.problem

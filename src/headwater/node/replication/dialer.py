@@ -16,49 +16,57 @@ import logging
 import secrets
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import HeadwaterError
-from headwater.node.calling import connect, converse
+from headwater.node.calling import ProducerAddress, connect, converse
+from headwater.node.dcp.consumer import ConsumerSession
+from headwater.node.kv.api import Services
 from headwater.node.kv.session import KvSession
-from headwater.node.replication.session import ConsumerSession
-from headwater.protocol.consumer import Consumer
-from headwater.protocol.controls import Negotiated
+from headwater.protocol.dcp.consumer import Consumer
+from headwater.protocol.dcp.controls import Negotiated
+from headwater.protocol.dcp.events import Ended, Refused
+from headwater.protocol.dcp.negotiation import ConsumerSettings
+from headwater.protocol.dcp.opening import NAME_BYTES_MAX
 from headwater.protocol.handshake import DCP_FEATURES, Login, Opening, greet, open_producer
-from headwater.protocol.negotiation import ConsumerSettings
 from headwater.wire.dcp import EndReason, OpenFlag, StreamFlag
 from headwater.wire.features import Feature
+from headwater.wire.status import name_of
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.server import Server
-    from headwater.protocol.consumer_events import Ended, Refused
+    from headwater.node.connection import Connection
 
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 5.0
 GREETING_SECONDS_MAX = 10.0
+FETCHES_MAX = 3
 NOOP_INTERVAL_SECONDS = 5.0
 IDLE_SECONDS = 3 * NOOP_INTERVAL_SECONDS
-NAME_BYTES_MAX = 200
 FEATURES = (*DCP_FEATURES, Feature.XATTR, Feature.SNAPPY)
-OPEN_FLAGS = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETE_TIMES
+OPTIONAL_FLAGS = OpenFlag.INCLUDE_DELETE_TIMES
+"""A producer that knows no delete times may refuse the flag; either layout of deletions is taken."""
+
+
+_REASONS = {int(reason): reason.name.lower().replace("_", " ") for reason in EndReason}
 
 log = logging.getLogger("headwater.node")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A producer: where it listens, which bucket, and as whom to log in (None: it lets everybody in)."""
+class Caller(Services, Protocol):
+    """The node, which also takes connections that it has opened itself."""
 
-    host: str
-    port: int
-    bucket: str
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    def adopt(self, sock: socket.socket, peer: str) -> Connection:
+        """Make a connection of a connected socket. Give it a session, then start it."""
 
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}/{self.bucket}"
+
+def _why_over(event: Refused | Ended) -> str:
+    """Why a stream is no more, for people."""
+    if isinstance(event, Refused):
+        return f"the producer answered {name_of(event.status)}" + f" ({event.said})" * bool(event.said)
+    if event.reason is None:
+        return "the stream was closed here"
+    return f"the producer ended the stream: {_REASONS.get(event.reason, f'reason {event.reason}')}"
 
 
 class Dialer:
@@ -68,18 +76,21 @@ class Dialer:
         source: the producer.
         wanted: the vbuckets and the flags of their streams; one that was taken over leaves it.
         connects: how often a connection was opened. problem: why the last attempt failed, empty after a success.
+        problems: by vbucket, why its stream did not come about, or ended; gone once it is open.
     """
 
-    def __init__(self, server: Server, source: Source) -> None:
+    def __init__(self, server: Caller, source: ProducerAddress) -> None:
         self.source = source
         self.wanted: dict[int, StreamFlag] = {}
         self.connects = 0
         self.problem = ""
+        self.problems: dict[int, str] = {}
         self._server = server
         self._session: ConsumerSession | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._waits: dict[int, float] = {}
+        self._fetched: dict[int, tuple[int, int]] = {}  # by vbucket: after which seqno again, and how often
 
     # --- what the owner asks ----------------------------------------------------------------------------------------
 
@@ -107,19 +118,22 @@ class Dialer:
             self.wanted.pop(vb, None)
             if session is not None:
                 session.close_stream(vb)
+            self.problems.pop(vb, None)
         self._finish_if_idle()
 
-    def forget(self, vb: int) -> None:
+    def forget(self, vbucket: int) -> None:
         """A vbucket became active: it follows nobody any more, now and when it will have given that up.
 
         Its stream, if there is one, ends by itself. Without one nothing else would tell us, and once the vbucket is
         dead or a replica again it would follow this producer, who may never have had what was written since.
         """
-        if self.wanted.pop(vb, None) is not None and (self._session is None or vb not in self._session.streams):
+        if self.wanted.pop(vbucket, None) is not None and (
+            self._session is None or vbucket not in self._session.streams
+        ):
             self._finish_if_idle()
 
     def stop(self) -> None:
-        """Let go of everything."""
+        """Hang up, and follow nobody any more."""
         self.wanted.clear()
         if self._task is not None:
             self._task.cancel()
@@ -134,29 +148,47 @@ class Dialer:
         yield "problem", self.problem
         for vb, flags in sorted(self.wanted.items()):
             entry = self._session.consumer.streams.get(vb) if self._session is not None else None
-            yield f"vb_{vb}", entry.state.value if entry is not None else "waiting"
+            yield f"vb_{vb}", entry.phase.value if entry is not None else "waiting"
             yield f"vb_{vb}_takeover", str(bool(flags & StreamFlag.TAKEOVER)).lower()
+            held = self._server.bucket.vbuckets.get(vb)
+            if held is not None and held.refused_changes:
+                yield f"vb_{vb}_problem", f"{held.refused_changes} changes were refused: the replica has gaps"
+            elif vb in self.problems:
+                yield f"vb_{vb}_problem", self.problems[vb]
 
     # --- what the session tells -------------------------------------------------------------------------------------
 
-    def stream_over(self, vb: int, event: Refused | Ended) -> None:
-        """A stream did not come about, or ended."""
-        flags = self.wanted.get(vb)
-        vbucket = self._server.bucket.vbuckets.get(vb)
+    def stream_over(self, vbucket: int, event: Refused | Ended) -> None:
+        """Note that a stream did not come about, or ended; ask for it again later, unless that was to be."""
+        flags = self.wanted.get(vbucket)
+        found = self._server.bucket.vbuckets.get(vbucket)
         taken = flags is not None and flags & StreamFlag.TAKEOVER and getattr(event, "reason", None) == EndReason.OK
-        if vbucket is None or vbucket.state is State.ACTIVE or taken:
-            self.wanted.pop(vb, None)
+        if found is None or found.state is State.ACTIVE or taken:
+            self.wanted.pop(vbucket, None)
+            self.problems.pop(vbucket, None)
             self._server.loop.call_soon(self._finish_if_idle)
             return
-        wait = self._waits[vb] = min(max(2 * self._waits.get(vb, 0.0), RETRY_SECONDS_MIN), RETRY_SECONDS_MAX)
-        self._server.loop.call_later(wait, self._begin, vb)
+        self._note(vbucket, _why_over(event))
+        wait = self._waits[vbucket] = min(max(2 * self._waits.get(vbucket, 0.0), RETRY_SECONDS_MIN), RETRY_SECONDS_MAX)
+        self._server.loop.call_later(wait, self._begin, vbucket)
 
-    def stream_opened(self, vb: int) -> None:
+    def stream_opened(self, vbucket: int) -> None:
         """A stream is open: the next failure is the first."""
-        self._waits.pop(vb, None)
+        self._waits.pop(vbucket, None)
+        self.problems.pop(vbucket, None)
+
+    def fetches_again(self, vbucket: int, seqno: int) -> bool:
+        """Whether a stream that is closed now begins again, since changes after `seqno` were refused.
+
+        Three times for the same seqno; a change that never comes rightly would keep all after it away for ever.
+        """
+        before, times = self._fetched.get(vbucket, (-1, 0))
+        times = times + 1 if before == seqno else 1
+        self._fetched[vbucket] = (seqno, times)
+        return vbucket in self.wanted and times <= FETCHES_MAX
 
     def connection_lost(self) -> None:
-        """The socket is gone."""
+        """Forget the session whose socket is gone, and dial again."""
         self._session = None
         self._lost.set()
 
@@ -175,8 +207,16 @@ class Dialer:
         if vbucket is None or vbucket.state is State.ACTIVE:
             self.wanted.pop(vb)
             self._finish_if_idle()
-        else:  # another connection still holds its stream
+        else:
+            self._note(vb, "another connection still holds its stream here")
             self._server.loop.call_later(RETRY_SECONDS_MAX / 10, self._begin, vb)
+
+    def _note(self, vb: int, problem: str) -> None:
+        """Remember, and once log, what is wrong with a vbucket's stream."""
+        if self.problems.get(vb) != problem:
+            sentence = f"vbucket {vb}: {problem}"
+            self._server.dcp.refusals.tell(f"replication from {self.source}", [sentence], self._server.loop.time())
+        self.problems[vb] = problem
 
     def _finish_if_idle(self) -> None:
         if not self.wanted:
@@ -204,16 +244,18 @@ class Dialer:
         negotiated = Negotiated(
             snappy=Feature.SNAPPY in features,
             xerror=Feature.XERROR in features,
-            xattrs=True,
+            xattrs=Feature.XATTR in features,
             delete_times=True,
             connection_name=self._name(),
-            speaks_dcp=True,
+            # "HELLO or CONTROL seen = DCP" (dcp 14); without, a producer that refuses 48 bytes is asked in UPR.
+            speaks_dcp=bool(features),
         )
         settings = ConsumerSettings(
             noop_interval_seconds=NOOP_INTERVAL_SECONDS, idle_seconds=IDLE_SECONDS, takes_movers=False
         )
         consumer = Consumer(negotiated, settings, self._server.loop.time())
         kv = KvSession(connection, self._server)
+        connection.know(is_known=True)  # we called it
         self._session = ConsumerSession(kv, self._server.dcp, consumer, listener=self)
         connection.session = self._session
         connection.start()
@@ -234,9 +276,13 @@ class Dialer:
                 password=source.password,
                 nonce=secrets.token_urlsafe(18),
                 features=FEATURES,
+                wants_map=False,
             )
             greeting = await converse(loop, sock, greet(login), str(source))
-            await converse(loop, sock, open_producer(Opening(self._name(), int(OPEN_FLAGS))), str(source))
+            # "UPR: only bit 0x01 is defined" (dcp 2.1); xattrs are those of producers that know HELLO.
+            xattrs = OpenFlag.INCLUDE_XATTRS if Feature.XATTR in greeting.features else OpenFlag(0)
+            opening = Opening(self._name(), int(OpenFlag.PRODUCER | xattrs), int(OPTIONAL_FLAGS))
+            await converse(loop, sock, open_producer(opening), str(source))
         except BaseException:
             sock.close()
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from headwater.errors import RemoteProtocolError
 
@@ -18,8 +19,12 @@ _METHOD_BYTES_MAX = max(map(len, METHODS))
 _END = b"\r\n\r\n"
 
 
-class Request(NamedTuple):
-    """One request. `path` is without its query; `login` is (user, password) or None; `size`: bytes it took."""
+class HttpRequest(NamedTuple):
+    """One request.
+
+    `path` is unescaped, without its query and a slash at its end; `login` is (user, password) or None; `size`: bytes it
+    took.
+    """
 
     method: str
     path: str
@@ -33,7 +38,17 @@ def looks_like_http(data: memoryview) -> bool:
     return len(data) > 0 and 0x41 <= data[0] <= 0x5A and bytes(data[:_METHOD_BYTES_MAX]).startswith(METHODS)
 
 
-def read(data: memoryview) -> Request | None:
+def may_become_http(data: memoryview) -> bool:
+    """Whether these bytes are the beginning of a method of HTTP, which more bytes could complete."""
+    return any(method.startswith(bytes(data[:_METHOD_BYTES_MAX])) for method in METHODS)
+
+
+def wanted(data: memoryview) -> int:
+    """How many bytes must be there before it is looked at: any, a request is short enough to be read anew each time."""
+    return 0
+
+
+def read(data: memoryview) -> HttpRequest | None:
     """The request in front, or None while it is not whole.
 
     Raises:
@@ -52,8 +67,8 @@ def read(data: memoryview) -> Request | None:
     if size > REQUEST_BYTES_MAX:
         raise RemoteProtocolError(f"an HTTP request of {size} bytes, {REQUEST_BYTES_MAX} are allowed")
     closes = version == "HTTP/1.0" or fields.get("connection", "").lower() == "close"
-    path = target.partition("?")[0]
-    return Request(method, path, _login(fields), closes, size) if size <= len(data) else None
+    path = unquote(target.partition("?")[0]).rstrip("/") or "/"
+    return HttpRequest(method, path, _login(fields), closes, size) if size <= len(data) else None
 
 
 def _request_line(line: str) -> tuple[str, str, str]:

@@ -6,30 +6,38 @@ says itself is no longer read for meaning. Wrong logins are slowed down as in SA
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from headwater.node.rest import pages, request
+from headwater.node.users.logins import TooManyWait
+from headwater.wire.privilege import NONE, in_words
 
 if TYPE_CHECKING:
     from headwater.node.connection import Connection
-    from headwater.node.rest.request import Request
-    from headwater.node.server import Server
+    from headwater.node.kv.api import Services
+    from headwater.node.rest.request import HttpRequest
 
-_REASONS = {200: "OK", 401: "Unauthorized", 404: "Not Found"}
+_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
+_REASONS |= {503: "Service Unavailable"}
+_JSON = "application/json"
 _ENDS_MAP = b"\n\n\n\n"  # clients cut the stream there
 
 
 class HttpSession:
-    """What such a connection knows: whether it watches, and which map it has seen."""
+    """The state of an HTTP connection: whether it watches, and which map it has seen."""
 
     deadline: float | None = None
     written_gate = 0
 
-    def __init__(self, connection: Connection, server: Server) -> None:
+    def __init__(self, connection: Connection, server: Services) -> None:
         self.connection = connection
         self.server = server
+        self.user: str | None = None
         self.watches = False
+        self._judging: asyncio.Task[None] | None = None
         self._seen = (-1, -1)
+        connection.measures(request.wanted)
 
     def receive(self, data: memoryview) -> int:
         """Answer every whole request in `data`."""
@@ -40,18 +48,29 @@ class HttpSession:
             asked = request.read(data[offset:])
             if asked is None:
                 break
+            if not self._is_welcome(asked):
+                break
             offset += asked.size
             self._answer(asked)
+            if self.connection.gives_way():
+                break
         return offset
 
     def pump(self) -> None:
-        """Nothing is pulled."""
+        """Do nothing: an HTTP connection is answered, never pulled."""
 
     def tick(self, now: float) -> None:
-        """No deadlines either."""
+        """Do nothing: an HTTP connection has no deadlines."""
+
+    def users_changed(self) -> None:
+        """Cut off a watcher who is no user any more; what others may read is looked up with each request."""
+        if self.user is not None and not self.server.users.knows(self.user):
+            self.connection.drop(f"user {self.user!r} is none any more", fault=False)
 
     def closed(self) -> None:
-        """Nothing waits for this connection."""
+        """Stop judging a password: nobody waits for the outcome."""
+        if self._judging is not None:
+            self._judging.cancel()
 
     def map_changed(self) -> None:
         """Send a watcher the map it has not seen."""
@@ -61,10 +80,47 @@ class HttpSession:
             chunk = cluster.config() + _ENDS_MAP
             self.connection.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
-    def _answer(self, asked: Request) -> None:
+    def _is_welcome(self, asked: HttpRequest) -> bool:
+        """Whether the password is known to be right; if not, the request waits in the inbox until that is found out."""
+        users, connection = self.server.users, self.connection
+        if pages.needed(self.server, asked.method, asked.path) == NONE:
+            return True
+        if users.required and asked.login and not self.server.hears_passwords(connection.peer):
+            self._refuse("a password without TLS from another machine; --plain anywhere takes it (HTTP)")
+            return False
         user, password = asked.login or ("", "")
-        if not self.server.users.is_right(user, password):
-            self._refuse()
+        if users.remembers(user, password):
+            return True
+        if asked.login is None:
+            self._refuse("no name and password (HTTP)")
+            return False
+        connection.pause("judging")
+        self._judging = self.server.loop.create_task(self._judge(user, password))
+        return False
+
+    async def _judge(self, user: str, password: str) -> None:
+        server, address = self.server, self.connection.peer.rpartition(":")[0]
+        try:
+            is_right = await server.failures.judge(
+                address, server.loop.time, lambda: server.users.is_right(user, password)
+            )
+        except TooManyWait as why:
+            self.connection.drop(f"login refused: {why} (HTTP)")
+            return
+        if not is_right:
+            server.warn(self.connection.peer, "login refused: wrong name or password (HTTP)")
+            self._send_refusal()
+        self.connection.resume("judging")
+
+    def _answer(self, asked: HttpRequest) -> None:
+        user, _ = asked.login or ("", "")
+        self.user = user
+        if pages.needed(self.server, asked.method, asked.path) != NONE:
+            self.connection.know(is_known=True)
+        if missing := self._missing(asked, user):
+            tried = f"may not {asked.method} {asked.path}: it needs {in_words(missing)}"
+            self.server.audit(self, tried)
+            self._send(403, pages.forbidden(missing), asked)
             return
         if asked.method == "GET" and pages.is_stream(self.server, asked.path):
             self.watches = True
@@ -72,21 +128,31 @@ class HttpSession:
             self.map_changed()
             return
         found = pages.page(self.server, asked.path, user) if asked.method in ("GET", "HEAD") else None
-        self._send(200 if found is not None else 404, found or b"Requested resource not found.\r\n", asked)
+        if found is not None:
+            self._send(found.status, found.body, asked, found.content_type)
+        elif (why := pages.refusal(self.server, asked.method, asked.path)) is not None:
+            self._send(400, why, asked)
+        else:
+            self._send(404, b"Requested resource not found.\r\n", asked)
 
-    def _send(self, status: int, body: bytes, asked: Request) -> None:
+    def _missing(self, asked: HttpRequest, user: str) -> int:
+        """Return the privileges that a user lacks for a page, as a number of bits."""
+        server = self.server
+        return pages.needed(server, asked.method, asked.path) & ~server.users.rights(user, server.bucket.name)
+
+    def _send(self, status: int, body: bytes, asked: HttpRequest, content_type: str = _JSON) -> None:
         ends = "Connection: close" if asked.closes else "Connection: keep-alive"
-        head = _head(status, f"Content-Length: {len(body)}", ends)
+        head = _head(status, f"Content-Length: {len(body)}", ends, content_type=content_type)
         self.connection.send(head if asked.method == "HEAD" else head + body)
         if asked.closes:
             self.connection.finish()
 
-    def _refuse(self) -> None:
-        """401, after a while for whoever guesses; then the connection closes."""
+    def _refuse(self, why: str) -> None:
+        """Answer 401, with a delay that grows with wrong logins, then close the connection."""
         connection, failures, now = self.connection, self.server.failures, self.server.loop.time()
         address = connection.peer.rpartition(":")[0]
         failures.add(address, now)
-        self.server.warn(connection.peer, "login refused: wrong name or password (HTTP)")
+        self.server.warn(connection.peer, f"login refused: {why}")
         connection.pause("login")
         self.server.loop.call_later(failures.delay(address, now), self._send_refusal)
 
@@ -95,6 +161,6 @@ class HttpSession:
         self.connection.finish()
 
 
-def _head(status: int, *fields: str) -> bytes:
-    lines = (f"HTTP/1.1 {status} {_REASONS[status]}", "Server: headwater", "Content-Type: application/json", *fields)
+def _head(status: int, *fields: str, content_type: str = _JSON) -> bytes:
+    lines = (f"HTTP/1.1 {status} {_REASONS[status]}", "Server: headwater", f"Content-Type: {content_type}", *fields)
     return "\r\n".join((*lines, "", "")).encode()

@@ -1,13 +1,15 @@
 """Where documents rest: an append-only log of DCP frames, and an index of it in memory.
 
-    store.py       the promise: Store; its parts: reading.py, staging.py, committing.py (changes)
+    store.py       the promise: Store, which owns its parts
+    staging.py     changes on their way: gathering     committing.py             a batch made durable, or undone
     arena.py       where changes gather                columns.py, slots.py      the memory of the index
     batch.py       one commit on disk                  records.py                the frames inside
     segment.py     a file of batches                   manifest.py               which segments, in which order
     log.py         writing: append, reserve, roll      recovery.py, replay.py    reading it all at start
+    reserve.py     room for when the disk is full
     views.py       a vbucket at one point in time      compaction.py, compacted.py   without what nobody can ask for
-    disk.py        the file system, as an argument
+    synced.py      how far it is on disk, elsewhere    disk.py                  the file system, as an argument
 
-Kernels: headwater.kernels.index, history, gather, compact, ingest. docs/storage.md has the formats, byte by byte, and
+Kernels: headwater.kernels.index, history, gather, compact. docs/storage.md has the formats, byte by byte, and
 the reasons.
 """

@@ -13,18 +13,18 @@ import numpy as np
 
 from headwater.kernels.guard import register
 from headwater.kernels.jit import debugging
-from headwater.node.storage.batch import HEADER_BYTES
+from headwater.node.storage.batch import BATCH_HEADER_BYTES
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.storage.segment import Segment
 
-__all__ = ["ARENA_BYTES", "Arena", "Batch"]
+__all__ = ["ARENA_BYTES", "Batch", "StagingArena"]
 
 ARENA_BYTES: Final = 64 << 20  # virtual; pages are touched as far as batches really reach
 UNREAD_BYTES_MIN: Final = 1 << 20
 UNREAD_SHARE_MIN: Final = 0.9
 
 
-class Arena:
+class StagingArena:
     """A staging buffer.
 
     Attributes:
@@ -54,7 +54,7 @@ class Arena:
         return at
 
     def clear(self) -> None:
-        """Forget the frames."""
+        """Drop the frames."""
         self.used = self.unread_bytes = 0
         self.records = {}
         self.destroyed = set()
@@ -64,14 +64,14 @@ class Arena:
 class Batch:
     """A frozen arena on its way to the disk. `segment` and `body` are known once it is written."""
 
-    arena: Arena
+    arena: StagingArena
     segment: Segment | None = None
     body: int = 0
 
     @property
     def bytes_on_disk(self) -> int:
-        """What it takes there."""
-        return HEADER_BYTES + self.arena.used
+        """The bytes it takes on the disk."""
+        return BATCH_HEADER_BYTES + self.arena.used
 
     @property
     def is_unread(self) -> bool:

@@ -22,13 +22,22 @@ import xxhash
 
 from headwater.node.storage.disk import Buffer
 
-__all__ = ["HEADER_BYTES", "MAGIC", "BatchHeader", "Torn", "body_digest", "find_later", "header_of", "read_header"]
+__all__ = [
+    "BATCH_HEADER_BYTES",
+    "MAGIC",
+    "BatchHeader",
+    "Torn",
+    "body_digest",
+    "find_later",
+    "header_of",
+    "read_header",
+]
 __all__ += ["walk"]
 
 MAGIC: Final = b"HWB1"
 _LAYOUT = Struct(">4sHHQQQQ")
 _CHECKSUM = Struct(">Q")
-HEADER_BYTES: Final = _LAYOUT.size + _CHECKSUM.size
+BATCH_HEADER_BYTES: Final = _LAYOUT.size + _CHECKSUM.size
 _U64 = (1 << 64) - 1
 
 
@@ -45,12 +54,12 @@ class BatchHeader:
     @property
     def start(self) -> int:
         """Where the first frame begins."""
-        return self.offset + HEADER_BYTES
+        return self.offset + BATCH_HEADER_BYTES
 
     @property
     def end(self) -> int:
         """Where the next batch would begin."""
-        return self.offset + HEADER_BYTES + self.body_bytes
+        return self.offset + BATCH_HEADER_BYTES + self.body_bytes
 
 
 class Torn(Exception):  # noqa: N818 - a finding, which the caller judges
@@ -69,7 +78,7 @@ def header_of(number: int, frames: int, body: Buffer, salt: int, offset: int) ->
     """The 48 bytes that go in front of `body` when the batch is written at `offset`."""
     seed = _seed(salt, offset)
     checksum = xxhash.xxh3_64_intdigest(body, seed)
-    fields = _LAYOUT.pack(MAGIC, HEADER_BYTES, 0, number, len(body), frames, checksum)
+    fields = _LAYOUT.pack(MAGIC, BATCH_HEADER_BYTES, 0, number, len(body), frames, checksum)
     return fields + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields, seed))
 
 
@@ -79,21 +88,21 @@ def read_header(data: memoryview, offset: int, end: int, salt: int) -> BatchHead
     Raises:
         Torn: it is not, or its body would not fit.
     """
-    if offset + HEADER_BYTES > end:
-        raise Torn(offset, f"{end - offset} bytes are left, a batch header has {HEADER_BYTES}")
+    if offset + BATCH_HEADER_BYTES > end:
+        raise Torn(offset, f"{end - offset} bytes are left, a batch header has {BATCH_HEADER_BYTES}")
     magic, header_bytes, _, number, body_bytes, frames, checksum = _LAYOUT.unpack_from(data, offset)
     (own,) = _CHECKSUM.unpack_from(data, offset + _LAYOUT.size)
-    if magic != MAGIC or header_bytes != HEADER_BYTES:
+    if magic != MAGIC or header_bytes != BATCH_HEADER_BYTES:
         raise Torn(offset, f"no batch begins here (bytes {bytes(data[offset : offset + 8]).hex(' ')})")
     if xxhash.xxh3_64_intdigest(data[offset : offset + _LAYOUT.size], _seed(salt, offset)) != own:
         raise Torn(offset, "the checksum of a batch header is wrong")
-    if body_bytes > end - offset - HEADER_BYTES:
-        raise Torn(offset, f"a batch of {body_bytes} bytes begins here, {end - offset - HEADER_BYTES} are left")
+    if body_bytes > end - offset - BATCH_HEADER_BYTES:
+        raise Torn(offset, f"a batch of {body_bytes} bytes begins here, {end - offset - BATCH_HEADER_BYTES} are left")
     return BatchHeader(offset, number, body_bytes, frames, checksum)
 
 
 def body_digest(header: BatchHeader, salt: int) -> xxhash.xxh3_64:
-    """What to give the body to, piece by piece, to get the checksum that the header has."""
+    """Return a digest that is fed the body piece by piece; in the end it equals the header's checksum."""
     return xxhash.xxh3_64(seed=_seed(salt, header.offset))
 
 

@@ -99,10 +99,10 @@ class Index:
         for vb in range(vbuckets):
             self.adopt(vb, self._none)
 
-    def adopt(self, vb: int, columns: Columns) -> None:
+    def adopt(self, vbucket: int, columns: Columns) -> None:
         """Make these the vbucket's columns (the counters are the caller's)."""
-        self.columns[vb] = columns
-        row = self.table[vb]
+        self.columns[vbucket] = columns
+        row = self.table[vbucket]
         row[index.CAPACITY] = columns.capacity
         row[index.MASK] = len(columns.slots) - 1
         row[index.KEYS_MAX] = _keys_max(len(columns.slots))
@@ -114,49 +114,49 @@ class Index:
         row[index.NEXT] = base + 24 * capacity
         row[index.TABLE] = columns.slots.ctypes.data
 
-    def rows(self, vb: int) -> int:
+    def rows(self, vbucket: int) -> int:
         """Rows in use."""
-        return self.table.item(vb, index.ROWS)  # an int at once
+        return self.table.item(vbucket, index.ROWS)  # an int at once
 
-    def grow(self, vb: int, rows: int = 1, keys: int = 1, factor: float = GROWTH) -> None:
+    def grow(self, vbucket: int, rows: int = 1, keys: int = 1, factor: float = GROWTH) -> None:
         """Make room for `rows` more rows and `keys` more keys at least."""
-        had, columns = self.rows(vb), self.columns[vb]
+        had, columns = self.rows(vbucket), self.columns[vbucket]
         need = had + rows
         if need > index.ROWS_MAX:
             raise StorageError(
-                f"vbucket {vb}: {need} changes are more than an index holds; compact, or use more vbuckets"
+                f"vbucket {vbucket}: {need} changes are more than an index holds; compact, or use more vbuckets"
             )
         capacity = columns.capacity
         if need > capacity:
             capacity = max(need, min(int(capacity * factor) + ROWS_FIRST, index.ROWS_MAX))
-        wanted = int(self.table[vb, index.KEYS]) + keys
+        wanted = int(self.table[vbucket, index.KEYS]) + keys
         slots = len(columns.slots)
         if wanted > _keys_max(slots):
             slots = _slots_for(wanted)
         if capacity != columns.capacity or slots != len(columns.slots):
-            self.adopt(vb, columns.copy(had, capacity, slots))
+            self.adopt(vbucket, columns.copy(had, capacity, slots))
 
     def sized(self, rows: int, keys: int) -> Columns:
         """New columns for so many rows and keys and some more."""
         return Columns(rows + rows // 8 + ROWS_FIRST // 2, _slots_for(keys + keys // 16)) if rows else self._none
 
-    def fit(self, vb: int) -> None:
+    def fit(self, vbucket: int) -> None:
         """Give back what the vbucket does not need (an eighth more rows than it has are kept)."""
-        rows, keys, columns = self.rows(vb), int(self.table[vb, index.KEYS]), self.columns[vb]
+        rows, keys, columns = self.rows(vbucket), int(self.table[vbucket, index.KEYS]), self.columns[vbucket]
         wanted = self.sized(rows, keys)
         capacity, slots = min(wanted.capacity, columns.capacity), min(len(wanted.slots), len(columns.slots))
         if rows == 0:
-            self.adopt(vb, self._none)
+            self.adopt(vbucket, self._none)
         elif (capacity, slots) != (columns.capacity, len(columns.slots)):
-            self.adopt(vb, columns.copy(rows, capacity, slots))
+            self.adopt(vbucket, columns.copy(rows, capacity, slots))
 
-    def fork(self, vb: int) -> None:
+    def fork(self, vbucket: int) -> None:
         """Give the vbucket a copy of its columns, so that those who read the present ones are left alone."""
-        columns = self.columns[vb]
-        self.adopt(vb, columns.copy(self.rows(vb), columns.capacity, len(columns.slots)))
+        columns = self.columns[vbucket]
+        self.adopt(vbucket, columns.copy(self.rows(vbucket), columns.capacity, len(columns.slots)))
 
-    def reset(self, vb: int) -> None:
-        """Forget all rows of a vbucket; what it has given out (CAS) and its state stay."""
+    def reset(self, vbucket: int) -> None:
+        """Forget all rows of a vbucket; what it has given out (CAS), what it has deleted, and its state stay."""
         for field in (
             index.ROWS,
             index.DURABLE_ROWS,
@@ -171,16 +171,21 @@ class Index:
             index.PURGE,
             index.FLOOR,
         ):
-            self.table[vb, field] = 0
-        self.adopt(vb, self._none)
+            self.table[vbucket, field] = 0
+        self.adopt(vbucket, self._none)
 
-    def rows_up_to(self, vb: int, seqno: int) -> int:
+    def forget(self, vbucket: int) -> None:
+        """The vbucket is gone; one that is made in its place has nothing of it, but for higher CAS values."""
+        self.reset(vbucket)
+        self.table[vbucket, index.STATE] = self.table[vbucket, index.DELETED_REV] = 0
+
+    def rows_up_to(self, vbucket: int, seqno: int) -> int:
         """How many rows have a seqno at or below `seqno`."""
-        if seqno >= self.table.item(vb, index.HIGH):
-            return self.rows(vb)  # what a stream that follows its vbucket asks for
+        if seqno >= self.table.item(vbucket, index.HIGH):
+            return self.rows(vbucket)  # what a stream that follows its vbucket asks for
         if seqno == 0:
             return 0  # and one that begins
-        return int(self.columns[vb].seq[: self.rows(vb)].searchsorted(np.uint64(seqno), "right"))
+        return int(self.columns[vbucket].seq[: self.rows(vbucket)].searchsorted(np.uint64(seqno), "right"))
 
     def nbytes(self) -> int:
         """Bytes of memory, the table of addresses included."""

@@ -13,15 +13,31 @@ from headwater.errors import StorageError
 from headwater.kernels import history, index
 from headwater.node.storage import recovery
 from headwater.node.storage.arena import Batch
+from headwater.node.storage.columns import Index
+from headwater.node.storage.log import Log
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.storage.replay import Replay, restore
+from headwater.node.storage.segment import Segment
+from headwater.node.storage.slots import Slots
 from headwater.node.storage.staging import Staging
 
 __all__ = ["Committing"]
 
 
-class Committing(Staging):
-    """The part of the store that makes changes durable, or takes them back."""
+class Committing:
+    """Makes what was staged durable, or takes it back.
+
+    Attributes:
+        records: the newest record of each vbucket, as it is on disk.
+    """
+
+    def __init__(self, into: Index, slots: Slots, log: Log, staging: Staging) -> None:
+        self.records = dict(staging.records)
+        self._index = into
+        self._slots = slots
+        self._log = log
+        self._staging = staging
+        self._in_flight: Batch | None = None
 
     def freeze(self) -> Batch | None:
         """Close the batch that is gathering, and begin the next; None when nothing was staged.
@@ -30,14 +46,14 @@ class Committing(Staging):
             StorageError: a batch is in flight.
         """
         if self._in_flight is not None:
-            raise StorageError(f"{self.path}: a batch is in flight, settle or abandon it first")
-        if self._arena.used == 0:
+            raise StorageError(f"{self._log.folder}: a batch is in flight, settle or abandon it first")
+        if self._staging.arena.used == 0:
             return None
-        batch = self._in_flight = Batch(self._arena)
-        self.table[:, index.FROZEN_ROWS] = self.table[:, index.ROWS]
-        self.table[:, index.FROZEN_HIGH] = self.table[:, index.HIGH]
-        self._room -= batch.bytes_on_disk
-        self._arena = self._arenas[1 - self._arena.slot]
+        batch = self._in_flight = Batch(self._staging.arena)
+        table = self._index.table
+        table[:, index.FROZEN_ROWS] = table[:, index.ROWS]
+        table[:, index.FROZEN_HIGH] = table[:, index.HIGH]
+        self._staging.hand_over(batch.bytes_on_disk)
         return batch
 
     def write(self, batch: Batch) -> None:
@@ -52,50 +68,57 @@ class Committing(Staging):
         """The batch is on disk: what it changed is durable and visible."""
         self._end(batch)
         if batch.segment is None:
-            raise StorageError(f"{self.path}: the batch was not written")
+            raise StorageError(f"{self._log.folder}: the batch was not written")
         self._slots.register(batch.segment)
-        history.make_durable(self.table, batch.arena.slot, batch.segment.slot, batch.body)
+        # The arena is cleared below and gathers again: until then every row that points into it must point into the
+        # file.
+        history.make_durable(self._index.table, batch.arena.slot, batch.segment.slot, batch.body)
         for vb, record in batch.arena.records.items():
             if record is None:
-                self._durable_records.pop(vb, None)
+                self.records.pop(vb, None)
             else:
-                self._durable_records[vb] = record
+                self.records[vb] = record
         batch.arena.clear()
 
-    def abandon(self, batch: Batch, error: BaseException) -> list[int]:
+    def abandon(self, batch: Batch) -> list[int]:
         """The batch could not be written: undo it, and what was staged since.
 
         Returns: the vbuckets whose record, rollback or drop was lost; they are as they were on disk.
         """
         self._end(batch)
-        self._disturb_compaction()
-        lost = sorted({vb for arena in self._arenas for vb in (*arena.records, *arena.destroyed)})
-        if any(arena.destroyed for arena in self._arenas):
-            self._reload()
+        lost, destroyed = self._staging.touched()
+        # A rollback or drop took rows out of the index that are still in the log: only reading the log brings them
+        # back.
+        if destroyed:
+            self.index_anew()
         else:
-            history.undo_staged(self.table, self.segments)
+            history.undo_staged(self._index.table, self._slots.table)
             for vb in lost:
-                restore(self._index, vb, self._durable_records.get(vb, VBucketRecord(0)))
-        self._records = dict(self._durable_records)
-        for arena in self._arenas:
-            arena.clear()
-        return lost
-
-    def _disturb_compaction(self) -> None:
-        """What compaction knows of the rows may no longer be so."""
-        if self._compaction is not None:
-            self._compaction.stale = True
+                restore(self._index, vb, self.records.get(vb, VBucketRecord(0)))
+        self._staging.forget(self.records)
+        return sorted(lost)
 
     def _end(self, batch: Batch) -> None:
         if batch is not self._in_flight:
-            raise StorageError(f"{self.path}: this batch is not the one in flight")
+            raise StorageError(f"{self._log.folder}: this batch is not the one in flight")
         self._in_flight = None
-        self._room = self._log.room
+        self._staging.take_back()
 
-    def _reload(self) -> None:
-        """Index the log anew: rows are gone that a rollback or drop took, which did not reach the disk."""
-        self.table[:, index.STATE] = 0
-        for vb in range(len(self.table)):
+    def settled_segments(self) -> list[Segment]:
+        """The sealed segments whose every row the index knows to be there, oldest first.
+
+        Not so the one that a batch was just written to: its rows count once it is settled, and the log may have gone on
+        to the next segment by then. The order of the two reads matters: the commit thread tells where the batch is
+        before it leaves that segment.
+        """
+        sealed, batch = self._log.segments[:-1], self._in_flight
+        written = None if batch is None else batch.segment
+        return sealed[: sealed.index(written)] if written in sealed else sealed
+
+    def index_anew(self) -> None:
+        """Index the whole log: rows are gone that a rollback or drop took, which did not reach the disk."""
+        self._index.table[:, index.STATE] = 0
+        for vb in range(len(self._index.table)):
             self._index.reset(vb)
         replay = Replay(self._index, self._slots)
         for segment in self._log.segments:

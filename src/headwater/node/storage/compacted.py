@@ -1,4 +1,4 @@
-"""Writing the segments that replace others: records of the vbuckets first, then the rows that stayed.
+"""Writing the segments that replace others: what was taken back, records of the vbuckets, then the rows that stayed.
 
 They are read back like any other segment. Batches are cut by size, not by vbucket; numbers start at 0 in each file.
 Nothing is visible before the manifest names the files.
@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections import deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Final
 
 import numpy as np
@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from headwater.kernels.compact import copy_rows
 from headwater.kernels.history import count_frames
 from headwater.node.storage import batch as batches
-from headwater.node.storage.disk import Disk
 from headwater.node.storage.log import Log
-from headwater.node.storage.records import FRAME_BYTES_MAX, VBucketRecord, record_frame
-from headwater.node.storage.segment import HEADER_BYTES, Segment, SegmentHeader
+from headwater.node.storage.records import VBucketRecord, record_frame
+from headwater.node.storage.segment import SEGMENT_HEADER_BYTES, Segment
+from headwater.node.threads import pool_or_inline
+from headwater.wire.header import FRAME_BYTES_MAX
 
 __all__ = ["CompactedWriter"]
 
@@ -38,17 +39,15 @@ BUFFERS: Final = 3
 
 
 class CompactedWriter:
-    """Files of a compaction under way. `segments`: they, in order; the place of a row names one by its number here."""
+    """Writes the files of a compaction. `segments`: in log order; a row's place names one by its index here."""
 
-    def __init__(self, disk: Disk, log: Log, random: Callable[[int], bytes]) -> None:
+    def __init__(self, log: Log) -> None:
         self.segments: list[Segment] = []
-        self._disk = disk
         self._log = log
-        self._random = random
         size = max(BATCH_BYTES, FRAME_BYTES_MAX)  # what is never touched takes no memory
         self._buffers: deque[NDArray[np.uint8]] = deque(np.empty(size, np.uint8) for _ in range(BUFFERS))
         self._used = 0
-        self._thread = ThreadPoolExecutor(1, "headwater-compaction")
+        self._thread = pool_or_inline(1, "headwater-compaction")
         self._under_way: deque[Future[None]] = deque()
 
     @property
@@ -56,10 +55,9 @@ class CompactedWriter:
         """The one that is gathered into."""
         return self._buffers[0]
 
-    def records(self, records: Mapping[int, VBucketRecord]) -> None:
-        """Write what the vbuckets are."""
-        for vb, record in sorted(records.items()):
-            frame = record_frame(vb, record)
+    def records(self, first: Sequence[bytes], records: Mapping[int, VBucketRecord]) -> None:
+        """Write these control frames, and what the vbuckets are."""
+        for frame in (*first, *(record_frame(vb, record) for vb, record in sorted(records.items()))):
             if self._used + len(frame) > BATCH_BYTES:
                 self._flush()
             self._room_for(len(frame))
@@ -113,7 +111,7 @@ class CompactedWriter:
         for segment in self.segments:
             segment.close()
             with contextlib.suppress(OSError):
-                self._disk.remove(segment.path)
+                self._log.remove(segment)
 
     def _copy(  # noqa: PLR0917 - called twice, above
         self,
@@ -126,8 +124,8 @@ class CompactedWriter:
     ) -> int:
         self._room_for(1)
         segment = self.segments[-1]
-        limit = min(limit, segment.size - segment.end - batches.HEADER_BYTES)
-        place = (len(self.segments) - 1) << 40 | (segment.end + batches.HEADER_BYTES + self._used)
+        limit = min(limit, segment.size - segment.end - batches.BATCH_HEADER_BYTES)
+        place = (len(self.segments) - 1) << 40 | (segment.end + batches.BATCH_HEADER_BYTES + self._used)
         out = self._buffer[self._used : limit]
         count, size = copy_rows(locs, rows, first, table, out, np.uint64(place), places)
         self._used += int(size)
@@ -135,14 +133,12 @@ class CompactedWriter:
 
     def _room_for(self, count: int) -> None:
         """See to it that the batch that is gathering may grow by `count` bytes in the segment it will be written to."""
-        needed = batches.HEADER_BYTES + self._used + count
+        needed = batches.BATCH_HEADER_BYTES + self._used + count
         if self.segments and self.segments[-1].end + needed <= self.segments[-1].size:
             return
         self.write_out()
-        salt = int.from_bytes(self._random(8), "big")
-        header = SegmentHeader(self._log.manifest.content.store, self._log.manifest.take_number(), salt, 0)
-        size = max(self._log.segment_bytes, HEADER_BYTES + batches.HEADER_BYTES + count)
-        self.segments.append(Segment.create(self._disk, self._log.folder, header, size, HEADER_BYTES))
+        size = max(self._log.segment_bytes_now, SEGMENT_HEADER_BYTES + batches.BATCH_HEADER_BYTES + count)
+        self.segments.append(self._log.create(0, size, SEGMENT_HEADER_BYTES))
 
     def _flush(self) -> None:
         """Hand the batch that has gathered to the other thread, and go on in a buffer that is free."""
@@ -150,14 +146,14 @@ class CompactedWriter:
             return
         segment, body = self.segments[-1], self._buffer[: self._used]
         self._under_way.append(self._thread.submit(_write, segment, segment.next_number, segment.end, body))
-        segment.end += batches.HEADER_BYTES + self._used
+        segment.end += batches.BATCH_HEADER_BYTES + self._used
         segment.batches += 1
         self._used = 0
         self._buffers.rotate(-1)
         self._wait(BUFFERS - 1)
 
     def _wait(self, most: int) -> None:
-        """Until no more than `most` batches are under way. Raises what became of one that failed."""
+        """Wait until no more than `most` batches are under way; raise the error of one that failed."""
         while len(self._under_way) > most:
             self._under_way.popleft().result()
 

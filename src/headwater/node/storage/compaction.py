@@ -8,9 +8,11 @@
     job.remove()                     the old files                                                  any thread
     job.forget()                     the memory and blocks that they still held                     any thread
 
-The chosen segments are the oldest ones, so what replaces them goes to the front of the log, and replaying the log still
-gives the same state. Its numbers rise before anything is dropped: a purge seqno or floor that is higher than it need be
-only makes a consumer start over that might not have to; one that is too low would hide a deletion.
+Where the disk has room for all that stays, all sealed segments are rewritten; else a stretch of them, the one that
+gives back the most of those that fit. What replaces them stands where they stood in the log, so replaying it still
+gives the same state. Rollbacks and drops in a stretch took back rows that lie in front of it, and are repeated there.
+Numbers rise before anything is dropped: a purge seqno or floor that is higher than it need be only makes a consumer
+start over that might not have to; one that is too low would hide a deletion.
 
 A rollback or drop that comes in between is no obstacle. On disk its record stands behind what is compacted, and it goes
 back to no seqno below the floor that was announced, save to nothing at all. In memory `cut` remembers how many of the
@@ -23,136 +25,208 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.errors import StorageError
+from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
 from headwater.kernels import compact as kernels
 from headwater.kernels import index
 from headwater.kernels.history import fill_slots
 from headwater.node.storage import recovery
-from headwater.node.storage.columns import Columns
+from headwater.node.storage.columns import Columns, Index
+from headwater.node.storage.committing import Committing
 from headwater.node.storage.compacted import CompactedWriter
-from headwater.node.storage.log import full_error
-from headwater.node.storage.records import VBucketRecord
+from headwater.node.storage.log import Log, full_error
+from headwater.node.storage.records import drop_frame, record_frame, rollback_frame
 from headwater.node.storage.segment import Segment
-from headwater.node.storage.slots import SLOTS_MAX
+from headwater.node.storage.slots import SLOTS_MAX, Slots
+from headwater.node.storage.staging import Staging
+from headwater.node.threads import pool_or_inline
 
-if TYPE_CHECKING:
-    from headwater.node.storage.store import Store
-
-__all__ = ["HISTORY_ROWS", "Compaction", "settled_segments"]
+__all__ = ["GAIN_PARTS", "HISTORY_ROWS", "Compaction", "best_stretch"]
 
 HISTORY_ROWS: Final = 128
+SLACK_BYTES: Final = 4 << 10  # headers, and what is less than a block
+ROUNDING: Final = 1024  # one of so many bytes more, for headers of batches
+TAKEN_BACK_BYTES: Final = len(rollback_frame(0, 0, 0))
+
+
+GAIN_PARTS: Final = 64
+"""Of all sizes of a stretch that fits, at least this part of what is written must be given back."""
+
+
+def best_stretch(live: NDArray[np.int64], dead: NDArray[np.int64], room: int) -> tuple[int, int] | None:
+    """Return which stretch of segments gives back the most, of those whose live bytes fit in `room`: (first, end).
+
+    None: none of them is worth the work. A little of what is to be written counts as loss, so no segment without any
+    garbage is taken along for nothing.
+    """
+    lives, worth = (np.concatenate(([0], np.cumsum(each))) for each in (live, dead - live // GAIN_PARTS))
+    best, most = None, 0
+    for first in range(len(live)):
+        end = int(lives.searchsorted(lives[first] + room, "right"))
+        if end > first + 1:
+            at = first + 1 + int(worth[first + 1 : end].argmax())
+            if worth[at] - worth[first] > most:
+                best, most = (first, at), int(worth[at] - worth[first])
+    return best
 
 
 @dataclass(slots=True)
 class _Share:
-    """One vbucket's part: its columns when it began, how many rows of it are compacted, and which of them stay."""
+    """One vbucket's part: its columns when it began, how many rows of it are in sealed segments (`rows`), which of them
+    are compacted (from `first` up to `end`), and which of these stay."""
 
     columns: Columns
-    prefix: int
+    rows: int
     history: int
     limit: int
+    first: int = 0
+    end: int = 0
     keep: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
     places: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     floor: int = 0
     purge: int = 0
 
 
-def settled_segments(store: Store) -> list[Segment]:
-    """The sealed segments whose every row the index knows to be there, oldest first.
-
-    Not so the one that a batch was just written to: its rows count once it is settled, and the log may have gone on to
-    the next segment by then. The order of the two reads matters: the commit thread tells where the batch is before it
-    leaves that segment.
-    """
-    sealed, batch = store._log.segments[:-1], store._in_flight
-    written = None if batch is None else batch.segment
-    return sealed[: sealed.index(written)] if written in sealed else sealed
-
-
 def _forget(segments: list[Segment]) -> None:
-    """Let go of what nobody mentions any more. A removed file's memory goes with that: 0.2 s/GB, not to be spent on the
+    """Forget segments without readers. A removed file's memory goes with that: 0.2 s/GB, not to be spent on the
     loop's thread."""
     segments.clear()
 
 
 class Compaction:
-    """One run. Attributes: bytes_before, bytes_after (of the files, once copied)."""
+    """One run.
+
+    Attributes: bytes_needed (what it will write, once surveyed, rounded up). is_whole: all sealed segments are
+        rewritten. stale: what it knows of the rows is no longer so.
+    """
 
     def __init__(
         self,
-        store: Store,
+        into: Index,
+        slots: Slots,
+        log: Log,
+        staging: Staging,
+        committing: Committing,
+        *,
         purge_before: int,
         purge_limit: Callable[[int], int] | None,
         history_rows: Callable[[int], int],
+        part: slice,
+        spare: Collection[int],
+        ended: Callable[[], None],
     ) -> None:
-        self._store = store
-        self._log = store._log
-        self._slots = store._slots
-        self._old = settled_segments(store)
+        self._index = into
+        self._slots = slots
+        self._log = log
+        self._staging = staging
+        self._committing = committing
+        self._ended = ended
+        self._sealed = committing.settled_segments()
+        self._wanted = range(len(self._sealed))[part]
+        self._spare = frozenset(spare)
         self._purge_before = purge_before
         self._purge_limit = purge_limit
-        self._ticket = self._slots.enter()
+        self._ticket = slots.enter()
         self._shares = self._choose(purge_limit, history_rows)
-        self._records: dict[int, VBucketRecord] = {}
+        self._old: list[Segment] = []
+        self._taken_back: NDArray[np.uint8] = np.zeros(len(into.table), np.uint8)
         self._writer: CompactedWriter | None = None
         self._published = False
         self._busy = threading.Lock()  # held while another thread works on this
         self._announced = False
         self._left: dict[int, int] = {}
         self.stale = False
-        self.bytes_before = sum(segment.end for segment in self._old)
-        self.bytes_after = 0
+        self.is_whole = False
+        self.bytes_needed = 0
 
     def _choose(
         self, purge_limit: Callable[[int], int] | None, history_rows: Callable[[int], int]
     ) -> dict[int, _Share]:
-        store, chosen = self._store, np.zeros(SLOTS_MAX, np.uint8)
-        for segment in self._old:
+        table, chosen = self._index.table, np.zeros(SLOTS_MAX, np.uint8)
+        for segment in self._sealed:
             self._slots.register(segment)
             chosen[segment.slot] = 1
-        prefixes = np.zeros(len(store.table), np.int64)
-        kernels.prefix_rows(store.table, chosen, prefixes)
+        counts = np.zeros(len(table), np.int64)
+        kernels.prefix_rows(table, chosen, counts)
         shares = {}
-        for vb in np.flatnonzero(prefixes).tolist():
-            prefix, rows = int(prefixes[vb]), int(store.table[vb, index.DURABLE_ROWS])
-            limit = min(store.durable_seqno(vb), store.high_seqno(vb)) - 1
+        for vb in np.flatnonzero(counts).tolist():
+            rows = int(table[vb, index.DURABLE_ROWS])
+            limit = min(int(table[vb, index.DURABLE_HIGH]), int(table[vb, index.HIGH])) - 1
             if purge_limit is not None:
                 limit = min(limit, purge_limit(vb))
-            history = min(prefix, max(0, rows - history_rows(vb)))
-            shares[vb] = _Share(store._index.columns[vb], prefix, history, max(0, limit))
+            history = max(0, rows - history_rows(vb))
+            shares[vb] = _Share(self._index.columns[vb], int(counts[vb]), history, max(0, limit))
         return shares
 
-    def survey(self) -> None:
-        """Find the rows that stay. Any thread.
+    def survey(self) -> bool:
+        """Find the rows that stay, and which segments to rewrite; whether that is worth the work. Any thread.
 
         Raises:
+            DiskFull: there is no room for what stays of any of them; `cancel`.
             CorruptStore: the old files are damaged. StorageError: it was cancelled meanwhile. Either way, `cancel`.
         """
         with self._busy:
-            for segment in self._old:  # what is copied gets new checksums: those it has must be right
-                self._check_wanted()
-                recovery.verify(segment)
-            for share in self._shares.values():
-                self._check_wanted()
-                self._survey(share)
+            self._take(self._wanted)
+            room = max(0, self._log.free_bytes - self._beside_rows)
+            if self._spare or self.bytes_needed > room:
+                stretch = self._best(room)
+                if stretch is None:
+                    return False
+                self._take(stretch)
+                if self.bytes_needed > room:
+                    raise DiskFull(self._log.folder, self.bytes_needed, room)
+            self._log.promised = self.bytes_needed = self.bytes_needed + self._beside_rows
+            self.is_whole = len(self._old) == len(self._sealed)
+            self._verify()
+            return True
+
+    def _best(self, room: int) -> range | None:
+        """The stretch to rewrite; None when nothing there is worth it. DiskFull: it would be, and does not fit."""
+        totals = np.zeros(SLOTS_MAX, np.int64)
+        for share in self._shares.values():
+            kernels.add_bytes(share.columns.loc, share.keep, self._slots.table, totals)
+        live = totals[[segment.slot for segment in self._old]]
+        dead = np.array([segment.end for segment in self._old]) - live - SLACK_BYTES
+        live += live // ROUNDING
+        spared = np.array([segment.header.id in self._spare for segment in self._old])
+        enough = best_stretch(live, np.where(spared, -(1 << 62) // len(live), dead), 1 << 62)
+        if enough is None:
+            return None
+        found = best_stretch(np.where(spared, room + 1, live), dead, room)
+        if found is None:
+            least = int(live[(dead > live // GAIN_PARTS) & ~spared].min(initial=1 << 62))
+            raise DiskFull(self._log.folder, least, room)
+        return self._wanted[slice(*found)]
+
+    def _take(self, chosen: range) -> None:
+        """Make these segments (of the sealed ones) those that are rewritten, and find what of them stays."""
+        self._old = self._sealed[chosen.start : chosen.stop]
+        before, upto = np.zeros(SLOTS_MAX, np.uint8), np.zeros(SLOTS_MAX, np.uint8)
+        before[[segment.slot for segment in self._sealed[: chosen.start]]] = 1
+        upto[[segment.slot for segment in self._sealed[: chosen.stop]]] = 1
+        for share in self._shares.values():
+            self._check_wanted()
+            share.first = kernels.rows_before(share.columns.loc, share.rows, before)
+            share.end = kernels.rows_before(share.columns.loc, share.rows, upto)
+            self._survey(share)
+        table, shares = self._slots.table, self._shares.values()
+        rows = sum(int(kernels.bytes_of(share.columns.loc, share.keep, table)) for share in shares)
+        self.bytes_needed = rows + rows // ROUNDING
 
     def _survey(self, share: _Share) -> None:
-        keep = np.empty(share.prefix, np.uint32)
+        keep = np.empty(share.end - share.first, np.uint32)
         columns = share.columns
         count, floor, purge = kernels.survivors(
-            columns.seq,
-            columns.loc,
-            columns.next,
-            share.prefix,
+            (columns.seq, columns.loc, columns.prev, columns.next),
+            share.first,
+            share.end,
             share.history,
             self._slots.table,
             self._purge_before,
@@ -160,6 +234,21 @@ class Compaction:
             keep,
         )
         share.keep, share.floor, share.purge = keep[: int(count)].copy(), int(floor), int(purge)
+
+    @property
+    def _beside_rows(self) -> int:
+        """Bytes written beside the rows that stay: the records of all vbuckets, and what they were taken back to."""
+        records = sum(len(record_frame(vb, record)) for vb, record in tuple(self._committing.records.items()))
+        return records + len(self._taken_back) * TAKEN_BACK_BYTES + SLACK_BYTES
+
+    def _verify(self) -> None:
+        """Check the checksums, for what is copied gets new ones, and find which vbuckets are taken back."""
+        self._taken_back[:] = 0
+        for segment in self._old:
+            self._check_wanted()
+            kernels.taken_back(self._slots.table, segment.slot, recovery.verify(segment).bodies, self._taken_back)
+        if self._old[0] is self._sealed[0]:
+            self._taken_back[:] = 0  # nothing is in front of it
 
     def spare_tombstones(self) -> bool:
         """Whether a stream that began during `survey` has yet to send tombstones that were to go: survey again then.
@@ -181,12 +270,15 @@ class Compaction:
         """
         self._announced = True
         for vb, share in self._shares.items():
-            row = self._store.table[vb]
-            if share.floor <= int(row[index.FLOOR]) and share.purge <= int(row[index.PURGE]):
+            row = self._index.table[vb]
+            known = share.floor <= int(row[index.FLOOR]) and share.purge <= int(row[index.PURGE])
+            if known and not self._staging.lags_behind(vb):
                 continue
+            # Raised before anything is dropped, and committed before `copy`: a crash in between costs a few rollbacks
+            # further than needed; the other order would let a consumer go on over tombstones that it never saw.
             row[index.FLOOR] = max(int(row[index.FLOOR]), share.floor)
             row[index.PURGE] = max(int(row[index.PURGE]), share.purge)
-            self._store.restage_record(vb)
+            self._staging.record_again(vb)
 
     def copy(self) -> None:
         """Write what stays to new segments and make them the store's. Any thread; announce must be durable.
@@ -195,93 +287,118 @@ class Compaction:
             DiskFull, StorageError: nothing has changed; `cancel`.
         """
         failpoint("compact.planned")
-        with self._busy:
-            writer = CompactedWriter(self._store._disk, self._log, self._store._random)
+        with self._busy, self._log.making_room(self.bytes_needed):
+            writer = CompactedWriter(self._log)
             try:
                 self._copy(writer)
             except OSError as error:
-                raise full_error(self._store.path, 0, error) from error
+                raise full_error(self._log.folder, self.bytes_needed, error) from error
             finally:
                 writer.close()
 
     def _copy(self, writer: CompactedWriter) -> None:
         self._writer = writer
-        writer.records(dict(self._store._durable_records))
+        writer.records(self._again_taken_back(), dict(self._committing.records))
         for share in self._shares.values():
             self._check_wanted()
             share.places = np.empty(len(share.keep), np.uint64)
             writer.rows(share.columns.loc, share.keep, share.places, self._slots.table)
         writer.write_out()
         failpoint("compact.copied")
-        self.bytes_after = writer.finish()
+        writer.finish()
         self._check_wanted()
+        # The new files are whole and synced (`finish`) before the manifest names them; the old ones go after that. A
+        # crash in between leaves orphans on one side or the other, never a manifest that names half a file.
         self._log.replace(self._old, writer.segments)
         self._published = True
 
+    def _again_taken_back(self) -> list[bytes]:
+        """Frames that take back of what lies in front of the segments what was taken back there.
+
+        What is left of it is known from the index, where later rollbacks are counted in: replay comes to them as well.
+        """
+        frames = []
+        for vb in np.flatnonzero(self._taken_back).tolist():
+            share = self._shares.get(vb)
+            if self._taken_back[vb] >= kernels.DROPPED:
+                frames.append(drop_frame(vb))
+            else:
+                seqno = int(share.columns.seq[share.first - 1]) if share is not None and share.first else 0
+                frames.append(rollback_frame(vb, seqno, seqno))
+        return frames
+
     def _check_wanted(self) -> None:
         if self.stale:
-            raise StorageError(f"{self._store.path}: compaction was overtaken or cancelled; start it again")
+            raise StorageError(f"{self._log.folder}: compaction was overtaken or cancelled; start it again")
 
-    def cut(self, vb: int, rows: int) -> None:
+    def cut(self, vbucket: int, rows: int) -> None:
         """A rollback left the vbucket `rows` of its rows."""
-        if vb in self._shares:
+        if vbucket in self._shares:
             self.stale = self.stale or not self._announced  # the floor did not yet guard what will go
-            self._left[vb] = min(rows, self._left.get(vb, rows))
+            self._left[vbucket] = min(rows, self._left.get(vbucket, rows))
 
     def swap(self) -> Iterator[int]:
         """Exchange the columns, a vbucket at each step: yields it. Loop thread; other work may go on between steps."""
         if self._writer is None or not self._published:
-            raise StorageError(f"{self._store.path}: compaction has nothing to swap")
+            raise StorageError(f"{self._log.folder}: compaction has nothing to swap")
         for segment in self._writer.segments:
             self._slots.register(segment)
         slots = np.array([segment.slot for segment in self._writer.segments], np.int64)
         if self.stale:
-            self._store._reload()
+            self._committing.index_anew()
             self._shares.clear()
         while self._shares:
             vb, share = self._shares.popitem()
             self._exchange(vb, share, slots)
             yield vb
+        self._sealed.clear()  # the last mention of a removed file is `_old`, see `forget`
         self._slots.leave(self._ticket)
         self._slots.retire(self._old)
-        self._store._compaction = None
+        self._ended()
 
     def _exchange(self, vb: int, share: _Share, slots: NDArray[np.int64]) -> None:
-        store, row = self._store, self._store.table[vb]
-        prefix = min(share.prefix, self._left.get(vb, share.prefix))
-        kept = int(np.searchsorted(share.keep, prefix))
-        gone, old = prefix - kept, store._index.columns[vb]
-        if prefix == 0:
+        into, row = self._index, self._index.table[vb]
+        end = min(share.end, self._left.get(vb, share.end))
+        first = min(share.first, end)
+        kept = int(np.searchsorted(share.keep, end))
+        gone, old = end - first - kept, into.columns[vb]
+        if end == first:
             return
         rows = int(row[index.ROWS]) - gone
-        new = store._index.sized(rows, int(row[index.KEYS]))
+        new = into.sized(rows, int(row[index.KEYS]))
         kernels.rebuild(
-            store.table,
+            into.table,
             vb,
-            store.segments,
+            self._slots.table,
             (old.seq, old.loc, old.hash, old.prev, old.next),
             (new.seq, new.loc, new.hash, new.prev, new.next),
-            prefix,
+            first,
+            end,
             share.keep[:kept],
             share.places[:kept],
             slots,
         )
         fill_slots(new.slots, new.hash, new.next, rows)
-        store._index.adopt(vb, new)
+        into.adopt(vb, new)
         for count in (index.ROWS, index.DURABLE_ROWS, index.FROZEN_ROWS):
             row[count] = int(row[count]) - gone
+
+    @property
+    def made(self) -> list[int]:
+        """Numbers of the segments it wrote."""
+        return [segment.header.id for segment in self._writer.segments] if self._writer is not None else []
 
     def remove(self) -> None:
         """Remove the old files; views that still read them keep their bytes. Any thread."""
         failpoint("compact.before_unlink")
         for segment in self._old:
             with contextlib.suppress(OSError):  # the next start removes it
-                self._store._disk.remove(segment.path)
+                self._log.remove(segment)
 
     def forget(self) -> None:
         """Give back what the removed files still held: 0.2 s/GB. Any thread; compaction
         is over by then, the store may be written, read and compacted."""
-        with ThreadPoolExecutor(2, "headwater-compaction") as beside:
+        with pool_or_inline(2, "headwater-compaction") as beside:
             if self._writer is not None:
                 beside.submit(self._writer.touch)
             while self._old:
@@ -294,12 +411,13 @@ class Compaction:
         """
         self.stale = self.stale or not self._published
         with self._busy:
+            self._log.promised = 0
             if self._published:
                 for _ in self.swap():
                     pass
                 return
             self._slots.leave(self._ticket)
-            self._store._compaction = None
+            self._ended()
             self._discard()
 
     def _discard(self) -> None:

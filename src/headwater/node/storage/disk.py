@@ -17,6 +17,7 @@ import mmap
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -26,9 +27,11 @@ from numpy.typing import NDArray
 from headwater.errors import StoreLocked
 from headwater.node.storage.direct import BLOCK_BYTES, DirectWriter
 
-__all__ = ["Buffer", "Disk", "File", "Lock", "RealDisk"]
+__all__ = ["Buffer", "Disk", "File", "FolderLock", "RealDisk", "is_full"]
 
 Buffer: TypeAlias = "bytes | memoryview"
+
+FOLDER_MODE, FILE_MODE = 0o700, 0o600  # documents are for the node alone
 
 _POPULATE_READ = 22  # MADV_POPULATE_READ (Linux 5.14): map all pages of a range in one call
 _PAGE = mmap.PAGESIZE
@@ -37,6 +40,11 @@ _PAGE = mmap.PAGESIZE
 # virtual machines that give free memory back to their host, they must be fetched from there first. In pieces of 64 KiB
 # a write of many MiB took a third to a half of the processor time.
 _PIECE_BYTES = 64 << 10
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that there is no room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class File(Protocol):
@@ -58,6 +66,9 @@ class File(Protocol):
     def size(self) -> int:
         """Bytes in the file."""
 
+    def allocated(self) -> int:
+        """Bytes of the disk that the file has, written or set aside (a hole has none)."""
+
     def data_end(self, offset: int) -> int:
         """Where the bytes that were ever written end, at or behind `offset`: all beyond are zeros of a hole."""
 
@@ -71,7 +82,7 @@ class File(Protocol):
         """Give the descriptor back (maps stay valid)."""
 
 
-class Lock(Protocol):
+class FolderLock(Protocol):
     """The right to use a directory."""
 
     def release(self) -> None:
@@ -87,7 +98,7 @@ class Disk(Protocol):
     def names(self, path: Path) -> list[str]:
         """The names in a directory."""
 
-    def lock(self, path: Path) -> Lock:
+    def lock(self, path: Path) -> FolderLock:
         """Take the lock file at `path`, or raise StoreLocked."""
 
     def create(self, path: Path, size: int) -> File:
@@ -107,6 +118,9 @@ class Disk(Protocol):
 
     def sync_directory(self, path: Path) -> None:
         """Return once the names in a directory will survive a power cut."""
+
+    def free(self, path: Path) -> int:
+        """Bytes that the file system of a directory has left for us."""
 
 
 def _first(buffers: list[memoryview], count: int) -> list[memoryview]:
@@ -152,6 +166,9 @@ class _RealFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
+    def allocated(self) -> int:
+        return os.fstat(self._descriptor).st_blocks * 512
+
     def data_end(self, offset: int) -> int:
         end = offset
         try:
@@ -177,16 +194,18 @@ class _RealFile:
         os.close(self._descriptor)
 
 
+@cache
 def _libc() -> Any:
     return ctypes.CDLL(None)
 
 
 class _RealLock:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, *descriptors: int) -> None:
+        self._descriptors = descriptors
 
     def release(self) -> None:
-        os.close(self._descriptor)
+        for descriptor in self._descriptors:
+            os.close(descriptor)
 
 
 class RealDisk:
@@ -194,29 +213,43 @@ class RealDisk:
 
     def make_directory(self, path: Path) -> None:
         """Create a directory and its parents where missing."""
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
 
     def names(self, path: Path) -> list[str]:
         """The names in a directory."""
         return sorted(entry.name for entry in path.iterdir())
 
-    def lock(self, path: Path) -> Lock:
-        """Take the lock file at `path`, or raise StoreLocked."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def lock(self, path: Path) -> FolderLock:
+        """Take the lock file at `path` and the folder it is in, or raise StoreLocked.
+
+        The file tells whose it is, and can be removed; the folder can't as long as there is a store in it.
+        """
+        held: list[int] = []
+        try:
+            held.append(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            with contextlib.suppress(OSError):  # some file systems lock no folders
+                self._flock(held[0], path)
+            held.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+            self._flock(held[1], path)
+        except BaseException:
+            _RealLock(*held).release()
+            raise
+        with contextlib.suppress(OSError):  # on a full disk: the lock counts, the number is a courtesy
+            os.ftruncate(held[1], 0)
+            os.pwrite(held[1], f"{os.getpid()}\n".encode(), 0)
+        return _RealLock(*held)
+
+    @staticmethod
+    def _flock(descriptor: int, path: Path) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(descriptor, 40).decode("ascii", "replace").strip()
-            os.close(descriptor)
+        except BlockingIOError:
+            holder = path.read_text("ascii", "replace").strip() if path.exists() else ""
             raise StoreLocked(path.parent, f"process {holder}" if holder else "") from None
-        with contextlib.suppress(OSError):  # on a full disk: the lock counts, the number is a courtesy
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        return _RealLock(descriptor)
 
     def create(self, path: Path, size: int) -> File:
         """Create a new file of `size` zero bytes that take no space yet."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             os.ftruncate(descriptor, size)
         except OSError:
@@ -247,3 +280,8 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def free(self, path: Path) -> int:
+        """Bytes that the file system of a directory has left for us."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize

@@ -5,7 +5,13 @@ between two writes. What can fail:
 
 * The disk is full. Room for the next batch is set aside (posix_fallocate) before it is promised: `room` tells how
   much, and whoever stages changes keeps below it. After each batch the next piece is set aside; when that fails `room`
-  shrinks.
+  shrinks. Then the reserve (reserve.py) gives up a piece, for what makes the log smaller or must be said: deletions,
+  records, a new segment, a manifest.
+
+How much is set aside, for a batch, in the reserve, and the size of a segment, goes by the size of the disk and by what
+is there already: an empty store takes little of a large disk, and on a small one no segment is so large that there may
+be no room to write it anew.
+
 * A write or sync fails. Nobody knows what of the batch is on disk then, and asking again proves nothing (the kernel
   drops pages it could not write). The batch is lost; its segment is sealed where it was last known to be good, and the
   next batch goes to a new one. The manifest carries the sealed length, so whatever the failed write left behind never
@@ -16,31 +22,43 @@ between two writes. What can fail:
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
 from headwater.kernels.history import count_frames
 from headwater.node.storage import batch as batches
 from headwater.node.storage.arena import Batch
-from headwater.node.storage.disk import Disk
+from headwater.node.storage.disk import Disk, is_full
 from headwater.node.storage.manifest import Entry, Manifest, ManifestFile
-from headwater.node.storage.segment import HEADER_BYTES, Segment, SegmentHeader
+from headwater.node.storage.reserve import Reserve
+from headwater.node.storage.segment import SEGMENT_HEADER_BYTES, Segment, SegmentHeader
+from headwater.node.storage.synced import SyncedFile
 
-__all__ = ["SEGMENT_BYTES", "Log", "full_error"]
+__all__ = ["SEGMENT_BYTES", "START_BYTES", "Log", "full_error"]
 
 SEGMENT_BYTES: Final = 256 << 20
+BATCH_FIRST: Final = 1 << 20
+"""Room for the next batch at first, and at least, if documents are to be taken."""
+CONTROL_MIN, RESERVE_MIN, SEGMENT_MIN = 256 << 10, 2 << 20, 1 << 20
+SEGMENT_ROOM_MIN = CONTROL_LEAST = 4 << 10
+SEGMENT_PARTS, BATCH_PARTS, CONTROL_PARTS = 16, 32, 64
+"""The parts of the disk that a segment, room for a batch, and a piece of the reserve may take."""
+DELETION_PIECES: Final = 2
+START_BYTES: Final = BATCH_FIRST + RESERVE_MIN + CONTROL_MIN
+"""An empty store takes so much, and can be written to."""
+T = TypeVar("T")
 
 
 def full_error(path: Path, needed: int, error: OSError) -> Exception:
     """The same error as ours: DiskFull when it says that there is no room, StorageError else."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if is_full(error):
         return DiskFull(path, needed)
     return StorageError(f"{path}: {error.strerror or error}; the batch was not written")
 
@@ -51,6 +69,10 @@ class Log:
     Attributes:
         segments: all of them, in the order in which they are replayed; the last one is being written.
         failed: a write failed: the last segment must be sealed before anything else is written.
+        synced: where it is written down how far the log is on disk.
+        reserve: room for the day on which the disk is full.
+        promised: bytes that a compaction under way is about to write; documents leave them alone.
+        wanted: bytes of a batch that somebody had no room for; the next `make_room` knows.
     """
 
     def __init__(
@@ -67,11 +89,18 @@ class Log:
         self.manifest = manifest
         self.segments: list[Segment] = []
         self.failed = False
+        self.synced = SyncedFile(disk, folder, manifest.content.store)
         self._lock = threading.Lock()  # of `segments`: rolling and compaction change it from their threads
+        self._one = threading.RLock()  # of the open segment: `make_room` is called by the loop's thread, too
         self._disk = disk
         self._random = random
-        self._arena_bytes = arena_bytes
-        self.segment_bytes = max(segment_bytes, HEADER_BYTES + 2 * self.reserve_bytes)
+        self.batch_bytes_max = arena_bytes + batches.BATCH_HEADER_BYTES
+        self.segment_bytes = max(segment_bytes, SEGMENT_HEADER_BYTES + 2 * self.batch_bytes_max)
+        self.reserve = Reserve(disk, folder, 0)
+        self.promised = 0
+        self.wanted = 0
+        self._batch_bytes = self.batch_bytes_min
+        self._disk_bytes = 0
 
     @property
     def current(self) -> Segment:
@@ -79,23 +108,94 @@ class Log:
         return self.segments[-1]
 
     @property
-    def reserve_bytes(self) -> int:
-        """Set aside after each batch: the next one, whatever it is."""
-        return self._arena_bytes + batches.HEADER_BYTES
+    def bytes(self) -> int:
+        """Of all segments."""
+        return sum(segment.end for segment in self.segments)
+
+    @property
+    def batch_bytes_min(self) -> int:
+        """With room for less than this no document is taken."""
+        return min(BATCH_FIRST, self.batch_bytes_max)
+
+    @property
+    def control_bytes(self) -> int:
+        """Set aside after each batch, whatever the disk has to give: records, and deletions."""
+        return min(self.batch_bytes_max // 4, max(CONTROL_MIN, self._disk_bytes // CONTROL_PARTS))
+
+    @property
+    def _control_bytes_min(self) -> int:
+        """With room for less than this, more is set aside for deletions."""
+        return min(self.control_bytes, max(CONTROL_MIN // 2, self.control_bytes // 4))
+
+    @property
+    def segment_bytes_now(self) -> int:
+        """How large a segment becomes: on a small disk less than its file has room for."""
+        return min(self.segment_bytes, max(SEGMENT_MIN, self._disk_bytes // SEGMENT_PARTS))
+
+    @property
+    def _reserve_bytes(self) -> int:
+        """Bytes that the reserve should hold: pieces for deletions, one for records, and enough to write any segment
+        anew, by which those come back; no more than about the log itself."""
+        least = min(RESERVE_MIN, 3 * self.batch_bytes_max // 2)
+        most = max(least, self.segment_bytes_now + (DELETION_PIECES + 1) * self.control_bytes)
+        if self.reserve.held >= most:
+            return most  # the usual case, without a look at every segment
+        return min(most, max(least, 1 << self.bytes.bit_length()))  # so that it grows now and then, not by each batch
+
+    @property
+    def _piece_bytes(self) -> int:
+        return min(self.control_bytes, self.reserve.size // 4)
+
+    @property
+    def may_delete(self) -> bool:
+        """Whether deletions go on: with what is set aside, and with the first pieces of the reserve."""
+        least = self.reserve.size - DELETION_PIECES * self._piece_bytes
+        return self.room >= self._control_bytes_min or self.reserve.held > least
+
+    @property
+    def free_bytes(self) -> int:
+        """The bytes a compaction may write: the disk's, but for what documents may take meanwhile, and the reserve's
+        but for a piece."""
+        ahead = 0 if self.is_full else 2 * self._batch_bytes
+        return max(0, self._disk.free(self.folder) - ahead) + max(0, self.reserve.held - self._piece_bytes)
+
+    @property
+    def disk_free_bytes(self) -> int:
+        """Bytes that the disk has left, as any program sees it."""
+        return self._disk.free(self.folder)
 
     @property
     def room(self) -> int:
         """Bytes of frames that the next batch may have, surely."""
         if self.failed or not self.segments:
             return 0
-        return max(0, self.current.reserved - self.current.end - batches.HEADER_BYTES)
+        return max(0, self.current.reserved - self.current.end - batches.BATCH_HEADER_BYTES)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for documents."""
+        return self.room < self.batch_bytes_min - batches.BATCH_HEADER_BYTES
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the disk will be full soon: it has less than two segments left, and the reserve."""
+        return self._disk.free(self.folder) < 2 * self.segment_bytes_now
+
+    def crowded(self) -> None:
+        """A batch used most of the room there was: the next one gets twice as much, as far as the disk is large."""
+        most = min(self.batch_bytes_max, max(self.batch_bytes_min, self._disk_bytes // BATCH_PARTS))
+        self._batch_bytes = min(2 * self._batch_bytes, most)
 
     def start(self) -> None:
         """Make room for the first batch; a store that has no segment yet gets its first."""
-        if not self.segments:
-            self._roll()
+        self.synced.start()
+        self.reserve.start()
+        self._look_at_disk()
+        if self.segments:
+            self.current.find_room()
         else:
-            self.make_room()
+            self._roll()
+        self.make_room()
 
     def write(self, batch: Batch) -> None:
         """Append and sync.
@@ -107,12 +207,9 @@ class Log:
         if frames < 0:
             raise StorageError(f"{self.folder}: the staged bytes are not whole frames; a kernel wrote nonsense")
         try:
-            self.manifest.settle()
-            if self.manifest.content.clean is not None:
-                self.manifest.change(lambda manifest: replace(manifest, clean=None))
-            if self.failed:
-                self._roll()
-            self._append(batch, int(frames))
+            with self._one:
+                self._prepare()
+                self._append(batch, int(frames))
         except OSError as error:
             self.failed = True
             raise full_error(self.folder, batch.arena.used, error) from error
@@ -121,16 +218,28 @@ class Log:
             raise
         self.make_room()
 
+    def _prepare(self) -> None:
+        """See to it that the manifest lets a batch be appended, and that there is a good segment."""
+        self.manifest.settle()
+        # Before the first byte behind it: while the manifest says where a clean log ends, a start refuses one that ends
+        # elsewhere (recovery.check_clean).
+        if self.manifest.content.clean is not None:
+            self._change(lambda manifest: replace(manifest, clean=None))
+        if self.failed:
+            self._roll()
+
     def _append(self, batch: Batch, frames: int) -> None:
         failpoint("log.append")
         segment, body = self.current, batch.frames
-        if segment.end + batches.HEADER_BYTES + len(body) > segment.size:
+        if segment.end + batches.BATCH_HEADER_BYTES + len(body) > segment.size:
             raise StorageError(f"{segment.path}: a batch of {len(body)} bytes was staged, {self.room} were promised")
         header = batches.header_of(segment.next_number, frames, body, segment.header.salt, segment.end)
         segment.writable().write([header, body], segment.end, unread=batch.is_unread)
         failpoint("log.before_sync")
         segment.writable().sync()
         failpoint("log.after_sync")
+        # Before `make_room` may go on to the next segment: the loop's thread reads both without a lock
+        # (Committing.settled_segments).
         batch.segment, batch.body = segment, segment.end + len(header)
         begun, segment.end = segment.end, segment.end + len(header) + len(body)
         if not batch.is_unread:  # streams read this soon: map its pages here, not fault by fault on the loop's thread
@@ -138,51 +247,137 @@ class Log:
             segment.writable().populate(segment.memory[page:], segment.end - page)
         segment.reserved = max(segment.reserved, segment.end)
         segment.batches += 1
+        # After the sync and before anyone is answered: a start that finds less than the note says knows that
+        # acknowledged writes are gone, and refuses, rather than to take the hole for a torn end.
+        self.synced.write(segment.header.id, segment.end, segment.next_number)
 
-    def make_room(self) -> None:
-        """Set space aside for the next batch, in this segment or a new one; leaves `room` small when there is none."""
-        with contextlib.suppress(OSError):  # the batch before is safe; `room` tells what the next one can have
+    def make_room(self, control: int = 0) -> None:
+        """Set space aside for the next batch, in this segment or a new one; leaves `room` small when there is none.
+
+        Args:
+            control: bytes of records and deletions that it must have, if need be from the reserve.
+        """
+        # The batch before is safe; `room` tells what the next one can have.
+        with self._one, contextlib.suppress(OSError):
             self.manifest.settle()
-            if self.failed or self.current.size - self.current.end < self.reserve_bytes:
+            wanted, self.wanted = min(self.wanted, self.batch_bytes_max), 0
+            if self.failed:
                 self._roll()
-            elif self.current.reserved - self.current.end < self.reserve_bytes:
-                self._reserve(self.current)
+            elif self._is_used_up(max(self._batch_bytes, wanted, control)):
+                with contextlib.suppress(OSError):  # then it goes on where it is
+                    self._roll()
+            if not self._for_documents(wanted):
+                self._for_control(control)
 
-    def _reserve(self, segment: Segment) -> None:
-        """Twice what is needed, so that this is rare; what is needed, when the disk has no more."""
-        missing = OSError(errno.ENOSPC, "no room")
-        for ahead in (2 * self.reserve_bytes, self.reserve_bytes):
-            upto = min(segment.size, segment.end + ahead)
-            try:
-                segment.writable().reserve(segment.end, upto - segment.end)
-            except OSError as error:
-                missing = error
-                continue
+    def _is_used_up(self, needed: int) -> bool:
+        """Whether the segment can't take a batch of `needed` bytes, or is large enough for this disk."""
+        segment, most = self.current, self.segment_bytes_now
+        return segment.size - segment.end < needed or segment.end >= max(most // 2, most - self._batch_bytes)
+
+    def _look_at_disk(self) -> None:
+        """Learn how large the disk is, as far as we may have it."""
+        self._disk_bytes = self._disk.free(self.folder) + self.bytes + self.reserve.held
+
+    def _for_documents(self, wanted: int) -> bool:
+        """Whether a batch has its room. What the reserve lacks comes first, and what a compaction is about to write."""
+        self.reserve.size = self._reserve_bytes
+        if not self.reserve.fill() or self._is_needed_for_compaction():
+            return False
+        needed = max(self._batch_bytes, wanted)
+        if self.current.reserved - self.current.end >= needed:
+            return True
+        ahead = 2 * needed  # twice what is needed, so that this is rare; what there is, when the disk has no more
+        while not self._is_set_aside(ahead):
+            if ahead == self.batch_bytes_min:
+                return False
+            ahead = max(ahead // 2, self.batch_bytes_min)
+        return True
+
+    def _is_needed_for_compaction(self) -> bool:
+        """Whether what is left on the disk must be left for the compaction that is under way."""
+        return self.promised > 0 and self._disk.free(self.folder) - 2 * self._batch_bytes < self.promised
+
+    def _is_set_aside(self, ahead: int) -> bool:
+        """Set room for documents aside; whether the disk has it. OSError: it failed otherwise."""
+        missing = min(self.current.size, self.current.end + ahead) - self.current.reserved
+        try:
+            # Not tried in vain: some file systems keep what they had given when they find that it is too little.
+            if self._disk.free(self.folder) >= missing:
+                self._set_aside(ahead)
+                return True
+        except OSError as error:
+            if not is_full(error):
+                raise
+        return False
+
+    def _set_aside(self, ahead: int) -> None:
+        segment = self.current
+        upto = min(segment.size, segment.end + ahead)
+        if upto > segment.reserved:
+            segment.writable().reserve(segment.end, upto - segment.end)
             segment.reserved = upto
+
+    def _for_control(self, needed: int) -> None:
+        """Set room aside for records and deletions, from the reserve if need be.
+
+        `needed` bytes of records must have it, or OSError. If it is 0 there are none now, and no more than the
+        pieces for deletions are used: the rest is for compaction, by which the reserve comes back.
+        """
+        ahead = needed + CONTROL_LEAST if needed else self.control_bytes
+        least = needed or CONTROL_LEAST
+        if self.current.reserved - self.current.end >= (needed or self._control_bytes_min):
             return
-        raise missing
+        while needed or self.may_delete:
+            try:
+                self._with_reserve(partial(self._set_aside, ahead), ahead)
+            except OSError as error:
+                if not is_full(error) or ahead <= least:
+                    raise
+                ahead = max(ahead // 4, least)
+            else:
+                return
+
+    def _with_reserve(self, work: Callable[[], T], needed: int) -> T:
+        """Do something that the disk may have no room for; then once more, with a piece of the reserve."""
+        try:
+            return work()
+        except OSError as error:
+            if not is_full(error) or not self.reserve.give(needed):
+                raise
+        return work()
+
+    def _change(self, edit: Callable[[Manifest], Manifest], point: str = "segment") -> None:
+        self._with_reserve(lambda: self.manifest.change(edit, point), self.control_bytes // 4)
 
     def _roll(self) -> None:
         """Seal the segment at its last durable batch and go on in a new one."""
-        salt = int.from_bytes(self._random(8), "big")
-        first = self.current.next_number if self.segments else 0
-        header = SegmentHeader(self.manifest.content.store, self.manifest.take_number(), salt, first)
-        ahead = HEADER_BYTES + self.reserve_bytes
-        fresh = Segment.create(self._disk, self.folder, header, self.segment_bytes, ahead)
+        fresh = self._fresh()
         failpoint("segment.created")
         try:
-            self.manifest.change(self._rolled(Entry(header.id, salt, None)))
+            self._change(self._rolled(Entry(fresh.header.id, fresh.header.salt, None)))
         except BaseException:
             fresh.close()
             if not self.manifest.unsure:
-                self._disk.remove(fresh.path)
+                self.remove(fresh)
             raise
         with self._lock:
             old, self.segments = self.segments[-1:], [*self.segments, fresh]
         self.failed = False
+        self._look_at_disk()
         for segment in old:
             with contextlib.suppress(OSError):  # only gives back space that was set aside
                 segment.seal()
+
+    def _fresh(self) -> Segment:
+        """A segment with as much room as was promised in the one before, for what is staged already (that one gives its
+        own back when it is sealed)."""
+        first, room = 0, SEGMENT_HEADER_BYTES + self.control_bytes
+        if self.segments:
+            first = self.current.next_number
+            if not self.failed:
+                promised = SEGMENT_HEADER_BYTES + self.current.reserved - self.current.end
+                room = max(min(SEGMENT_ROOM_MIN, self.control_bytes), promised)
+        return self._with_reserve(lambda: self.create(first, self.segment_bytes, room), room)
 
     def _rolled(self, added: Entry) -> Callable[[Manifest], Manifest]:
         sealed_at = self.current.end if self.segments else 0
@@ -193,6 +388,30 @@ class Log:
 
         return edit
 
+    def create(self, first_batch: int, size: int, reserve: int) -> Segment:
+        """Make the file of a segment that no manifest names yet, `reserve` of its `size` bytes set aside; OSError when
+        that fails. Any thread."""
+        salt = int.from_bytes(self._random(8), "big")
+        header = SegmentHeader(self.manifest.content.store, self.manifest.take_number(), salt, first_batch, size)
+        return Segment.create(self._disk, self.folder, header, size, reserve)
+
+    def remove(self, segment: Segment) -> None:
+        """Remove the file of a segment that no manifest names; who reads in it keeps its bytes. OSError when that
+        fails: the next start removes it. Any thread."""
+        self._disk.remove(segment.path)
+
+    @contextlib.contextmanager
+    def making_room(self, needed: int) -> Iterator[None]:
+        """While a compaction writes `needed` bytes: documents leave them alone, and the reserve helps out."""
+        self.promised = needed
+        try:
+            if self._disk.free(self.folder) < needed + self._piece_bytes:
+                self.reserve.lend(keep=self._piece_bytes)
+            yield
+        finally:
+            self.reserve.take_back()
+            self.promised = 0
+
     def seal(self) -> None:
         """End the segment here, whatever its size (an empty one stays). Like `write`: any thread, never beside one.
 
@@ -200,32 +419,39 @@ class Log:
             DiskFull, StorageError: it goes on.
         """
         try:
-            self.manifest.settle()
-            if self.current.batches:
-                self._roll()
+            with self._one:
+                self.manifest.settle()
+                if self.current.batches:
+                    self._roll()
+                    self.make_room()
         except OSError as error:
-            raise full_error(self.folder, self.reserve_bytes, error) from error
+            raise full_error(self.folder, self.control_bytes, error) from error
 
     def replace(self, old: list[Segment], new: list[Segment]) -> None:
-        """Put `new` in the place of `old`, the first segments of the log: durably, or OSError. Any thread."""
+        """Put `new` in the place of `old`, a stretch of sealed segments: durably, or OSError. Any thread."""
         entries = tuple(Entry(one.header.id, one.header.salt, one.end) for one in new)
         gone = [one.header.id for one in old]
 
         def edit(manifest: Manifest) -> Manifest:
-            if [entry.id for entry in manifest.segments[: len(gone)]] != gone:
-                raise StorageError(f"{self.folder}: the log no longer begins with the segments that were compacted")
-            return replace(manifest, segments=(*entries, *manifest.segments[len(gone) :]))
+            first = next((at for at, entry in enumerate(manifest.segments) if entry.id == gone[0]), 0)
+            end = first + len(gone)
+            if [entry.id for entry in manifest.segments[first:end]] != gone:
+                raise StorageError(f"{self.folder}: the log no longer has the segments that were compacted")
+            return replace(manifest, segments=(*manifest.segments[:first], *entries, *manifest.segments[end:]))
 
-        self.manifest.change(edit, "compact")
+        self._change(edit, "compact")
         with self._lock:
-            self.segments = [*new, *self.segments[len(old) :]]
+            first = self.segments.index(old[0])
+            self.segments = [*self.segments[:first], *new, *self.segments[first + len(old) :]]
 
     def close(self, clean: bool) -> None:
         """Give the descriptors back; `clean`: the last frame says so, write down where it ends."""
         try:
             if clean and not self.failed:
                 self.manifest.settle()
-                self.manifest.change(lambda manifest: replace(manifest, clean=self.current.end))
+                self._change(lambda manifest: replace(manifest, clean=self.current.end))
         finally:
+            self.synced.close()
+            self.reserve.close()
             for segment in self.segments:
                 segment.close()

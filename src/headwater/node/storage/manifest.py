@@ -1,14 +1,15 @@
 """The manifest: which segments make up the store, in the order in which they are replayed.
 
-A text file of two lines: `headwater-store 1 <XXH3-64 of the second line, 16 hex digits>`, and a JSON object:
+A text file of two lines: `headwater-store 2 <XXH3-64 of the second line, 16 hex digits>`, and a JSON object:
 
-    {"clean": null, "generation": 7, "next_segment": 5, "segments": [{"bytes": 4096, "id": 3, "salt": "..."}, ...],
-     "store": "32 hex digits", "vbuckets": 1024}
+    {"clean": null, "generation": 7, "member": false, "next_segment": 5,
+     "segments": [{"bytes": 4096, "id": 3, "salt": "..."}, ...], "store": "32 hex digits", "vbuckets": 1024}
 
 `bytes` is the length at which a segment was sealed: nothing behind it counts, whatever a failed write left there, and
 nothing before it may be missing. The last segment is open: null. `clean` is the length of the open segment when the
-store was closed, null while it is in use. A new manifest replaces the old one by rename, with both file and folder
-synced.
+store was closed, null while it is in use. `member`: a cluster map that names this node is kept beside the log (format 1
+does not say; it is read like one that says false, and written as format 2). A new manifest replaces the old one by
+rename, with both file and folder synced.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from typing import Final
 
 from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk
-from headwater.node.storage.titled import read_titled, titled, write_synced
+from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
 
 __all__ = ["NAME", "Entry", "Manifest", "ManifestFile"]
 
 NAME: Final = "MANIFEST"
 NEXT_NAME: Final = "MANIFEST.new"
 _TITLE: Final = "headwater-store"
-_FORMAT: Final = "1"
+_FORMATS: Final = ("1", "2")
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,6 +52,7 @@ class Manifest:
     generation: int = 1
     next_segment: int = 1
     clean: int | None = None
+    member: bool = False
 
     def encode(self) -> bytes:
         """The file's bytes."""
@@ -61,8 +63,9 @@ class Manifest:
             "generation": self.generation,
             "next_segment": self.next_segment,
             "clean": self.clean,
+            "member": self.member,
         }
-        return titled(_TITLE, _FORMAT, json.dumps(content, sort_keys=True).encode())
+        return encode_text_file(_TITLE, _FORMATS[-1], json.dumps(content, sort_keys=True).encode())
 
     @classmethod
     def decode(cls, data: bytes, path: Path) -> Manifest:
@@ -72,7 +75,7 @@ class Manifest:
             CorruptStore: they are not a manifest, or not what was written.
             StorageError: another format.
         """
-        content = json.loads(read_titled(data, path, _TITLE, _FORMAT, "manifest"))
+        content = json.loads(decode_text_file(data, path, _TITLE, _FORMATS, "manifest"))
         entries = tuple(Entry(one["id"], int(one["salt"], 16), one["bytes"]) for one in content["segments"])
         return cls(
             bytes.fromhex(content["store"]),
@@ -81,6 +84,7 @@ class Manifest:
             content["generation"],
             content["next_segment"],
             content["clean"],
+            content.get("member", False),
         )
 
 
@@ -110,7 +114,7 @@ class ManifestFile:
                 self._write(replace(self.content, generation=self.content.generation + 1), "segment")
 
     def take_number(self) -> int:
-        """A segment id that was never used (written down with the next change; files nobody names are removed)."""
+        """Take a segment id that was never used (written down with the next change; orphaned files are removed)."""
         with self._lock:
             number = self.content.next_segment
             self.content = replace(self.content, next_segment=number + 1)

@@ -1,7 +1,9 @@
 """The frames of a batch: documents as DCP would send them, and control frames about vbuckets.
 
-A document frame is a MUTATION (31 bytes of extras), a DELETION in its V2 form (21) or an EXPIRATION (20), opaque 0.
-A control frame has the same 24-byte header and an opcode that DCP does not use (`Control`); it never leaves the node.
+A document frame is a MUTATION (31 bytes of extras), a DELETION in its V2 form (21) or an EXPIRATION (20). Every stream
+puts in an opaque of its own; stored, it is the number of hops: how many nodes TAP has brought the change through.
+A control frame has the same 24-byte header and an opcode that DCP does not use (`ControlOpcode`); it never leaves the
+node.
 """
 
 from __future__ import annotations
@@ -12,35 +14,36 @@ from enum import IntEnum
 from struct import Struct, error
 from typing import Any, Final
 
+from headwater.wire import dcp
+from headwater.wire.header import HEADER, HEADER_BYTES, Magic
+from headwater.wire.opcodes import Opcode
+
 __all__ = [
-    "CONTROL_OPCODES",
-    "Control",
-    "Document",
+    "ControlOpcode",
+    "StoredDocument",
     "VBucketRecord",
     "clean_frame",
     "control_of",
     "deletion_frame",
     "drop_frame",
     "mutation_frame",
+    "mutation_head",
     "record_frame",
     "rollback_frame",
 ]
 
-_HEADER = Struct(">BBHBBHIIQ")
-_MUTATION = Struct(">QQIIIHB")  # by_seqno, rev_seqno, flags, expiration, lock time, nmeta, nru
-_DELETION = Struct(">QQIB")  # by_seqno, rev_seqno, delete time, unused
-_EXPIRATION = Struct(">QQI")  # by_seqno, rev_seqno, delete time
+_MUTATION = dcp.Mutation.layout.extras_struct
+_DELETION = dcp.DeletionV2.layout.extras_struct
+_EXPIRATION = dcp.Expiration.layout.extras_struct
 _ROLLBACK = Struct(">QQ")  # seqno to return to, high seqno after it
 
-MUTATION: Final = 0x57
-DELETION: Final = 0x58
-EXPIRATION: Final = 0x59
-REQUEST: Final = 0x80
-KEY_BYTES_MAX: Final = 0xFFFF
-FRAME_BYTES_MAX: Final = 24 + 30 * 1024 * 1024
+MUTATION: Final = int(Opcode.DCP_MUTATION)
+DELETION: Final = int(Opcode.DCP_DELETION)
+EXPIRATION: Final = int(Opcode.DCP_EXPIRATION)
+REQUEST: Final = int(Magic.CLIENT_REQUEST)
 
 
-class Control(IntEnum):
+class ControlOpcode(IntEnum):
     """Opcodes of control frames."""
 
     RECORD = 0xF0  # value: a VBucketRecord as JSON
@@ -49,12 +52,9 @@ class Control(IntEnum):
     CLEAN = 0xF3  # the store was closed in order; counts only as the very last frame
 
 
-CONTROL_OPCODES: Final = frozenset(int(one) for one in Control)
-
-
 @dataclass(slots=True, frozen=True)
 class VBucketRecord:
-    """What a vbucket is, apart from its documents.
+    """The record of a vbucket: all that it is, apart from its documents.
 
     Attributes:
         state: wire.vbucket.State.
@@ -67,6 +67,9 @@ class VBucketRecord:
         high_seqno: the high seqno when the record was made. The store's own.
         consistent: ranges [first, last] of seqnos at which what is held was a consistent state, ascending.
         checkpoint: the last checkpoint that a TAP producer sent whole; 0 for none.
+        deleted_rev: the highest revision of all tombstones there ever were, purged ones as well. The store's own.
+        refused_changes: changes of its producer that a replica did not take and that are missing in it.
+        whole_seqno: up to where none is missing, if any is.
     """
 
     state: int
@@ -79,10 +82,16 @@ class VBucketRecord:
     high_seqno: int = 0
     consistent: tuple[tuple[int, int], ...] = ()
     checkpoint: int = 0
+    deleted_rev: int = 0
+    refused_changes: int = 0
+    whole_seqno: int = 0
 
     def encode(self) -> bytes:
-        """As JSON with sorted keys."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+        """Return the record as JSON with sorted keys; of gaps it says nothing where there is none."""
+        fields = asdict(self)
+        if not self.refused_changes:
+            del fields["refused_changes"], fields["whole_seqno"]
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> VBucketRecord:
@@ -97,7 +106,7 @@ class VBucketRecord:
 
 
 @dataclass(slots=True, frozen=True)
-class Document:
+class StoredDocument:
     """The newest version of a key: a document, or (`deleted`) its tombstone.
 
     `durable` is False as long as its batch is not on disk: what depends on it must not be told to anyone before.
@@ -116,32 +125,45 @@ class Document:
     durable: bool
 
     @classmethod
-    def decode(cls, frame: bytes, durable: bool) -> Document:
+    def decode(cls, frame: bytes | memoryview, durable: bool) -> StoredDocument:
         """Read a stored frame."""
-        _, opcode, key_bytes, extras_bytes, datatype, _, _, _, cas = _HEADER.unpack_from(frame)
+        _, opcode, key_bytes, extras_bytes, datatype, _, _, _, cas = HEADER.unpack_from(frame)
         flags = expiry = delete_time = 0
         if opcode == MUTATION:
-            seqno, rev_seqno, flags, expiry, *_ = _MUTATION.unpack_from(frame, 24)
+            seqno, rev_seqno, flags, expiry, *_ = _MUTATION.unpack_from(frame, HEADER_BYTES)
         else:
-            seqno, rev_seqno, delete_time = _EXPIRATION.unpack_from(frame, 24)
-        key_at = 24 + extras_bytes
-        key, value = frame[key_at : key_at + key_bytes], frame[key_at + key_bytes :]
+            seqno, rev_seqno, delete_time = _EXPIRATION.unpack_from(frame, HEADER_BYTES)
+        key_at = HEADER_BYTES + extras_bytes
+        key, value = bytes(frame[key_at : key_at + key_bytes]), bytes(frame[key_at + key_bytes :])
         deleted = opcode != MUTATION
         return cls(key, value, flags, expiry, cas, rev_seqno, seqno, datatype, deleted, delete_time, durable)
 
 
 def _frame(
-    opcode: int, vb: int, extras: bytes, key: bytes = b"", value: bytes = b"", *, datatype: int = 0, cas: int = 0
-) -> bytes:
-    body = len(extras) + len(key) + len(value)
-    head = _HEADER.pack(REQUEST, opcode, len(key), len(extras), datatype, vb, body, 0, cas)
-    return b"".join((head, extras, key, value))
-
-
-def mutation_frame(
+    opcode: int,
     vb: int,
+    extras: bytes,
+    key: bytes = b"",
+    value: bytes = b"",
+    *,
+    datatype: int = 0,
+    cas: int = 0,
+    hops: int = 0,
+) -> bytes:
+    return _head(opcode, vb, extras, key, len(value), datatype=datatype, cas=cas, hops=hops) + value
+
+
+def _head(
+    opcode: int, vb: int, extras: bytes, key: bytes, value_bytes: int, *, datatype: int, cas: int, hops: int
+) -> bytes:
+    body = len(extras) + len(key) + value_bytes
+    return HEADER.pack(REQUEST, opcode, len(key), len(extras), datatype, vb, body, hops, cas) + extras + key
+
+
+def mutation_head(
+    vbucket: int,
     key: bytes,
-    value: bytes,
+    value_bytes: int,
     *,
     seqno: int,
     cas: int,
@@ -149,14 +171,20 @@ def mutation_frame(
     flags: int = 0,
     expiry: int = 0,
     datatype: int = 0,
+    hops: int = 0,
 ) -> bytes:
-    """A document as it is stored (DCP 2.8)."""
+    """A document as it is stored (DCP 2.8), without its value, which is so long and follows."""
     extras = _MUTATION.pack(seqno, rev_seqno, flags, expiry, 0, 0, 0)
-    return _frame(MUTATION, vb, extras, key, value, datatype=datatype, cas=cas)
+    return _head(MUTATION, vbucket, extras, key, value_bytes, datatype=datatype, cas=cas, hops=hops)
+
+
+def mutation_frame(vbucket: int, key: bytes, value: bytes, **numbers: int) -> bytes:
+    """The whole of it; `numbers` are those of `mutation_head`."""
+    return mutation_head(vbucket, key, len(value), **numbers) + value
 
 
 def deletion_frame(
-    vb: int,
+    vbucket: int,
     key: bytes,
     value: bytes = b"",
     *,
@@ -166,49 +194,47 @@ def deletion_frame(
     delete_time: int,
     datatype: int = 0,
     expired: bool = False,
+    hops: int = 0,
 ) -> bytes:
     """A tombstone as it is stored (DCP 2.9 V2 form, or 2.10); `value` holds the xattrs that survive, if any."""
+    opcode, extras = DELETION, _DELETION.pack(seqno, rev_seqno, delete_time, 0)
     if expired:
-        return _frame(
-            EXPIRATION, vb, _EXPIRATION.pack(seqno, rev_seqno, delete_time), key, value, datatype=datatype, cas=cas
-        )
-    return _frame(
-        DELETION, vb, _DELETION.pack(seqno, rev_seqno, delete_time, 0), key, value, datatype=datatype, cas=cas
-    )
+        opcode, extras = EXPIRATION, _EXPIRATION.pack(seqno, rev_seqno, delete_time)
+    return _frame(opcode, vbucket, extras, key, value, datatype=datatype, cas=cas, hops=hops)
 
 
-def record_frame(vb: int, record: VBucketRecord) -> bytes:
+def record_frame(vbucket: int, record: VBucketRecord) -> bytes:
     """The control frame that carries a vbucket's record."""
-    return _frame(Control.RECORD, vb, b"", value=record.encode())
+    return _frame(ControlOpcode.RECORD, vbucket, b"", value=record.encode())
 
 
-def rollback_frame(vb: int, seqno: int, high_seqno: int) -> bytes:
+def rollback_frame(vbucket: int, seqno: int, high_seqno: int) -> bytes:
     """The control frame that takes back everything above `seqno`; 0 takes back all, the record's seqnos as well."""
-    return _frame(Control.ROLLBACK, vb, _ROLLBACK.pack(seqno, high_seqno))
+    return _frame(ControlOpcode.ROLLBACK, vbucket, _ROLLBACK.pack(seqno, high_seqno))
 
 
-def drop_frame(vb: int) -> bytes:
+def drop_frame(vbucket: int) -> bytes:
     """The control frame after which the vbucket does not exist."""
-    return _frame(Control.DROP, vb, b"")
+    return _frame(ControlOpcode.DROP, vbucket, b"")
 
 
 def clean_frame() -> bytes:
     """The control frame that ends a log in order."""
-    return _frame(Control.CLEAN, 0, b"")
+    return _frame(ControlOpcode.CLEAN, 0, b"")
 
 
-def control_of(frame: bytes) -> tuple[Control, VBucketRecord | tuple[int, int] | None]:
-    """What a control frame says: a record, (seqno, high seqno) of a rollback, or nothing more.
+def control_of(frame: bytes) -> tuple[ControlOpcode, VBucketRecord | tuple[int, int] | None]:
+    """Return a control frame's kind and content: a record, (seqno, high seqno) of a rollback, or None.
 
     Raises:
         ValueError: it says nothing that this version understands.
     """
     try:
-        control = Control(frame[1])
-        if control is Control.RECORD:
-            return control, VBucketRecord.decode(frame[24:])
-        if control is Control.ROLLBACK:
-            seqno, high = _ROLLBACK.unpack(frame[24:])
+        control = ControlOpcode(frame[1])
+        if control is ControlOpcode.RECORD:
+            return control, VBucketRecord.decode(frame[HEADER_BYTES:])
+        if control is ControlOpcode.ROLLBACK:
+            seqno, high = _ROLLBACK.unpack(frame[HEADER_BYTES:])
             return control, (seqno, high)
     except (ValueError, TypeError, KeyError, error) as problem:
         raise ValueError(f"control frame 0x{frame[1]:02x} can't be read: {problem}") from problem

@@ -3,8 +3,8 @@
 Recovery is replay: the segments in the manifest's order, in each the batches, in each the frames. What may be wrong,
 and what is done about it:
 
-* the last batch of the last segment is bad and no valid batch lies behind it: the write was cut off before its sync
-  returned, nobody was told of it. It is cut.
+* the last batch of the last segment is bad, no valid batch lies behind it, and it was not written down as synced
+  (synced.py): the write was cut off before its sync returned, nobody was told of it. It is cut.
 * anything else is bad: CorruptStore with file and offset. Nothing is skipped, nothing is changed on disk.
 * files that no manifest names: left over from an interrupted roll or compaction. They are removed.
 
@@ -13,6 +13,7 @@ Everything here may be interrupted and run again: the cut is the only change to 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,15 +24,22 @@ from headwater.failpoints import failpoint
 from headwater.node.storage import batch as batches
 from headwater.node.storage.disk import Disk
 from headwater.node.storage.manifest import NAME, NEXT_NAME, Entry, Manifest, ManifestFile
-from headwater.node.storage.replay import Bodies, Opened
-from headwater.node.storage.segment import HEADER_BYTES, Segment, SegmentHeader, name_of
+from headwater.node.storage.replay import Bodies, OpenedSegment
+from headwater.node.storage.segment import SEGMENT_HEADER_BYTES, Segment, SegmentHeader, name_of
+from headwater.node.storage.synced import NEXT_NAME as NEXT_SYNCED
+from headwater.node.storage.synced import Note
+
+CUT_BYTES = 1 << 20
+
+log = logging.getLogger("headwater.node")
 
 __all__ = [
     "check_clean",
+    "check_synced",
     "cut",
     "load_manifest",
     "open_segments",
-    "remove_strangers",
+    "remove_orphans",
     "reread",
     "verify",
 ]
@@ -52,20 +60,20 @@ def load_manifest(disk: Disk, folder: Path, vbuckets: int, random: Callable[[int
     return file
 
 
-def remove_strangers(disk: Disk, folder: Path, manifest: Manifest) -> None:
-    """Remove what an interrupted roll or compaction left."""
+def remove_orphans(disk: Disk, folder: Path, manifest: Manifest) -> None:
+    """Remove orphans: files that no manifest names, left by an interrupted roll or compaction."""
     known = {name_of(entry.id) for entry in manifest.segments}
     for name in disk.names(folder):
-        if name == NEXT_NAME or (name.endswith(".log") and name not in known):
+        if name in (NEXT_NAME, NEXT_SYNCED) or (name.endswith(".log") and name not in known):
             disk.remove(folder / name)
 
 
-def open_segments(disk: Disk, folder: Path, manifest: Manifest, segment_bytes: int) -> list[Opened]:
+def open_segments(disk: Disk, folder: Path, manifest: Manifest) -> list[OpenedSegment]:
     """Open and verify all segments. Raises CorruptStore; opens nothing then."""
-    opened: list[Opened] = []
+    opened: list[OpenedSegment] = []
     try:
         for entry in manifest.segments:
-            opened.append(_open_segment(disk, folder, manifest, entry, segment_bytes))
+            opened.append(_open_segment(disk, folder, manifest, entry))
     except BaseException:
         for one in opened:
             one.segment.close()
@@ -73,7 +81,7 @@ def open_segments(disk: Disk, folder: Path, manifest: Manifest, segment_bytes: i
     return opened
 
 
-def _open_segment(disk: Disk, folder: Path, manifest: Manifest, entry: Entry, segment_bytes: int) -> Opened:
+def _open_segment(disk: Disk, folder: Path, manifest: Manifest, entry: Entry) -> OpenedSegment:
     path = folder / name_of(entry.id)
     try:
         file = disk.open(path)
@@ -83,12 +91,12 @@ def _open_segment(disk: Disk, folder: Path, manifest: Manifest, entry: Entry, se
         size = file.size()
         if entry.bytes is not None and size < entry.bytes:
             raise CorruptStore(path, size, f"the file ends here, it was sealed with {entry.bytes} bytes")
-        if entry.bytes is None and size < segment_bytes:
-            file.truncate(segment_bytes)
-        segment = Segment(path, SegmentHeader.decode(bytes(file.map()[: min(size, HEADER_BYTES)]), path), file)
+        segment = Segment(path, SegmentHeader.decode(bytes(file.map()[: min(size, SEGMENT_HEADER_BYTES)]), path), file)
         header = segment.header
         if (header.store, header.id, header.salt) != (manifest.store, entry.id, entry.salt):
             raise CorruptStore(path, 0, f"this is segment {header.id} of store {header.store.hex()}, another one")
+        if entry.bytes is None and size < header.size:
+            raise CorruptStore(path, size, f"the file ends here, it was made with {header.size} bytes")
         return _verify_sealed(segment, entry.bytes) if entry.bytes is not None else _verify_open(segment)
     except BaseException:
         file.close()
@@ -101,7 +109,7 @@ def _walk(segment: Segment, end: int) -> tuple[Bodies, batches.Torn | None]:
     torn = None
     data, header = segment.memory.data, segment.header
     try:
-        for one in batches.walk(data, HEADER_BYTES, end, header.salt, header.first_batch):
+        for one in batches.walk(data, SEGMENT_HEADER_BYTES, end, header.salt, header.first_batch):
             bodies.append((one.start, one.end))
             segment.end = one.end
             segment.batches += 1
@@ -111,45 +119,48 @@ def _walk(segment: Segment, end: int) -> tuple[Bodies, batches.Torn | None]:
     return np.array(bodies, np.int64).reshape(-1, 2), torn
 
 
-def _verify_sealed(segment: Segment, end: int) -> Opened:
+def _verify_sealed(segment: Segment, end: int) -> OpenedSegment:
     segment.writable().populate(segment.memory, end)
     bodies, torn = _walk(segment, end)
     if torn is not None:
         raise CorruptStore(segment.path, torn.offset, torn.why)
     segment.close()
-    return Opened(segment, bodies)
+    return OpenedSegment(segment, bodies)
 
 
-def _verify_open(segment: Segment) -> Opened:
+def _verify_open(segment: Segment) -> OpenedSegment:
     file = segment.writable()
     file.populate(segment.memory, file.data_end(0))
     bodies, torn = _walk(segment, segment.size)
     if torn is None:
-        return Opened(segment, bodies)
+        return OpenedSegment(segment, bodies)
     written = file.data_end(torn.offset)
     data, salt = segment.memory.data, segment.header.salt
     if later := batches.find_later(data, torn.offset, written, salt, segment.next_number):
         why = f"{torn.why}; batch {later.number} at byte {later.offset} is whole, so this was no interrupted write"
         raise CorruptStore(segment.path, torn.offset, why)
-    return Opened(segment, bodies, torn.offset if segment.memory[torn.offset : written].any() else 0)
+    rest = np.flatnonzero(segment.memory[torn.offset : written])
+    return (
+        OpenedSegment(segment, bodies, torn.offset, int(rest[-1]) + 1) if len(rest) else OpenedSegment(segment, bodies)
+    )
 
 
-def reread(segment: Segment) -> Opened:
+def reread(segment: Segment) -> OpenedSegment:
     """Where the frames of a segment's durable batches are."""
     data, header = segment.memory.data, segment.header
-    found = batches.walk(data, HEADER_BYTES, segment.end, header.salt, header.first_batch)
-    return Opened(segment, np.array([(one.start, one.end) for one in found], np.int64).reshape(-1, 2))
+    found = batches.walk(data, SEGMENT_HEADER_BYTES, segment.end, header.salt, header.first_batch)
+    return OpenedSegment(segment, np.array([(one.start, one.end) for one in found], np.int64).reshape(-1, 2))
 
 
-def verify(segment: Segment) -> None:
-    """Read a sealed segment again, checksums and all. Raises CorruptStore."""
+def verify(segment: Segment) -> OpenedSegment:
+    """Read a sealed segment again, checksums and all; where its frames are. Raises CorruptStore."""
     try:
-        reread(segment)
+        return reread(segment)
     except batches.Torn as torn:
         raise CorruptStore(segment.path, torn.offset, torn.why) from None
 
 
-def check_clean(opened: list[Opened], manifest: Manifest, clean: bool) -> None:
+def check_clean(opened: list[OpenedSegment], manifest: Manifest, clean: bool) -> None:
     """A store that was closed in order must be as long as it was then."""
     if manifest.clean is not None and opened:
         segment = opened[-1].segment
@@ -158,11 +169,23 @@ def check_clean(opened: list[Opened], manifest: Manifest, clean: bool) -> None:
             raise CorruptStore(segment.path, segment.end, why)
 
 
-def cut(opened: Opened) -> None:
-    """Remove the bytes of a write that was cut off; the same again when this is interrupted."""
+def check_synced(opened: list[OpenedSegment], note: Note | None) -> None:
+    """Check that what was noted as synced is there (the segment it is in may have been sealed or compacted since)."""
+    for one in opened[-1:]:
+        segment = one.segment
+        if note is not None and note.segment == segment.header.id and note.end > segment.end:
+            why = f"the log ends here, batches up to byte {note.end} were on disk (to number {note.next_number - 1})"
+            raise CorruptStore(segment.path, segment.end, why)
+
+
+def cut(opened: OpenedSegment) -> None:
+    """Put zeros in the place of a write that was cut off; the same again when this is interrupted. The file keeps its
+    length and its room, so this works on a full disk."""
     if opened.torn_end:
-        file, size = opened.segment.writable(), opened.segment.size
-        file.truncate(opened.torn_end)
-        file.truncate(size)
+        told = "%s: byte %d: the last write was cut off by a crash: %d bytes of it are removed; nobody was told of it"
+        log.warning(told, opened.segment.path, opened.torn_end, opened.torn_bytes)
+        file, end = opened.segment.writable(), opened.segment.writable().data_end(opened.torn_end)
+        for at in range(opened.torn_end, end, CUT_BYTES):
+            file.write([bytes(min(CUT_BYTES, end - at))], at)
         file.sync()
         failpoint("recover.cut")

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from headwater.errors import CorruptStore
 from headwater.kernels import history, index
 from headwater.node.storage.columns import Index
-from headwater.node.storage.records import Control, VBucketRecord, control_of
+from headwater.node.storage.records import ControlOpcode, VBucketRecord, control_of
 from headwater.node.storage.segment import Segment
 from headwater.node.storage.slots import Slots
+from headwater.wire.header import HEADER
 
-__all__ = ["Bodies", "Opened", "Replay", "current", "restore"]
+__all__ = ["Bodies", "OpenedSegment", "Replay", "current", "restore"]
 
 Bodies = NDArray[np.int64]
 
@@ -27,12 +28,14 @@ _REASONS = {
 
 
 @dataclass(slots=True)
-class Opened:
-    """A segment that was read: where the frames of its batches are, and where a cut is due (0: nowhere)."""
+class OpenedSegment:
+    """A segment that was read: where the frames of its batches are, where a cut is due (0: nowhere) and how many bytes
+    it removes."""
 
     segment: Segment
     bodies: Bodies
     torn_end: int = 0
+    torn_bytes: int = 0
 
 
 class Replay:
@@ -49,7 +52,7 @@ class Replay:
         self._index = into
         self._slots = slots
 
-    def segment(self, opened: Opened) -> None:
+    def segment(self, opened: OpenedSegment) -> None:
         """Index one segment. Raises CorruptStore when a frame makes no sense."""
         segment, bodies = opened.segment, opened.bodies
         self._slots.register(segment)
@@ -69,7 +72,7 @@ class Replay:
                 raise CorruptStore(segment.path, int(offset), _REASONS[int(code)].format(int(more)))
 
     def finish(self) -> None:
-        """All that was read is durable; what growing left over is given back."""
+        """Mark all that was read as durable, and give back what growing left over."""
         table = self._index.table
         for vb in range(len(table)):
             if self._index.rows(vb):
@@ -83,22 +86,21 @@ class Replay:
 
     def _control(self, segment: Segment, offset: int, length: int) -> None:
         frame = bytes(segment.memory[offset : offset + length])
-        vb = int.from_bytes(frame[6:8], "big")
+        vb: int = HEADER.unpack_from(frame)[5]
         try:
             control, content = control_of(frame)
         except ValueError as error:
             raise CorruptStore(segment.path, offset, str(error)) from None
         if vb >= len(self._index.table):
             raise CorruptStore(segment.path, offset, f"a record is of vbucket {vb}, which the store does not have")
-        self.clean = control is Control.CLEAN
+        self.clean = control is ControlOpcode.CLEAN
         if isinstance(content, VBucketRecord):
             self.records[vb] = content
             restore(self._index, vb, content)
         elif isinstance(content, tuple):
             self._rollback(vb, *content)
-        elif control is Control.DROP:
-            self._index.reset(vb)
-            self._index.table[vb, index.STATE] = 0
+        elif control is ControlOpcode.DROP:
+            self._index.forget(vb)
             self.records.pop(vb, None)
 
     def _rollback(self, vb: int, seqno: int, high: int) -> None:
@@ -112,22 +114,24 @@ class Replay:
             self.records[vb] = current(self._index, vb, self.records[vb])
 
 
-def current(into: Index, vb: int, record: VBucketRecord) -> VBucketRecord:
+def current(into: Index, vbucket: int, record: VBucketRecord) -> VBucketRecord:
     """The record with the numbers that are the store's own, as they are now."""
-    row = into.table[vb]
+    row = into.table[vbucket]
     return replace(
         record,
         purge_seqno=int(row[index.PURGE]),
         rollback_floor=int(row[index.FLOOR]),
         high_seqno=int(row[index.HIGH]),
+        deleted_rev=int(row[index.DELETED_REV]),
     )
 
 
-def restore(into: Index, vb: int, record: VBucketRecord) -> None:
+def restore(into: Index, vbucket: int, record: VBucketRecord) -> None:
     """Put what a record says about a vbucket into the table."""
-    row = into.table[vb]
+    row = into.table[vbucket]
     row[index.STATE] = record.state
     row[index.PURGE] = record.purge_seqno
     row[index.FLOOR] = record.rollback_floor
     row[index.CAS] = max(int(row[index.CAS]), record.max_cas)
     row[index.HIGH] = max(int(row[index.HIGH]), record.high_seqno)
+    row[index.DELETED_REV] = max(int(row[index.DELETED_REV]), record.deleted_rev)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headwater.node.storage import batch as batches
-from headwater.node.storage.segment import HEADER_BYTES, Segment
+from headwater.node.storage.segment import SEGMENT_HEADER_BYTES, Segment
 
 __all__ = ["Damage", "scrub"]
 
@@ -27,7 +27,7 @@ class Damage:
     why: str
 
     def __str__(self) -> str:
-        """One line, as CorruptStore has it."""
+        """Return one line, as CorruptStore has it."""
         return f"{self.segment.path}: byte {self.offset}: {self.why}"
 
 
@@ -53,9 +53,9 @@ def scrub(segments: Sequence[tuple[Segment, int]], slice_bytes: int) -> Iterator
 
 def _segment(segment: Segment, end: int, slice_bytes: int) -> Iterator[int | Damage]:
     data, header = segment.memory.data, segment.header
-    if bytes(data[:HEADER_BYTES]) != header.encode():
-        yield Damage(segment, 0, HEADER_BYTES, "the segment header is not the one it was opened with")
-    offset, number = HEADER_BYTES, header.first_batch
+    if bytes(data[:SEGMENT_HEADER_BYTES]) != header.encode():
+        yield Damage(segment, 0, SEGMENT_HEADER_BYTES, "the segment header is not the one it was opened with")
+    offset, number = SEGMENT_HEADER_BYTES, header.first_batch
     while offset < end:
         try:
             found = batches.read_header(data, offset, end, header.salt)
@@ -74,7 +74,7 @@ def _segment(segment: Segment, end: int, slice_bytes: int) -> Iterator[int | Dam
 
 def _body(segment: Segment, found: batches.BatchHeader, slice_bytes: int) -> Iterator[int | Damage]:
     data, digest = segment.memory.data, batches.body_digest(found, segment.header.salt)
-    yield batches.HEADER_BYTES
+    yield batches.BATCH_HEADER_BYTES
     for at in range(found.start, found.end, slice_bytes):
         piece = data[at : min(at + slice_bytes, found.end)]
         digest.update(piece)

@@ -1,7 +1,7 @@
 """A segment: one file of the log. A header of 64 bytes, then batches (batch.py) to its end.
 
-    offset  0          8           24  32    40           48  56
-            HWSEG 0 0 1  store id   id  salt  first batch  0   checksum (XXH3-64 of bytes 0 to 55)
+    offset  0          8           24  32    40           48    56
+            HWSEG 0 0 1  store id   id  salt  first batch  size  checksum (XXH3-64 of bytes 0 to 55)
 
 The store id and the id tell a file that was swapped or came from another store; the salt is repeated in the manifest.
 A file is created in its full size, which takes no space (a hole), so that one map serves it for life; the part that is
@@ -24,13 +24,14 @@ from headwater.kernels.guard import register
 from headwater.kernels.jit import debugging
 from headwater.node.storage.disk import Disk, File
 
-__all__ = ["HEADER_BYTES", "MAGIC", "Segment", "SegmentHeader", "name_of"]
+__all__ = ["MAGIC", "SEGMENT_HEADER_BYTES", "Segment", "SegmentHeader", "name_of"]
 
 MAGIC: Final = b"HWSEG\x00\x00\x01"
 _LAYOUT = Struct(">8s16sQQQQ")
 _CHECKSUM = Struct(">Q")
-HEADER_BYTES: Final = _LAYOUT.size + _CHECKSUM.size
+SEGMENT_HEADER_BYTES: Final = _LAYOUT.size + _CHECKSUM.size
 UNREGISTERED: Final = -1
+ROUNDING_BYTES, ROUNDING_PARTS = 64 << 10, 64
 
 
 def name_of(number: int) -> str:
@@ -40,29 +41,33 @@ def name_of(number: int) -> str:
 
 @dataclass(slots=True, frozen=True)
 class SegmentHeader:
-    """Who a segment is: the store's id (16 bytes), its own id, its salt, the number of its first batch."""
+    """A segment's identity: the store's id (16 bytes), its own id, its salt, the number of its first batch.
+
+    `size`: bytes the file was made with, which it has until it is sealed; 0 in one of before that was written down.
+    """
 
     store: bytes
     id: int
     salt: int
     first_batch: int
+    size: int = 0
 
     def encode(self) -> bytes:
         """The first 64 bytes of the file."""
-        fields = _LAYOUT.pack(MAGIC, self.store, self.id, self.salt, self.first_batch, 0)
+        fields = _LAYOUT.pack(MAGIC, self.store, self.id, self.salt, self.first_batch, self.size)
         return fields + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields))
 
     @classmethod
     def decode(cls, data: bytes, path: Path) -> SegmentHeader:
         """Read the first 64 bytes of the file at `path`; CorruptStore when they are no segment's."""
-        if len(data) < HEADER_BYTES:
-            raise CorruptStore(path, len(data), f"the file ends inside its header of {HEADER_BYTES} bytes")
-        magic, store, number, salt, first_batch, _ = _LAYOUT.unpack_from(data)
+        if len(data) < SEGMENT_HEADER_BYTES:
+            raise CorruptStore(path, len(data), f"the file ends inside its header of {SEGMENT_HEADER_BYTES} bytes")
+        magic, store, number, salt, first_batch, size = _LAYOUT.unpack_from(data)
         if magic != MAGIC:
             raise CorruptStore(path, 0, f"not a segment of format 1 (begins with {magic.hex(' ')})")
         if _CHECKSUM.unpack_from(data, _LAYOUT.size)[0] != xxhash.xxh3_64_intdigest(data[: _LAYOUT.size]):
             raise CorruptStore(path, 0, "the checksum of the segment header is wrong")
-        return cls(store, number, salt, first_batch)
+        return cls(store, number, salt, first_batch, size)
 
 
 class Segment:
@@ -74,6 +79,7 @@ class Segment:
         end: where its last durable batch ends.
         reserved: up to where the disk has room set aside.
         slot: its place in the store's `segments` table, UNREGISTERED until something in it is visible.
+        born: when it got its slot, in the order of slots.py: readers of before have nothing to do with it.
         batches: how many batches it holds.
     """
 
@@ -82,9 +88,10 @@ class Segment:
         self.header = header
         self.file: File | None = file
         self.memory = self._allowed(file.map())
-        self.end = HEADER_BYTES
-        self.reserved = HEADER_BYTES
+        self.end = SEGMENT_HEADER_BYTES
+        self.reserved = SEGMENT_HEADER_BYTES
         self.slot = UNREGISTERED
+        self.born = 0
         self.batches = 0
 
     @staticmethod
@@ -123,6 +130,12 @@ class Segment:
         """The number of the batch that would come next."""
         return self.header.first_batch + self.batches
 
+    def find_room(self) -> None:
+        """Learn how much was set aside in an open segment that another process wrote: room, whatever the disk has."""
+        allocated = self.writable().allocated()  # from the beginning on, and some blocks of the file system's own
+        allocated -= ROUNDING_BYTES + allocated // ROUNDING_PARTS
+        self.reserved = max(self.end, min(self.size, allocated))
+
     def writable(self) -> File:
         """The open file; a sealed segment has none."""
         if self.file is None:
@@ -130,7 +143,7 @@ class Segment:
         return self.file
 
     def seal(self) -> None:
-        """Nothing more is written: cut the file at its last batch. OSError when that fails, which does no harm."""
+        """End writing: cut the file at its last batch. OSError when that fails, which does no harm."""
         try:
             self.writable().truncate(self.end)
             self.memory = self._allowed(self.memory[: self.end])

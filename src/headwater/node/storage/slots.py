@@ -1,12 +1,14 @@
 """The table of places a LOC can point into, and when a place may be given to something else.
 
 `table: uint64[SLOTS_MAX, 2]` is (address, length) by slot; kernels read it while they run. Slots 0 and 1 are the
-staging arenas. A segment that compaction replaced keeps its slot and its memory as long as a view is open that was
-there before: each view notes when it was opened, a retired segment notes when it was retired.
+staging arenas. A segment that compaction replaced keeps its slot and its memory as long as a view is open that may read
+in it: each view notes when it was opened, a segment notes when it got its slot and when it was retired, and only the
+views from in between can know it. So one view, however old, keeps no more than there was when it was opened.
 """
 
 from __future__ import annotations
 
+import contextlib
 from threading import Thread
 from typing import Final
 
@@ -16,12 +18,13 @@ from numpy.typing import NDArray
 from headwater.errors import StorageError
 from headwater.kernels.index import FIRST_SEGMENT
 from headwater.node.storage.segment import UNREGISTERED, Segment
+from headwater.wire.header import frame_bytes
 
 __all__ = ["LOST_SLOT", "SLOTS_MAX", "Slots"]
 
 SLOTS_MAX: Final = 1 << 16
 LOST_SLOT: Final = SLOTS_MAX - 1
-"""What rows of damaged batches point to (lost.py)."""
+"""The slot that rows of damaged batches point to (quarantine.py)."""
 
 
 BESIDE_BYTES_MIN: Final = 8 << 20
@@ -52,14 +55,18 @@ class Slots:
                 segment.slot = UNREGISTERED
                 raise StorageError(f"{segment.path}: {LOST_SLOT} segments are open; compact the store")
             self._fresh = max(self._fresh, segment.slot + 1)
+            segment.born = self._time
         self.place(segment.slot, segment.memory, len(segment.memory))
 
     def frame(self, place: int) -> bytes:
         """A copy of the frame a LOC stands for."""
+        return bytes(self.seen(place))
+
+    def seen(self, place: int) -> memoryview:
+        """The frame a LOC stands for, where it is: to be let go before anything else happens."""
         slot, offset = place >> 40, place & ((1 << 40) - 1)
-        memory = self._memory[slot]
-        length = 24 + int.from_bytes(memory[offset + 8 : offset + 12].tobytes(), "big")
-        return memory[offset : offset + length].tobytes()
+        data = self._memory[slot].data
+        return data[offset : offset + frame_bytes(data, offset)]
 
     def enter(self) -> int:
         """A reader begins; returns the ticket to leave with. What is retired from now on stays readable for it."""
@@ -69,31 +76,41 @@ class Slots:
 
     def leave(self, ticket: int) -> None:
         """A reader is done (twice is once)."""
+        # Dropped by its ticket and not by count: a view that is closed twice must not let go of what another one
+        # reads.
         if self._readers.pop(ticket, None) is not None:
             self._release()
 
     def retire(self, segments: list[Segment]) -> None:
-        """No new reader comes to these; they go once the present ones have left."""
+        """Let no new reader come to these segments; they go once the present ones have left."""
         self._time += 1
         self._retired += [(self._time, segment) for segment in segments]
         self._release()
+
+    def is_held_by(self, ticket: int) -> bool:
+        """Whether a retired segment is kept for this reader."""
+        return any(segment.born < ticket < when for when, segment in self._retired)
+
+    @property
+    def oldest_retired(self) -> int | None:
+        """When the oldest segment that is still kept was retired, as a number that rises; None if there is none."""
+        return self._retired[0][0] if self._retired else None
+
+    @property
+    def retired_bytes(self) -> int:
+        """Bytes of the segments that are still kept."""
+        return sum(segment.end for _, segment in self._retired)
 
     @property
     def readers(self) -> int:
         """Readers that have not left."""
         return len(self._readers)
 
-    @property
-    def retired(self) -> int:
-        """Segments still kept for a reader."""
-        return len(self._retired)
-
     def _release(self) -> None:
         if not self._retired:
             return
-        oldest = min(self._readers.values(), default=self._time + 1)
-        gone = [segment for when, segment in self._retired if when < oldest]
-        self._retired = [(when, segment) for when, segment in self._retired if when >= oldest]
+        gone = [segment for when, segment in self._retired if not self._is_needed(when, segment)]
+        self._retired = [(when, segment) for when, segment in self._retired if segment not in gone]
         for segment in gone:
             if segment.slot != UNREGISTERED:
                 self.table[segment.slot] = 0
@@ -105,6 +122,14 @@ class Slots:
             del segment
             _forget_beside(gone)
 
+    def _is_needed(self, when: int, segment: Segment) -> bool:
+        for ticket in self._readers:  # the oldest first
+            if ticket >= when:
+                return False
+            if ticket > segment.born:
+                return True
+        return False
+
 
 def _forget_beside(segments: list[Segment]) -> None:
     """Let go of segments that were removed from the disk while a view read them, in a thread if they are large.
@@ -113,4 +138,5 @@ def _forget_beside(segments: list[Segment]) -> None:
     blocks that it may discard. It was the thread of the event loop that closed the view.
     """
     if sum(len(segment.memory) for segment in segments) >= BESIDE_BYTES_MIN:
-        Thread(target=segments.clear, name="headwater-forgets", daemon=True).start()
+        with contextlib.suppress(RuntimeError, MemoryError):  # no thread to be had: they go on return, which takes time
+            Thread(target=segments.clear, name="headwater-forgets", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Staging: changes enter the arena and the index at once; committing.py brings them to the disk.
+"""Staging: frames enter the arena and the index at once; committing.py brings them to the disk.
 
 There is always an arena that gathers. How far it may be filled follows from the room that is set aside on the disk, so
 a change that was staged will not fail for lack of space.
@@ -7,29 +7,22 @@ a change that was staged will not fail for lack of space.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwater.errors import DiskFull, StorageError
-from headwater.kernels import history, index, ingest
-from headwater.node.storage.arena import Arena, Batch
+from headwater.kernels import index
+from headwater.node.storage.arena import StagingArena
+from headwater.node.storage.batch import BATCH_HEADER_BYTES
+from headwater.node.storage.columns import Index
 from headwater.node.storage.log import Log
-from headwater.node.storage.reading import Reading
-from headwater.node.storage.records import (
-    VBucketRecord,
-    deletion_frame,
-    mutation_frame,
-    record_frame,
-)
+from headwater.node.storage.records import VBucketRecord, drop_frame, record_frame, rollback_frame
 from headwater.node.storage.replay import current, restore
+from headwater.node.storage.slots import Slots
 
-if TYPE_CHECKING:
-    from headwater.node.storage.compaction import Compaction
-
-__all__ = ["ArenaFull", "Staged", "Staging"]
+__all__ = ["ArenaFull", "Staging"]
 
 CONTROL_RESERVE_BYTES: Final = 64 << 10  # of a batch's room are kept for control frames
 RETRY_SECONDS: Final = 1.0
@@ -47,48 +40,36 @@ class ArenaFull(StorageError):  # noqa: N818 - a state, like DiskFull
         return f"{self.needed_bytes} bytes do not fit into the batch that is gathering; try again after the next commit"
 
 
-class Staged(NamedTuple):
-    """How far Staging.stage_frames came.
+class Staging:
+    """The two arenas, the room on the disk that they may count on, and the vbuckets' records as staged.
 
     Attributes:
-        code: history.DONE; ingest.ARENA_FULL: commit, then go on; else the frame at `offset` is not for it.
-        offset: of the first frame that is not staged.
-        frames: how many are.
-        vb: the vbucket of that frame.
+        arena: the one that gathers.
+        records: the newest record of each vbucket, durable or not.
     """
 
-    code: int
-    offset: int
-    frames: int
-    vb: int
-
-
-class Staging(Reading):
-    """The part of the store that takes changes."""
-
-    def __init__(
+    def __init__(  # noqa: PLR0917 - called in one place
         self,
-        path: Path,
-        vbuckets: int,
+        into: Index,
+        slots: Slots,
+        log: Log,
         arena_bytes: int,
+        records: dict[int, VBucketRecord],
         clock: Callable[[], float],
-        random: Callable[[int], bytes],
     ) -> None:
-        super().__init__(vbuckets, (int.from_bytes(random(8), "big"), int.from_bytes(random(8), "big")))
-        self.path = path
+        self.records = dict(records)
+        self._index = into
+        self._slots = slots
+        self._log = log
         self._clock = clock
-        self._log: Log
-        self._arenas = (Arena(0, arena_bytes), Arena(1, arena_bytes))
-        self._arena = self._arenas[0]
-        self._in_flight: Batch | None = None
-        self._records: dict[int, VBucketRecord] = {}  # as staged
-        self._durable_records: dict[int, VBucketRecord] = {}
-        self._compaction: Compaction | None = None
-        self._room = 0
+        self._arenas = (StagingArena(0, arena_bytes), StagingArena(1, arena_bytes))
+        self.arena = self._arenas[0]
+        self._handed_over: StagingArena | None = None  # to committing: a batch in flight
+        self._room = log.room
         self._control_reserve = min(CONTROL_RESERVE_BYTES, arena_bytes // 8)
         self._retry_at = 0.0
         for arena in self._arenas:
-            self._slots.place(arena.slot, arena.data, len(arena.data))
+            slots.place(arena.slot, arena.data, len(arena.data))
 
     # ------------------------------------------------------------------ room
 
@@ -100,184 +81,172 @@ class Staging(Reading):
         """
         if not self._cramped:
             return False
-        if self._in_flight is None and self._clock() >= self._retry_at:
+        if self._handed_over is None and self._clock() >= self._retry_at:
             self._retry_at = self._clock() + RETRY_SECONDS
             self._log.make_room()
             self._room = self._log.room
         return self._cramped
 
     @property
+    def may_delete(self) -> bool:
+        """Whether deletions go on although the disk is full."""
+        return self._log.may_delete
+
+    @property
     def _cramped(self) -> bool:
-        return self._in_flight is None and self._room < len(self._arena.data)
+        return self._handed_over is None and self._log.is_full
 
     @property
     def _limit(self) -> int:
         """How far the arena may be filled by documents."""
-        return max(0, min(len(self._arena.data), self._room) - self._control_reserve)
+        return max(0, min(len(self.arena.data), self._room) - self._control_reserve)
 
-    def stage_arena(self) -> tuple[NDArray[np.uint8], int]:
+    def room(self) -> tuple[NDArray[np.uint8], int]:
         """The bytes that may be filled with frames, and how many of them are. Kernels write behind those, index what
-        they wrote (slot `stage_slot`), then `stage_used`. Valid until the next freeze."""
-        return self._arena.data[: max(self._limit, self._arena.used)], self._arena.used
+        they wrote (slot `arena.slot`), then `use`. Valid until the next freeze."""
+        return self.arena.data[: max(self._limit, self.arena.used)], self.arena.used
 
-    @property
-    def stage_slot(self) -> int:
-        """The slot of the arena that is filling (0 or 1), for LOCs."""
-        return self._arena.slot
+    def use(self, used: int, *, unread: bool) -> None:
+        """Take the arena's first `used` bytes as frames. `unread`: no one will read the new ones soon (a hint)."""
+        self.arena.unread_bytes += (used - self.arena.used) * unread
+        self.arena.used = used
 
-    def stage_used(self, used: int, *, unread: bool = False) -> None:
-        """The arena's first `used` bytes are frames now. `unread`: nobody will read the new ones soon (a hint)."""
-        self._arena.unread_bytes += (used - self._arena.used) * unread
-        self._arena.used = used
-
-    def grow(self, vb: int, coming: int = 1) -> None:
+    def grow(self, vbucket: int, coming: int) -> None:
         """Make room in a vbucket's index: a kernel said that it has none. `coming`: how many changes are announced;
         what somebody else announces is believed as far as four times of what is here."""
-        rows = max(1, min(coming, COMING_MIN + 3 * self._index.rows(vb)))
-        self._index.grow(vb, rows, rows)
+        rows = max(1, min(coming, COMING_MIN + 3 * self._index.rows(vbucket)))
+        self._index.grow(vbucket, rows, rows)
 
-    # ------------------------------------------------------------------ staging
+    # ------------------------------------------------------------------ documents
 
-    def stage_mutation(
-        self,
-        vb: int,
-        key: bytes,
-        value: bytes,
-        *,
-        seqno: int | None = None,
-        cas: int,
-        rev_seqno: int,
-        flags: int = 0,
-        expiry: int = 0,
-        datatype: int = 0,
-    ) -> int:
-        """Store a document; returns its seqno (the next one unless given).
+    def document(self, vbucket: int, frame: bytes, value: bytes = b"") -> None:
+        """Stage and index one change. `value`: its value, where that is not in the frame's bytes.
 
         Raises:
             DiskFull: there is no room on the disk.
             ArenaFull: there is none in this batch.
-            StorageError: `seqno` is not above the high seqno.
         """
-        seqno = self._next(vb, seqno)
-        frame = mutation_frame(
-            vb,
-            key,
-            value,
-            seqno=seqno,
-            cas=cas,
-            rev_seqno=rev_seqno,
-            flags=flags,
-            expiry=expiry,
-            datatype=datatype,
-        )
-        self._stage_document(vb, frame)
-        return seqno
+        self._check_room(len(frame) + len(value), self._control_reserve)
+        offset = self.arena.append(frame)
+        self.arena.append(value)
+        while not index.index_frame(self._index.table, vbucket, self._slots.table, self.arena.slot, offset):
+            self._index.grow(vbucket)
 
-    def stage_deletion(
-        self,
-        vb: int,
-        key: bytes,
-        value: bytes = b"",
-        *,
-        seqno: int | None = None,
-        cas: int,
-        rev_seqno: int,
-        delete_time: int,
-        datatype: int = 0,
-        expired: bool = False,
-    ) -> int:
-        """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above."""
-        seqno = self._next(vb, seqno)
-        frame = deletion_frame(
-            vb,
-            key,
-            value,
-            seqno=seqno,
-            cas=cas,
-            rev_seqno=rev_seqno,
-            delete_time=delete_time,
-            datatype=datatype,
-            expired=expired,
-        )
-        self._stage_document(vb, frame)
-        return seqno
+    # ------------------------------------------------------------------ control
 
-    def stage_frames(self, data: NDArray[np.uint8], now: int, offset: int = 0) -> Staged:
-        """Store the changes in a buffer of DCP frames, from `offset` on, each with its own seqno, CAS and revision.
+    def record(self, vbucket: int, record: VBucketRecord) -> None:
+        """Stage what a vbucket is. Its purge seqno, rollback floor and high seqno are filled in here."""
+        record = current(self._index, vbucket, record)
+        self.control(record_frame(vbucket, record))
+        restore(self._index, vbucket, record)
+        self.records[vbucket] = self.arena.records[vbucket] = record
 
-        Args:
-            data: MUTATION, DELETION and EXPIRATION frames of any opaque, for any vbuckets.
-            now: Unix seconds: the delete time of deletions that carry none.
-
-        Returns: how far it came and what stopped it (kernels/ingest.py); the frames before that are staged.
-        """
-        frames = 0
-        while True:
-            code, offset, used, count, vb = ingest.ingest(
-                self.table, self.segments, data, offset, len(data), self._arena.slot, self._arena.used, self._limit, now
-            )
-            frames, self._arena.used = frames + int(count), int(used)
-            if code != history.GROW:
-                return Staged(int(code), int(offset), frames, int(vb))
-            self._index.grow(int(vb))
-
-    def record(self, vb: int) -> VBucketRecord | None:
-        """What a vbucket is, as staged; after `abandon`, as it is on disk. None: it does not exist."""
-        return self._records.get(vb)
-
-    def pass_seqno(self, vb: int, seqno: int) -> None:
-        """Count `seqno` as given although no change here has it. Not durable before the vbucket's next record is."""
-        self._next(vb, seqno)
-        self.table[vb, index.HIGH] = seqno
-
-    def lacks_tombstones(self, vb: int, upto_seqno: int) -> None:
-        """Tombstones up to here are missing from what is about to come; the purge seqno rises. Durable with the next
-        record.
-
-        What was missing above the high seqno never came, or was given up: that counts no more.
-        """
-        row = self.table[vb]
-        row[index.PURGE] = max(min(int(row[index.PURGE]), int(row[index.HIGH])), upto_seqno)
-
-    def stage_record(self, vb: int, record: VBucketRecord) -> None:
-        """Store what a vbucket is. Its purge seqno, rollback floor and high seqno are filled in here."""
-        record = current(self._index, vb, record)
-        self._stage_control(record_frame(vb, record))
-        restore(self._index, vb, record)
-        self._records[vb] = record
-        self._arena.records[vb] = record
-
-    def restage_record(self, vb: int) -> None:
-        """Store a vbucket's record again, because the store's own numbers in it have changed.
+    def record_again(self, vbucket: int) -> None:
+        """Stage a vbucket's record again, because the store's own numbers in it have changed.
 
         Whether the vbucket takes writes at the moment is its owner's business, not the record's: one that refuses them
         for the end of a takeover (failover 4) goes on refusing.
         """
-        state = self.table[vb, index.STATE]
-        self.stage_record(vb, self._records.get(vb, VBucketRecord(0)))
-        self.table[vb, index.STATE] = state
+        state = self._index.table[vbucket, index.STATE]
+        self.record(vbucket, self.records.get(vbucket, VBucketRecord(0)))
+        self._index.table[vbucket, index.STATE] = state
 
-    def _next(self, vb: int, seqno: int | None) -> int:
-        high = self.high_seqno(vb)
-        if seqno is not None and seqno <= high:
-            raise StorageError(f"vbucket {vb}: seqno {seqno} is not above the high seqno {high}")
-        return high + 1 if seqno is None else seqno
+    def lags_behind(self, vbucket: int) -> bool:
+        """Whether tombstones came since a vbucket's record was staged that only they themselves tell of: before any of
+        them goes, the record has to (`record_again`)."""
+        record = self.records.get(vbucket)
+        return record is not None and record.deleted_rev < int(self._index.table[vbucket, index.DELETED_REV])
 
-    def _stage_document(self, vb: int, frame: bytes) -> None:
-        self._check_room(len(frame), self._control_reserve)
-        offset = self._arena.append(frame)
-        while not index.index_frame(self.table, vb, self.segments, self._arena.slot, offset):
-            self._index.grow(vb)
+    def rollback(self, vbucket: int, seqno: int, high: int) -> None:
+        """Stage that the vbucket returns to `seqno`, with `high` as its high seqno; the index is the caller's."""
+        self.control(rollback_frame(vbucket, seqno, high))
+        self.arena.destroyed.add(vbucket)
 
-    def _stage_control(self, frame: bytes) -> None:
-        """Control frames may use the reserve as well."""
+    def renumbered(self, vbucket: int) -> None:
+        """The store's own numbers of a vbucket have changed, which the frame just staged says on disk: its record, if
+        it has one, follows."""
+        if vbucket in self.records:
+            self.records[vbucket] = self.arena.records[vbucket] = current(self._index, vbucket, self.records[vbucket])
+
+    def drop(self, vbucket: int) -> None:
+        """Stage that the vbucket does not exist any more; the index is the caller's."""
+        self.control(drop_frame(vbucket))
+        self.arena.destroyed.add(vbucket)
+        self.arena.records[vbucket] = None
+        self.records.pop(vbucket, None)
+
+    def control(self, frame: bytes) -> None:
+        """Stage a control frame, which may use the reserve as well. Raises DiskFull, ArenaFull."""
         self._check_room(len(frame), 0)
-        self._arena.append(frame)
+        self.arena.append(frame)
 
     def _check_room(self, needed: int, reserve: int) -> None:
-        if self._arena.used + needed + reserve <= min(len(self._arena.data), self._room):
+        """Raises DiskFull, ArenaFull unless `needed` bytes can be staged with `reserve` left (0: control frames)."""
+        if self._has_room(needed + reserve):
             return
-        if self.full:
-            raise DiskFull(self.path, needed)
-        if self._arena.used + needed + reserve > min(len(self._arena.data), self._room):  # asking may have made room
-            raise ArenaFull(needed)
+        if reserve and self.full:
+            raise DiskFull(self._log.folder, needed, self._log.disk_free_bytes)
+        if not self._has_room(needed + reserve):  # asking may have made room
+            self._ask_for(needed + reserve, control=not reserve)
+        if not self._has_room(needed + reserve):
+            raise DiskFull(self._log.folder, needed, self._log.disk_free_bytes)
+
+    def _has_room(self, count: int) -> bool:
+        return self.arena.used + count <= min(len(self.arena.data), self._room)
+
+    def _ask_for(self, count: int, *, control: bool) -> None:
+        """Let the log make room for so many bytes more, larger than any batch it expected. ArenaFull: not now."""
+        total = self.arena.used + count + BATCH_HEADER_BYTES
+        if self.arena.used + count > len(self.arena.data):
+            raise ArenaFull(count)
+        if not control:
+            self._log.wanted = total
+        if self._handed_over is not None:
+            raise ArenaFull(count)
+        self._log.make_room(control=total if control else 0)
+        self._room = self._log.room
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing is staged, and nothing on its way: what has no room now will not have more after a commit."""
+        return self._handed_over is None and not self.arena.used
+
+    def more_room(self) -> bool:
+        """Let the log make twice the room there is, for somebody who had none although all is empty; whether it did."""
+        before = self._room
+        if self.is_blank and before < len(self.arena.data):
+            self._log.wanted = 2 * before + BATCH_HEADER_BYTES
+            self._log.make_room()
+            self._room = self._log.room
+        return self._room > before
+
+    # ------------------------------------------------------------------ for committing
+
+    def hand_over(self, bytes_on_disk: int) -> None:
+        """The arena goes to the disk, where it takes so many bytes; the other one gathers from here on."""
+        if 2 * bytes_on_disk > self._room:
+            self._log.crowded()
+        self._handed_over = self.arena
+        self._room -= bytes_on_disk
+        self.arena = self._arenas[1 - self.arena.slot]
+
+    def take_back(self) -> None:
+        """Learn that no batch is on its way to the disk; the log knows how much room there is now."""
+        self._handed_over = None
+        self._room = self._log.room
+
+    def touched(self) -> tuple[set[int], bool]:
+        """The vbuckets with a record, rollback or drop that is not durable; and whether rollbacks or drops are among
+        them."""
+        vbuckets = {vb for arena in self._arenas for vb in (*arena.records, *arena.destroyed)}
+        return vbuckets, any(arena.destroyed for arena in self._arenas)
+
+    def records_on_the_way(self, vbucket: int) -> list[VBucketRecord | None]:
+        """The records of a vbucket that are staged and not durable; None stands for a drop."""
+        return [arena.records[vbucket] for arena in self._arenas if vbucket in arena.records]
+
+    def forget(self, durable: dict[int, VBucketRecord]) -> None:
+        """Everything staged is lost; `durable` is what the vbuckets are on disk."""
+        self.records = dict(durable)
+        for arena in self._arenas:
+            arena.clear()

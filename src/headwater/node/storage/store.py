@@ -8,42 +8,55 @@
 All methods but `write` belong to one thread (the node's event loop). What is staged can be read back at once and says
 that it is not durable; views show durable changes only. One batch is in flight at a time, the next gathers meanwhile.
 
-The parts: reading.py (documents, numbers, views), staging.py and committing.py (changes), compaction.py; here opening,
-closing and what takes changes back.
+The store owns its parts and puts them together: columns.py (the index), slots.py (where its rows point to), log.py (the
+files), staging.py and committing.py (a change's way there), compaction.py while one runs. Here are opening and closing,
+reading, documents, and what takes changes back.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from headwater.errors import StorageError
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
-from headwater.kernels import history, index
+from headwater.kernels import history, index, live
 from headwater.node.storage import recovery
-from headwater.node.storage.arena import ARENA_BYTES
+from headwater.node.storage.arena import ARENA_BYTES, Batch
+from headwater.node.storage.columns import Index
 from headwater.node.storage.committing import Committing
-from headwater.node.storage.compaction import HISTORY_ROWS, Compaction, settled_segments
-from headwater.node.storage.disk import Disk, Lock, RealDisk
-from headwater.node.storage.log import SEGMENT_BYTES, Log
-from headwater.node.storage.manifest import ManifestFile
-from headwater.node.storage.records import VBucketRecord, clean_frame, drop_frame, rollback_frame
-from headwater.node.storage.replay import Opened, Replay, current
+from headwater.node.storage.compaction import HISTORY_ROWS, Compaction
+from headwater.node.storage.disk import Disk, FolderLock, RealDisk, is_full
+from headwater.node.storage.log import SEGMENT_BYTES, START_BYTES, Log, full_error
+from headwater.node.storage.manifest import Manifest
+from headwater.node.storage.quarantine import Quarantine
+from headwater.node.storage.records import StoredDocument, VBucketRecord, clean_frame, deletion_frame, mutation_head
+from headwater.node.storage.replay import OpenedSegment, Replay
 from headwater.node.storage.scrub import Damage, scrub
-from headwater.node.storage.staging import ArenaFull
+from headwater.node.storage.slots import Slots
+from headwater.node.storage.staging import ArenaFull, Staging
+from headwater.node.storage.views import View
+from headwater.wire.numbers import HELD_MAX, SEQNO_MAX
 
 __all__ = ["ArenaFull", "Store"]
 
 
-class Store(Committing):
+class Store:
     """A folder with a log, and its index in memory.
 
     Attributes:
         path: the folder.
-        table: uint64[vbuckets, FIELDS], see kernels/index.py.
-        segments: uint64[slots, 2], (address, length) of what a LOC points into.
+        disk: where that is; what belongs to the store but is no part of the log is kept there, too.
+        index, slots, log, staging, committing: the parts.
+        table: uint64[vbuckets, FIELDS] of the index, for kernels; see kernels/index.py.
+        segments: uint64[slots, 2], (address, length) of what a LOC points into, for kernels.
+        lost: what was found damaged since the store was opened.
         recovered: the newest record of each vbucket, as the last process left it.
         clean: the last process closed the store in order (or there was none).
     """
@@ -52,18 +65,29 @@ class Store(Committing):
         self,
         path: Path,
         disk: Disk,
-        lock: Lock,
+        lock: FolderLock,
         vbuckets: int,
+        segment_bytes: int,
         arena_bytes: int,
         clock: Callable[[], float],
         random: Callable[[int], bytes],
     ) -> None:
-        super().__init__(path, vbuckets, arena_bytes, clock, random)
+        self.path = path
+        self.disk = disk
         self.recovered: dict[int, VBucketRecord] = {}
         self.clean = True
-        self._disk = disk
+        self.index = Index(vbuckets, (int.from_bytes(random(8), "big"), int.from_bytes(random(8), "big")))
+        self.slots = Slots()
+        self.table = self.index.table
+        self.segments = self.slots.table
+        self.quarantine = Quarantine(self.index, self.slots)
+        manifest = recovery.load_manifest(disk, path, vbuckets, random)
+        self.log = Log(disk, path, manifest, random, segment_bytes=segment_bytes, arena_bytes=arena_bytes)
+        self._load(manifest.content)
+        self.staging = Staging(self.index, self.slots, self.log, arena_bytes, self.recovered, clock)
+        self.committing = Committing(self.index, self.slots, self.log, self.staging)
+        self._compaction: Compaction | None = None
         self._lock = lock
-        self._random = random
         self._closed = False
 
     @classmethod
@@ -100,93 +124,301 @@ class Store(Committing):
         except OSError as error:
             raise StorageError(f"{folder}: {error.strerror or error}; choose a folder that can be written") from error
         try:
-            store = cls(folder, disk, lock, vbuckets, arena_bytes, clock, random)
-            store._load(segment_bytes)
+            return cls(folder, disk, lock, vbuckets, segment_bytes, arena_bytes, clock, random)
         except OSError as error:
             lock.release()
+            if is_full(error):
+                raise DiskFull(folder, START_BYTES, disk.free(folder), starting=True) from error
             raise StorageError(f"{folder}: {error.strerror or error} while opening the store") from error
         except BaseException:
             lock.release()
             raise
-        return store
 
-    def _load(self, segment_bytes: int) -> None:
-        manifest = recovery.load_manifest(self._disk, self.path, len(self.table), self._random)
-        self._log = Log(
-            self._disk,
-            self.path,
-            manifest,
-            self._random,
-            segment_bytes=segment_bytes,
-            arena_bytes=len(self._arena.data),
-        )
-        opened = recovery.open_segments(self._disk, self.path, manifest.content, self._log.segment_bytes)
-        self._log.segments = [one.segment for one in opened]
+    def _load(self, manifest: Manifest) -> None:
+        note = self.log.synced.load()
+        opened = recovery.open_segments(self.disk, self.path, manifest)
+        self.log.segments = [one.segment for one in opened]
         try:
+            recovery.check_synced(opened, note)
             self._replay(opened, manifest)
-            recovery.remove_strangers(self._disk, self.path, manifest.content)
-            self._log.start()
+            recovery.remove_orphans(self.disk, self.path, manifest)
+            self.log.start()
         except BaseException:
-            self._log.close(clean=False)
+            self.log.close(clean=False)
             raise
-        self._room = self._log.room
 
-    def _replay(self, opened: list[Opened], manifest: ManifestFile) -> None:
-        replay = Replay(self._index, self._slots)
+    def _replay(self, opened: list[OpenedSegment], manifest: Manifest) -> None:
+        replay = Replay(self.index, self.slots)
         for one in opened:
             replay.segment(one)
         replay.finish()
-        recovery.check_clean(opened, manifest.content, replay.clean)
+        recovery.check_clean(opened, manifest, replay.clean)
         failpoint("recover.indexed")
         if opened:
             recovery.cut(opened[-1])
         self.clean = replay.clean or not any(one.segment.batches for one in opened)
         self.recovered = dict(replay.records)
-        self._records, self._durable_records = dict(replay.records), dict(replay.records)
 
-    def scrub(self, slice_bytes: int) -> Iterator[int | Damage]:
-        """Verify the log as it is now; see scrub.py. To be advanced on any one thread."""
-        return scrub([(segment, segment.end) for segment in self._log.segments], slice_bytes)
+    # ------------------------------------------------------------------ numbers
 
-    def take_out(self, damage: Damage) -> set[int] | None:
-        """Serve nothing of a damaged range any more; the vbuckets with changes in it, None if it is known already."""
-        if self._compaction is not None:
-            self._compaction.stale = True  # before the rows change, so that it can't copy them and forget the damage
-        return self.lost.add(damage)
+    def high_seqno(self, vbucket: int) -> int:
+        """Seqno of the newest change, durable or not."""
+        return self.index.table.item(vbucket, index.HIGH)  # an int at once
 
-    def rollback(self, vb: int, seqno: int) -> int:
+    def durable_seqno(self, vbucket: int) -> int:
+        """Seqno of the newest change that is on disk."""
+        return self.index.table.item(vbucket, index.DURABLE_HIGH)
+
+    def purge_seqno(self, vbucket: int) -> int:
+        """Tombstones up to here may be missing."""
+        return self.index.table.item(vbucket, index.PURGE)
+
+    def rollback_floor(self, vbucket: int) -> int:
+        """States below this seqno can't be rebuilt."""
+        return int(self.table[vbucket, index.FLOOR])
+
+    def items(self, vbucket: int) -> int:
+        """Live documents."""
+        return int(self.table[vbucket, index.ITEMS])
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the newest version of every key, tombstones included: what of the log is not waste."""
+        return int(self.table[:, index.LIVE_BYTES].sum())
+
+    # ------------------------------------------------------------------ reading
+
+    def exact(self, vbucket: int, end_seqno: int) -> bool:
+        """Whether a view that ends at `end_seqno` shows what was there then, rather than a part of it."""
+        return end_seqno >= self.rollback_floor(vbucket)
+
+    def document(self, vbucket: int, key: bytes) -> StoredDocument | None:
+        """The newest version of a key, a tombstone as well; None when it was never stored, or is purged.
+
+        Raises:
+            CorruptStore: it may have been in a batch that is damaged.
+        """
+        if not key:
+            return None
+        row = int(index.lookup(self.table, vbucket, self.segments, np.frombuffer(key, np.uint8)))
+        if row < 0:
+            if vbucket in self.quarantine.vbuckets:
+                self.quarantine.check_key(vbucket, key)
+            return None
+        frame = self.slots.seen(self.index.columns[vbucket].loc.item(row))  # of 20 MiB each copy takes milliseconds
+        return StoredDocument.decode(frame, durable=row < self.table.item(vbucket, index.DURABLE_ROWS))
+
+    def view(self, vbucket: int, after_seqno: int = 0, end_seqno: int = (1 << 64) - 1) -> View:
+        """The durable changes after `after_seqno` and up to `end_seqno`, as of now. Close it when done.
+
+        Raises:
+            CorruptStore: some of them were in a batch that is damaged.
+        """
+        first = self.index.rows_up_to(vbucket, after_seqno)
+        rows = min(self.index.rows_up_to(vbucket, end_seqno), self.table.item(vbucket, index.DURABLE_ROWS))
+        if vbucket in self.quarantine.vbuckets:
+            self.quarantine.check_range(vbucket, first, rows)
+        return View(self.slots, vbucket, self.index.columns[vbucket], first, rows, after_seqno)
+
+    def gather_live(  # noqa: PLR0917 - as the kernel has them
+        self,
+        vbucket: int,
+        numbers: NDArray[np.uint64],
+        out: NDArray[np.uint8],
+        opaque: int,
+        encoding: int,
+        slow: int,
+        room: int,
+    ) -> tuple[int, int]:
+        """Marker and frames of what became durable, for a stream that follows; see kernels/live.py.
+
+        Of a vbucket that was found damaged nothing goes out unseen: `view` tells what is lost.
+        """
+        if vbucket in self.quarantine.vbuckets:
+            return 0, 0
+        return live.gather_live(  # type: ignore[no-any-return]
+            self.index.table, vbucket, self.slots.table, numbers, out, np.uint32(opaque), encoding, slow, room
+        )
+
+    def expired(self, vbucket: int, now: int, limit: int = 1000) -> list[bytes]:
+        """Keys of up to `limit` live documents whose expiry is at or before Unix second `now`.
+
+        Costs nothing while none can have expired; else a look at every live document of the vbucket.
+        """
+        earliest = int(self.table[vbucket, index.EXPIRY])
+        if earliest == 0 or earliest > now:
+            return []
+        found = np.empty(limit, np.int64)
+        count = int(history.find_expired(self.table, vbucket, self.segments, now, found))
+        locs = self.index.columns[vbucket].loc
+        return [StoredDocument.decode(self.slots.frame(int(locs[row])), durable=False).key for row in found[:count]]
+
+    # ------------------------------------------------------------------ staging
+
+    @property
+    def full(self) -> bool:
+        """The disk has no room for another batch: changes are refused, reads go on. Tried again by itself."""
+        return self.staging.full
+
+    @property
+    def may_delete(self) -> bool:
+        """Whether there is room for deletions and states, full or not: some is kept for what makes the log smaller."""
+        return not self.full or self.staging.may_delete
+
+    def more_room(self) -> bool:
+        """Make room in the arena for more than there was, though all of it is empty; whether there is more now."""
+        return self.staging.more_room()
+
+    def stage_arena(self) -> tuple[NDArray[np.uint8], int]:
+        """The bytes that may be filled with frames, and how many of them are. Kernels write behind those, index what
+        they wrote (slot `stage_slot`), then `stage_used`. Valid until the next freeze."""
+        return self.staging.room()
+
+    @property
+    def stage_slot(self) -> int:
+        """The slot of the arena that is filling (0 or 1), for LOCs."""
+        return self.staging.arena.slot
+
+    def stage_used(self, used: int, *, unread: bool = False) -> None:
+        """Take the arena's first `used` bytes as frames. `unread`: no one will read the new ones soon (a hint)."""
+        self.staging.use(used, unread=unread)
+
+    def grow(self, vbucket: int, coming: int = 1) -> None:
+        """Make room in a vbucket's index, where a kernel said that it has none, for so many changes that are
+        announced."""
+        self.staging.grow(vbucket, coming)
+
+    def stage_mutation(
+        self,
+        vbucket: int,
+        key: bytes,
+        value: bytes,
+        *,
+        seqno: int | None = None,
+        cas: int,
+        rev_seqno: int,
+        flags: int = 0,
+        expiry: int = 0,
+        datatype: int = 0,
+        hops: int = 0,
+    ) -> int:
+        """Store a document; returns its seqno (the next one unless given).
+
+        Raises:
+            DiskFull: there is no room on the disk.
+            ArenaFull: there is none in this batch.
+            StorageError: `seqno` is not above the high seqno.
+        """
+        seqno = self._next(vbucket, seqno, cas, rev_seqno)
+        head = mutation_head(
+            vbucket,
+            key,
+            len(value),
+            seqno=seqno,
+            cas=cas,
+            rev_seqno=rev_seqno,
+            flags=flags,
+            expiry=expiry,
+            datatype=datatype,
+            hops=hops,
+        )
+        self.staging.document(vbucket, head, value)
+        return seqno
+
+    def stage_deletion(
+        self,
+        vbucket: int,
+        key: bytes,
+        value: bytes = b"",
+        *,
+        seqno: int | None = None,
+        cas: int,
+        rev_seqno: int,
+        delete_time: int,
+        datatype: int = 0,
+        expired: bool = False,
+        hops: int = 0,
+    ) -> int:
+        """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above."""
+        seqno = self._next(vbucket, seqno, cas, rev_seqno)
+        frame = deletion_frame(
+            vbucket,
+            key,
+            value,
+            seqno=seqno,
+            cas=cas,
+            rev_seqno=rev_seqno,
+            delete_time=delete_time,
+            datatype=datatype,
+            expired=expired,
+            hops=hops,
+        )
+        self.staging.document(vbucket, frame)
+        return seqno
+
+    def _next(self, vb: int, seqno: int | None, *held: int) -> int:
+        high = self.high_seqno(vb)
+        if max(high + 1 if seqno is None else seqno, 0) > SEQNO_MAX or max(held, default=0) > HELD_MAX:
+            raise StorageError(f"vbucket {vb}: a seqno, CAS or revision is too high to have a next one")
+        if seqno is not None and seqno <= high:
+            raise StorageError(f"vbucket {vb}: seqno {seqno} is not above the high seqno {high}")
+        return high + 1 if seqno is None else seqno
+
+    def record(self, vbucket: int) -> VBucketRecord | None:
+        """Return a vbucket's record as staged; after `abandon`, as it is on disk. None: it does not exist."""
+        return self.staging.records.get(vbucket)
+
+    def stage_record(self, vbucket: int, record: VBucketRecord) -> None:
+        """Store what a vbucket is. Its purge seqno, rollback floor and high seqno are filled in here."""
+        self.staging.record(vbucket, record)
+
+    def pass_seqno(self, vbucket: int, seqno: int) -> None:
+        """Count `seqno` as given although no change here has it. Not durable before the vbucket's next record is."""
+        self._next(vbucket, seqno)
+        self.table[vbucket, index.HIGH] = seqno
+
+    def lacks_tombstones(self, vbucket: int, upto_seqno: int, deleted_rev: int = 0) -> None:
+        """Tombstones up to here are missing from what is about to come; the purge seqno rises. Durable with the next
+        record.
+
+        What was missing above the high seqno never came, or was given up: that counts no more. `deleted_rev` is the
+        highest revision of those that are missing, as far as that is known.
+        """
+        row = self.table[vbucket]
+        row[index.DELETED_REV] = max(int(row[index.DELETED_REV]), deleted_rev)
+        row[index.PURGE] = max(min(int(row[index.PURGE]), int(row[index.HIGH])), upto_seqno)
+
+    def rollback(self, vbucket: int, seqno: int) -> int:
         """Take back everything above `seqno`; the versions before are the newest again.
 
         Below the rollback floor the versions before no longer exist, and in a damaged vbucket not all can be read: then
         everything is dropped, and the vbucket is empty. Staged; durable with the next batch. Returns the seqno really
         returned to: `seqno`, or 0.
         """
-        if seqno >= self.high_seqno(vb):
+        if seqno >= self.high_seqno(vbucket):
             return seqno
-        if seqno < self.rollback_floor(vb) or vb in self.lost.vbuckets:
+        if seqno < self.rollback_floor(vbucket) or vbucket in self.quarantine.vbuckets:
             seqno = 0
-        keep = self._index.rows_up_to(vb, seqno) if seqno else 0
-        high = self._high_after(vb, keep, seqno)
-        self._stage_control(rollback_frame(vb, seqno, high))
-        self._arena.destroyed.add(vb)
+        keep = self.index.rows_up_to(vbucket, seqno) if seqno else 0
+        high = self._high_after(vbucket, keep, seqno)
+        self.staging.rollback(vbucket, seqno, high)
         if self._compaction is not None:
-            self._compaction.cut(vb, keep)
+            self._compaction.cut(vbucket, keep)
         if seqno == 0:
-            self._index.reset(vb)
+            self.index.reset(vbucket)
         else:
-            if self._slots.readers:
-                self._index.fork(vb)
-            history.undo_rows(self.table, vb, self.segments, keep)
-            self._lower(vb, keep, high)
-        if vb in self._records:
-            self._records[vb] = self._arena.records[vb] = current(self._index, vb, self._records[vb])
+            if self.slots.readers:
+                self.index.fork(vbucket)
+            history.undo_rows(self.table, vbucket, self.segments, keep)
+            self._lower(vbucket, keep, high)
+        self.staging.renumbered(vbucket)
         failpoint("rollback.staged")
         return seqno
 
     def _high_after(self, vb: int, keep: int, seqno: int) -> int:
         """The high seqno after a rollback: that of the last change left. Where compaction purged changes the floor
         counts as one: it was given out."""
-        last = int(self._index.columns[vb].seq[keep - 1]) if keep else 0
+        last = int(self.index.columns[vb].seq[keep - 1]) if keep else 0
         return max(last, min(seqno, self.rollback_floor(vb)))
 
     def _lower(self, vb: int, rows: int, high: int) -> None:
@@ -200,26 +432,74 @@ class Store(Committing):
         ):
             row[field] = min(int(row[field]), bound)
 
-    def drop(self, vb: int) -> None:
+    def drop(self, vbucket: int) -> None:
         """Forget a vbucket, documents and all. Staged; durable with the next batch."""
-        self._stage_control(drop_frame(vb))
-        self._arena.destroyed.add(vb)
-        self._arena.records[vb] = None
+        self.staging.drop(vbucket)
         if self._compaction is not None:
-            self._compaction.cut(vb, 0)
-        self._index.reset(vb)
-        self.table[vb, index.STATE] = 0
-        self._records.pop(vb, None)
+            self._compaction.cut(vbucket, 0)
+        self.index.forget(vbucket)
         failpoint("drop.staged")
 
+    # ------------------------------------------------------------------ committing
+
+    def freeze(self) -> Batch | None:
+        """Close the batch that is gathering, and begin the next; None when nothing was staged. StorageError: one is in
+        flight."""
+        return self.committing.freeze()
+
+    def write(self, batch: Batch) -> None:
+        """Write the batch and wait until it is on disk. Blocking; on any thread, one at a time.
+
+        Raises:
+            DiskFull, StorageError: it is not; `abandon` it.
+        """
+        self.committing.write(batch)
+
+    def settle(self, batch: Batch) -> None:
+        """The batch is on disk: what it changed is durable and visible."""
+        self.committing.settle(batch)
+
+    def abandon(self, batch: Batch, error: BaseException) -> list[int]:
+        """The batch could not be written: undo it, and what was staged since.
+
+        Returns: the vbuckets whose record, rollback or drop was lost; they are as they were on disk.
+        """
+        if self._compaction is not None:
+            self._compaction.stale = True  # what it knows of the rows may no longer be so
+        return self.committing.abandon(batch)
+
+    # ------------------------------------------------------------------ the log
+
+    def scrub(self, slice_bytes: int) -> Iterator[int | Damage]:
+        """Verify the log as it is now; see scrub.py. To be advanced on any one thread."""
+        return scrub([(segment, segment.end) for segment in self.log.segments], slice_bytes)
+
+    def take_out(self, damage: Damage) -> set[int] | None:
+        """Serve nothing of a damaged range any more; the vbuckets with changes in it, None if it is known already."""
+        if self._compaction is not None:
+            self._compaction.stale = True  # before the rows change, so that it can't copy them and forget the damage
+        return self.quarantine.add(damage)
+
     @property
-    def disk(self) -> Disk:
-        """Where the store is; what belongs to it but is no part of the log is kept there, too."""
-        return self._disk
+    def is_member(self) -> bool:
+        """Whether the node was ever one of a cluster."""
+        return self.log.manifest.content.member
+
+    def join(self) -> None:
+        """The node is one of a cluster: durable on return. Blocking; any thread.
+
+        Raises:
+            DiskFull, StorageError: that could not be written down.
+        """
+        if not self.is_member:
+            try:
+                self.log.manifest.change(lambda manifest: replace(manifest, member=True))
+            except OSError as error:
+                raise full_error(self.path, 0, error) from error
 
     def seal(self) -> None:
         """End the log's segment, so that compaction can have it. Blocking; like `write`, and never beside it."""
-        self._log.seal()
+        self.log.seal()
 
     def compact(
         self,
@@ -227,25 +507,45 @@ class Store(Committing):
         purge_before: int = 0,
         purge_limit: Callable[[int], int] | None = None,
         history_rows: Callable[[int], int] = lambda vb: HISTORY_ROWS,
+        part: slice = slice(None),
+        spare: Collection[int] = (),
     ) -> Compaction | None:
-        """Begin to compact all sealed segments; the steps are in compaction.py. None when there are none, or one runs.
+        """Begin to compact the sealed segments, all of them or as many as the disk has room for; the steps are in
+        compaction.py. None when there are none, or one runs.
 
         Args:
+            part: which of the sealed ones may be rewritten.
+            spare: numbers of segments that are not worth it any more, because they were just written.
             purge_before: tombstones deleted before this Unix second go; 0: none.
             purge_limit: for a vbucket, the seqno above which no tombstone may go: where the slowest stream is that
                 must still hear of it. The newest change of a vbucket never goes.
             history_rows: for a vbucket, how many of its newest changes can still be taken back: the versions they
                 superseded stay, and so do tombstones among them.
         """
-        if self._compaction is not None or not settled_segments(self):
+        if self._compaction is not None or not self.committing.settled_segments()[part]:
             return None
-        self._compaction = Compaction(self, purge_before, purge_limit, history_rows)
+        self._compaction = Compaction(
+            self.index,
+            self.slots,
+            self.log,
+            self.staging,
+            self.committing,
+            purge_before=purge_before,
+            purge_limit=purge_limit,
+            history_rows=history_rows,
+            part=part,
+            spare=spare,
+            ended=self._compaction_ended,
+        )
         return self._compaction
+
+    def _compaction_ended(self) -> None:
+        self._compaction = None
 
     @property
     def log_bytes(self) -> int:
         """Bytes of all segments."""
-        return sum(segment.end for segment in self._log.segments)
+        return self.log.bytes
 
     def close(self, clean: bool = True) -> None:
         """Close the store; twice is once.
@@ -263,7 +563,7 @@ class Store(Committing):
             if self._compaction is not None:
                 self._compaction.cancel()
             if clean:
-                self._stage_control(clean_frame())
+                self.staging.control(clean_frame())
                 batch = self.freeze()
                 if batch is not None:
                     self.write(batch)
@@ -275,7 +575,7 @@ class Store(Committing):
 
     def _shut(self, clean: bool) -> None:
         try:
-            self._log.close(clean)
+            self.log.close(clean)
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror or error} while closing the store") from error
         finally:

@@ -21,7 +21,7 @@ __all__ = ["Filled", "View"]
 
 
 class Filled(NamedTuple):
-    """What View.fill did.
+    """The result of View.fill.
 
     Attributes:
         bytes: how much of `out` it filled.
@@ -42,27 +42,34 @@ class View:
     Close it: it keeps memory and disk space that compaction could free.
 
     Attributes:
-        vb: the vbucket.
+        vbucket: its number.
         cursor: seqno of the last change handed over (at first: the seqno the view starts after).
         end_seqno: seqno of the last change it will hand over; `cursor` at the start when there is none.
     """
 
     def __init__(  # noqa: PLR0917 - called in one place
-        self, slots: Slots, vb: int, columns: Columns, first: int, rows: int, after_seqno: int
+        self, slots: Slots, vbucket: int, columns: Columns, first: int, rows: int, after_seqno: int
     ) -> None:
-        self.vb = vb
+        self.vbucket = vbucket
         self.cursor = after_seqno
         self.end_seqno = columns.seq.item(rows - 1) if rows > first else after_seqno
         self._slots = slots
         self._columns: Columns | None = columns
         self._rows = max(rows, first)
         self._row = self._next_visible(columns, first)
+        # Rows and ticket are taken within one turn of the loop, where nothing is retired: whatever segment a row up to
+        # `_rows` points into is retired later than this ticket, and so is kept for it.
         self._ticket = slots.enter()
 
     @property
     def nothing(self) -> bool:
         """No visible row is left."""
         return self._row >= self._rows
+
+    @property
+    def holds_removed_files(self) -> bool:
+        """Whether files are kept for it that a compaction has replaced."""
+        return self._columns is not None and self._slots.is_held_by(self._ticket)
 
     def count(self) -> tuple[int, int]:
         """(changes, bytes as stored) that lie ahead; looks at each of them."""
@@ -71,13 +78,13 @@ class View:
         return int(frames), int(total)
 
     def fill(
-        self, out: NDArray[np.uint8], opaque: int, form: int = 0, budget_bytes: int = 1 << 62, slow: int = 0
+        self, out: NDArray[np.uint8], opaque: int, encoding: int = 0, budget_bytes: int = 1 << 62, slow: int = 0
     ) -> Filled:
         """Copy changes into `out`, as frames of the stream `opaque`.
 
         Args:
             out: where to; as many whole frames as fit.
-            form: kernels.gather.DELETE_TIMES, EXPIRY_OPCODE, NO_VALUE or KEEP_DATATYPE, NO_DELETES, added up.
+            encoding: kernels.gather.DELETE_TIMES, EXPIRY_OPCODE, NO_VALUE or KEEP_DATATYPE, NO_DELETES, added up.
             budget_bytes: stop once this much is out; the frame that reaches it is still sent, so one may overshoot.
             slow: a frame whose datatype has one of these bits is left to Python.
 
@@ -92,7 +99,7 @@ class View:
             self._slots.table,
             out,
             np.uint32(opaque),
-            form,
+            encoding,
             slow,
             budget_bytes,
         )
@@ -100,10 +107,14 @@ class View:
         return Filled(int(count), int(frames), self.nothing, bool(stop == kernels.PLAIN))
 
     def next_frame(self) -> bytes:
-        """The next change as it is stored (DELETION in V2 form, opaque 0), and move past it; IndexError at the end."""
+        """The next change as it is stored (DELETION in V2 form, hops as its opaque), and move past it.
+
+        Raises:
+            IndexError: at the end.
+        """
         columns = self._open()
         if self.nothing:
-            raise IndexError(f"the view of vbucket {self.vb} has no change after seqno {self.cursor}")
+            raise IndexError(f"the view of vbucket {self.vbucket} has no change after seqno {self.cursor}")
         frame = self._slots.frame(int(columns.loc[self._row]))
         self._move(self._row + 1)
         return frame
@@ -123,7 +134,7 @@ class View:
 
     def _open(self) -> Columns:
         if self._columns is None:
-            raise ValueError(f"the view of vbucket {self.vb} is closed")
+            raise ValueError(f"the view of vbucket {self.vbucket} is closed")
         return self._columns
 
     def _move(self, row: int) -> None:

@@ -31,8 +31,8 @@ ANSWER_SECONDS_MAX = 10.0
 """How long a UPR consumer is waited for: "a UPR producer that gets no reply within its time-out proceeds" (dcp 14)."""
 
 
-class Stage(Enum):
-    """How far a hand-over is."""
+class HandoverStage(Enum):
+    """The stage of a hand-over."""
 
     CATCHING_UP = "catching up"
     ASKED_PENDING = "asked to be pending"
@@ -62,13 +62,14 @@ class Handover:
         hold_until: Callable[[int], None],
         seconds_max: float = TAKEOVER_SECONDS_MAX,
     ) -> None:
-        self.stage = Stage.CATCHING_UP
+        self.stage = HandoverStage.CATCHING_UP
         self.deadline: float | None = None
         self.on_silence: Callable[[], None] | None = None
         self._vbucket = vbucket
         self._clock = clock
         self._hold_until = hold_until
         self._seconds_max = seconds_max
+        # The mark by which others keep away: the reconciler leaves the vbucket alone, a second takeover is refused.
         vbucket.handover = self
 
     def begin(self) -> None:
@@ -76,54 +77,54 @@ class Handover:
         self.deadline = self._clock() + self._seconds_max
 
     def tick(self, now: float) -> None:
-        """It takes too long: "client writes on that vb get ETMPFAIL until done, so the tail becomes finite"."""
+        """Act on a deadline: "client writes on that vb get ETMPFAIL until done, so the tail becomes finite"."""
         if self.deadline is not None and now >= self.deadline:
             self.deadline = None
-            if self.on_silence is not None and self.stage in (Stage.ASKED_PENDING, Stage.ASKED_ACTIVE):
+            if self.on_silence is not None and self.stage in (HandoverStage.ASKED_PENDING, HandoverStage.ASKED_ACTIVE):
                 self.on_silence()
-            elif self.stage in (Stage.CATCHING_UP, Stage.ASKED_PENDING):
+            elif self.stage in (HandoverStage.CATCHING_UP, HandoverStage.ASKED_PENDING):
                 self._vbucket.back_up(True)
 
     def may_go_on(self, position: int) -> bool:
         """Whether nothing stands before the next state: all durable changes, and in the end all there are, are sent."""
-        if self.stage is Stage.DRAINING:
+        if self.stage is HandoverStage.DRAINING:
             return position >= self._vbucket.high_seqno
-        return self.stage is Stage.CATCHING_UP and position >= self._vbucket.durable_seqno
+        return self.stage is HandoverStage.CATCHING_UP and position >= self._vbucket.durable_seqno
 
     def next_state(self) -> State:
         """The state to be sent now: steps 6 and 10."""
-        if self.stage is Stage.CATCHING_UP:
-            self.stage = Stage.ASKED_PENDING
+        if self.stage is HandoverStage.CATCHING_UP:
+            self.stage = HandoverStage.ASKED_PENDING
             return State.PENDING
         # Were this node to crash and forget that it is dead, there would be two owners.
         self._hold_until(self._vbucket.gate)
-        self.stage = Stage.ASKED_ACTIVE
+        self.stage = HandoverStage.ASKED_ACTIVE
         return State.ACTIVE
 
     def sent(self) -> None:
         """The state is on its way."""
         if self.on_silence is not None:
             self.deadline = self._clock() + ANSWER_SECONDS_MAX
-        failpoint("takeover.pending_sent" if self.stage is Stage.ASKED_PENDING else "takeover.active_sent")
+        failpoint("takeover.pending_sent" if self.stage is HandoverStage.ASKED_PENDING else "takeover.active_sent")
 
     def answered(self, status: int) -> EndReason | None:
         """The answer to the last state; why the stream ends now, None if it goes on.
 
         "A careful implementation treats a non-success status as failed takeover: end the stream, restore."
         """
-        if self.stage is Stage.ASKED_PENDING:
+        if self.stage is HandoverStage.ASKED_PENDING:
             if status != Status.SUCCESS:
                 return EndReason.STATE_CHANGED
             failpoint("takeover.pending_acked")
             self._vbucket.hand_over()
             failpoint("takeover.dead")
-            self.stage = Stage.DRAINING
+            self.stage = HandoverStage.DRAINING
             return None
         if status != Status.SUCCESS:
             self._vbucket.take_back()
             return EndReason.STATE_CHANGED
         failpoint("takeover.active_acked")
-        self.stage = Stage.DONE
+        self.stage = HandoverStage.DONE
         return EndReason.OK
 
     def close(self) -> None:

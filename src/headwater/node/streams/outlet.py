@@ -6,6 +6,7 @@ slow client costs one arena and at most one large frame, however much it could b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +20,7 @@ MARGIN_BYTES = 128
 
 
 class Sink(Protocol):
-    """What an outlet needs of a connection."""
+    """The part of a connection that an outlet needs."""
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
         """Queue bytes; the buffer is free again when the call returns."""
@@ -39,10 +40,11 @@ class Outlet:
         self._used = 0
         self._sink: Sink | None = None
         self.is_over = False
+        self._is_late: Callable[[], bool] = bool
 
-    def begin(self, sink: Sink) -> None:
-        """A connection's turn begins."""
-        self._sink, self._used, self.is_over = sink, 0, False
+    def begin(self, sink: Sink, is_late: Callable[[], bool] = bool) -> None:
+        """Begin a connection's turn; `is_late` tells when others have waited long enough for it."""
+        self._sink, self._used, self.is_over, self._is_late = sink, 0, False, is_late
 
     @property
     def room(self) -> int:
@@ -57,7 +59,7 @@ class Outlet:
     @property
     def is_full(self) -> bool:
         """Whether the turn is over."""
-        return self.is_over or self._size - self._used < MARGIN_BYTES
+        return self.is_over or self._size - self._used < MARGIN_BYTES or self._is_late()
 
     @property
     def free(self) -> NDArray[np.uint8]:
@@ -65,7 +67,7 @@ class Outlet:
         return self._arena[self._used :]
 
     def fill(self, size_bytes: int) -> None:
-        """So many of the free bytes are used now."""
+        """Take bytes of `room` as filled."""
         self._used += size_bytes
 
     def write(self, data: bytes) -> None:

@@ -1,54 +1,52 @@
 """One snapshot on its way out: a view of the store, and how its frames get into the outlet.
 
-Frames that can go as they are a kernel copies, many at once; the others are dressed one by one (form.py). Either way
-the caller is told how many bytes went out, for the ledger counts what is on the wire.
+Frames that can go as they are a kernel copies, many at once; the others are encoded one by one (encoding.py). Either
+way the caller is told how many bytes went out, for the ledger counts what is on the wire.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.kernels.gather import NO_DELETES, NO_VALUE
-from headwater.wire.header import HEADER_BYTES
+from headwater.wire.dcp import seqno_of
+from headwater.wire.header import HEADER_BYTES, frame_bytes
 
 if TYPE_CHECKING:
     from headwater.node.storage.views import View
-    from headwater.node.streams.form import Form
+    from headwater.node.streams.encoding import Encoding
     from headwater.node.streams.outlet import Outlet
 
 UNLIMITED_BYTES = 1 << 62
-_BODY_BYTES = struct.Struct(">I")
-_SEQNO = struct.Struct(">Q")
 
 
-class Moved(NamedTuple):
-    """What one step of a snapshot put into the outlet; `last_seqno` is that of its last change."""
+class SentAmount(NamedTuple):
+    """The amount that one step of a snapshot put into the outlet; `last_seqno` is that of its last change."""
 
     bytes: int
     changes: int
     last_seqno: int
 
 
-class Snapshot:
+class SnapshotSender:
     """A view being sent.
 
     Args:
         view: what to send; closed by `close`.
-        form: what of each change is sent.
+        encoding: what of each change is sent.
         covers_seqno: once all is sent, the consumer has what there is up to here.
         last_seqno: that of the last change that will be sent.
         without_deletions: whether deletions are left out.
     """
 
     def __init__(
-        self, view: View, form: Form, *, covers_seqno: int, last_seqno: int, without_deletions: bool = False
+        self, view: View, encoding: Encoding, *, covers_seqno: int, last_seqno: int, without_deletions: bool = False
     ) -> None:
         self.covers_seqno = covers_seqno
         self.last_seqno = last_seqno
         self._view = view
-        self._form = form
-        self._bits = form.bits | NO_DELETES * without_deletions
+        self._encoding = encoding
+        self._bits = encoding.bits | NO_DELETES * without_deletions
 
     @property
     def is_done(self) -> bool:
@@ -56,33 +54,38 @@ class Snapshot:
         return self._view.nothing or self._view.cursor >= self.last_seqno
 
     @property
+    def holds_removed_files(self) -> bool:
+        """Whether the store keeps files for it that a compaction has replaced."""
+        return self._view.holds_removed_files
+
+    @property
     def left(self) -> int:
         """How many changes lie ahead (deletions that are left out included); looks at each of them."""
         return self._view.count()[0]
 
-    def move(self, outlet: Outlet, opaque: int, budget_bytes: int) -> Moved:
+    def move(self, outlet: Outlet, opaque: int, budget_bytes: int) -> SentAmount:
         """Put changes into the outlet until `budget_bytes` are out (one may overshoot) or there is no room."""
-        if not self._form.plain:
-            space = self._form.space(outlet)
-            filled = self._view.fill(space, opaque, self._bits, budget_bytes, self._form.slow)
+        if not self._encoding.plain:
+            space = self._encoding.space(outlet)
+            filled = self._view.fill(space, opaque, self._bits, budget_bytes, self._encoding.slow)
             if filled.bytes or not filled.plain:
-                size = self._form.emit(outlet, space[: filled.bytes], is_last=self.is_done)
+                size = self._encoding.emit(outlet, space[: filled.bytes], is_last=self.is_done)
                 # Stopped for want of room: what is left of it would only be tried in vain.
                 outlet.is_over = not filled.done and not filled.plain and filled.bytes < budget_bytes and outlet.is_low
                 return self._moved(size, filled.frames)
             if outlet.is_low:
                 outlet.is_over = True
                 return self._moved(0, 0)
-        dressed = self._form.dress(self._view.next_frame(), opaque)
-        return self._moved(self._form.emit_one(outlet, dressed, is_last=self.is_done), 1)
+        encoded = self._encoding.encode(self._view.next_frame(), opaque)
+        return self._moved(self._encoding.emit_one(outlet, encoded, is_last=self.is_done), 1)
 
     def close(self) -> None:
         """Let the store have back what the view kept."""
         self._view.close()
 
-    def _moved(self, size: int, changes: int) -> Moved:
+    def _moved(self, size: int, changes: int) -> SentAmount:
         # Behind its last change the cursor may already have passed others that are not sent.
-        return Moved(size, changes, min(self._view.cursor, self.last_seqno))
+        return SentAmount(size, changes, min(self._view.cursor, self.last_seqno))
 
 
 def last_mutation_seqno(view: View, outlet: Outlet) -> int:
@@ -99,5 +102,5 @@ def _last_seqno(frames: bytes) -> int:
     at = last = 0
     while at < len(frames):
         last = at
-        at += HEADER_BYTES + _BODY_BYTES.unpack_from(frames, at + 8)[0]
-    return int(_SEQNO.unpack_from(frames, last + HEADER_BYTES)[0])
+        at += frame_bytes(frames, at)
+    return seqno_of(memoryview(frames)[last + HEADER_BYTES :])

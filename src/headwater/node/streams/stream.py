@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headwater.node.streams.snapshot import UNLIMITED_BYTES, Snapshot, last_mutation_seqno
-from headwater.protocol.position import ENDLESS
-from headwater.protocol.producer_stream import StreamState
+from headwater.node.streams.snapshot import UNLIMITED_BYTES, SnapshotSender, last_mutation_seqno
+from headwater.protocol.dcp.markers import NOTHING_PURGED, Purged
+from headwater.protocol.dcp.position import ENDLESS
+from headwater.protocol.dcp.producer_stream import ProducerState
 from headwater.wire.dcp import EndReason, SnapshotFlag
 from headwater.wire.dialect import Dialect
 from headwater.wire.status import Status
@@ -34,15 +35,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.node.storage.store import Store
-    from headwater.node.streams.form import Form
+    from headwater.node.streams.encoding import Encoding
     from headwater.node.streams.handover import Handover
     from headwater.node.streams.outlet import Outlet
     from headwater.node.vbucket.vbucket import VBucket
-    from headwater.protocol.producer import Producer
-    from headwater.protocol.producer_stream import ProducerStream
+    from headwater.protocol.dcp.producer import Producer
+    from headwater.protocol.dcp.producer_stream import ProducerStream
 
 
-class Phase(StrEnum):
+class StreamPhase(StrEnum):
     """How far a stream is; the values are what STAT shows."""
 
     BACKFILLING = "backfilling"
@@ -52,12 +53,12 @@ class Phase(StrEnum):
     DEAD = "dead"
 
 
-PHASES: dict[Phase, frozenset[Phase]] = {  # what may follow what
-    Phase.BACKFILLING: frozenset({Phase.IN_MEMORY, Phase.TAKEOVER_SEND, Phase.DEAD}),
-    Phase.IN_MEMORY: frozenset({Phase.DEAD}),
-    Phase.TAKEOVER_SEND: frozenset({Phase.TAKEOVER_WAIT, Phase.DEAD}),
-    Phase.TAKEOVER_WAIT: frozenset({Phase.TAKEOVER_SEND, Phase.DEAD}),
-    Phase.DEAD: frozenset(),
+PHASES: dict[StreamPhase, frozenset[StreamPhase]] = {  # what may follow what
+    StreamPhase.BACKFILLING: frozenset({StreamPhase.IN_MEMORY, StreamPhase.TAKEOVER_SEND, StreamPhase.DEAD}),
+    StreamPhase.IN_MEMORY: frozenset({StreamPhase.DEAD}),
+    StreamPhase.TAKEOVER_SEND: frozenset({StreamPhase.TAKEOVER_WAIT, StreamPhase.DEAD}),
+    StreamPhase.TAKEOVER_WAIT: frozenset({StreamPhase.TAKEOVER_SEND, StreamPhase.DEAD}),
+    StreamPhase.DEAD: frozenset(),
 }
 
 DISK = SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT
@@ -74,7 +75,7 @@ class Stream:
         vbucket: what is read; the stream enters its readers, and leaves them when it is dead.
         store: where its changes are.
         producer, entry: the connection's end of the protocol, and this stream in it.
-        form: what of each change is sent.
+        encoding: what of each change is sent.
         skip_deletes: leave deletions out of a backfill that starts from 0.
         ready: called when there may be something to send.
         ended: called once, when the stream is dead.
@@ -87,7 +88,7 @@ class Stream:
         store: Store,
         producer: Producer,
         entry: ProducerStream,
-        form: Form,
+        encoding: Encoding,
         *,
         skip_deletes: bool,
         ready: Callable[[Stream], None],
@@ -97,20 +98,22 @@ class Stream:
         self.vbucket = vbucket
         self.entry = entry
         self.handover = handover
-        self._caught_up = Phase.IN_MEMORY if handover is None else Phase.TAKEOVER_SEND
-        self.phase = Phase.BACKFILLING if entry.last_seqno < vbucket.durable_seqno else self._caught_up
+        self._caught_up = StreamPhase.IN_MEMORY if handover is None else StreamPhase.TAKEOVER_SEND
+        self.phase = StreamPhase.BACKFILLING if entry.last_seqno < vbucket.durable_seqno else self._caught_up
         self.position = entry.last_seqno  # everything up to here is sent, or need not be
         self.sent_bytes = 0
         self.sent_changes = 0
         self._store = store
         self._producer = producer
-        self._form = form
+        self._encoding = encoding
         self._skip_deletes = skip_deletes and entry.last_seqno == 0
         self._ready = ready
         self._ended = ended
-        self._snapshot: Snapshot | None = None
+        self._snapshot: SnapshotSender | None = None
         self._next_start = entry.accepted.snap_start_seqno
-        self._next_flags = DISK if self.phase is Phase.BACKFILLING else FIRST_IN_MEMORY
+        self._next_flags = DISK if self.phase is StreamPhase.BACKFILLING else FIRST_IN_MEMORY
+        # From here on a rollback or a change of state is told to us. The position above was judged in this same turn
+        # of the loop, so nothing can have happened in between.
         vbucket.readers.add(self)
         if handover is not None and entry.dialect is Dialect.UPR:
             handover.on_silence = lambda: self.state_answered(Status.SUCCESS)
@@ -120,7 +123,7 @@ class Stream:
     # --- what the vbucket tells -------------------------------------------------------------------------------------
 
     def advanced(self) -> None:
-        """More is durable."""
+        """Learn that more is durable."""
         self._ready(self)
 
     def state_changed(self) -> None:
@@ -128,19 +131,29 @@ class Stream:
         self.end(EndReason.STATE_CHANGED)
 
     def rolled_back(self) -> None:
-        """The consumer may hold what no longer exists: it must ask again, and will be told (dcp 2.6)."""
+        """End the stream: the consumer may hold what no longer exists; its next request is answered so (dcp 2.6)."""
         self.end(EndReason.ROLLBACK)
 
     def damaged(self) -> None:
-        """What is left to send may be lost; who asks again from behind it is served."""
+        """End the stream, for what is left to send may be lost; a consumer that asks again from behind it is served."""
         self.end(EndReason.BACKFILL_FAIL)
+
+    @property
+    def holds_removed_files(self) -> bool:
+        """Whether the snapshot that is being sent keeps files that a compaction has replaced."""
+        return self._snapshot is not None and self._snapshot.holds_removed_files
+
+    def let_go(self) -> None:
+        """End the stream, which has been too slow. Its consumer may ask for the rest: it has what it acknowledged, and
+        a place inside a snapshot to go on from."""
+        self.end(EndReason.SLOW)
 
     # --- what the connection asks -----------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
         """Whether a turn would send something, or end the stream."""
-        if self.phase in (Phase.DEAD, Phase.TAKEOVER_WAIT):
+        if self.phase in (StreamPhase.DEAD, StreamPhase.TAKEOVER_WAIT):
             return False
         if self._state_is_due:
             return True
@@ -155,7 +168,7 @@ class Stream:
         """Send up to `quantum_bytes`, as far as outlet and flow-control window allow (one message may overshoot)."""
         until, flow = self.sent_bytes + quantum_bytes, self._producer.flow
         while self.sent_bytes < until and not flow.is_full and not outlet.is_full:
-            if self.phase is Phase.TAKEOVER_WAIT:
+            if self.phase is StreamPhase.TAKEOVER_WAIT:
                 return
             if self._snapshot is not None:
                 self._send_changes(self._snapshot, outlet, until - self.sent_bytes)
@@ -172,15 +185,15 @@ class Stream:
 
     def end(self, reason: EndReason) -> None:
         """End the stream and tell the consumer why."""
-        if self.phase is not Phase.DEAD:
+        if self.phase is not StreamPhase.DEAD:
             self._producer.end_stream(self.entry, reason)
             self.close()
 
     def close(self) -> None:
         """Leave without a word: the consumer closed the stream, or is gone."""
-        if self.phase is Phase.DEAD:
+        if self.phase is StreamPhase.DEAD:
             return
-        self._enter(Phase.DEAD)
+        self._enter(StreamPhase.DEAD)
         self.vbucket.readers.discard(self)
         if self.handover is not None:
             self.handover.close()
@@ -193,31 +206,31 @@ class Stream:
 
     def marker_answered(self) -> None:
         """The consumer has a whole snapshot: the hand-over may be able to go on."""
-        if self.phase is Phase.TAKEOVER_SEND:
+        if self.phase is StreamPhase.TAKEOVER_SEND:
             self._ready(self)
 
     def state_answered(self, status: int) -> None:
         """The consumer answered a state; "responses that do not belong to the expected state are ignored"."""
-        if self.handover is None or self.phase is not Phase.TAKEOVER_WAIT:
+        if self.handover is None or self.phase is not StreamPhase.TAKEOVER_WAIT:
             return
         reason = self.handover.answered(status)
         if reason is not None:
             self.end(reason)  # nothing, if every stream of the vbucket has ended by now
         else:
-            self._enter(Phase.TAKEOVER_SEND)
+            self._enter(StreamPhase.TAKEOVER_SEND)
             self._ready(self)
 
     @property
     def _state_is_due(self) -> bool:
         """failover 4, step 6: "ready queue empty, no more items in the log, outstanding acks 0"."""
-        if self.handover is None or self.phase is not Phase.TAKEOVER_SEND or self._snapshot is not None:
+        if self.handover is None or self.phase is not StreamPhase.TAKEOVER_SEND or self._snapshot is not None:
             return False
         return self.entry.unanswered_markers == 0 and self.handover.may_go_on(self.position)
 
     def _send_state(self) -> None:
         if self.handover is not None:
             self._producer.set_state(self.entry, self.handover.next_state())
-            self._enter(Phase.TAKEOVER_WAIT)
+            self._enter(StreamPhase.TAKEOVER_WAIT)
             self.handover.sent()
 
     # --- snapshots --------------------------------------------------------------------------------------------------
@@ -225,7 +238,7 @@ class Stream:
     @property
     def _is_complete(self) -> bool:
         """Whether the whole snapshot that holds the end asked for is sent (dcp 8.5)."""
-        return self.position >= self.entry.accepted.end_seqno and self.entry.state is StreamState.BETWEEN
+        return self.position >= self.entry.accepted.end_seqno and self.entry.state is ProducerState.BETWEEN
 
     def _begin_snapshot(self, outlet: Outlet) -> None:
         """Take a view of what comes next and announce it; a range of which nothing is left is passed in silence."""
@@ -237,37 +250,43 @@ class Stream:
         self._snapshot = snapshot
         if self._goes_on_inside:
             return  # more of a snapshot that this node is itself still receiving: announced already (dcp 8.2)
-        if self.entry.state is StreamState.INSIDE:
+        if self.entry.state is ProducerState.INSIDE:
+            # Behind what was sent, not behind what was announced: the changes in between are still to come.
             self._next_start = self.position + 1  # the snapshot that was announced will never be whole here
         end_seqno, flags = snapshot.last_seqno, self._next_flags
+        # A replica in the middle of a snapshot: what it has of it is no consistent state, so the marker names the end
+        # that was announced to it, and the rest will come under this marker (dcp 8.2).
         if end_seqno == self.vbucket.durable_seqno < self.vbucket.snapshot_end < ENDLESS:
             end_seqno = self.vbucket.snapshot_end
             flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES if self.position < self.vbucket.complete_seqno else 0
-        if self.phase is Phase.TAKEOVER_SEND:
+        if self.phase is StreamPhase.TAKEOVER_SEND:
             flags |= SnapshotFlag.ACK
-        purged = self._purge_seqno_to_tell(flags)
+        purged = self._purged_to_tell(flags)
         marker = self._producer.marker(self.entry, min(self._next_start, end_seqno), end_seqno, flags, purged)
         outlet.write(marker)
         self.sent_bytes += len(marker)
-        self._next_flags = FIRST_IN_MEMORY if self.phase is Phase.BACKFILLING else SnapshotFlag.MEMORY
+        self._next_flags = FIRST_IN_MEMORY if self.phase is StreamPhase.BACKFILLING else SnapshotFlag.MEMORY
 
-    def _purge_seqno_to_tell(self, flags: int = 0) -> int:
-        """What the next marker tells of purged tombstones; 0 for nothing.
+    def _purged_to_tell(self, flags: int = 0) -> Purged:
+        """Return what the next marker tells of purged tombstones; its seqno is 0 for nothing.
 
         With a snapshot from disk whatever there is (dcp 2.7), else what this consumer can't have been sent: all that
         it has is what it had at first, and the snapshots announced since.
         """
-        if not self._producer.settings.purge_seqnos or self.entry.dialect is Dialect.UPR:
-            return 0
-        purged = self.vbucket.purge_seqno
+        settings, vbucket = self._producer.settings, self.vbucket
+        if not settings.purge_seqnos or self.entry.dialect is Dialect.UPR:
+            return NOTHING_PURGED
+        purged = vbucket.purge_seqno
         has = min(self.position, self.entry.snapshot_end_seqno)
-        return purged if purged > has or flags & SnapshotFlag.DISK else 0
+        if purged <= has and not flags & SnapshotFlag.DISK:
+            return NOTHING_PURGED
+        return Purged(purged, vbucket.deleted_rev if settings.deleted_revs else 0)
 
     @property
     def _is_short(self) -> bool:
         """Whether there is little to send: changes of a live stream, or a few that a consumer lacks who comes back."""
-        if self.phase is not Phase.BACKFILLING or self.handover is not None or self._skip_deletes:
-            return self.phase is Phase.IN_MEMORY
+        if self.phase is not StreamPhase.BACKFILLING or self.handover is not None or self._skip_deletes:
+            return self.phase is StreamPhase.IN_MEMORY
         return self.vbucket.durable_seqno - self.position <= SHORT_BACKFILL_SEQNOS
 
     def _send_at_once(self, outlet: Outlet) -> bool:
@@ -276,17 +295,17 @@ class Stream:
         It is for what this node wrote itself, of which every durable seqno ends a snapshot, and for streams in which
         nothing has to be looked at.
         """
-        vbucket, entry, form = self.vbucket, self.entry, self._form
+        vbucket, entry, encoding = self.vbucket, self.entry, self._encoding
         last_seqno = vbucket.durable_seqno
         own = vbucket.state is State.ACTIVE and self.position >= vbucket.snapshot_end
-        whole = entry.state is StreamState.BETWEEN and last_seqno <= entry.accepted.end_seqno
-        if not own or not whole or form.plain or form.upr or self._purge_seqno_to_tell(self._next_flags):
+        whole = entry.state is ProducerState.BETWEEN and last_seqno <= entry.accepted.end_seqno
+        if not own or not whole or encoding.plain or encoding.upr or self._purged_to_tell(self._next_flags).seqno:
             return False
         window = self._producer.flow.budget_bytes
         room = outlet.room if window is None else min(outlet.room, window)
         numbers = np.array([self.position, last_seqno, self._next_start, int(self._next_flags)], np.uint64)
         size, changes = self._store.gather_live(
-            vbucket.id, numbers, outlet.free, entry.opaque, form.bits, form.slow, room
+            vbucket.id, numbers, outlet.free, entry.opaque, encoding.bits, encoding.slow, room
         )
         if not size:
             return False
@@ -295,14 +314,14 @@ class Stream:
         self.sent_bytes += size
         self.sent_changes += changes
         self.position, self._next_start, self._next_flags = last_seqno, last_seqno + 1, SnapshotFlag.MEMORY
-        if self.phase is Phase.BACKFILLING:
+        if self.phase is StreamPhase.BACKFILLING:
             self._enter(self._caught_up)
             self._next_flags = FIRST_IN_MEMORY
         return True
 
-    def _take_snapshot(self, outlet: Outlet) -> Snapshot:
+    def _take_snapshot(self, outlet: Outlet) -> SnapshotSender:
         upto, vb = self._snapshot_end(), self.vbucket.id
-        without_deletions = self._skip_deletes and self.phase is Phase.BACKFILLING
+        without_deletions = self._skip_deletes and self.phase is StreamPhase.BACKFILLING
         view = self._store.view(vb, self.position, upto)
         last_seqno = view.end_seqno
         if without_deletions:
@@ -310,10 +329,12 @@ class Stream:
             last_seqno = last_mutation_seqno(view, outlet)
             view.close()
             view = self._store.view(vb, self.position, upto)
-        return Snapshot(view, self._form, covers_seqno=upto, last_seqno=last_seqno, without_deletions=without_deletions)
+        return SnapshotSender(
+            view, self._encoding, covers_seqno=upto, last_seqno=last_seqno, without_deletions=without_deletions
+        )
 
     def _snapshot_end(self) -> int:
-        """Up to where the next snapshot goes.
+        """Return the seqno at which the next snapshot ends.
 
         To the end that was asked for, if the state of then can still be told from what came later; else to all that
         is durable, which holds it. A replica does not know where its old snapshots ended, only the last one: it sends
@@ -336,10 +357,10 @@ class Stream:
         consistent state here, and must not look like one there.
         """
         announced = self.entry.snapshot_end_seqno
-        inside = self.entry.state is StreamState.INSIDE and self.position < announced
+        inside = self.entry.state is ProducerState.INSIDE and self.position < announced
         return inside and self.vbucket.ends_snapshot(announced)
 
-    def _send_changes(self, snapshot: Snapshot, outlet: Outlet, quantum_bytes: int) -> None:
+    def _send_changes(self, snapshot: SnapshotSender, outlet: Outlet, quantum_bytes: int) -> None:
         window = self._producer.flow.budget_bytes
         budget = quantum_bytes if window is None else min(quantum_bytes, window)
         moved = snapshot.move(outlet, self.entry.opaque, min(budget, UNLIMITED_BYTES))
@@ -354,7 +375,7 @@ class Stream:
 
     def _passed(self, seqno: int) -> None:
         """The consumer lacks nothing up to `seqno`."""
-        if self.phase is Phase.BACKFILLING:
+        if self.phase is StreamPhase.BACKFILLING:
             self._enter(self._caught_up)
             self._next_flags = FIRST_IN_MEMORY
             if self.handover is not None:
@@ -363,7 +384,7 @@ class Stream:
             self._next_start = max(self.entry.snapshot_end_seqno, seqno) + 1
         self.position = seqno
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: StreamPhase) -> None:
         if phase not in PHASES[self.phase]:
             raise ValueError(f"a stream that is {self.phase.value} can not become {phase.value}")
         self.phase = phase

@@ -12,23 +12,25 @@ from typing import TYPE_CHECKING
 from headwater.errors import BadMessage
 from headwater.node.changes import stage
 from headwater.node.kv import values
-from headwater.node.kv.command import Part, Refused, command
-from headwater.protocol.consumer_changes import CAS_ALL_ONES, Change
-from headwater.protocol.tap_consumer import MESSAGES, TapConsumer, TapMessage
+from headwater.node.kv.command import passes
+from headwater.node.refused import CommandRefused
+from headwater.protocol.dcp.consumer_changes import CAS_ALL_ONES, Change
+from headwater.protocol.tap.consumer import MESSAGES, TapConsumer, TapMessage, hops_after
 from headwater.wire import tap
 from headwater.wire.header import Frame
+from headwater.wire.numbers import GIVEN_MAX, HELD_MAX
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
-    from headwater.node.kv.session import KvSession
+    from headwater.node.kv.api import Session
 
 
-@command(*MESSAGES, extras=None, key=Part.ANY, value=Part.ANY, cas=True)
-def take(session: KvSession, frame: Frame) -> None:
+@passes(*MESSAGES)
+def take(session: Session, frame: Frame) -> None:
     """Obey one message, then answer it if it asks."""
-    consumer = session.tap = session.tap or TapFed()
+    consumer = session.state_of(TapFed)
     status = Status.SUCCESS
     try:
         message = consumer.read(frame)
@@ -37,7 +39,7 @@ def take(session: KvSession, frame: Frame) -> None:
             session.wrote()
     except BadMessage as bad:
         status = Status(bad.status)
-    except Refused as refused:
+    except CommandRefused as refused:
         status = Status(refused.status)
     answer = consumer.answer(frame, status)
     if answer is not None:
@@ -45,7 +47,7 @@ def take(session: KvSession, frame: Frame) -> None:
 
 
 class TapFed(TapConsumer):
-    """What one connection has been told: the vbuckets it feeds."""
+    """The state of one connection: the vbuckets it feeds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,10 +57,10 @@ class TapFed(TapConsumer):
         """Do what a message says.
 
         Raises:
-            Refused: with what to answer. NoRoom, ArenaFull: again after the next commit.
+            CommandRefused: with what to answer. NoRoom, ArenaFull: again after the next commit.
         """
         if bucket.store.full:
-            raise Refused(Status.ETMPFAIL, "the disk is full")
+            raise CommandRefused(Status.ETMPFAIL, "the disk is full")
         match message:
             case tap.Mutation():
                 self._store(bucket, message)
@@ -78,17 +80,18 @@ class TapFed(TapConsumer):
     def _check(self, bucket: Bucket, vb: int) -> None:
         """ "Unknown vb or wrong state (data arriving for an active vb): 07, which ends the stream"."""
         if bucket.state(vb) not in (State.REPLICA, State.PENDING):
-            raise Refused(Status.NOT_MY_VBUCKET, f"vbucket {vb} is not a replica here")
+            raise CommandRefused(Status.NOT_MY_VBUCKET, f"vbucket {vb} is not a replica here")
         self.fed.add(vb)
 
     def _store(self, bucket: Bucket, message: tap.Mutation) -> None:
         """ "Store unconditionally with given CAS, flags, expiry, rev seqno"."""
         self._check(bucket, message.vbucket)
         if message.flags & tap.MessageFlag.NO_VALUE:
-            raise Refused(Status.EINVAL, "a message without its value is no document")  # tap.md 5.2
+            raise CommandRefused(Status.EINVAL, "a message without its value is no document")  # tap.md 5.2
         datatype = values.accepted(message.value, message.datatype)
-        told = (message.key, message.value, 0, message.rev_seqno, _cas(message), datatype)
-        stage(bucket, message.vbucket, Change(*told, flags=message.client_flags, expiry=message.item_expiration))
+        told = (message.key, message.value, 0, _revision(message.rev_seqno), _cas(message), datatype)
+        change = Change(*told, flags=message.client_flags, expiry=message.item_expiration)
+        stage(bucket, message.vbucket, change, hops_after(message.ttl))
 
     def _delete(self, bucket: Bucket, message: tap.Delete) -> None:
         """ "Delete with rev seqno, ignore not-found"."""
@@ -96,8 +99,11 @@ class TapFed(TapConsumer):
         found = bucket.store.document(message.vbucket, message.key)
         if found is None or found.deleted:
             return
-        rev_seqno = message.rev_seqno if message.engine_specific else found.rev_seqno + 1
-        stage(bucket, message.vbucket, Change(message.key, b"", 0, rev_seqno, _cas(message), 0, deleted=True))
+        rev_seqno = (
+            _revision(message.rev_seqno) if message.engine_specific else bucket.next_revision(message.vbucket, found)
+        )
+        change = Change(message.key, b"", 0, rev_seqno, _cas(message), 0, deleted=True)
+        stage(bucket, message.vbucket, change, hops_after(message.ttl))
 
     def _set_state(self, bucket: Bucket, message: tap.VbucketSet) -> None:
         """ "Set the state (creating the vb if needed)"; active "creates a new failover entry"."""
@@ -105,15 +111,15 @@ class TapFed(TapConsumer):
         try:
             state = State(message.state or 0)
         except ValueError:
-            raise Refused(Status.EINVAL, f"{message.state} is no state") from None
+            raise CommandRefused(Status.EINVAL, f"{message.state} is no state") from None
         if vb >= bucket.vbucket_count:
-            raise Refused(Status.EINVAL, f"vbuckets are 0 to {bucket.vbucket_count - 1}")
+            raise CommandRefused(Status.EINVAL, f"vbuckets are 0 to {bucket.vbucket_count - 1}")
         found = bucket.vbuckets.get(vb)
         if found is None:
             bucket.create_vbucket(vb, state)
         else:
             found.set_state(state)
-            bucket.fenced.discard(vb)
+            bucket.unfence(vb)
 
     def _pass_checkpoint(self, bucket: Bucket, message: tap.CheckpointStart) -> None:
         """ "The consumer opens a checkpoint with the same id; on END it closes it" (tap.md 5.1).
@@ -123,8 +129,11 @@ class TapFed(TapConsumer):
         vb, number = message.vbucket, message.checkpoint_id
         self._check(bucket, vb)
         closed = bucket.vbuckets[vb].checkpoint
+        if number > GIVEN_MAX:
+            raise CommandRefused(Status.EINVAL, f"checkpoint {number}, the highest taken is {GIVEN_MAX}")
         if number < closed:
-            raise Refused(Status.EINVAL, f"checkpoint {number} of vbucket {vb} after {closed} is closed")
+            raise CommandRefused(Status.EINVAL, f"checkpoint {number} of vbucket {vb} after {closed} is closed")
+        bucket.vbuckets[vb].note_deleted_rev(min(message.deleted_rev, HELD_MAX))
         if isinstance(message, tap.CheckpointEnd) and number > closed:
             bucket.vbuckets[vb].close_checkpoint(number)
 
@@ -139,4 +148,12 @@ class TapFed(TapConsumer):
 
 def _cas(message: tap.Mutation | tap.Delete) -> int:
     """0 where it is none that can be stored."""
+    if HELD_MAX < message.cas < CAS_ALL_ONES:
+        raise CommandRefused(Status.EINVAL, f"a CAS of {message.cas}, the highest taken is {HELD_MAX}")
     return 0 if message.cas == CAS_ALL_ONES else message.cas
+
+
+def _revision(told: int) -> int:
+    if told > HELD_MAX:
+        raise CommandRefused(Status.EINVAL, f"revision {told}, the highest taken is {HELD_MAX}")
+    return told

@@ -1,8 +1,9 @@
 """A TAP session of this node: its protocol object, its readers, and the connection it has at the moment.
 
 The session may outlive the connection (tap.md 1.2): then it keeps its places, and the readers keep what it still needs
-from being purged, but nothing is sent. Readers with something to say take turns; those that wait for an answer of the
-client are put aside until one comes.
+from being purged, but nothing is sent. Readers with something to say take turns. Those that wait for an answer of the
+client stand in a queue for each kind of wait, and the whole queue is passed over until the answer is there: what an
+answer costs does not depend on how many wait for another one.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headwater.node.streams.turns import Turns
-from headwater.node.tap.form import form_of
+from headwater.node.streams.round_robin import RoundRobin
+from headwater.node.tap.encoding import encoding_of
 from headwater.node.tap.reader import TapReader
-from headwater.protocol.tap_ledger import Step
-from headwater.protocol.tap_producer import Fate
+from headwater.protocol.tap.ledger import TapStep
+from headwater.protocol.tap.producer import Fate, Wait
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
     from headwater.node.connection import Connection
     from headwater.node.streams.outlet import Outlet
-    from headwater.protocol.tap_options import TapOptions
-    from headwater.protocol.tap_producer import TapProducer
+    from headwater.protocol.tap.producer import TapProducer
+
+
+SESSION_BYTES, READER_BYTES, ENTRY_BYTES = 4096, 768, 128
+"""About what one of each takes, measured: `resident` before and after thousands of them."""
 
 
 class Feed:
@@ -34,7 +38,7 @@ class Feed:
         producer: the protocol's end.
 
     Attributes:
-        connection: where to; None while the client is away.
+        connection: where to; None while the client is away. user: whose it is.
         datatypes: mask of what the client understands of a datatype.
         readers: by vbucket.
     """
@@ -44,46 +48,73 @@ class Feed:
         self.producer = producer
         self.bucket = bucket
         self.connection: Connection | None = None
+        self.user: str | None = None
         self.datatypes = 0
         self.created_at = created_at
         self.readers: dict[int, TapReader] = {}
-        self._turns: Turns[TapReader] = Turns()
+        self._turns: dict[Wait, RoundRobin[TapReader]] = {wait: RoundRobin() for wait in Wait}
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory the session takes: its readers, and the changes that are not acknowledged."""
+        return SESSION_BYTES + READER_BYTES * len(self.readers) + ENTRY_BYTES * self.producer.ledger.unacked
 
     # --- the client comes and goes ----------------------------------------------------------------------------------
 
     def attach(self, connection: Connection, datatypes: int) -> None:
         """The client is there: begin, or go on."""
         self.connection, self.datatypes = connection, datatypes
-        self.follow(self.producer.options)
+        self.refilter()
         for reader in self.readers.values():
-            reader.write_as(form_of(self.producer, reader.stream, datatypes))
+            reader.write_as(encoding_of(self.producer, reader.stream, datatypes))
             self.ready(reader)
+        connection.keeps(self.memory_bytes)
         connection.wake()
 
     def detach(self) -> None:
-        """The connection is gone."""
+        """Keep the session for its client's return, for the connection is gone."""
         self.connection = None
 
     def close(self) -> None:
-        """The session is over."""
+        """End the session and all its readers."""
         for reader in self.readers.values():
             reader.close()
         self.readers.clear()
-        self._turns.clear()
+        for turns in self._turns.values():
+            turns.clear()
 
-    def follow(self, options: TapOptions) -> None:
+    def refilter(self) -> None:
         """Have a reader for every vbucket that is wanted and here, and none for others."""
-        for vb in [vb for vb, reader in self.readers.items() if self.producer.streams.get(vb) is not reader.stream]:
-            self._drop(self.readers[vb])
-        wanted, now = options.vbuckets or sorted(self.bucket.vbuckets), self.bucket.now()
-        for vb in wanted:
+        for reader in tuple(self.readers.values()):
+            if self.producer.streams.get(reader.vbucket.id) is not reader.stream:
+                self._drop(reader)
+        self._follow(self.producer.options.vbuckets or sorted(self.bucket.vbuckets))
+
+    def look(self, vbuckets: Iterable[int]) -> None:
+        """These vbuckets came, went or changed. A session without an end follows what is made, activated or made anew;
+        one with an end has what was here at its beginning."""
+        options = self.producer.options
+        for vb in vbuckets:
+            reader = self.readers.get(vb)
+            if reader is not None and self.bucket.vbuckets.get(vb) is reader.vbucket:
+                continue
+            if reader is not None:
+                self.leave(reader)
+            if not options.ends and (not options.vbuckets or vb in options.vbuckets):
+                self._follow((vb,))
+
+    def _follow(self, vbuckets: Iterable[int]) -> None:
+        now = self.bucket.now()
+        for vb in vbuckets:
             found = self.bucket.vbuckets.get(vb)
             if found is None or vb in self.readers or vb in self.bucket.fenced or not self._is_wanted(found.state, vb):
-                continue  # "missing ones are skipped silently"
+                continue  # "missing ones are skipped silently", until they come
             stream = self.producer.streams.get(vb) or self.producer.follow(
                 vb, found.durable_seqno, found.purge_seqno, now
             )
-            self.readers[vb] = TapReader(found, self, stream, form_of(self.producer, stream, self.datatypes))
+            reader = TapReader(found, self, stream, encoding_of(self.producer, stream, self.datatypes))
+            self.readers[vb] = reader
+            self.ready(reader)
 
     def _is_wanted(self, state: State, vb: int) -> bool:
         """ "DUMP covers the active vbuckets of the filter that hold items"; others, all that live."""
@@ -93,30 +124,46 @@ class Feed:
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
-    def pump(self, outlet: Outlet) -> None:
-        """Fill the outlet: readers take turns."""
-        self._turns.fill(outlet)
+    def pump(self, outlet: Outlet, connection: Connection) -> None:
+        """Fill the outlet: readers take turns, as far as the connection's turn goes."""
+        for wait, turns in self._turns.items():
+            turns.fill(outlet, lambda w=wait: connection.turn_is_over or self.producer.stops(w))  # type: ignore[misc]
+            if turns and connection.turn_is_over and not self.producer.stops(wait):
+                connection.wake()
 
     def ready(self, reader: TapReader) -> None:
-        """A reader has something to send."""
-        if reader.stream.place.step is not Step.DONE:
-            reader.is_held = False
-            self._turns.add(reader)
-            if self.connection is not None:
-                self.connection.wake()
+        """A reader may have something to send."""
+        if reader.stream.place.step is not TapStep.DONE:
+            self._turns[Wait.ORDERS if reader.stream.place.step < TapStep.BACKFILL else Wait.DATA].add(reader)
+            self._wake()
+
+    def hold(self, reader: TapReader) -> None:
+        """A reader has nothing to send now: if it waits for answers, it is in line for when they are here."""
+        wait = self.producer.wait(reader.stream, reader.vbucket.high_seqno)
+        if wait is not None and self.producer.stops(wait):
+            self._turns[wait].add(reader)
 
     def heard(self) -> None:
-        """The client answered, or a suspension is over: who waited may go on."""
-        for reader in self.readers.values():
-            if reader.is_held:
+        """The client answered, or a suspension is over: who waited for that may go on."""
+        for stream in self.producer.take_released():
+            reader = self.readers.get(stream.vbucket)
+            if reader is not None and reader.stream is stream:
                 self.ready(reader)
+        if any(self._turns.values()):
+            self._wake()
 
-    def leave(self, reader: TapReader) -> None:
-        """A vbucket is gone, or dead: its stream is over."""
-        self._drop(reader)
-        self.producer.streams.pop(reader.vbucket.id, None)
+    def _wake(self) -> None:
         if self.connection is not None:
             self.connection.wake()
+
+    def leave(self, reader: TapReader) -> None:
+        """A vbucket is gone. A dump or a takeover lacks it now, and must not end as if it was whole."""
+        vb = reader.vbucket.id
+        self._drop(reader)
+        if self.producer.options.ends and reader.stream.place.step is not TapStep.DONE:
+            self.fail(f"vbucket {vb} was deleted before the TAP client {self.name!r} had all of it")
+        self.producer.leave(vb)
+        self._wake()
 
     def fail(self, cause: str) -> None:
         """The session can't go on, and is not resumed."""
@@ -126,7 +173,8 @@ class Feed:
 
     def _drop(self, reader: TapReader) -> None:
         reader.close()
-        self._turns.discard(reader)
+        for turns in self._turns.values():
+            turns.discard(reader)
         if self.readers.get(reader.vbucket.id) is reader:
             del self.readers[reader.vbucket.id]
 
@@ -145,7 +193,7 @@ class Feed:
         """This session's part of STAT tap (tap.md 7)."""
         producer, ledger, options = self.producer, self.producer.ledger, self.producer.options
         left = [max(0, each.vbucket.durable_seqno - each.stream.place.seqno) for each in self.readers.values()]
-        backfilling = [each for each in self.readers.values() if each.stream.place.step <= Step.BACKFILL]
+        backfilling = [each for each in self.readers.values() if each.stream.place.step <= TapStep.BACKFILL]
         yield "type", "producer"
         yield "created", f"{self.created_at:.0f}"
         yield "connected", str(self.connection is not None).lower()

@@ -1,4 +1,4 @@
-"""What the TAP connections of a bucket share: names, sessions whose client is away, and the commands about them.
+"""The shared state of a bucket's TAP connections: names, sessions whose client is away, and the commands about them.
 
 Source: tap.md 1 (connect), 1.2 (names and reconnects), 7 (statistics).
 """
@@ -6,28 +6,48 @@ Source: tap.md 1 (connect), 1.2 (names and reconnects), 7 (statistics).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headwater.errors import BadMessage
-from headwater.node.kv.command import Part, Refused, Reply, command
+from headwater.node.budget import Budget
+from headwater.node.kv.command import handles, passes
+from headwater.node.refused import CommandRefused
 from headwater.node.streams.outlet import Outlet
 from headwater.node.tap.feed import Feed
 from headwater.node.tap.session import TapSession
-from headwater.protocol.tap_options import TapOptions, read_connect
-from headwater.protocol.tap_producer import Fate, TapProducer
+from headwater.protocol.tap.options import OPTIONS_BYTES_MAX, TapOptions, read_connect
+from headwater.protocol.tap.producer import Fate, TapProducer
 from headwater.wire.datatype import Datatype
+from headwater.wire.failure import Failure
 from headwater.wire.features import Feature
 from headwater.wire.header import Frame
+from headwater.wire.layout import Done
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from headwater.wire.tap import ChangeFilter
+from headwater.wire.tap import ChangeFilter, Deregister
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
     from headwater.node.connection import Connection
-    from headwater.node.kv.session import KvSession
+    from headwater.node.kv.api import Session
+
+
+log = logging.getLogger("headwater.node")
+
+
+class Waiting:
+    """A session whose client is away, as the budget of memory sees it."""
+
+    def __init__(self, hub: TapHub, feed: Feed) -> None:
+        self.feed = feed
+        self._hub = hub
+
+    def drop(self, cause: str) -> None:
+        """End the session."""
+        self._hub.let_go(self.feed, cause)
 
 
 class TapHub:
@@ -35,30 +55,54 @@ class TapHub:
 
     Args:
         keep_alive_seconds: how long a named session waits for its client to come back; 0: not at all.
+        budget: of the memory of all connections: sessions that wait are counted there, too.
     """
 
-    def __init__(self, bucket: Bucket, loop: asyncio.AbstractEventLoop, keep_alive_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        loop: asyncio.AbstractEventLoop,
+        keep_alive_seconds: float = 0.0,
+        budget: Budget | None = None,
+    ) -> None:
         self.outlet = Outlet()
         self.feeds: dict[bytes, Feed] = {}
         self._bucket = bucket
         self._loop = loop
         self._keep_alive_seconds = keep_alive_seconds
+        self._budget = budget or Budget(1 << 62, 1 << 62, "all sessions")
+        self._waiting: dict[bytes, Waiting] = {}
         self._expiries: dict[bytes, asyncio.TimerHandle] = {}
         self._anonymous = 0
+        self._to_see: set[int] = set()
         bucket.stat_groups["tap"] = self.stats
+        bucket.on_changed.append(self._changed)
 
-    def connect(self, kv: KvSession, options: TapOptions) -> TapSession:
-        """The client of a name is there: a new session, or the one that waits for it."""
+    def fenced(self, options: TapOptions) -> list[int]:
+        """The vbuckets of which nobody can say yet whether they are this node's, and that a session with an end would
+        therefore lack without anybody noticing."""
+        fenced = self._bucket.fenced
+        return sorted(fenced.intersection(options.vbuckets or fenced)) if options.ends else []
+
+    def connect(self, kv: Session, options: TapOptions) -> TapSession:
+        """The client of a name is there: a new session, or the one that waits for it.
+
+        Raises:
+            CommandRefused: EACCESS, the name is another user's.
+        """
         now, name = self._loop.time(), options.name or self._made_up()
         feed = self.feeds.get(name)
-        if feed is not None and (not self._keep_alive_seconds or feed.producer.fate is not Fate.LIVE):
+        if feed is not None and feed.user != kv.user and not kv.is_administrator:
+            raise CommandRefused(Status.EACCESS, "a session of another user has this name")
+        if feed is not None and not (self._is_kept(feed) and options.goes_on_from(feed.producer.options)):
             self._forget(feed)
             feed = None
         elif feed is not None:
             self._cut(feed)
-            feed.producer.resume(options, now)
+            feed.producer.resume(options, now, self._bucket.now())
         if feed is None:
             feed = self.feeds[name] = Feed(name, self._bucket, TapProducer(options, now), self._bucket.now())
+        feed.user = kv.user
         session = TapSession(kv, self, feed)
         kv.connection.session = session
         feed.attach(kv.connection, Datatype.JSON if kv.has(Feature.JSON) else Datatype.RAW)
@@ -70,11 +114,28 @@ class TapHub:
         if feed.connection is not connection:
             return
         feed.detach()
-        if not feed.producer.options.name or not self._keep_alive_seconds or feed.producer.fate is not Fate.LIVE:
+        if not self._is_kept(feed):
             self._forget(feed)
             return
         expire = self._loop.call_later(self._keep_alive_seconds, lambda: self._forget(feed))
         self._expiries[feed.name] = expire
+        self._waiting[feed.name] = waiting = Waiting(self, feed)
+        self._budget.hold(waiting, feed.memory_bytes)
+
+    @property
+    def kept_bytes(self) -> int:
+        """About how much memory the sessions have that wait for their clients."""
+        return sum(each.feed.memory_bytes for each in self._waiting.values())
+
+    def let_go(self, feed: Feed, cause: str) -> None:
+        """Forget a session that waits, for its memory is needed."""
+        log.warning("the TAP session %r, whose client is away, is over: %s", feed.name, cause)
+        self._forget(feed)
+
+    def _is_kept(self, feed: Feed) -> bool:
+        """Whether a session waits for its client when the connection is gone."""
+        options, lives = feed.producer.options, feed.producer.fate is Fate.LIVE
+        return bool(options.name and self._keep_alive_seconds and lives and not options.dump)
 
     def deregister(self, name: bytes) -> bool:
         """Drop a session; False if there is none of that name."""
@@ -93,7 +154,7 @@ class TapHub:
             del producer.streams[vb]
         told = checkpoints if producer.options.checkpoints is not None else None
         producer.options = replace(producer.options, vbuckets=tuple(checkpoints), checkpoints=told)
-        feed.follow(producer.options)
+        feed.refilter()
         for vb in checkpoints:
             if vb in feed.readers:
                 feed.ready(feed.readers[vb])
@@ -105,9 +166,22 @@ class TapHub:
         """STAT tap: each session, as eq_tapq:NAME:stat."""
         yield "ep_tap_count", str(len(self.feeds))
         yield "ep_tap_keepalive", f"{self._keep_alive_seconds:g}"
-        for name, feed in self.feeds.items():
-            for key, value in feed.stats(self._loop.time()):
+        for name, feed in tuple(self.feeds.items()):
+            for key, value in tuple(feed.stats(self._loop.time())):
                 yield f"eq_tapq:{name.decode('latin-1')}:{key}", value
+
+    def _changed(self, vb: int) -> None:
+        """A vbucket came, went or changed: the sessions look at it once that is done."""
+        is_first = not self._to_see
+        if self.feeds:
+            self._to_see.add(vb)
+            if is_first:
+                self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        changed, self._to_see = sorted(self._to_see), set()
+        for feed in tuple(self.feeds.values()):
+            feed.look(changed)
 
     def _made_up(self) -> bytes:
         self._anonymous += 1
@@ -123,39 +197,44 @@ class TapHub:
         """ "Same name as a live session: the old socket is closed"; and nobody waits for the client any more."""
         if (expiry := self._expiries.pop(feed.name, None)) is not None:
             expiry.cancel()
+        if (waiting := self._waiting.pop(feed.name, None)) is not None:
+            self._budget.release(waiting)
         connection = feed.connection
         feed.detach()
         if connection is not None:
             connection.drop(f"the TAP session {feed.name!r} goes on elsewhere, or is over", fault=False)
 
 
-@command(Opcode.TAP_CONNECT, extras=None, key=Part.ANY, value=Part.ANY, cas=True)
-def connect(session: KvSession, frame: Frame) -> Reply | None:
+@passes(Opcode.TAP_CONNECT)
+def connect(session: Session, frame: Frame) -> None:
     """TAP_CONNECT: "there is no success response: the stream just begins"."""
     try:
         options = read_connect(frame)
     except BadMessage as bad:
-        session.reply(frame, Reply(bad.status))
+        session.reply(frame, Failure(status=bad.status))
         session.connection.finish()
-        return None
+        return
+    if fenced := session.server.tap.fenced(options):
+        # An empty dump would look like an empty bucket.
+        cause = f"no TAP dump or takeover yet: {len(fenced)} vbuckets may belong to another node by now"
+        session.server.warn(session.connection.peer, cause)
+        session.reply(frame, Failure(status=Status.ETMPFAIL))
+        session.connection.finish()
+        return
     session.server.tap.connect(session, options)
-    return None
 
 
-@command(Opcode.DEREGISTER_TAP_CLIENT, extras=None, key=Part.REQUIRED, value=Part.ANY)
-def deregister(session: KvSession, frame: Frame) -> Reply:
+@handles(Deregister)
+def deregister(session: Session, request: Deregister) -> Done:
     """Drop the session of a name."""
-    session.server.tap.deregister(frame.key)
-    return Reply()
+    session.server.tap.deregister(request.key)
+    return Done()
 
 
-@command(Opcode.CHANGE_VB_FILTER, extras=None, key=Part.REQUIRED, value=Part.ANY)
-def change_filter(session: KvSession, frame: Frame) -> Reply:
+@handles(ChangeFilter, value_bytes_max=OPTIONS_BYTES_MAX)
+def change_filter(session: Session, request: ChangeFilter) -> Done:
     """ "n = 0, short body or unknown name: EINVAL"."""
-    try:
-        wanted = dict(ChangeFilter.decode(frame).checkpoints)
-    except BadMessage as bad:
-        raise Refused(Status.EINVAL, str(bad)) from None
-    if not wanted or not session.server.tap.change_filter(frame.key, wanted):
-        raise Refused(Status.EINVAL, f"no vbuckets, or no live session of the name {frame.key!r}")
-    return Reply()
+    wanted = dict(request.checkpoints)
+    if not wanted or not session.server.tap.change_filter(request.key, wanted):
+        raise CommandRefused(Status.EINVAL, f"no vbuckets, or no live session of the name {request.key!r}")
+    return Done()

@@ -1,26 +1,51 @@
 """One vbucket's way into a TAP connection: the cursor all dialects share, moved as TAP's protocol object says.
 
 A turn asks that object what is due: a message, which is sent as it is, or a range of seqnos, of which a snapshot is
-taken and sent in TAP's form, as a DCP stream sends its own. A place that was put back (a resend) makes the snapshot
+taken and sent in TAP's encoding, as a DCP stream sends its own. A place that was put back (a resend) makes the snapshot
 begin anew. Source: tap.md 5 and 6.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from headwater.node.streams.snapshot import Snapshot
-from headwater.node.tap.form import STORED_BYTES_MIN
-from headwater.protocol.tap_ledger import Step
+from headwater.node.streams.snapshot import SnapshotSender
+from headwater.node.tap.encoding import STORED_BYTES_MIN
+from headwater.protocol.tap.ledger import TapStep
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
+    from headwater.node.bucket import Bucket
     from headwater.node.streams.outlet import Outlet
-    from headwater.node.tap.feed import Feed
-    from headwater.node.tap.form import TapForm
+    from headwater.node.tap.encoding import TapEncoding
     from headwater.node.vbucket.vbucket import VBucket
-    from headwater.protocol.tap_ledger import Place
-    from headwater.protocol.tap_producer import TapStream
+    from headwater.protocol.tap.ledger import TapPlace
+    from headwater.protocol.tap.producer import TapProducer, TapProducerStream
+
+
+class Readers(Protocol):
+    """The session that a reader belongs to: what it sends goes there, and what it can not decide alone."""
+
+    bucket: Bucket
+    producer: TapProducer
+
+    def ready(self, reader: TapReader) -> None:
+        """Give a reader that may have something to send its turn."""
+
+    def hold(self, reader: TapReader) -> None:
+        """Have a reader wait for the answers that it needs, if it needs any."""
+
+    def when_room(self, reader: TapReader) -> None:
+        """Let a reader go on after the next commit."""
+
+    def send(self, message: bytes, gate: int) -> None:
+        """Send a message once a batch is durable."""
+
+    def leave(self, reader: TapReader) -> None:
+        """Do without a reader whose vbucket is gone."""
+
+    def fail(self, cause: str) -> None:
+        """End the session, not to be resumed."""
 
 
 class TapReader:
@@ -29,17 +54,16 @@ class TapReader:
     Attributes:
         vbucket: what is read; stream: how far, in the protocol object.
         has_work: another turn would send something.
-        is_held: something is due that has to wait for an answer of the client.
     """
 
-    def __init__(self, vbucket: VBucket, feed: Feed, stream: TapStream, form: TapForm) -> None:
+    def __init__(self, vbucket: VBucket, feed: Readers, stream: TapProducerStream, encoding: TapEncoding) -> None:
         self.vbucket = vbucket
         self.stream = stream
-        self._form = form
-        self.has_work = self.is_held = False
+        self._encoding = encoding
+        self.has_work = False
         self._feed = feed
-        self._snapshot: Snapshot | None = None
-        self._place: Place | None = None
+        self._snapshot: SnapshotSender | None = None
+        self._place: TapPlace | None = None
         vbucket.readers.add(self)
 
     @property
@@ -48,29 +72,41 @@ class TapReader:
         return self.stream.acked_seqno
 
     def close(self) -> None:
-        """Read no more."""
+        """Leave the vbucket: read no more."""
         self.vbucket.readers.discard(self)
         self._close_snapshot()
 
-    def write_as(self, form: TapForm) -> None:
+    def write_as(self, encoding: TapEncoding) -> None:
         """The client is back, and may want less or more of each change."""
         self._close_snapshot()
-        self._form = form
+        self._encoding = encoding
 
     # --- what the vbucket tells -------------------------------------------------------------------------------------
 
     def advanced(self) -> None:
-        """More is durable."""
+        """Learn that more is durable."""
         self._feed.ready(self)
 
     def state_changed(self) -> None:
-        """A vbucket that is dead or gone has nothing to tell; otherwise the stream goes on."""
-        if self.vbucket.state is State.DEAD:
+        """Send what a dead vbucket has, for nobody else may tell of it; then stay silent until it comes back to life.
+        If it is gone, what is made in its place has another history, and another reader."""
+        if self._feed.bucket.vbuckets.get(self.vbucket.id) is not self.vbucket:
             self._feed.leave(self)
+        else:
+            self._feed.ready(self)
 
     def damaged(self) -> None:
         """TAP has no word for it but the end of the connection, and of the session."""
         self._feed.fail(f"a part of vbucket {self.vbucket.id} can't be read")
+
+    @property
+    def holds_removed_files(self) -> bool:
+        """Whether what is being sent keeps files that a compaction has replaced."""
+        return self._snapshot is not None and self._snapshot.holds_removed_files
+
+    def let_go(self) -> None:
+        """Take the rest from the files of now: TAP announces no snapshot that would have to stay as it was."""
+        self._close_snapshot()
 
     def rolled_back(self) -> None:
         """The client may hold what no longer exists: the vbucket is sent from scratch."""
@@ -87,6 +123,7 @@ class TapReader:
             size = self._step(outlet, left)
             if size is None:
                 self.has_work = False
+                self._feed.hold(self)
                 return
             left -= size
         self.has_work = True
@@ -96,14 +133,14 @@ class TapReader:
         producer, stream, durable = self._feed.producer, self.stream, self.vbucket.durable_seqno
         if producer.asks_for_handover(stream, durable) and not self._hand_over():
             return None
+        stream.deleted_rev = self.vbucket.deleted_rev
         # A vbucket that is handed over must be drained of what is not durable yet as well.
-        hands_over = stream.place.step is Step.DRAIN
+        hands_over = stream.place.step is TapStep.DRAIN
         if (message := producer.message(stream, self.vbucket.high_seqno if hands_over else durable)) is not None:
             self._say(outlet, message, self.vbucket.gate if hands_over else 0)
             return len(message)
         if (upto := producer.until(stream, durable)) is not None:
             return self._send(outlet, upto, quantum_bytes)
-        self.is_held = not producer.is_idle(stream, durable)
         return None
 
     def _say(self, outlet: Outlet, message: bytes, gate: int) -> None:
@@ -115,7 +152,7 @@ class TapReader:
             outlet.write(message)
 
     def _hand_over(self) -> bool:
-        """This node's vbucket becomes dead; False if the record has no room before the next commit."""
+        """Make this node's vbucket dead; False if the record has no room before the next commit."""
         if self.vbucket.state is State.ACTIVE:
             if not self._feed.bucket.has_room_for_record():
                 self._feed.when_room(self)
@@ -136,16 +173,16 @@ class TapReader:
         self._place = self.stream.place
         return moved.bytes
 
-    def _snapshot_to(self, upto: int) -> Snapshot:
+    def _snapshot_to(self, upto: int) -> SnapshotSender:
         """From where the stream is, as far as asked for if the store can still show the state of then."""
         if self._snapshot is None or self._place != self.stream.place:
             self._close_snapshot()
             vb, store, place = self.vbucket.id, self._feed.bucket.store, self.stream.place
             durable = self.vbucket.durable_seqno
-            if upto < durable and place.step is Step.BACKFILL and not store.exact(vb, upto):
+            if upto < durable and place.step is TapStep.BACKFILL and not store.exact(vb, upto):
                 upto = self.stream.upto = durable
             view = store.view(vb, place.seqno, upto)
-            self._snapshot = Snapshot(view, self._form, covers_seqno=upto, last_seqno=view.end_seqno)
+            self._snapshot = SnapshotSender(view, self._encoding, covers_seqno=upto, last_seqno=view.end_seqno)
         return self._snapshot
 
     def _close_snapshot(self) -> None:

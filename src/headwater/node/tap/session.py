@@ -6,18 +6,29 @@ at a time, as on a DCP connection. Source: tap.md 1, 4, 5.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import RemoteProtocolError
 from headwater.node.inbox import whole_frame
-from headwater.protocol.tap_producer import Fate
+from headwater.protocol.tap.producer import Fate
 from headwater.wire.header import Frame
+from headwater.wire.privilege import STREAM
 from headwater.wire.status import name_of
 
 if TYPE_CHECKING:
-    from headwater.node.kv.session import KvSession
+    from headwater.node.connection import Connection
+    from headwater.node.kv.api import Session
+    from headwater.node.streams.outlet import Outlet
     from headwater.node.tap.feed import Feed
-    from headwater.node.tap.hub import TapHub
+
+
+class Hub(Protocol):
+    """The bucket's TAP sessions, as one connection sees them; all fill one arena in turn."""
+
+    outlet: Outlet
+
+    def left(self, feed: Feed, connection: Connection) -> None:
+        """Learn that the connection of a session is gone."""
 
 
 class TapSession:
@@ -28,7 +39,7 @@ class TapSession:
         deadline: when `tick` must be called.
     """
 
-    def __init__(self, kv: KvSession, hub: TapHub, feed: Feed) -> None:
+    def __init__(self, kv: Session, hub: Hub, feed: Feed) -> None:
         self.connection = kv.connection
         self.feed = feed
         self.deadline: float | None = None
@@ -37,7 +48,7 @@ class TapSession:
         self._loop = kv.server.loop
 
     def receive(self, data: memoryview) -> int:
-        """Take every whole frame."""
+        """Handle every whole frame; return the bytes consumed."""
         offset, connection = 0, self.connection
         while not connection.is_paused and not connection.is_closed and (size := whole_frame(data, offset)):
             frame = Frame.decode(data[offset : offset + size])
@@ -45,6 +56,8 @@ class TapSession:
             if not frame.is_response:
                 raise RemoteProtocolError(f"opcode 0x{frame.opcode:02x} after TAP_CONNECT: only answers may follow")
             self.feed.producer.receive_frame(frame, self._loop.time())
+            if connection.gives_way():
+                break
         self.feed.heard()
         self._answer()
         return offset
@@ -52,10 +65,11 @@ class TapSession:
     def pump(self) -> None:
         """Send at most an arena's worth."""
         outlet = self._hub.outlet
-        outlet.begin(self.connection)
-        outlet.write(self.feed.producer.data_to_send(self._loop.time()))
+        outlet.begin(self.connection, lambda: self.connection.turn_is_over)
+        outlet.write(self.feed.producer.data_to_send())
+        self.feed.producer.wrote(self._loop.time())
         if self.feed.connection is self.connection:
-            self.feed.pump(outlet)
+            self.feed.pump(outlet, self.connection)
         outlet.flush()
         self._answer()
 
@@ -70,6 +84,12 @@ class TapSession:
         """The newest batch with a key-value write that came over this connection."""
         return self._kv.written_gate
 
+    def users_changed(self) -> None:
+        """Cut the connection of a user who is none any more, or may stream no more."""
+        self._kv.users_changed()
+        if not self._kv.rights & STREAM and not self.connection.is_closed:
+            self.connection.drop(f"user {self._kv.user!r} may stream no more", fault=False)
+
     def closed(self) -> None:
         """The socket is gone; the session stays if it is to be kept."""
         self._hub.left(self.feed, self.connection)
@@ -77,10 +97,11 @@ class TapSession:
 
     def _answer(self) -> None:
         producer, connection = self.feed.producer, self.connection
-        if data := producer.data_to_send(self._loop.time()):
+        if data := producer.data_to_send():
             connection.send(data)
+        producer.wrote(self._loop.time())
         if producer.fate is Fate.FAILED:
-            connection.drop(f"the TAP client answered {name_of(producer.failure)}", fault=False)
+            connection.drop(f"the TAP client answered {name_of(producer.failure)}")
         elif producer.is_complete:
             producer.fate = Fate.DONE
             connection.finish()

@@ -29,11 +29,11 @@ class ConsistentSeqnos:
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """All of them, to be kept."""
+        """Return all ranges, to be kept."""
         return tuple(self._ranges)
 
     def note(self, first: int, last: int | None = None) -> None:
-        """What is held is (or was, at each seqno of the range) a consistent state; above all ranges so far, or in the
+        """Note seqnos at which what is held is (or was) a consistent state; the range lies above all so far, or in the
         last one."""
         last = first if last is None else last
         if self._ranges and first <= self._ranges[-1][1] + 1:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Protocol
 from headwater.kernels import index
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.vbucket.history import ConsistentSeqnos
-from headwater.protocol.failover import FailoverTable
-from headwater.protocol.position import ENDLESS, Position
+from headwater.protocol.dcp.failover import FailoverTable
+from headwater.protocol.dcp.position import ENDLESS, Position
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ class Reader(Protocol):
 
     def damaged(self) -> None:
         """A part of the vbucket can't be read any more."""
+
+    @property
+    def holds_removed_files(self) -> bool:
+        """Whether the store keeps files for it that a compaction has replaced."""
+
+    def let_go(self) -> None:
+        """Those have been kept for long enough."""
 
 
 class Inbound(Protocol):
@@ -76,6 +83,7 @@ class VBucket:
         gate: the batch that makes the latest record durable.
         consistent: seqnos it can be taken back to, while it is a replica.
         checkpoint: the last one that it has whole from a producer of TAP (tap.md 5.1); 0 for none.
+        refused_changes: changes of its producer that it did not take and lacks: what follows lies behind a gap.
         readers: those to be told of changes; streams enter and leave by themselves.
         inbound: the stream by which it follows a producer, None without one.
         handover: the outbound stream that is handing it over to another node, None without one.
@@ -93,6 +101,8 @@ class VBucket:
         self.gate = 0
         self.consistent = ConsistentSeqnos()
         self.checkpoint = 0
+        self.refused_changes = 0
+        self._whole_seqno = 0
         self.readers: set[Reader] = set()
         self.inbound: Inbound | None = None
         self.handover: object | None = None
@@ -137,7 +147,7 @@ class VBucket:
         return found
 
     def restore(self, record: VBucketRecord | None) -> None:
-        """What was staged is lost: be again as on disk. Whoever follows or reads it must begin anew."""
+        """Return to the state on disk, for what was staged is lost. Whoever follows or reads it must begin anew."""
         if record is None:
             self.state = State.DEAD
         else:
@@ -151,6 +161,7 @@ class VBucket:
         self.snapshot_start, self.snapshot_end = record.snapshot_start, record.snapshot_end
         self.consistent = ConsistentSeqnos(record.consistent)
         self.checkpoint = record.checkpoint
+        self.refused_changes, self._whole_seqno = record.refused_changes, record.whole_seqno
         # Stores of before the list was kept know where the snapshot in hand began, which is the next best.
         begun = min(record.snapshot_start, self.high_seqno)
         self._complete_seqno = self.consistent.at_or_below(self.high_seqno) if record.consistent else begun
@@ -173,6 +184,11 @@ class VBucket:
     def purge_seqno(self) -> int:
         """Tombstones up to here may be missing: compaction has dropped them, here or where they came from."""
         return self._store.purge_seqno(self.id)
+
+    @property
+    def deleted_rev(self) -> int:
+        """The highest revision of all tombstones there ever were, here or where they came from."""
+        return self._store.table.item(self.id, index.DELETED_REV)
 
     @property
     def complete_seqno(self) -> int:
@@ -213,6 +229,7 @@ class VBucket:
             self.failover.create(self.complete_seqno)
         if state is State.ACTIVE:
             self.checkpoint = 0  # what follows is no producer's
+            self.refused_changes = self._whole_seqno = 0  # what is here is what there is
             # From here on every seqno is one of our own, and ends a state that can be told (see is_exact).
             self._complete_seqno = self.snapshot_start = self.snapshot_end = self.high_seqno
             self._store.lacks_tombstones(self.id, 0)  # of what never came, nothing is missing
@@ -233,8 +250,11 @@ class VBucket:
         self._stage()
 
     def handed_over(self) -> None:
-        """The hand-over is finished, or broke off with nobody active here. Streams were left open to drain; now they
-        would be silent for ever, and hold up readers who find at the new owner what they lack, in the same history."""
+        """End the streams after a hand-over, finished or broken off with nobody active here.
+
+        They were left open to drain; now they would be silent for ever, and hold up readers who find at the new owner
+        what they lack, in the same history.
+        """
         self._tell(lambda reader: reader.state_changed())
 
     def take_back(self) -> None:
@@ -257,7 +277,7 @@ class VBucket:
 
     @property
     def resume_position(self) -> Position:
-        """What to quote when a producer is asked for more (dcp 9, the resume rule).
+        """Return the position to quote when a producer is asked for more (dcp 9, the resume rule).
 
         The branch is the newest one that began at or before the end of the snapshot in hand: its items are those of
         that branch, although some of them are older than it.
@@ -269,12 +289,13 @@ class VBucket:
         uuid = next((entry.vb_uuid for entry in log if entry.seqno <= end), 0) if last else 0
         return Position(self.id, uuid, last, start, end, log)
 
-    def begin_snapshot(self, start_seqno: int, end_seqno: int, purge_seqno: int = 0) -> None:
+    def begin_snapshot(self, start_seqno: int, end_seqno: int, purge_seqno: int = 0, deleted_rev: int = 0) -> None:
         """A snapshot marker arrived: what follows is consistent again at `end_seqno` only.
 
         One that replaces an unfinished snapshot (dcp 9) leaves us as far from consistency as before: the range that
         is held in part then begins where the unfinished one did. The producer lacks tombstones up to `purge_seqno`: so
-        do we then, and whoever goes on here from below must be told (failover 2, step 2).
+        do we then, and whoever goes on here from below must be told (failover 2, step 2). Their revisions went up to
+        `deleted_rev`: new keys start above it here too.
         """
         if self.is_receiving_snapshot:
             start_seqno = min(self.snapshot_start, start_seqno)
@@ -282,7 +303,7 @@ class VBucket:
             self.consistent.note(self.high_seqno)
         self._complete_seqno = self.complete_seqno
         self.snapshot_start, self.snapshot_end = start_seqno, end_seqno
-        self._store.lacks_tombstones(self.id, purge_seqno)
+        self._store.lacks_tombstones(self.id, purge_seqno, deleted_rev)
         self._stage()
 
     def pass_boundary(self, *, goes_on: bool) -> None:
@@ -297,6 +318,23 @@ class VBucket:
     def pass_seqno(self, seqno: int) -> None:
         """The producer has nothing for us up to `seqno`: as good as received (dcp 2.18)."""
         self._store.pass_seqno(self.id, seqno)
+        self._stage()
+
+    def note_deleted_rev(self, deleted_rev: int) -> None:
+        """The producer's tombstones had revisions up to this one: new keys start above it here too."""
+        if deleted_rev > self.deleted_rev:
+            self._store.lacks_tombstones(self.id, self.purge_seqno, deleted_rev)
+            self._stage()
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether there is something behind a change that is missing. Without, what is here ends before it: whole."""
+        return self.refused_changes > 0 and self.high_seqno > self._whole_seqno
+
+    def miss(self, whole_seqno: int) -> None:
+        """Note that a change of the producer was not taken: from `whole_seqno` on something is missing."""
+        self._whole_seqno = min(self._whole_seqno, whole_seqno) if self.refused_changes else whole_seqno
+        self.refused_changes += 1
         self._stage()
 
     def close_checkpoint(self, checkpoint: int) -> None:
@@ -326,6 +364,8 @@ class VBucket:
         self._store.rollback(self.id, self._nearest(seqno))
         self._store.lacks_tombstones(self.id, 0)
         reached = self.high_seqno
+        if reached <= self._whole_seqno or not reached:
+            self.refused_changes = self._whole_seqno = 0
         self.consistent.cut(reached)
         self.checkpoint = 0
         self.failover.prune(reached)
@@ -359,7 +399,7 @@ class VBucket:
         self._tell(lambda reader: reader.damaged())
 
     def record(self) -> VBucketRecord:
-        """What must survive a restart."""
+        """Return the record that must survive a restart."""
         return VBucketRecord(
             state=int(self.state),
             failover=self.failover.entries,
@@ -368,10 +408,12 @@ class VBucket:
             max_cas=int(self._store.table[self.id, index.CAS]),
             consistent=self.consistent.ranges,
             checkpoint=self.checkpoint,
+            refused_changes=self.refused_changes,
+            whole_seqno=self._whole_seqno,
         )
 
     def _leave_active(self) -> None:
-        """What was written here can be taken back to any seqno, also when others write from now on."""
+        """Note that what was written here can be taken back to any seqno, also when others write from now on."""
         self.is_backed_up = False
         if self.state is State.ACTIVE:
             self.consistent.note(self.snapshot_end, self.high_seqno)
@@ -383,6 +425,6 @@ class VBucket:
         self.gate = self._wrote()
 
     def _tell(self, what: Callable[[Reader], None]) -> None:
-        """Tell every reader; some leave while they are told."""
+        """Tell every reader; some leave meanwhile."""
         for reader in tuple(self.readers):
             what(reader)

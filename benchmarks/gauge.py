@@ -1,0 +1,67 @@
+"""Seconds on the clock, and seconds of CPU of this process and all that descend from it: JVM, workers, nodes.
+
+CPU seconds are read from /proc. A process that ended is counted by its parent, which keeps the sum of those it has
+waited for; one whose parent ended first (a JVM, the server of workers) counts only if this process adopts it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_SUBREAPER = 36
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds that something took, on the clock and of all cores."""
+
+    wall: float
+    cpu: float
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants that lose theirs. Source: prctl(2), PR_SET_CHILD_SUBREAPER."""
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and its descendants so far, ended ones included."""
+    parents: dict[int, tuple[int, float]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parents[int(entry.name)] = _stat(entry)
+    mine, grown = {os.getpid()}, True
+    while grown:
+        children = {pid for pid, (parent, _) in parents.items() if parent in mine} - mine
+        mine |= children
+        grown = bool(children)
+    return sum(parents[pid][1] for pid in mine if pid in parents)
+
+
+def _stat(process: Path) -> tuple[int, float]:
+    """Return (parent, CPU seconds of its own and of the children it has waited for). Source: proc(5), `stat`."""
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    return int(fields[1]), sum(map(int, fields[11:15])) / _TICKS
+
+
+def cost(run: Callable[[], object]) -> Cost:
+    """Run something and return what it cost."""
+    cpu, began = cpu_seconds(), time.perf_counter()
+    run()
+    wall = time.perf_counter() - began
+    return Cost(wall, cpu_seconds() - cpu)
+
+
+def median(costs: Iterable[Cost]) -> Cost:
+    """Return the median of each."""
+    kept = list(costs)
+    return Cost(statistics.median(each.wall for each in kept), statistics.median(each.cpu for each in kept))

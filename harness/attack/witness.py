@@ -1,0 +1,135 @@
+"""Witnesses of a node while guests are at it: its memory, its event loop, and whether a bystander is served.
+
+The node tells how late its loop was (STAT loop); the bystander, who asks again and again for a no-op and his document,
+is the second witness: it is told how long he waited, and how much the loop's thread computed meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.attack.guest import Guest
+from headwater.testing.node import Node
+from headwater.wire.opcodes import Opcode
+
+MIB = 1 << 20
+PAGE_BYTES = 4096
+PAUSE_SECONDS = 0.002
+BYSTANDERS_KEY = b"the bystander's"
+BYSTANDERS_VBUCKET = 9
+
+
+@dataclass(slots=True)
+class Row:
+    """The cost of one attack.
+
+    Attributes: turn_seconds, late_seconds: the longest turn of the loop, in processor time and in wall time.
+        waited_seconds, waited_busy_seconds: the bystander's longest wait, and the loop's processor time in it.
+        peak_bytes: resident memory without files. unserved: how often the bystander was not answered.
+    """
+
+    name: str
+    turn_seconds: float = 0.0
+    late_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    waited_busy_seconds: float = 0.0
+    peak_bytes: int = 0
+    unserved: int = 0
+
+    def add(self, other: Row) -> None:
+        """Take the worse of each."""
+        self.turn_seconds = max(self.turn_seconds, other.turn_seconds)
+        self.late_seconds = max(self.late_seconds, other.late_seconds)
+        self.waited_seconds = max(self.waited_seconds, other.waited_seconds)
+        self.waited_busy_seconds = max(self.waited_busy_seconds, other.waited_busy_seconds)
+        self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
+        self.unserved += other.unserved
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process really uses; without pages of files, which the system can take back."""
+    pages, of_files = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
+    return (int(pages) - int(of_files)) * PAGE_BYTES
+
+
+def loop_seconds(pid: int) -> float:
+    """Processor time of a process's first thread, which runs a node's loop."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+class Witness:
+    """Watches one node from `start` to `stop`.
+
+    Args:
+        admit: makes a connection that may read documents, of whoever is let in.
+    """
+
+    def __init__(self, node: Node, admit: Callable[[], Guest]) -> None:
+        self.node = node
+        self._admit = admit
+        self._row = Row("")
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._weigh, self._stand_by)]
+        self._asker = admit()
+
+    def start(self) -> Witness:
+        """Store the bystander's document, and watch from now on."""
+        self._asker.ask(Opcode.SET, BYSTANDERS_KEY, bytes(8), b"here", BYSTANDERS_VBUCKET)
+        for each in self._threads:
+            each.start()
+        return self
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._over.set()
+        for each in self._threads:
+            each.join()
+        self._asker.__exit__(None, None, None)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[Row]:
+        """Measure what happens within the block: the row tells it once the block is left."""
+        self._stat("loop reset")
+        row = self._row = Row(name, peak_bytes=resident(self.node.pid))
+        yield row
+        told = self._stat("loop reset")
+        row.turn_seconds = int(told.get("ep_loop_busy_max", 0)) / 1e6
+        row.late_seconds = int(told.get("ep_loop_late_max", 0)) / 1e6
+
+    def stat(self, name: str) -> int:
+        """One of the node's general statistics."""
+        return int(self._stat("")[name])
+
+    def _stat(self, group: str) -> dict[str, str]:
+        told: dict[str, str] = {}
+        answer = self._asker.ask(Opcode.STAT, group.encode())
+        while answer is not None and answer.key:
+            told[answer.key.decode("latin-1")] = answer.value.decode("latin-1")
+            answer = self._asker.hear()
+        if answer is None:
+            self._row.unserved += 1
+            self._asker.__exit__(None, None, None)
+            self._asker = self._admit()
+        return told
+
+    def _weigh(self) -> None:
+        while not self._over.wait(PAUSE_SECONDS) and self.node.is_running:
+            self._row.peak_bytes = max(self._row.peak_bytes, resident(self.node.pid))
+
+    def _stand_by(self) -> None:
+        guest = self._admit()
+        while not self._over.wait(PAUSE_SECONDS):
+            begun, busy, row = time.perf_counter(), loop_seconds(self.node.pid), self._row
+            served = guest.settle() and guest.ask(Opcode.GET, BYSTANDERS_KEY, vbucket=BYSTANDERS_VBUCKET) is not None
+            row.waited_seconds = max(row.waited_seconds, time.perf_counter() - begun)
+            row.waited_busy_seconds = max(row.waited_busy_seconds, loop_seconds(self.node.pid) - busy)
+            if not served and not self._over.is_set():
+                row.unserved += 1
+                guest.__exit__(None, None, None)
+                guest = self._admit()
+        guest.__exit__(None, None, None)

@@ -1,0 +1,95 @@
+"""Run scenarios of faults against the mirror, by seed:
+
+    python -m harness.lake_faults --seeds 0-199
+
+Each scenario's result is a line on the screen and a JSON object in the report, at once; a seed whose result is there is
+not run again, so a run that was ended goes on where it was. At the end a table says how many there were of each kind.
+Exit status 1 if one of them went wrong.
+
+    python -m harness.lake_faults --seeds 17 --again --verbose       one seed, step by step
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness.lake_faults.scenario import PROFILES, profile_of, run
+
+REPORT = Path("artifacts/lake-faults.jsonl")
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Read the arguments and run; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.lake_faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", default="0-199", help="numbers and ranges, such as 0-19,40")
+    parser.add_argument("--report", type=Path, default=REPORT, help="where results are kept, a JSON object a line")
+    parser.add_argument("--again", action="store_true", help="run seeds whose results are there as well")
+    parser.add_argument("--verbose", action="store_true", help="tell each step")
+    arguments = parser.parse_args(given)
+    seeds = seeds_of(arguments.seeds)
+    known = read(arguments.report)
+    arguments.report.parent.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        if seed not in known or arguments.again:
+            known[seed] = _run(seed, arguments.report, verbose=arguments.verbose)
+    chosen = [known[seed] for seed in seeds]
+    print("\n".join(table(chosen)))
+    return int(any(result["problem"] for result in chosen))
+
+
+def seeds_of(text: str) -> list[int]:
+    """Return the seeds that numbers and ranges such as `0-19,40` name.
+
+    Raises:
+        ValueError: a part is neither.
+    """
+    named: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        named += range(int(first), int(last or first) + 1)
+    return named
+
+
+def read(report: Path) -> dict[int, dict[str, Any]]:
+    """Return the results that a report has, by seed; the newest of each counts."""
+    lines = report.read_text("utf-8").splitlines() if report.exists() else []
+    return {result["seed"]: result for result in map(json.loads, lines)}
+
+
+def _run(seed: int, report: Path, *, verbose: bool) -> dict[str, Any]:
+    if verbose:
+        print(f"seed {seed}: {profile_of(seed).name}", flush=True)
+    result = run(seed, lambda line: print(f"    {line}", flush=True) if verbose else None)
+    said = asdict(result)
+    with report.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(said) + "\n")
+    outcome = result.problem or "equal"
+    print(f"seed {seed:4}  {result.seconds:6.1f} s  {result.steps:2} steps  {result.profile}: {outcome}", flush=True)
+    if verbose and result.trace:
+        print(result.trace)
+    return said
+
+
+def table(results: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the lines of a table: scenarios and wrong ones, by profile."""
+    kinds: dict[str, list[dict[str, Any]]] = {profile.name: [] for profile in PROFILES}
+    for result in results:
+        kinds.setdefault(result["profile"], []).append(result)
+    lines = ["", "| scenarios | run | steps | wrong | seeds that went wrong |", "|---|---|---|---|---|"]
+    for name, found in [*kinds.items(), ("all", [result for each in kinds.values() for result in each])]:
+        wrong = [str(result["seed"]) for result in found if result["problem"]]
+        steps = sum(result["steps"] for result in found)
+        lines.append(f"| {name} | {len(found)} | {steps} | {len(wrong)} | {', '.join(wrong)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""Is the table what the active nodes have, key by key, and does the change log keep its promise?
+
+The nodes are asked by DCP from the beginning, the tables are read by Polars: neither goes through the mirror's code.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from headwater.client import Client
+from headwater.protocol.dcp.position import FailoverLog
+from headwater.spark.history import BranchHistory, branches
+from headwater.wire.opcodes import Opcode
+
+SHOWN_MAX = 3
+BRANCHES_MAX = 25
+"""Entries of a failover log that a node keeps."""
+
+CAS_MASK = (1 << 64) - 1
+Key = tuple[int, bytes]
+"""Vbucket and key."""
+
+
+class Document(NamedTuple):
+    """The parts of a document that are compared."""
+
+    value: bytes
+    seqno: int
+    cas: int
+    rev_seqno: int
+    flags: int
+    expiry: int
+    datatype: int
+    vb_uuid: int
+
+
+@dataclass
+class Bucket:
+    """The documents that the active nodes have, and the histories of their vbuckets."""
+
+    documents: dict[Key, Document]
+    histories: dict[int, BranchHistory]
+
+
+class Wrong(AssertionError):  # noqa: N818 -- says what is the matter
+    """The table is not what the bucket is."""
+
+
+def of_nodes(client: Client) -> Bucket:
+    """Return what the active nodes have; nobody may write meanwhile."""
+    logs = {vb: tuple(log) for vb, log in client.failover_logs().items()}
+    histories = {vb: BranchHistory(logs[vb], high) for vb, high in client.seqnos().items()}
+    documents: dict[Key, Document] = {}
+    with client.batches(until="now") as batches:
+        for batch in batches:
+            for row in batch.records.to_pylist():
+                place = (row["vbucket"], bytes(row["key"]))
+                documents.pop(place, None)
+                if row["opcode"] == Opcode.DCP_MUTATION:
+                    documents[place] = _document(row, _branch_of(logs[row["vbucket"]], row["seqno"]))
+    return Bucket(documents, histories)
+
+
+def _branch_of(log: FailoverLog, seqno: int) -> int:
+    """Return the branch that wrote a seqno: the newest whose own seqno lies below it."""
+    begins, uuids = branches(log)
+    return uuids[max(bisect_left(begins, seqno) - 1, 0)]
+
+
+def of_table(place: Path) -> dict[Key, Document]:
+    """Return what a reader sees in the table.
+
+    Raises:
+        Wrong: a key has two rows.
+    """
+    columns = ["vbucket", "key", "value", "seqno", "vb_uuid", "cas", "rev_seqno", "flags", "expiry", "datatype"]
+    rows = pl.read_delta(str(place), columns=columns).to_dicts()
+    for row in rows:
+        row["key"] = row["key"].encode() if isinstance(row["key"], str) else row["key"]
+    found = {(row["vbucket"], row["key"]): _document(row, int(row["vb_uuid"], 16)) for row in rows}
+    if len(found) < len(rows):
+        raise Wrong(f"{len(rows) - len(found)} rows too many: keys have more than one")
+    return found
+
+
+def _document(row: Mapping[str, Any], vb_uuid: int) -> Document:
+    return Document(
+        value=bytes(row["value"] or b""),
+        seqno=row["seqno"],
+        cas=row["cas"] & CAS_MASK,
+        rev_seqno=row["rev_seqno"],
+        flags=row["flags"],
+        expiry=row["expiry"],
+        datatype=row["datatype"],
+        vb_uuid=vb_uuid,
+    )
+
+
+def compare(table: Mapping[Key, Document], bucket: Bucket) -> None:
+    """Compare documents.
+
+    Raises:
+        Wrong: says how many differ how.
+    """
+    there = bucket.documents
+    told = [
+        _told("missing in the table", there.keys() - table.keys()),
+        _told("only in the table", table.keys() - there.keys()),
+    ]
+    differing = {
+        key for key in table.keys() & there.keys() if not _same(table[key], there[key], bucket.histories[key[0]])
+    }
+    told.append(_told("different", differing))
+    for key in sorted(differing)[:SHOWN_MAX]:
+        pairs = zip(Document._fields, table[key], there[key], strict=True)
+        told.append("; ".join(f"{name} {_short(mine)} for {_short(its)}" for name, mine, its in pairs if mine != its))
+    if any(told):
+        raise Wrong(f"of {len(there)} documents " + ", ".join(filter(None, told)))
+
+
+def _same(mine: Document, its: Document, history: BranchHistory) -> bool:
+    """Whether a row is a document. A node with as many branches as it keeps has forgotten the names of older ones."""
+    if len(history.log) < BRANCHES_MAX or any(mine.vb_uuid == vb_uuid for vb_uuid, _ in history.log):
+        return mine == its
+    return mine == its._replace(vb_uuid=mine.vb_uuid)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else f"{text[:60]}..."
+
+
+def _told(what: str, keys: Iterable[Key]) -> str:
+    found = sorted(keys)
+    return (
+        f"{len(found)} are {what} ({', '.join(f'{vb}:{key[:20]!r}' for vb, key in found[:SHOWN_MAX])})" if found else ""
+    )
+
+
+def check_changes(place: Path, bucket: Bucket) -> None:
+    """Check a change log by the rule of the guide: the rows that count are of the living history, each change is there
+    once, and the newest ones are the documents.
+
+    Raises:
+        Wrong: says which promise is broken.
+    """
+    rows = pl.read_delta(str(place), columns=["vbucket", "seqno", "vb_uuid", "event", "key", "value", "batch"])
+    counting = [row for row in _counting(rows.to_dicts()) if row["event"] != "rollback"]
+    seen: dict[tuple[int, int], Any] = {}
+    held: dict[Key, tuple[int, bytes]] = {}
+    for row in sorted(counting, key=lambda row: row["seqno"]):
+        place_of_change = (row["vbucket"], row["seqno"])
+        if place_of_change in seen:
+            raise Wrong(f"change log: vbucket {row['vbucket']}, seqno {row['seqno']} is there twice: {_short(row)}")
+        seen[place_of_change] = row
+        if row["seqno"] > bucket.histories[row["vbucket"]].shared_with(int(row["vb_uuid"], 16)):
+            raise Wrong(f"change log: a row of a dead history counts: {_short(row)}")
+        held.pop((row["vbucket"], row["key"]), None)
+        if row["event"] == "mutation":
+            held[row["vbucket"], row["key"]] = (row["seqno"], row["value"] or b"")
+    there = {key: (document.seqno, document.value) for key, document in bucket.documents.items()}
+    if held != there:
+        missing, surplus = there.keys() - held.keys(), held.keys() - there.keys()
+        other = {key for key in held.keys() & there.keys() if held[key] != there[key]}
+        told = (_told("missing", missing), _told("surplus", surplus), _told("different", other))
+        raise Wrong(f"change log: of {len(there)} documents " + ", ".join(filter(None, told)))
+
+
+def _counting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    back: dict[int, list[tuple[int, int]]] = {}
+    for row in rows:
+        if row["event"] == "rollback":
+            back.setdefault(row["vbucket"], []).append((row["batch"], row["seqno"]))
+    return [
+        row
+        for row in rows
+        if not any(batch > row["batch"] and seqno < row["seqno"] for batch, seqno in back.get(row["vbucket"], ()))
+    ]

@@ -1,0 +1,171 @@
+"""Scenarios: the steps that befall a mirror under a seed, drawn by the weights of its profile, and a comparison."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import FrameType
+
+from harness.lake_faults.world import VBUCKETS, World, nodes_of
+from harness.nodes import cluster
+from headwater.testing.node import node
+
+STEPS_MIN, STEPS_MAX = 8, 16
+SECONDS_MAX = 300.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A kind of scenario.
+
+    Attributes:
+        name: as the report names it.
+        steps: weights by the name of a `World`'s method.
+        beside: what may happen in the middle of a batch, or while a mirror runs.
+        nodes: one or two.
+        unfold: JSON documents become columns.
+    """
+
+    name: str
+    steps: dict[str, int]
+    beside: tuple[str, ...] = ("write",)
+    nodes: int = 1
+    unfold: bool = False
+
+
+USUAL = {"write": 6, "mirror": 3, "mirror_that_meets": 3, "mirror_meanwhile": 1}
+RETURNING = {"keep": 2, "go_back": 2, "go_back_twice": 1}
+CARE = {"optimize": 1, "checkpoint": 1, "vacuum": 1, "harm_an_index": 2, "lose_all_indexes": 1}
+STRANGERS = {"rewrite_as_a_stranger": 2, "delete_as_a_stranger": 1}
+DEATHS = {"mirror_that_dies": 4, "mirror_that_fails": 2}
+PAIR = {"take_over": 1, "cut": 3, "fail_over": 2}
+
+PROFILES = (
+    Profile("writes", USUAL),
+    Profile("mirrors that die", USUAL | DEATHS),
+    Profile("nodes killed", USUAL | {"kill_a_node": 3}, ("write", "kill_a_node")),
+    Profile("purges", USUAL | {"purge": 3}, ("write", "purge")),
+    Profile(
+        "purges, nodes and mirrors killed",
+        USUAL | DEATHS | {"purge": 3, "kill_a_node": 3},
+        ("write", "purge", "kill_a_node"),
+    ),
+    Profile("replicas promoted", USUAL | RETURNING, ("write", "keep", "go_back", "go_back_twice")),
+    Profile(
+        "replicas promoted, mirrors that die, purges",
+        USUAL | RETURNING | DEATHS | {"purge": 2},
+        ("write", "keep", "go_back", "purge"),
+    ),
+    Profile("two nodes: failovers", USUAL | PAIR, ("write", "cut", "fail_over"), nodes=2),
+    Profile("two nodes: vbuckets moved", USUAL | {"take_over": 4}, ("write", "take_over"), nodes=2),
+    Profile(
+        "two nodes: all",
+        USUAL | PAIR | DEATHS | {"purge": 2, "kill_a_node": 1},
+        ("write", "cut", "fail_over", "take_over", "purge"),
+        nodes=2,
+    ),
+    Profile("two mirrors", USUAL | RETURNING | {"two_mirrors": 4}, ("write", "mirror", "go_back", "keep")),
+    Profile(
+        "strangers and lost files",
+        USUAL | CARE | STRANGERS,
+        ("write", "rewrite_as_a_stranger", "harm_an_index", "optimize", "vacuum", "checkpoint"),
+    ),
+    Profile("JSON", USUAL | RETURNING | DEATHS | STRANGERS, ("write", "go_back"), unfold=True),
+    Profile(
+        "everything",
+        USUAL | RETURNING | DEATHS | CARE | STRANGERS | {"purge": 2, "kill_a_node": 2, "two_mirrors": 1},
+        ("write", "go_back", "keep", "purge", "kill_a_node", "mirror", "optimize", "rewrite_as_a_stranger", "vacuum"),
+    ),
+)
+
+
+@dataclass
+class Result:
+    """The outcome of a seed.
+
+    Attributes:
+        problem: in one line; empty when all was equal.
+        lines: what happened.
+    """
+
+    seed: int
+    profile: str
+    steps: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+    lines: list[str] = field(default_factory=list)
+    trace: str = ""
+
+
+def profile_of(seed: int) -> Profile:
+    """Return a seed's profile: they take turns."""
+    return PROFILES[seed % len(PROFILES)]
+
+
+def run(seed: int, told: Callable[[str], None] = lambda line: None) -> Result:
+    """Run a scenario; nothing is raised but what ends the process.
+
+    Args:
+        seed: decides everything but how long things take.
+        told: takes a line for each step as it ends.
+    """
+    profile, began = profile_of(seed), time.monotonic()
+    result = Result(seed, profile.name)
+
+    def note(line: str) -> None:
+        result.lines.append(line)
+        told(line)
+
+    try:
+        with _within(SECONDS_MAX), tempfile.TemporaryDirectory(prefix="headwater-lake-") as folder:
+            _perform(profile, Random(seed), Path(folder), result, note)  # noqa: S311 -- to be repeated
+    except Exception as error:
+        result.problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        result.trace = traceback.format_exc()
+    result.seconds = round(time.monotonic() - began, 1)
+    return result
+
+
+def _perform(profile: Profile, random: Random, folder: Path, result: Result, note: Callable[[str], None]) -> None:
+    with _world(profile, random, folder, note) as world:
+        names, weights = list(profile.steps), list(profile.steps.values())
+        beside = [getattr(world, name) for name in profile.beside]
+        for _ in range(random.randint(STEPS_MIN, STEPS_MAX)):
+            name = random.choices(names, weights)[0]
+            step = getattr(world, name)
+            step(beside) if name in ("mirror_that_meets", "mirror_meanwhile") else step()
+            result.steps += 1
+        world.check()
+
+
+@contextmanager
+def _world(profile: Profile, random: Random, folder: Path, note: Callable[[str], None]) -> Iterator[World]:
+    if profile.nodes == 1:
+        with node(vbuckets=VBUCKETS) as alone:
+            yield World(random, nodes_of(alone), folder, unfold=profile.unfold, told=note)
+    else:
+        with cluster(profile.nodes, VBUCKETS) as several:
+            yield World(random, several, folder, unfold=profile.unfold, told=note)
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in this thread when a block takes longer."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"the scenario did not end in {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

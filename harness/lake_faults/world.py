@@ -1,0 +1,464 @@
+"""A bucket on real nodes, a table, and all that can befall them, each as a method that a scenario calls.
+
+What a method draws comes from the scenario's random numbers, so the same seed does the same in the same order. The
+mirror runs in this process where nothing has to die (its failpoints can then be met by other steps, in the middle of a
+batch), and in a forked one where it does.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness import nodes
+from harness.lake_faults import judge
+from harness.nodes import HandMade
+from headwater import client as headwater_client
+from headwater import failpoints
+from headwater.client import Client
+from headwater.errors import HeadwaterError
+from headwater.lake import upkeep
+from headwater.lake.commit import record_of
+from headwater.lake.index import FOLDER as INDEXES
+from headwater.lake.index import Indexes
+from headwater.lake.log import DataFile, TableLog, removal
+from headwater.lake.store import TableStore
+from headwater.lake.vectors import read as read_vector
+from headwater.lake.verify import check_indexes
+from headwater.pipelines.mirror import mirror
+from headwater.pipelines.tasks import SEED
+from headwater.testing.node import Node
+from headwater.wire.opcodes import Opcode
+from headwater.wire.vbucket import State
+
+VBUCKETS = 4
+POINTS = ("planned", "reading", "files_written", "log_committed", "before_commit", "after_commit", "before_fold")
+POINTS_OF_FOLDS = ("after_fold", "checkpointed")
+PATIENCE_SECONDS = 60.0
+DAY = 86_400.0
+KEEP_TOMBSTONES, PURGE = bytes(7) + b"\1" + bytes(16), bytes(16) + b"\1" + bytes(7)
+ODD_KEYS = (b"\0", b"\xff\xfe", b"a\nb", b"k" * 250, "größe ☃".encode(), b'"', b"%41", b" ")
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+
+def mirror_and_die(url: str, place: Path, points: str, unfold: bool) -> None:
+    """Run a mirror to its end, or to that of its process."""
+    failpoints.arm(points)
+    with suppress(HeadwaterError):
+        mirror(None, url, place, once=True, changelog=True, json=unfold, workers=0, retry_seconds=0)
+
+
+@contextmanager
+def met(point: str, step: Callable[[], None]) -> Iterator[None]:
+    """Do something else at a failpoint, the first time it is passed."""
+    failpoints.ACTIONS["meet"] = lambda name: step()
+    try:
+        with failpoints.armed(f"{point}=meet"):
+            yield
+    finally:
+        del failpoints.ACTIONS["meet"]
+
+
+class World:
+    """A bucket, a table and a change log.
+
+    Args:
+        random: what decides.
+        cluster: the nodes, one or two.
+        folder: for the table.
+        unfold: JSON documents become columns.
+        told: takes a line for each step.
+    """
+
+    def __init__(
+        self, random: Random, cluster: HandMade, folder: Path, *, unfold: bool, told: Callable[[str], None]
+    ) -> None:
+        self.random, self.cluster, self.unfold, self.told = random, cluster, unfold, told
+        self.place = folder / "table"
+        self._written = 0
+        self._kept: list[Path] = []
+        self._cut: dict[int, int] = {}
+        """Vbuckets whose replica hears nothing any more, and where that is."""
+
+    @property
+    def url(self) -> str:
+        """All nodes."""
+        return f"couchbase://{','.join(each.address for each in self.cluster.nodes)}/default"
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """A client of the bucket, for a step."""
+        with headwater_client.connect(self.url, timeout_seconds=30.0) as connected:
+            yield connected
+
+    # The bucket.
+
+    def write(self) -> None:
+        """Store, overwrite and delete; now and then under odd keys, with large values, flags and expiries."""
+        count = self.random.choice((1, 3, 20, 60))
+        with self.client() as client:
+            for _ in range(count):
+                self._change(client)
+        self.told(f"{count} changes")
+
+    def _change(self, client: Client) -> None:
+        key = self._key()
+        if self.random.random() < 0.3:
+            client.delete_many([key])
+            return
+        flags = self.random.choice((0, 0, 1, 0xFFFFFFFF))
+        expiry = self.random.choice((0, 0, 0, 4_000_000_000))
+        client.set(key, self._value(), flags=flags, expiry=expiry)
+
+    def _key(self) -> bytes:
+        if not self.unfold and self.random.random() < 0.05:
+            return self.random.choice(ODD_KEYS)
+        return b"k%d" % self.random.randrange(80)
+
+    def _value(self) -> bytes:
+        self._written += 1
+        if self.unfold:
+            return json.dumps(self._json()).encode()
+        size = self.random.choice((0, 10, 200)) if self.random.random() > 0.005 else 2_000_000
+        return b"%d." % self._written + self.random.randbytes(size)
+
+    def _json(self) -> object:
+        fields = ("a", "A", "event", "key", "", "x-y", "_rest", "n", f"new{self._written % 50}")
+        values = (self._written, self._written + 0.5, "text", None, True, [1, "a"], {"in": {"ner": self._written}})
+        if self.random.random() < 0.1:
+            return self.random.choice((None, 3, [1], "x"))
+        return {self.random.choice(fields): self.random.choice(values) for _ in range(5)}
+
+    def kill_a_node(self) -> None:
+        """SIGKILL, and start it again."""
+        node = self.random.choice(self.cluster.nodes)
+        node.kill()
+        node.restart()
+        self._wait_until_served()
+        self.told("a node was killed and started again")
+
+    def _wait_until_served(self) -> None:
+        owners = self.cluster.owners
+
+        def served() -> bool:
+            return all(nodes.state(self.cluster.nodes[owner], vb) is State.ACTIVE for vb, owner in enumerate(owners))
+
+        nodes.until(served, "all vbuckets are active where they were")
+
+    def purge(self) -> None:
+        """Let the nodes forget versions that were replaced, perhaps deletions, too."""
+        which = self.random.choice((PURGE, KEEP_TOMBSTONES))
+        for vbucket, owner in enumerate(self.cluster.owners):
+            nodes.call(self.cluster.nodes[owner], Opcode.COMPACT_DB, extras=which, vbucket=vbucket)
+        self.told("deletions are purged" if which == PURGE else "compacted")
+
+    def keep(self) -> None:
+        """Remember what the node has now, as a replica would that hears nothing from now on."""
+        self._kept.append(nodes.keep(self.cluster.nodes[0]))
+        self.told(f"a replica of now is kept ({len(self._kept)})")
+
+    def go_back(self) -> None:
+        """Promote a replica of before: its history is shorter, and diverges with the next write."""
+        if self._kept:
+            kept = self._kept.pop(self.random.randrange(len(self._kept)))
+            nodes.return_to(self.cluster.nodes[0], kept, VBUCKETS)
+            self.told("a replica of before is promoted")
+
+    def go_back_twice(self) -> None:
+        """Promote one replica after the other, with writes between."""
+        for _ in range(2):
+            self.go_back()
+            self.write()
+
+    def take_over(self) -> None:
+        """Move a vbucket to the other node."""
+        vbucket = self.random.randrange(VBUCKETS)
+        if vbucket not in self._cut:
+            self.cluster.take_over(vbucket, 1 - self.cluster.owners[vbucket])
+            self.cluster.publish()
+            self.told(f"vbucket {vbucket} is taken over")
+
+    def cut(self) -> None:
+        """Make the other node a replica of a vbucket, and from then on let it hear nothing."""
+        vbucket = self.random.randrange(VBUCKETS)
+        if vbucket not in self._cut:
+            owner = self.cluster.owners[vbucket]
+            self._follow(vbucket, 1 - owner)
+            nodes.leave(self.cluster.nodes[1 - owner], self.cluster.nodes[owner].address)
+            self._cut[vbucket] = 1 - owner
+            self.told(f"the replica of vbucket {vbucket} hears nothing any more")
+
+    def _follow(self, vbucket: int, to: int) -> None:
+        target = self.cluster.nodes[to]
+        if nodes.state(target, vbucket) not in (None, State.REPLICA):
+            nodes.set_state(target, vbucket, State.REPLICA)
+        self.cluster.follow(vbucket, to)
+
+    def fail_over(self) -> None:
+        """Promote replicas that heard nothing: all there are."""
+        for vbucket, to in self._cut.items():
+            self.cluster.fail_over(vbucket, to)
+        if self._cut:
+            self.cluster.publish()
+            self.told(f"the replicas of the vbuckets {sorted(self._cut)} are promoted")
+            self._cut.clear()
+
+    # The mirror.
+
+    def mirror(self) -> None:
+        """Run to the end of what there is."""
+        done = mirror(
+            None,
+            self.url,
+            self.place,
+            once=True,
+            changelog=True,
+            json=self.unfold,
+            workers=0,
+            retry_seconds=PATIENCE_SECONDS,
+            options=self._options(),
+            upkeep=self.random.random() < 0.8,
+        )
+        self.told(f"mirror: {done.mutations} stored, {done.deletions} deleted, {done.rollbacks} rolled back")
+
+    def _options(self) -> dict[str, str]:
+        limit = self.random.choice(("", "", "3", "17"))
+        return {"retrySeconds": "30"} | ({"maxChangesPerTrigger": limit} if limit else {})
+
+    def mirror_that_dies(self) -> None:
+        """Run it in a process that is killed at one of its steps."""
+        point = f"lake.{self.random.choice(POINTS)}=kill@{self.random.choice((1, 1, 2))}"
+        self._in_a_process(point)
+        self.told(f"mirror, {point}")
+
+    def _in_a_process(self, points: str) -> None:
+        _CONTEXT.set_forkserver_preload(["headwater.pipelines.mirror", "headwater.pipelines.tasks"])
+        process = _CONTEXT.Process(target=mirror_and_die, args=(self.url, self.place, points, self.unfold))
+        process.start()
+        process.join(PATIENCE_SECONDS)
+        if process.is_alive():
+            process.kill()
+            raise judge.Wrong(f"a mirror that was to meet {points} did not end in {PATIENCE_SECONDS:.0f} s")
+
+    def mirror_that_fails(self) -> None:
+        """Let the store refuse, once, at one of its steps: the mirror tries again by itself."""
+        point = f"lake.{self.random.choice(POINTS)}={self.random.choice(('eio', 'enospc', 'raise'))}"
+        with failpoints.armed(point):
+            self.mirror()
+        self.told(f"  ... and met {point}")
+
+    def mirror_that_meets(self, steps: Sequence[Callable[[], None]]) -> None:
+        """Let something else happen at one of its steps."""
+        point, step = self.random.choice(POINTS), self.random.choice(steps)
+        self.told(f"at {point}:")
+
+        def apart() -> None:
+            # In a thread of its own: a mirror must not use what the one that waits has open.
+            failed: list[BaseException] = []
+
+            def run() -> None:
+                try:
+                    step()
+                except BaseException as error:
+                    failed.append(error)
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+            if failed:
+                raise judge.Wrong(f"{step.__name__}: {failed[0]!r}") from failed[0]
+
+        with met(f"lake.{point}", apart):
+            self.mirror()
+
+    def two_mirrors(self) -> None:
+        """Run two on one table at the same time."""
+        chance = Random(self.random.random())  # noqa: S311 -- to be repeated
+        other = World(chance, self.cluster, self.place.parent, unfold=self.unfold, told=self.told)
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                other.mirror()
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            self.mirror()
+        finally:
+            thread.join()
+        if failed:
+            raise failed[0]
+
+    def mirror_meanwhile(self, steps: Sequence[Callable[[], None]]) -> None:
+        """Keep one running while some things happen."""
+        stopping, failed = threading.Event(), []
+
+        def run() -> None:
+            options = {"retrySeconds": "30", "pollIntervalSeconds": "0.05"}
+            try:
+                mirror(
+                    None,
+                    self.url,
+                    self.place,
+                    changelog=True,
+                    json=self.unfold,
+                    workers=0,
+                    interval_seconds=0.02,
+                    retry_seconds=PATIENCE_SECONDS,
+                    options=options,
+                    stop=stopping.is_set,
+                )
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        self.told("while a mirror runs:")
+        thread.start()
+        try:
+            for _ in range(self.random.randint(2, 5)):
+                self.random.choice(steps)()
+                stopping.wait(self.random.choice((0.0, 0.05, 0.3)))
+        finally:
+            stopping.set()
+            thread.join()
+        if failed:
+            raise failed[0]
+
+    # The table.
+
+    def _log(self) -> TableLog | None:
+        log = TableLog(TableStore(self.place))
+        return log if log.refresh().version >= 0 else None
+
+    def harm_an_index(self) -> None:
+        """Lose one, cut it short, or put another in its place."""
+        found = sorted((self.place / INDEXES).glob("*")) if self.place.exists() else []
+        if found:
+            harm, index = self.random.choice(("lost", "cut", "changed")), self.random.choice(found)
+            if harm == "lost":
+                index.unlink()
+            elif harm == "cut":
+                content = index.read_bytes()
+                self._replace(index, content[: self.random.randrange(len(content))])
+            else:
+                self._replace(index, self.random.choice(found).read_bytes())
+            self.told(f"an index is {harm}")
+
+    def lose_all_indexes(self) -> None:
+        """Remove their folder."""
+        shutil.rmtree(self.place / INDEXES, ignore_errors=True)
+        self.told("all indexes are lost")
+
+    @staticmethod
+    def _replace(path: Path, content: bytes) -> None:
+        # Beside it and renamed: the file may be mapped by a mirror that runs.
+        beside = path.with_name(f".{uuid4().hex}")
+        beside.write_bytes(content)
+        beside.rename(path)
+
+    def optimize(self) -> None:
+        """Fold by hand, as `headwater lake optimize` does."""
+        if log := self._log():
+            indexes = Indexes(log.store, log.state.id, bytes.fromhex(log.state.properties[SEED]))
+            folded = upkeep.optimize(log, indexes, everything=self.random.random() < 0.5)
+            self.told(f"{folded} files are folded")
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of the log, and perhaps lose the note of it."""
+        if log := self._log():
+            upkeep.checkpoint(log)
+            if self.random.random() < 0.5:
+                (self.place / "_delta_log" / "_last_checkpoint").unlink(missing_ok=True)
+            self.told("a checkpoint of the log is written")
+
+    def vacuum(self) -> None:
+        """Clean up under a clock that is some days off, either way."""
+        if log := self._log():
+            days = self.random.choice((-400, 0, 3, 8, 40, 400))
+            gone = upkeep.vacuum(log, now=time.time() + days * DAY)
+            self.told(f"vacuum, the clock {days} days off: {len(gone)} files removed")
+
+    def rewrite_as_a_stranger(self) -> None:
+        """Put other files in the place of some, with the same rows in another order, without statistics."""
+        if (log := self._log()) and (chosen := self._some_files(log)):
+            rows = pa.concat_tables([_live(log.store, file) for file in chosen], promote_options="default")
+            order = list(range(rows.num_rows))
+            self.random.shuffle(order)
+            done = self._commit_as_a_stranger(log, chosen, rows.take(order), "OPTIMIZE")
+            self.told(f"a stranger rewrites {len(chosen)} files{'' if done else ', too late'}")
+
+    def delete_as_a_stranger(self) -> None:
+        """Delete the rows of a vbucket from some files; then write these documents anew, which brings them back."""
+        if (log := self._log()) and (chosen := self._some_files(log)):
+            vbucket = self.random.randrange(VBUCKETS)
+            rows = pa.concat_tables([_live(log.store, file) for file in chosen], promote_options="default")
+            mine = pc.equal(rows.column("vbucket"), pa.scalar(vbucket, pa.int32()))
+            kept, gone = rows.filter(pc.invert(mine)), rows.filter(mine).column("key").to_pylist()
+            if self._commit_as_a_stranger(log, chosen, kept, "DELETE"):
+                with self.client() as client:
+                    for key in gone:
+                        client.set(key or b"", self._value())
+                self.told(f"a stranger deletes {len(gone)} rows of vbucket {vbucket}; they are written anew")
+
+    def _some_files(self, log: TableLog) -> list[DataFile]:
+        files = list(log.state.files.values())
+        return self.random.sample(files, min(len(files), self.random.randint(1, 4)))
+
+    def _commit_as_a_stranger(self, log: TableLog, chosen: Sequence[DataFile], rows: pa.Table, what: str) -> bool:
+        path = f"stranger-{uuid4()}.parquet"
+        actions = [removal(file, int(time.time() * 1000), data_change=what != "OPTIMIZE") for file in chosen]
+        if rows.num_rows:
+            pq.write_table(rows, self.place / path, row_group_size=7)
+            size = (self.place / path).stat().st_size
+            told = {"path": path, "partitionValues": {}, "size": size, "dataChange": what != "OPTIMIZE"}
+            actions.append({"add": told | {"modificationTime": int(time.time() * 1000)}})
+        return log.commit(actions, what)
+
+    # The end.
+
+    def check(self) -> None:
+        """Bring the table up to date and compare all.
+
+        Raises:
+            Wrong: something differs.
+        """
+        self.mirror()
+        again = mirror(None, self.url, self.place, once=True, changelog=True, json=self.unfold, workers=0)
+        if again.mutations or again.deletions:
+            raise judge.Wrong(f"with nothing to do a mirror stored {again.mutations} and deleted {again.deletions}")
+        with self.client() as client:
+            bucket = judge.of_nodes(client)
+        judge.compare(judge.of_table(self.place), bucket)
+        judge.check_changes(Path(f"{self.place}_changes"), bucket)
+        if log := self._log():
+            indexes = Indexes(log.store, log.state.id, bytes.fromhex(log.state.properties[SEED]))
+            misleading = [line for line in check_indexes(log.store, log.state, indexes) if "does not lead" in line]
+            if misleading:
+                raise judge.Wrong(misleading[0])
+            self.told(f"equal: {len(bucket.documents)} documents, batch {record_of('', log.state).batch}")
+
+
+def _live(store: TableStore, file: DataFile) -> pa.Table:
+    rows = pq.read_table(store.full(file.path))
+    dead = read_vector(store, file.vector) if file.vector else ()
+    return rows.take([row for row in range(rows.num_rows) if row not in dead])
+
+
+def nodes_of(node: Node) -> HandMade:
+    """A lone node as a cluster of one, without a map."""
+    return HandMade([node], VBUCKETS)

@@ -1,0 +1,67 @@
+"""A client of a simulated node that asks and is answered.
+
+It runs on the world's own loop, which no crash ends. Nothing here waits: answers come by callbacks, time passes when
+the schedule is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.simulation.lines import Line
+from headwater.wire.features import Feature
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+
+if TYPE_CHECKING:
+    from harness.simulation.scheduler import SimLoop
+    from harness.simulation.sockets import Network
+
+Answered = Callable[[Frame | None], None]
+
+
+class Caller:
+    """A key-value connection to one place that is opened when it is needed, and again after it was lost."""
+
+    def __init__(self, network: Network, loop: SimLoop, target: str) -> None:
+        self.target = target
+        self._line = Line(network, loop, received=self._received, lost=lambda _: self.hang_up())
+        self._frames = FrameBuffer()
+        self._waiting: dict[int, Answered] = {}
+        self._opaque = 0
+
+    def ask(self, opcode: int, answered: Answered, **sections: bytes | int) -> None:
+        """Send a request; `answered` gets its answer, or None if the connection was lost first."""
+        if not self._line.is_open and not self._connect():
+            answered(None)
+            return
+        self._send(Frame(0x80, opcode, **sections), answered)  # type: ignore[arg-type]
+
+    def hang_up(self) -> None:
+        """Lose the connection; whoever waits hears None."""
+        self._line.close()
+        waiting, self._waiting = self._waiting, {}
+        for answered in waiting.values():
+            answered(None)
+
+    def _connect(self) -> bool:
+        if not self._line.connect(self.target):
+            return False
+        self._frames = FrameBuffer()
+        features = b"".join(int(each).to_bytes(2) for each in (Feature.MUTATION_SEQNO, Feature.XERROR))
+        self._send(Frame(0x80, Opcode.HELLO, value=features), lambda _: None)
+        return True
+
+    def _send(self, frame: Frame, answered: Answered) -> None:
+        self._opaque += 1
+        self._waiting[self._opaque] = answered
+        self._line.send(replace(frame, opaque=self._opaque).encode())
+
+    def _received(self, data: bytes) -> None:
+        for frame in self._frames.receive_data(data):
+            answered = self._waiting.pop(frame.opaque, None)
+            if answered is not None:
+                answered(frame)

@@ -1,0 +1,171 @@
+"""One node of a simulated cluster: the real server, committer, bucket and store, on simulated time, disk and network.
+
+    host = Host(schedule, network, "n0", vbuckets=4)
+    host.start(); host.crash(Crash.POWER); host.start(); host.stop()
+
+The disk outlives the process. A crash takes what was not written (KILL), or what was not synced as well (POWER).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop, Threads
+from headwater.errors import CorruptStore, StorageError
+from headwater.failpoints import InjectedFault, armed
+from headwater.node.bucket import Bucket
+from headwater.node.committer import Committer
+from headwater.node.config import NodeConfig
+from headwater.node.server import Server
+from headwater.node.storage.store import Store
+from headwater.testing.faults import FaultyDisk
+
+if TYPE_CHECKING:
+    from harness.simulation.sockets import Network
+
+ARENA_BYTES = 64 << 10
+SEGMENT_BYTES = 192 << 10
+STORE = Path("/store")
+
+
+class Crash(Enum):
+    """How a process dies."""
+
+    KILL = "the disk keeps all that was written"
+    POWER = "the disk keeps what was synced, and any part of the rest"
+
+
+class Clock:
+    """The time of day in a simulated world."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def time_ns(self) -> int:
+        """Unix time in nanoseconds."""
+        return NOON_SECONDS * 1_000_000_000 + int(self._schedule.now * 1e9)
+
+    def monotonic(self) -> float:
+        """Seconds since the beginning."""
+        return self._schedule.now
+
+
+class Host:
+    """A machine with a disk, on which a node runs or does not.
+
+    Attributes:
+        name: its place in the network.
+        loop: that of the process that runs, None when none does. store, bucket, committer, server: of that process.
+        starts: how many processes there were.
+    """
+
+    store: Store
+    bucket: Bucket
+    committer: Committer
+    server: Server
+
+    def __init__(self, schedule: Schedule, network: Network, name: str, *, vbuckets: int) -> None:
+        self.name = name
+        self.loop: SimLoop | None = None
+        self.disk = FaultyDisk()
+        self.starts = 0
+        self._schedule, self._network = schedule, network
+        self._random = Random(schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
+        self._config = NodeConfig(
+            port=network.address(name)[1],
+            data=STORE,
+            vbuckets=vbuckets,
+            vbucket_state="none",
+            expiry_pager_seconds=1,
+            takeover_seconds=2,
+            scrub_interval_seconds=7,
+            loop_watch_ms=0,
+        )
+        self._threads: Threads
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a process runs."""
+        return self.loop is not None
+
+    @property
+    def address(self) -> str:
+        """The address as host:port."""
+        host, port = self._network.address(self.name)
+        return f"{host}:{port}"
+
+    def start(self) -> bool:
+        """Run a node on what the disk has; False if that fails, which is as if the power had gone again."""
+        try:
+            self._start()
+        except CorruptStore:
+            raise
+        except StorageError:
+            self._gone(silent=False)
+            self.disk = self.disk.crash(self._random)
+        return self.is_up
+
+    def _start(self) -> None:
+        clock, random = Clock(self._schedule), self._random
+        self.store = Store.open(
+            STORE,
+            vbuckets=self._config.vbuckets,
+            disk=self.disk,
+            clock=clock.monotonic,
+            random=random.randbytes,
+            segment_bytes=SEGMENT_BYTES,
+            arena_bytes=ARENA_BYTES,
+        )
+        self.loop = SimLoop(self._schedule, self._network, self.name)
+        self._threads = Threads(self.loop)
+        loop: Any = self.loop
+        self.committer = Committer(self.store, loop, self._threads)
+        self.bucket = Bucket(
+            self._config.bucket, self.store, self.committer, clock=clock, new_uuid=lambda: random.getrandbits(48)
+        )
+        self.bucket.recover(self._config)
+        self.server = Server(self._config, self.bucket, self.committer, loop)
+        listener: Any = self._network.listener(self.name)
+        self.server.bind(listener)
+        self.committer.commit_now()
+        self.server.listen()
+        self.starts += 1
+
+    def stop(self) -> None:
+        """End the process in order; a disk that fails at the very end leaves it as after a crash."""
+        if self.loop is not None:
+            self.loop.complete(self.server.close())
+            self._gone(silent=False)
+            with suppress(StorageError):
+                self.store.close()
+            self.disk = self.disk.crash(self._random, lose=0.0)
+
+    def crash(self, how: Crash) -> None:
+        """End it now, in the middle of whatever it does."""
+        if self.loop is None:
+            return
+        self._gone(silent=how is Crash.POWER)
+        if self._threads.waiting and self._random.random() < 0.5:
+            self._begin_writing()
+        lose = 0.0 if how is Crash.KILL else self._random.choice([0.2, 0.5, 0.8, 1.0])
+        self.disk = self.disk.crash(self._random, lose)
+
+    def _begin_writing(self) -> None:
+        """Begin the threads' work before a crash: write, and perhaps sync."""
+        place = self._random.choice(["log.before_sync", "log.after_sync"])
+        with armed(f"{place}=raise"):
+            for work in tuple(self._threads.waiting):
+                try:
+                    work()
+                except InjectedFault:
+                    break
+
+    def _gone(self, *, silent: bool) -> None:
+        if self.loop is not None:
+            self.loop.kill()
+        self.loop = None
+        self._network.vanish(self.name, silent)

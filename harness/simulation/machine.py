@@ -1,0 +1,250 @@
+"""The model-based test of a cluster: hypothesis drives three simulated nodes, and makes small what breaks them.
+
+Writes (set, delete, expiry, CAS), failovers, rollbacks, takeovers, crashes of processes and of power, restarts, broken
+and stalled links, failing disks, compaction, consumers that move from node to node: in any order, a few milliseconds
+or some seconds apart. `teardown` lifts all faults and holds everything against the model (histories.py says what is
+promised); most of it is checked after each step as well.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from typing import ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from harness.simulation.cluster import SimCluster
+from harness.simulation.host import Crash
+from harness.simulation.lines import PLACE
+from harness.simulation.sockets import Link
+from headwater.errors import HeadwaterError
+from headwater.wire.vbucket import State
+
+NODES = st.integers(0, 2)
+VBUCKETS = st.integers(0, 1)
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
+PAUSES = st.sampled_from([0.0, 0.0, 0.001, 0.003, 0.01, 0.05])
+"""Seconds that pass after a step: about what a message or a sync takes."""
+
+
+class ClusterMachine(RuleBasedStateMachine):
+    """One example: a fresh cluster, and what happens to it."""
+
+    counts: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.cluster: SimCluster
+
+    @initialize(seed=st.integers(0, 2**32 - 1))
+    def begin(self, seed: int) -> None:
+        """n0 owns every vbucket, n1 and n2 follow it."""
+        self.cluster = cluster = self.stack.enter_context(SimCluster.running(seed))
+        for at in range(3):
+            cluster.start(at)
+        for vb in cluster.vbuckets:
+            cluster.set_state(0, vb, State.ACTIVE)
+        cluster.run(0.1)
+        for vb in cluster.vbuckets:
+            for at in (1, 2):
+                cluster.follow(at, 0, vb)
+        cluster.run(0.5)
+        self.counts["examples"] += 1
+
+    def passed(self, name: str, pause: float) -> None:
+        """A step is done; some time passes."""
+        self.counts[name] += 1
+        self.counts["steps"] += 1
+        self.cluster.run(pause)
+
+    # --- writers ----------------------------------------------------------------------------------------------------
+
+    @rule(vb=VBUCKETS, keys=st.lists(KEYS, min_size=1, max_size=6), size=st.sampled_from([0, 0, 3000]), pause=PAUSES)
+    def write_to_the_owner(self, vb: int, keys: list[bytes], size: int, pause: float) -> None:
+        """Some sets, one after the other, without waiting."""
+        for key in keys:
+            self.cluster.set(self.cluster.holder(vb), vb, key, size=size)
+        self.passed("sets", pause)
+
+    @rule(at=NODES, vb=VBUCKETS, key=KEYS, how=st.sampled_from(["set", "cas", "expires"]), pause=PAUSES)
+    def write_anywhere(self, at: int, vb: int, key: bytes, how: str, pause: float) -> None:
+        """Also to one that owns nothing any more, or believes it does."""
+        self.cluster.set(at, vb, key, cas=how == "cas", expiry=2 if how == "expires" else 0)
+        self.passed("set anywhere", pause)
+
+    @rule(vb=VBUCKETS, key=KEYS, pause=PAUSES)
+    def delete(self, vb: int, key: bytes, pause: float) -> None:
+        """Delete a key."""
+        self.cluster.delete(self.cluster.holder(vb), vb, key)
+        self.passed("delete", pause)
+
+    @rule(vb=VBUCKETS, count=st.integers(2, 30), pause=PAUSES)
+    def write_a_lot(self, vb: int, count: int, pause: float) -> None:
+        """Enough for several batches and snapshots."""
+        for number in range(count):
+            self.cluster.set(self.cluster.holder(vb), vb, b"abcdefgh"[number % 8 :][:1], size=number * 20)
+            if number % 7 == 0:
+                self.cluster.run(0.001)
+        self.passed("many sets", pause)
+
+    # --- the operator -----------------------------------------------------------------------------------------------
+
+    @rule(at=NODES, vb=VBUCKETS, pause=PAUSES)
+    def fail_over(self, at: int, vb: int, pause: float) -> None:
+        """Promote a node, whatever the owner does meanwhile."""
+        self.cluster.set_state(at, vb, State.ACTIVE)
+        self.passed("failover", pause)
+
+    @rule(at=NODES, source=NODES, vb=VBUCKETS, pause=PAUSES)
+    def come_back(self, at: int, source: int, vb: int, pause: float) -> None:
+        """A node becomes a replica of another: an old owner of the new one, or any of any."""
+        if at == source:
+            source = self.cluster.holder(vb)
+        if at != source:
+            self.cluster.set_state(at, vb, State.REPLICA)
+            self.cluster.run(0.01)
+            self.cluster.follow(at, source, vb)
+            self.passed("come back as a replica", pause)
+
+    @rule(at=NODES, vb=VBUCKETS, pause=PAUSES)
+    def follow_the_owner(self, at: int, vb: int, pause: float) -> None:
+        """Let a copy follow the owner, as a cluster would have it."""
+        holder = self.cluster.holder(vb)
+        if at != holder:
+            self.cluster.follow(at, holder, vb)
+            self.passed("follow", pause)
+
+    @rule(at=NODES, vb=VBUCKETS, pause=PAUSES)
+    def take_over(self, at: int, vb: int, pause: float) -> None:
+        """Become the owner without a loss."""
+        holder = self.cluster.holder(vb)
+        if at != holder:
+            self.cluster.follow(at, holder, vb, takeover=True)
+            self.passed("takeover", pause)
+
+    @rule(at=NODES, source=NODES, pause=PAUSES)
+    def stop_following(self, at: int, source: int, pause: float) -> None:
+        """Stop following a producer, in the middle of a takeover perhaps."""
+        self.cluster.leave(at, source)
+        self.passed("leave", pause)
+
+    @rule(at=NODES, vb=VBUCKETS, state=st.sampled_from([State.DEAD, State.PENDING]), pause=PAUSES)
+    def set_another_state(self, at: int, vb: int, state: State, pause: float) -> None:
+        """Dead, or pending: by hand, as a mover that cleans up."""
+        self.cluster.set_state(at, vb, state)
+        self.passed(f"set {state.name.lower()}", pause)
+
+    @rule(at=NODES, vb=VBUCKETS, pause=PAUSES)
+    def delete_a_copy(self, at: int, vb: int, pause: float) -> None:
+        """Delete a replica."""
+        if at != self.cluster.holder(vb) and self.cluster.hosts[at].name != self.cluster.owners[vb].holder:
+            self.cluster.delete_vbucket(at, vb)
+            self.passed("delete vbucket", pause)
+
+    @rule(at=NODES, vb=VBUCKETS, everything=st.booleans(), pause=PAUSES)
+    def compact(self, at: int, vb: int, everything: bool, pause: float) -> None:
+        """Old versions go, and perhaps all tombstones."""
+        self.cluster.compact(at, vb, everything=everything)
+        self.passed("compact", pause)
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    @rule(at=NODES, how=st.sampled_from(Crash), back=st.booleans(), pause=PAUSES)
+    def crash(self, at: int, how: Crash, back: bool, pause: float) -> None:
+        """A process or its machine dies; it may be back at once."""
+        self.cluster.crash(at, how)
+        if back:
+            self.cluster.run(0.005)
+            self.cluster.start(at)
+        self.passed(f"crash {how.name.lower()}", pause)
+
+    @rule(at=NODES, pause=PAUSES)
+    def start(self, at: int, pause: float) -> None:
+        """Start a node that is down."""
+        self.cluster.start(at)
+        self.passed("start", pause)
+
+    @rule(at=NODES, pause=PAUSES)
+    def restart(self, at: int, pause: float) -> None:
+        """Restart a node in good order."""
+        if self.cluster.hosts[at].is_up:
+            self.cluster.stop(at)
+            self.cluster.start(at)
+            self.passed("restart", pause)
+
+    @rule(one=NODES, other=NODES, link=st.sampled_from(Link), pause=PAUSES)
+    def change_a_link(self, one: int, other: int, link: Link, pause: float) -> None:
+        """Between two nodes, or a node and its clients."""
+        places = self.cluster.hosts[one].name, PLACE if one == other else self.cluster.hosts[other].name
+        self.cluster.network.set_link(*places, link)
+        self.passed(f"link {link.name.lower()}", pause)
+
+    @rule(one=NODES, other=NODES, pause=PAUSES)
+    def cut(self, one: int, other: int, pause: float) -> None:
+        """Reset all connections between two places."""
+        places = self.cluster.hosts[one].name, PLACE if one == other else self.cluster.hosts[other].name
+        self.cluster.network.cut(*places)
+        self.passed("cut", pause)
+
+    @rule(at=NODES, nth=st.integers(1, 6), pause=PAUSES)
+    def fail_the_disk(self, at: int, nth: int, pause: float) -> None:
+        """Let one of the next changes of a disk fail."""
+        self.cluster.hosts[at].disk.fail(nth)
+        self.passed("disk error", pause)
+
+    # --- consumers and time -----------------------------------------------------------------------------------------
+
+    @rule(which=st.integers(0, 1), at=NODES, pause=PAUSES)
+    def drain(self, which: int, at: int, pause: float) -> None:
+        """A consumer goes on at some node from where it stands."""
+        self.cluster.consumers[which].connect(self.cluster.hosts[at].name)
+        self.passed("drain", pause)
+
+    @precondition(lambda self: any(each.is_connected for each in self.cluster.consumers))
+    @rule(which=st.integers(0, 1), paused=st.booleans(), pause=PAUSES)
+    def pause_a_consumer(self, which: int, paused: bool, pause: float) -> None:
+        """Pause a consumer's reading, or resume it."""
+        consumer = self.cluster.consumers[which]
+        (consumer.pause if paused else consumer.resume)()
+        consumer.ask(consumer.idle_vbuckets())
+        self.passed("pause or resume a consumer", pause)
+
+    @rule(seconds=st.sampled_from([0.005, 0.02, 0.1, 0.1, 0.5, 3.0, 30.0]))
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.passed("wait", seconds)
+
+    @invariant()
+    def everything_is_as_promised(self) -> None:
+        """Check the invariants that hold at any time."""
+        if hasattr(self, "cluster"):
+            self.cluster.check()
+
+    def failed(self, error: BaseException) -> None:
+        """A promise was broken; hypothesis goes on to find out with how few steps it can be."""
+
+    def teardown(self) -> None:
+        """Everything comes to rest, and is equal."""
+        error = sys.exc_info()[1]
+        try:
+            if isinstance(error, AssertionError | HeadwaterError):
+                self.failed(error)
+            elif error is None and hasattr(self, "cluster"):
+                self._come_to_rest(self.cluster)
+        finally:
+            self.stack.close()
+
+    def _come_to_rest(self, cluster: SimCluster) -> None:
+        try:
+            cluster.settle()
+            cluster.check_everything()
+        except (AssertionError, HeadwaterError) as error:
+            self.failed(error)
+            raise
+        self.counts["acknowledged"] += cluster.acknowledged
+        self.counts["rollbacks of consumers"] += sum(each.rollbacks for each in cluster.consumers)
+        self.counts["writes a failover gave up"] += sum(each.discarded for each in cluster.owners.values())

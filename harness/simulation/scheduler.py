@@ -1,0 +1,277 @@
+"""Time that passes only when nothing is left to do, and event loops that live in it.
+
+    schedule = Schedule(seed)
+    loop = SimLoop(schedule, network, "n0") an asyncio loop for one node: timers, futures, tasks, readers and writers
+    schedule.run(0.05)                     everything that happens in the next 50 ms
+    loop.kill()                            the process is gone: nothing of it runs any more
+
+One queue of events for all loops, ordered by time and then by when they were asked for: a run is decided by its seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor, Future
+from contextvars import Context
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+NOON_SECONDS = 1_700_000_000
+EVENTS_MAX = 50_000
+"""More in one `run` means that something goes round in circles."""
+
+
+class Runaway(AssertionError):  # noqa: N818 - what it is
+    """Events beget events without time passing."""
+
+
+class Schedule:
+    """The queue of everything that will happen.
+
+    Attributes: now: seconds since the beginning. random: all chance in the run. failures: exceptions nobody caught.
+    watch: called after each event with the loop it ran in.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0.0
+        self.random = Random(seed)  # noqa: S311 - must be repeatable
+        self.failures: list[BaseException] = []
+        self.events = 0
+        self.watch: Callable[[SimLoop], None] | None = None
+        self._queue: list[tuple[float, int, SimLoop | None, asyncio.Handle | Callable[[], None]]] = []
+        self._number = 0
+
+    def at(self, when: float, loop: SimLoop | None, what: asyncio.Handle | Callable[[], None]) -> None:
+        """Let something happen at a time, in a loop (None: in the world outside the nodes)."""
+        self._number += 1
+        heapq.heappush(self._queue, (max(when, self.now), self._number, loop, what))
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        """Let something happen in the world, a little later."""
+        self.at(self.now + seconds, None, what)
+
+    def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        """Let time pass, or until a condition holds; returns whether it does. Raises what failed meanwhile."""
+        end, left = self.now + seconds, EVENTS_MAX + int(seconds * 20_000)
+        while self._queue and self._queue[0][0] <= end:
+            if until is not None and until():
+                return True
+            self._step()
+            left -= 1
+            if not left:
+                raise Runaway(f"{EVENTS_MAX} events, and it is still {self.now:.3f} s; next {self._queue[:3]}")
+            if self.failures:
+                raise self.failures[0]
+        if until is not None and until():
+            return True  # with the last event: what comes after `end` is not waited for
+        self.now = end
+        return until is not None and until()
+
+    def _step(self) -> None:
+        when, _, loop, what = heapq.heappop(self._queue)
+        self.now = max(self.now, when)
+        self.events += 1
+        if not isinstance(what, asyncio.Handle):
+            what()
+        elif loop is not None and not loop.is_dead and not what.cancelled():
+            loop.run_handle(what)
+            if self.watch is not None and not loop.is_dead:
+                self.watch(loop)
+
+
+class Watched(Protocol):
+    """A socket that a loop can watch."""
+
+    def watch_reading(self, loop: SimLoop, callback: Callable[..., object] | None) -> bool:
+        """Call back as long as there is something to read; with None no more. Whether it was watched before."""
+
+    def watch_writing(self, loop: SimLoop, callback: Callable[..., object] | None) -> bool:
+        """Call back as long as there is room; with None no more. Whether it was watched before."""
+
+
+class Descriptors(Protocol):
+    """The network, as a loop sees it."""
+
+    def file(self, number: int) -> Watched:
+        """Return the socket with a number."""
+
+
+class SimLoop:
+    """The part of an event loop (asyncio.AbstractEventLoop) that a node uses, in simulated time."""
+
+    def __init__(self, schedule: Schedule, network: Descriptors, name: str) -> None:
+        self.schedule, self.network = schedule, network
+        self.name = name
+        self.is_dead = False
+        self._self: Any = self  # asyncio's own classes ask for an AbstractEventLoop, and use what is here
+
+    def kill(self) -> None:
+        """Stop the loop: none of its callbacks runs any more."""
+        self.is_dead = True
+
+    def run_handle(self, handle: asyncio.Handle) -> None:
+        """Run one callback as the running loop."""
+        asyncio._set_running_loop(self._self)
+        try:
+            handle._run()
+        finally:
+            asyncio._set_running_loop(None)
+
+    def complete(self, work: Coroutine[Any, Any, T], seconds: float = 600.0) -> T:
+        """Run a coroutine to its end."""
+        task = self.create_task(work)
+        if not self.schedule.run(seconds, task.done):
+            raise TimeoutError(f"{self.name}: not done within {seconds:g} s")
+        return task.result()
+
+    # --- what asyncio asks of a loop --------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """Seconds since the beginning of the run."""
+        return self.schedule.now
+
+    def get_debug(self) -> bool:
+        """Return False: asyncio's debug mode is off."""
+        return False
+
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return not self.is_dead
+
+    def is_closed(self) -> bool:
+        """Whether the process is gone."""
+        return self.is_dead
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Let an exception that nobody caught fail the run; ignore those of a dead process."""
+        if not self.is_dead:
+            self.schedule.failures.append(context.get("exception") or AssertionError(context["message"]))
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        """Schedule a callback behind everything scheduled for now."""
+        handle = asyncio.Handle(callback, args, self._self, context)
+        self.schedule.at(self.schedule.now, self, handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Schedule a callback as `call_soon` does: there is one thread."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Schedule a callback after `delay` seconds."""
+        return self.call_at(self.schedule.now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Schedule a callback at a time of the simulated clock."""
+        handle = asyncio.TimerHandle(when, callback, args, self._self, context)
+        self.schedule.at(when, self, handle)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Do nothing: a cancelled callback stays in the queue and is passed over."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this loop."""
+        return asyncio.Future(loop=self._self)
+
+    def create_task(
+        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: str | None = None, **_: Any
+    ) -> asyncio.Task[T]:
+        """A task of this loop."""
+        return asyncio.Task(coro, loop=self._self, name=name)
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Threads take their time, and do all at once when it is over."""
+        future = (executor or Threads(self)).submit(func, *args)
+        return asyncio.wrap_future(future, loop=self._self)
+
+    # --- sockets ----------------------------------------------------------------------------------------------------
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+        """Call back as long as there is something to read."""
+        self.network.file(fd).watch_reading(self, callback)
+
+    def remove_reader(self, fd: Any) -> bool:
+        """Call back no more."""
+        return self.network.file(fd).watch_reading(self, None)
+
+    def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+        """Call back as long as there is room."""
+        self.network.file(fd).watch_writing(self, callback)
+
+    def remove_writer(self, fd: Any) -> bool:
+        """Call back no more."""
+        return self.network.file(fd).watch_writing(self, None)
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
+        """Resolve a name: names are addresses here."""
+        return [(0, 0, 0, "", (host, port))]
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        """Connect a socket; ConnectionRefusedError where nobody listens."""
+        await sock.network.connect(self, sock, address)
+
+    async def sock_sendall(self, sock: Any, data: Any) -> None:
+        """Send all of it; these are small."""
+        if sock.send(data) != len(data):
+            raise ConnectionError("the peer takes nothing")
+
+    async def sock_recv(self, sock: Any, nbytes: int) -> bytes:
+        """Return what has arrived, at least a byte; b"" at the end."""
+        while True:
+            try:
+                return bytes(sock.recv(nbytes))
+            except BlockingIOError:
+                future = self.create_future()
+                sock.watch_reading(self, lambda future=future: future.done() or future.set_result(None))
+                try:
+                    await future
+                finally:
+                    sock.watch_reading(self, None)
+
+
+class Threads(Executor):
+    """A pool whose work is done a little later, by the loop's own thread.
+
+    Attributes: seconds: how long each piece takes at most. waiting: work that was handed in and is not done.
+    """
+
+    def __init__(self, loop: SimLoop, seconds: float = 0.003) -> None:
+        self.seconds = seconds
+        self.waiting: list[Callable[[], None]] = []
+        self._loop = loop
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Do it a little later."""
+        future: Future[T] = Future()
+
+        def work() -> None:
+            self.waiting.remove(work)
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:  # it is the future's
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.waiting.append(work)
+        delay = self._loop.schedule.random.random() ** 2 * self.seconds
+        self._loop.call_later(delay, lambda: work() if work in self.waiting else None)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Do the remaining work in the caller's thread, if it waits for the end."""
+        while wait and self.waiting:
+            self.waiting[0]()

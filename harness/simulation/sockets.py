@@ -1,0 +1,321 @@
+"""Sockets without an operating system: bytes take time, links can be cut, stalled or dead.
+
+A `Network` knows who listens where, and the state of the link between any two places. A connection is a pair of
+`SimSocket`s; each has a queue of what is on its way to it, cut anywhere, never reordered. Buffers are small, so that
+whoever does not read makes the other end wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from enum import Enum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.simulation.scheduler import Schedule, SimLoop
+
+BUFFER_BYTES = 64 << 10
+LATENCY_SECONDS = 0.004
+CUT_CHANCE = 0.3
+
+
+class Link(Enum):
+    """The way a link treats bytes."""
+
+    UP = "they arrive"
+    STALLED = "they wait, and nobody is told"
+    DOWN = "connections are refused"
+
+
+FIRST_NUMBER = 1 << 20
+"""No descriptor of the operating system is that high."""
+
+
+class SimSocket:
+    """One end of a connection, or a listener; the methods are those of `socket.socket` that are used."""
+
+    def __init__(self, network: Network, place: str) -> None:
+        self.network = network
+        self.place = place
+        self.peer: SimSocket | None = None
+        self.accepted: list[SimSocket] = []
+        self.is_closed = False
+        self.error = 0
+        self._number = FIRST_NUMBER + len(network.files)
+        self._arrived = bytearray()
+        self._travelling = 0
+        self._arrives_at = 0.0
+        self._ended = False
+        self._watch: dict[str, tuple[SimLoop, Callable[..., object]] | None] = {"read": None, "write": None}
+        self._told: set[str] = set()
+        self._parked: list[bytes] = []
+        network.files.append(self)
+
+    # --- socket.socket ----------------------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Return the descriptor's number, -1 once closed."""
+        return -1 if self.is_closed else self._number
+
+    def setblocking(self, _: bool) -> None:
+        """Do nothing: these sockets never block."""
+
+    def setsockopt(self, *_: object) -> None:
+        """Do nothing: there is nothing to set."""
+
+    def getsockopt(self, _: int, __: int, size: int = 0) -> int | bytes:
+        """Return the pending error (SO_ERROR), and clear it; of a structure (SO_MEMINFO) zeros."""
+        if size:
+            return bytes(size)
+        error, self.error = self.error, 0
+        return error
+
+    def listen(self, _: int = 0) -> None:
+        """Do nothing: a bound socket listens already."""
+
+    def getsockname(self) -> tuple[str, int]:
+        """Return the (host, port) of the socket's place."""
+        return self.network.address(self.place)
+
+    def accept(self) -> tuple[SimSocket, tuple[str, int]]:
+        """Return the next caller's socket and address; BlockingIOError if there is none."""
+        if not self.accepted:
+            raise BlockingIOError(errno.EAGAIN, "nobody called")
+        sock = self.accepted.pop(0)
+        return sock, self.network.address(sock.peer.place if sock.peer is not None else "nobody")
+
+    def send(self, data: Any) -> int:
+        """Take as much as there is room for."""
+        if self.error:
+            error, self.error = self.error, 0
+            raise ConnectionResetError(error, "reset")
+        peer = self.peer
+        if self._ended or peer is None:
+            raise BrokenPipeError(errno.EPIPE, "the peer is gone")
+        room = BUFFER_BYTES - peer._travelling - len(peer._arrived)
+        if room <= 0:
+            raise BlockingIOError(errno.EAGAIN, "no room")
+        piece = bytes(memoryview(data)[:room])
+        self.network.carry(self, peer, piece)
+        return len(piece)
+
+    def recv(self, size: int) -> bytes:
+        """Return what has arrived; b"" at the end."""
+        if self.error:
+            error, self.error = self.error, 0
+            self._ended = True
+            raise ConnectionResetError(error, "reset")
+        if not self._arrived:
+            if self._ended:
+                return b""
+            raise BlockingIOError(errno.EAGAIN, "nothing there")
+        data = bytes(self._arrived[:size])
+        del self._arrived[:size]
+        if self.peer is not None:
+            self.peer.tell("write")
+        return data
+
+    def recv_into(self, room: memoryview) -> int:
+        """Receive what has arrived into a buffer; return the number of bytes."""
+        data = self.recv(len(room))
+        room[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close the socket: the peer reads the end, after what was sent."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._watch = {"read": None, "write": None}
+            self.network.closed(self)
+
+    # --- readiness --------------------------------------------------------------------------------------------------
+
+    def watch_reading(self, loop: SimLoop, callback: Callable[..., object] | None) -> bool:
+        """Call back while there is something to read (None: no more); whether somebody was watching."""
+        return self._set_watch("read", loop, callback)
+
+    def watch_writing(self, loop: SimLoop, callback: Callable[..., object] | None) -> bool:
+        """Watch for room to send."""
+        return self._set_watch("write", loop, callback)
+
+    def _set_watch(self, what: str, loop: SimLoop, callback: Callable[..., object] | None) -> bool:
+        before = self._watch[what] is not None
+        self._watch[what] = None if callback is None else (loop, callback)
+        self.tell(what)
+        return before
+
+    def _is_ready(self, what: str) -> bool:
+        if what == "read":
+            return bool(self._arrived or self._ended or self.error or self.accepted)
+        peer = self.peer
+        return peer is None or self._ended or bool(self.error) or peer._travelling + len(peer._arrived) < BUFFER_BYTES
+
+    def tell(self, what: str) -> None:
+        """Wake who watches, if there is a reason."""
+        watching = self._watch[what]
+        if watching is None or what in self._told or not self._is_ready(what):
+            return
+        self._told.add(what)
+        watching[0].call_soon(self._call, what)
+
+    def _call(self, what: str) -> None:
+        self._told.discard(what)
+        watching = self._watch[what]
+        if watching is not None and self._is_ready(what):
+            watching[1]()
+            self.tell(what)  # level-triggered: again as long as it is so
+
+    # --- what the network does --------------------------------------------------------------------------------------
+
+    def arrive(self, data: bytes) -> None:
+        """Take bytes that have arrived."""
+        self._travelling -= len(data)
+        self._arrived += data
+        self.tell("read")
+
+    def end(self, error: int = 0) -> None:
+        """The peer closed, or (with an errno) the connection was reset."""
+        self._ended = True
+        if error:
+            self.error = error
+            self._arrived.clear()
+        self.tell("read")
+        self.tell("write")
+
+
+class Network:
+    """Places, who listens there, and the links between them."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.files: list[SimSocket] = []
+        self.listeners: dict[str, SimSocket] = {}
+        self.links: dict[frozenset[str], Link] = {}
+        self.sockets: dict[str, list[SimSocket]] = {}
+        self._ports: dict[str, int] = {}
+
+    def file(self, number: int) -> SimSocket:
+        """The socket with a number."""
+        return self.files[number - FIRST_NUMBER]
+
+    def address(self, place: str) -> tuple[str, int]:
+        """Host and port of a place: the same for ever."""
+        return "127.0.0.1", self._ports.setdefault(place, 10_001 + len(self._ports))
+
+    def place_of(self, port: int) -> str:
+        """Return the place whose port it is."""
+        return next((place for place, number in self._ports.items() if number == port), "nobody")
+
+    def socket(self, place: str) -> SimSocket:
+        """A socket that is not connected."""
+        made = SimSocket(self, place)
+        self.sockets.setdefault(place, []).append(made)
+        return made
+
+    def listener(self, place: str) -> SimSocket:
+        """Let a place be called."""
+        self.listeners[place] = made = self.socket(place)
+        self.address(place)
+        return made
+
+    def link(self, one: str, other: str) -> Link:
+        """The state between two places."""
+        return self.links.get(frozenset((one, other)), Link.UP)
+
+    def set_link(self, one: str, other: str, link: Link) -> None:
+        """Change it; what waited goes on where it can."""
+        self.links[frozenset((one, other))] = link
+        if link is not Link.STALLED:
+            for sock in [*self.sockets.get(one, ()), *self.sockets.get(other, ())]:
+                if sock.peer is not None and {sock.place, sock.peer.place} == {one, other}:
+                    parked, sock._parked = sock._parked, []
+                    for piece in parked:
+                        sock.arrive(piece)
+
+    def cut(self, one: str, other: str) -> None:
+        """Reset all connections between two places."""
+        for sock in list(self.sockets.get(one, ())):
+            if sock.peer is not None and sock.peer.place == other:
+                self.reset(sock)
+                self.reset(sock.peer)
+
+    def reset(self, sock: SimSocket) -> None:
+        """Reset one end of a connection."""
+        sock._parked.clear()
+        if not sock.is_closed:
+            sock.end(errno.ECONNRESET)
+        sock.peer = None if sock.peer is None else sock.peer
+
+    def vanish(self, place: str, silent: bool) -> None:
+        """Remove a dead process: its peers are told, or (no power) find out when they send to its successor."""
+        self.listeners.pop(place, None)
+        for sock in self.sockets.pop(place, []):
+            sock.is_closed = True
+            sock._watch = {"read": None, "write": None}
+            for waiting in sock.accepted:
+                waiting.is_closed = True
+            if sock.peer is not None and not silent and not sock.peer.is_closed:
+                self.schedule.after(self._latency(), lambda peer=sock.peer: self.reset(peer))  # type: ignore[misc]
+
+    def closed(self, sock: SimSocket) -> None:
+        """Note that one end closed: the other reads that after the data."""
+        if sock in self.sockets.get(sock.place, ()):
+            self.sockets[sock.place].remove(sock)
+        if self.listeners.get(sock.place) is sock:
+            del self.listeners[sock.place]
+        peer = sock.peer
+        if peer is not None and not peer.is_closed:
+            when = max(peer._arrives_at, self.schedule.now + self._latency())
+            self.schedule.at(when, None, lambda: self._finish(sock, peer))
+
+    def _finish(self, sock: SimSocket, peer: SimSocket) -> None:
+        if peer._parked or self.link(sock.place, peer.place) is Link.STALLED:
+            self.schedule.after(1.0, lambda: self._finish(sock, peer))
+        elif not peer.is_closed:
+            peer.end()
+
+    def carry(self, sender: SimSocket, receiver: SimSocket, data: bytes) -> None:
+        """Bytes set out; they may arrive in pieces."""
+        random, cuts = self.schedule.random, [0, len(data)]
+        while random.random() < CUT_CHANCE:
+            cuts.append(random.randrange(len(data)))
+        for begin, end in pairwise(sorted(cuts)):
+            piece = data[begin:end]
+            if piece:
+                receiver._travelling += len(piece)
+                receiver._arrives_at = max(receiver._arrives_at, self.schedule.now + self._latency())
+                self.schedule.at(receiver._arrives_at, None, lambda piece=piece: self._deliver(sender, receiver, piece))  # type: ignore[misc]
+
+    def _deliver(self, sender: SimSocket, receiver: SimSocket, piece: bytes) -> None:
+        if receiver.is_closed:
+            if receiver.place in self.listeners and not sender.is_closed:
+                self.reset(sender)  # the machine is up again and knows nothing of this
+            return
+        if receiver._parked or self.link(sender.place, receiver.place) is Link.STALLED:
+            receiver._parked.append(piece)
+        else:
+            receiver.arrive(piece)
+
+    def _latency(self) -> float:
+        return self.schedule.random.random() ** 3 * LATENCY_SECONDS
+
+    async def connect(self, loop: SimLoop, sock: SimSocket, address: tuple[str, int]) -> None:
+        """Call a place; its listener has it when this returns. Refused where nobody listens, silent where it stalls."""
+        await asyncio.sleep(self._latency())
+        target = self.place_of(address[1])
+        while self.link(sock.place, target) is Link.STALLED:
+            await asyncio.sleep(0.1)
+        self.join(sock, target)
+
+    def join(self, sock: SimSocket, target: str) -> None:
+        """Connect a socket to the listener of a place, at once."""
+        listener = self.listeners.get(target)
+        if listener is None or self.link(sock.place, target) is not Link.UP:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {target}")
+        other = self.socket(target)
+        sock.peer, other.peer = other, sock
+        listener.accepted.append(other)
+        listener.tell("read")

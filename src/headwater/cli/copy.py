@@ -1,0 +1,97 @@
+"""`headwater copy`: keep one bucket level with another, with Spark, until it is ended."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.options import Checkpoint, Password, Retry, User, connect, examples
+from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
+from headwater.cli.screen import count
+from headwater.cli.stopping import asked
+
+if TYPE_CHECKING:
+    from headwater.pipelines.copy import CopyProgress
+
+EXAMPLES = examples(
+    "headwater copy couchbase://10.0.0.7/orders couchbase://10.1.0.7/orders --checkpoint ./copy-orders",
+    "headwater copy couchbase://a/orders couchbase://b/orders --checkpoint ./copy-orders --once",
+    "headwater copy couchbase://a/orders couchbase://b/orders --checkpoint ./copy-orders --rollback keep",
+)
+
+
+class RollbackPolicy(StrEnum):
+    """The ways to deal with copied changes that a failover took back at the source."""
+
+    RESTORE = "restore"
+    KEEP = "keep"
+    FAIL = "fail"
+
+
+def copy(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="couchbase://HOST:PORT/BUCKET")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="couchbase://HOST:PORT/BUCKET")],
+    checkpoint: Checkpoint,
+    once: Annotated[bool, typer.Option("--once", help="End when all changes of now are copied.")] = False,
+    rollback: Annotated[
+        RollbackPolicy,
+        typer.Option("--rollback", help="Take back what a failover took back, keep it at the target, or end."),
+    ] = RollbackPolicy.RESTORE,
+    dead_letters: Annotated[
+        str | None,
+        typer.Option("--dead-letters", metavar="DIR", help="Keep what the target refuses for good there, as Parquet."),
+    ] = None,
+    retry: Retry = None,
+    shown: ProgressOption = ProgressFormat.TEXT,
+    user: User = None,
+    password: Password = None,
+    target_user: Annotated[
+        str | None, typer.Option("--target-user", metavar="NAME", help="Who writes; --user if left out.")
+    ] = None,
+    target_password: Annotated[
+        str | None,
+        typer.Option("--target-password", metavar="TEXT", envvar="HEADWATER_TARGET_PASSWORD", help="Their password."),
+    ] = None,
+) -> None:
+    """Copy a bucket into another and keep it level: revision, CAS, expiry and extended attributes stay as they are.
+
+    The version with the higher (revision, CAS) wins, so the target may be written to as well. Ended at any moment, it
+    goes on where it was when started again with the same --checkpoint. Runs on a local Spark and needs Java 17.
+    """
+    writer, secret = (user, password) if target_user is None else (target_user, target_password)
+    for url, *login in ((source, user, password), (target, writer, secret)):
+        with connect(url, *login) as client:
+            client.seqnos()  # a wrong address or password is told now, not after Spark's start and its patience
+
+    from headwater.pipelines import copy as pipeline
+
+    writing = _given(user=writer, password=secret, deadLetters=dead_letters)
+    with asked() as stop:
+        pipeline.run(
+            source,
+            target,
+            checkpoint.absolute(),
+            once=once,
+            rollback=rollback.value,
+            reading=_given(user=user, password=password),
+            writing=writing,
+            retry_seconds=retry,
+            progress=reporter(shown, _line),
+            stop=stop,
+        )
+
+
+def _given(**options: str | None) -> dict[str, str]:
+    return {name: text for name, text in options.items() if text is not None}
+
+
+def _line(progress: "CopyProgress") -> str:
+    parts = [
+        f"batch {progress.batches}: {count(progress.stored)} stored and {count(progress.deleted)} deleted",
+        f"{count(progress.behind)} not needed",
+    ]
+    if progress.refused:
+        parts.append(f"{count(progress.refused)} refused")
+    if progress.rollbacks:
+        parts.append(f"{progress.rollbacks} vbuckets rolled back, {count(progress.restored)} keys put right")
+    return ", ".join(parts) + f" in {progress.seconds:.1f} s"

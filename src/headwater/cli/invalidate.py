@@ -1,0 +1,95 @@
+"""`headwater invalidate`: delete in a cache what changes in a bucket, with Spark, until it is ended."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.options import Checkpoint, Password, Retry, User, connect, examples
+from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
+from headwater.cli.screen import count
+from headwater.cli.stopping import asked
+
+if TYPE_CHECKING:
+    from headwater.pipelines.invalidate import InvalidationProgress
+
+EXAMPLES = examples(
+    "headwater invalidate couchbase://10.0.0.7/users memcached://10.0.0.9:11211 --checkpoint ./users-cache",
+    "headwater invalidate couchbase://10.0.0.7/users redis://10.0.0.9:6379/0 --checkpoint ./users-cache"
+    " --template user:{key} --template user:{key}:page",
+)
+
+
+class Start(StrEnum):
+    """The place to begin at without a checkpoint."""
+
+    LATEST = "latest"
+    EARLIEST = "earliest"
+
+
+CachePassword = Annotated[
+    str | None,
+    typer.Option("--cache-password", metavar="TEXT", envvar="HEADWATER_CACHE_PASSWORD", help="Of memcached."),
+]
+
+
+def invalidate(
+    url: Annotated[str, typer.Argument(metavar="URL", help="couchbase://HOST:PORT/BUCKET")],
+    cache: Annotated[
+        str,
+        typer.Argument(
+            metavar="CACHE", help="memcached://HOST:PORT, redis://HOST:PORT/DB or couchbase://HOST:PORT/BUCKET"
+        ),
+    ],
+    checkpoint: Checkpoint,
+    templates: Annotated[
+        list[str] | None,
+        typer.Option("--template", metavar="TEXT", help="A cache key of a document, {key} being its key; repeatable."),
+    ] = None,
+    start: Annotated[
+        Start | None,
+        typer.Option("--from", help="Without a checkpoint: latest, what is written from now on; with --once earliest."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when all changes of now are dealt with.")] = False,
+    retry: Retry = None,
+    shown: ProgressOption = ProgressFormat.TEXT,
+    user: User = None,
+    password: Password = None,
+    cache_user: Annotated[str | None, typer.Option("--cache-user", metavar="NAME", help="Of memcached.")] = None,
+    cache_password: CachePassword = None,
+) -> None:
+    """Delete in a cache what changes in a bucket: keys only, no value leaves a node.
+
+    Ended at any moment, it goes on where it was when started again with the same --checkpoint: no change is left out.
+    Runs on a local Spark and needs Java 17.
+    """
+    with connect(url, user, password) as client:
+        client.seqnos()  # a wrong address or password is told now, not after Spark's start and its patience
+
+    from headwater.pipelines import invalidate as pipeline
+    from headwater.pipelines.caches import open_cache
+
+    open_cache(cache, cache_user, cache_password).close()
+    options = {"user": user, "password": password, "startingOffsets": start.value if start else None}
+    with asked() as stop:
+        pipeline.run(
+            url,
+            cache,
+            checkpoint.absolute(),
+            templates=templates or ["{key}"],
+            cache_user=cache_user,
+            cache_password=cache_password,
+            once=once,
+            reading={name: text for name, text in options.items() if text is not None},
+            retry_seconds=retry,
+            progress=reporter(shown, _line),
+            stop=stop,
+        )
+
+
+def _line(progress: "InvalidationProgress") -> str:
+    parts = [f"batch {progress.batches}: {count(progress.changes)} changes, {count(progress.asked)} keys deleted"]
+    parts.append(f"{count(progress.there)} of them were there")
+    if progress.rollbacks:
+        parts.append(f"{progress.rollbacks} vbuckets rolled back")
+    return ", ".join(parts) + f" in {progress.seconds:.1f} s"

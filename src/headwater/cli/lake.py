@@ -1,0 +1,153 @@
+"""`headwater lake`: a mirror's table by hand: look at it, fold its files, remove old ones, compare it with a bucket."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.failures import CommandError
+from headwater.cli.options import Password, User, connect, examples, paragraphs
+from headwater.cli.passwords import with_password_files
+from headwater.cli.screen import count
+
+if TYPE_CHECKING:
+    from headwater.lake.index import Indexes
+    from headwater.lake.log import TableLog
+    from headwater.lake.verify import Held
+
+HELP = """A mirror's table by hand: look at it, fold its files, remove old ones, compare it with the bucket.
+
+A running mirror does all of it by itself, unless told --no-upkeep."""
+EXAMPLES = examples(
+    "headwater lake describe ./lake/default",
+    "headwater lake verify ./lake/default --bucket couchbase://127.0.0.1:11210/default",
+    "headwater lake vacuum ./lake/default --dry-run",
+)
+HOUR = 3600.0
+
+Place = Annotated[str, typer.Argument(metavar="DIR", help="The table's folder, or that of a change log.")]
+
+
+def describe(place: Place) -> None:
+    """Print what a table is, in numbers, as JSON."""
+    from headwater.lake import upkeep
+
+    typer.echo(json.dumps(upkeep.describe(_table(place)[0]), indent=1))
+
+
+def optimize(
+    place: Place,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Fold all files, not only the small and dead ones.")
+    ] = False,
+) -> None:
+    """Fold small files into larger ones, and rewrite those that are mostly dead.
+
+    A mirror may run meanwhile: it looks its rows up anew.
+    """
+    from headwater.lake import upkeep
+
+    log, indexes = _table(place)
+    before = len(log.state.files)
+    folded = upkeep.optimize(log, indexes, everything=everything)
+    upkeep.checkpoint(log)
+    typer.echo(f"folded {count(folded)} files: the table had {count(before)} and has {count(len(log.state.files))}")
+
+
+def vacuum(
+    place: Place,
+    hours: Annotated[
+        float | None,
+        typer.Option("--older-than", metavar="HOURS", min=1.0, help="Instead of the table's own retention, 7 days."),
+    ] = None,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Only tell which files would go.")] = False,
+) -> None:
+    """Remove files that no version of the table within the retention needs, and those of attempts that failed.
+
+    Versions older than that can't be read any more.
+    """
+    from headwater.lake import upkeep
+
+    log, _ = _table(place)
+    gone = upkeep.vacuum(log, None if hours is None else hours * HOUR, dry=dry)
+    if dry:
+        for path in gone:
+            typer.echo(path)
+    typer.echo(f"{count(len(gone))} files {'would be' if dry else 'were'} removed")
+
+
+def verify(
+    place: Place,
+    bucket: Annotated[
+        str | None, typer.Option("--bucket", metavar="URL", help="Compare with this bucket, which nobody writes to.")
+    ] = None,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Check each index against its file, that no key has two rows, and that the table is what the bucket is.
+
+    Exit status 1 when something is wrong. Keys and seqnos of all documents are held in memory.
+    """
+    from headwater.lake.verify import check_indexes, compare, of_table
+
+    log, indexes = _table(place)
+    held, problems = of_table(log.store, log.state)
+    if indexes is not None:
+        problems += check_indexes(log.store, log.state, indexes)
+    told = f"{count(len(held))} rows"
+    if bucket is not None:
+        found = _of_bucket(bucket, user, password)
+        problems += compare(held, found)
+        told += f", {count(len(found))} documents"
+    for problem in problems:
+        typer.echo(problem)
+    if problems:
+        raise CommandError(f"{told}: {count(len(problems))} problems")
+    typer.echo(f"{told}: all is well")
+
+
+def _table(place: str) -> "tuple[TableLog, Indexes | None]":
+    from headwater.errors import TableError
+    from headwater.lake.commit import record_of
+    from headwater.lake.index import Indexes
+    from headwater.lake.log import TableLog
+    from headwater.lake.store import TableStore
+    from headwater.pipelines.tasks import SEED
+
+    log = TableLog(TableStore(place))
+    log.refresh()
+    if not log.exists:
+        raise TableError(log.store.root, "there is no table here")
+    kind = record_of(log.store.root, log.state).kind
+    seed = bytes.fromhex(log.state.properties[SEED])
+    return log, Indexes(log.store, log.state.id, seed) if kind == "documents" else None
+
+
+def _of_bucket(url: str, user: str | None, password: str | None) -> "Held":
+    from headwater.wire.opcodes import Opcode
+
+    held: dict[tuple[int, bytes], tuple[int, int]] = {}
+    with connect(url, user, password) as client, client.batches(until="now", no_value=True) as batches:
+        for batch in batches:
+            names = ("opcode", "vbucket", "key", "seqno", "cas")
+            columns: list[Any] = [batch.records.column(name).to_pylist() for name in names]
+            for opcode, vbucket, key, seqno, cas in zip(*columns, strict=True):
+                if opcode == Opcode.DCP_MUTATION:
+                    held[vbucket, key] = (seqno, cas - (1 << 64) if cas >> 63 else cas)
+                else:
+                    held.pop((vbucket, key), None)
+    return held
+
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+for _name, _command, _examples in (
+    ("describe", describe, examples("headwater lake describe ./lake/default")),
+    ("verify", verify, examples("headwater lake verify ./lake/default --bucket couchbase://127.0.0.1:11210/default")),
+    (
+        "optimize",
+        optimize,
+        examples("headwater lake optimize ./lake/default", "headwater lake optimize ./lake/default --all"),
+    ),
+    ("vacuum", vacuum, examples("headwater lake vacuum ./lake/default --older-than 24")),
+):
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))

@@ -1,0 +1,99 @@
+"""Where a command gets a password from: a prompt, a file or standard input; never from its arguments.
+
+Arguments of a process can be read by everybody on the machine, and stay in the history of the shell.
+"""
+
+import functools
+import inspect
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from headwater.errors import OptionError
+
+__all__ = ["new_password", "password_of", "with_password_files"]
+
+STANDARD_INPUT = "-"
+PASSWORDS = {"password": "user", "target_password": "target_user", "cache_password": "cache_user"}
+"""Parameters of commands that are passwords, and those that are the names to them."""
+
+
+def with_password_files(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command a --...-file for each --...password it has; who says who asks and no password is asked for it."""
+    known = inspect.signature(command).parameters
+    wanted = [name for name in PASSWORDS if name in known]
+    if not wanted:
+        return command
+
+    @functools.wraps(command)
+    def run(**given: Any) -> Any:
+        for name in wanted:
+            file = given.pop(f"{name}_file")
+            given[name] = password_of(file) if file is not None else given[name] or _asked(given[PASSWORDS[name]])
+        return command(**given)
+
+    kinds = {f"{name}_file": _file_option(name) for name in wanted}
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in kinds.items()
+    ]
+    run.__annotations__ = {**get_type_hints(command, include_extras=True), **kinds}
+    signature = inspect.Signature([*known.values(), *added])
+    run.__signature__ = signature  # type: ignore[attr-defined]  # typer reads a command's options from it
+    return run
+
+
+def _file_option(name: str) -> Any:
+    option = f"--{name.replace('_', '-')}-file"
+    told = f"The same from the first line of a private file, {STANDARD_INPUT}: standard input."
+    return Annotated[
+        str | None, typer.Option(option, metavar="FILE", envvar=f"HEADWATER_{name.upper()}_FILE", help=told)
+    ]
+
+
+def _asked(user: str | None) -> str | None:
+    """Return what is typed as a user's password, if anybody sits there; None where nobody is named."""
+    if user is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    typed: str = typer.prompt(f"Password of {user}", hide_input=True, err=True)
+    return typed
+
+
+def new_password(file: str | None, name: str) -> str:
+    """Return a password for a user: from the file (`-` is standard input), or typed twice by whoever sits there.
+
+    Raises:
+        OptionError: the file can't be read, or others may read it.
+    """
+    if file is not None:
+        return password_of(file)
+    if sys.stdin.isatty():
+        typed: str = typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
+        return typed
+    return _first_line(sys.stdin.readline())
+
+
+def password_of(file: str) -> str:
+    """Return the first line of a file, `-` for standard input.
+
+    Raises:
+        OptionError: it can't be read, or others may read it.
+    """
+    if file == STANDARD_INPUT:
+        return _first_line(sys.stdin.readline())
+    path = Path(file)
+    try:
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise OptionError("password-file", file, "private: others may read it; chmod 600 it")
+        return _first_line(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise OptionError("password-file", file, f"a file that can be read ({reason})") from None
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0].rstrip("\r")

@@ -1,0 +1,81 @@
+"""The progress of a drain, vbucket by vbucket: the position to save, the end wanted, errors to retry.
+
+Positions are made only when somebody looks: a batch of a megabyte arrives every fraction of a millisecond, and a
+thousand position objects for each would cost more than decoding it. `Positions` keeps the numbers they are made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.client.backoff import Backoff
+from headwater.kernels.tracker import HELD_END, HELD_START, LAST
+from headwater.protocol.dcp.position import FailoverLog, Position, place
+
+HELD = [LAST, HELD_START, HELD_END]
+
+STEADY_SECONDS = 10.0
+"""A stream that held for so long had no trouble; the next one starts afresh."""
+
+
+@dataclass(slots=True)
+class VBucketProgress:
+    """One vbucket of a drain.
+
+    Attributes:
+        position: where the last stream ended, or began.
+        end_seqno: the stream ends after the snapshot that holds it.
+        done: nothing more is to come.
+        opened_at: when its stream was accepted.
+        trouble_since: when it first failed without coming on since; None for no trouble.
+    """
+
+    position: Position
+    end_seqno: int
+    done: bool = False
+    opened_at: float | None = None
+    trouble_since: float | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    _trouble_seqno: int = -1
+
+    def stumble(self, now: float) -> float:
+        """Enter a failure; returns how many seconds to wait before trying again.
+
+        Coming on by a change, or holding for a while, ends a trouble: what happens then is a new one.
+        """
+        held = self.opened_at is not None and now - self.opened_at >= STEADY_SECONDS
+        if held or self.trouble_since is None or self.position.seqno != self._trouble_seqno:
+            self.trouble_since = now
+            self.backoff.reset()
+        self._trouble_seqno, self.opened_at = self.position.seqno, None
+        return self.backoff.next_seconds()
+
+
+@dataclass(slots=True)
+class Part:
+    """The open streams of one connection at one moment: their vbuckets, and the row of each (kernels/tracker.py)."""
+
+    vbuckets: NDArray[Any]
+    rows: NDArray[np.uint64]
+
+
+@dataclass(slots=True)
+class Positions:
+    """All positions of a drain at one moment, in the form they are kept."""
+
+    resting: Mapping[int, Position]
+    parts: list[Part]
+    logs: Mapping[int, FailoverLog]
+
+    def by_vbucket(self) -> dict[int, Position]:
+        """Make the positions: vbucket to position, ordered by vbucket."""
+        made = dict(self.resting)
+        for part in self.parts:
+            for vbucket, (last, start, end) in zip(part.vbuckets.tolist(), part.rows[:, HELD].tolist(), strict=True):
+                made[vbucket] = place(vbucket, last, start, end, self.logs.get(vbucket, ()))
+        return dict(sorted(made.items()))

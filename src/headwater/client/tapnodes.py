@@ -1,0 +1,327 @@
+"""TAP of a whole bucket: a stream of every node, a thread each, through moves, rebalances and failovers.
+
+    with TapNodes("couchbase://127.0.0.1/default", take, name="index", owners_only=True) as nodes:
+        ...                                          take(node, message) is called meanwhile, one message at a time
+
+TAP knows one node. Who wants to hear of a whole bucket listens to each of its nodes, looks now and then which there
+are and which vbuckets each owns, and reconnects. A session follows replicas too, so a change comes from more than one
+node; with `owners_only` each session is told which vbuckets it is to follow (CHANGE_VB_FILTER), and a vbucket that has
+another owner comes from that one, from scratch. Source: tap.md 1.2, 3.4.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final, Self
+
+from headwater.client.link import Link
+from headwater.client.nodes import ConnectSettings
+from headwater.client.routing import Address, ClusterMap, read_map
+from headwater.client.settings import settings_for
+from headwater.client.tap import TapStream
+from headwater.errors import HeadwaterError, OptionError
+from headwater.protocol.tap.consumer import TapMessage
+from headwater.protocol.tap.options import TapOptions
+from headwater.transport import blocking
+from headwater.transport.waiting import Steps
+from headwater.wire.header import Frame
+from headwater.wire.status import Status
+from headwater.wire.tap import ChangeFilter
+
+__all__ = ["TapNodes"]
+
+RETRY_SECONDS: Final = 0.2
+TICK_SECONDS: Final = 0.2
+"""How long closing may have to wait for a thread that listens."""
+STOP_SECONDS: Final = 30.0
+
+Take = Callable[[Address, TapMessage], None]
+
+
+class TapNodes:
+    """The streams of all nodes of a bucket; a context manager.
+
+    Args:
+        connection: "couchbase://host[:port][,host...]/bucket"; the nodes of a cluster are found by its map.
+        take: called with a node and each of its messages, in the order in which that node sends them, and never by two
+            threads at once; a message is acknowledged when it returns.
+        name: of the sessions. A node that keeps sessions goes on with what was not acknowledged.
+        missed: called when changes may have been missed, or may be: a stream is lost, or a node was found. By the
+            same rule as `take`.
+        owners_only: follow each vbucket at its owner only; needs a name.
+        poll_seconds: how often nodes and owners are looked at.
+        options: as `tap.connect`: since, keys_only.
+
+    Attributes:
+        deaf: the nodes that are not heard at the moment.
+        owners: who owns each vbucket, as far as is known.
+    """
+
+    def __init__(
+        self,
+        connection: str,
+        take: Take,
+        *,
+        name: str = "",
+        missed: Callable[[], None] = lambda: None,
+        owners_only: bool = False,
+        poll_seconds: float = 1.0,
+        user: str | None = None,
+        password: str | None = None,
+        **options: Any,
+    ) -> None:
+        if owners_only and not name:
+            raise OptionError("name", name, "a name, by which the list of a session's vbuckets is changed")
+        given = {"acknowledge": True, "network_byte_order": True, **options}
+        self.options = TapOptions(name=name.encode(), **given).check()
+        if self.options.ends:
+            raise OptionError("options", "dump or takeover", "those of a stream without an end")
+        self.settings = settings_for(connection, user, password)
+        self.deaf: set[Address] = set()
+        self.owners: dict[int, Address] = {}
+        self._take, self._missed = take, missed
+        self._owners_only = owners_only
+        self._poll_seconds = poll_seconds
+        self._listeners: dict[Address, _Listener] = {}
+        self._lock = threading.Condition()
+        self._over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="tap watcher", daemon=True)
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Look at the nodes, and begin to listen. `wait_until_heard` tells when that is so.
+
+        Raises:
+            TransportError, StatusError: no node answers.
+        """
+        self.look()
+        self._watcher.start()
+
+    def close(self) -> None:
+        """Stop listening.
+
+        Raises:
+            whatever `take` or `missed` raised: that ended the listening.
+        """
+        self._over.set()
+        listeners = tuple(self._listeners.values())
+        for listener in listeners:
+            listener.over.set()
+        for thread in (self._watcher, *listeners):
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(STOP_SECONDS)
+        self.check()
+
+    def check(self) -> None:
+        """Raise what `take` or `missed` raised, if they did."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def wait_until_heard(self, timeout_seconds: float = 60.0) -> None:
+        """Wait until every known node is heard: what is written after that will come.
+
+        Raises:
+            TimeoutError: some are not.
+        """
+        with self._lock:
+            all_heard = self._lock.wait_for(lambda: not self.deaf or self._error is not None, timeout_seconds)
+        self.check()
+        if not all_heard:
+            problems = "; ".join(f"{each}: {self._listeners[each].problem}" for each in sorted(self.deaf))
+            raise TimeoutError(f"not all nodes are heard after {timeout_seconds:g} s: {problems}")
+
+    # --- nodes and owners -------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """See which nodes there are and what they own, and listen to them.
+
+        Raises:
+            TransportError, StatusError: none answers.
+        """
+        maps, claims = self._survey()
+        # A node goes by the name that maps give it: one that was named otherwise must not be listened to twice.
+        nodes = {address for found in maps.values() for address in found.servers} | claims.keys() - maps.keys()
+        for address in self._listeners.keys() - nodes:
+            self._forget(address)
+        if self._owners_only:
+            self._settle(maps, {address: claims[address] for address in nodes & claims.keys()})
+        for address in sorted(nodes):
+            self._listen_to(address)
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._poll_seconds):
+            try:
+                self.look()
+            except HeadwaterError:
+                continue  # nobody answers: the listeners go on trying
+            except BaseException as error:  # `missed` raised: `close` and `check` raise it again
+                self._fail(error)
+
+    def _survey(self) -> tuple[dict[Address, ClusterMap], dict[Address, set[int]]]:
+        """The map of each node that answers, and the vbuckets that it says it owns."""
+        maps, claims, problem = dict[Address, ClusterMap](), dict[Address, set[int]](), None
+        todo, seen = [*self.settings.target.seeds, *self._listeners], set[Address]()
+        while todo:
+            if (address := todo.pop()) in seen:
+                continue
+            seen.add(address)
+            try:
+                config, claims[address] = blocking.run(self._ask(address), self.settings.clock)
+                if config:
+                    maps[address] = read_map(config, address)
+                    todo += maps[address].servers
+            except HeadwaterError as error:
+                problem = error
+        if not claims and problem is not None:
+            raise problem
+        return maps, claims
+
+    def _ask(self, address: Address) -> Steps[tuple[bytes | None, set[int]]]:
+        settings = self.settings
+        link = Link(address, settings.clock)
+        try:
+            yield from link.open(settings.login, settings.connect_timeout_seconds)
+            states = yield from link.statistics("vbucket", settings.clock() + settings.timeout_seconds)
+            return link.greeting.config, {int(key[3:]) for key, state in states.items() if state == "active"}
+        finally:
+            link.close()
+
+    def _settle(self, maps: dict[Address, ClusterMap], claims: dict[Address, set[int]]) -> None:
+        """Find each vbucket's owner: the last, while it says so; else whom the newest map names, or a claimant."""
+        newest = max(maps.values(), key=lambda found: found.version, default=None)
+        owners = dict[int, Address]()
+        for vb in sorted(set().union(*claims.values())):
+            claimants = [address for address in sorted(claims) if vb in claims[address]]
+            wanted = (self.owners.get(vb), newest.owner(vb) if newest else None)
+            owners[vb] = next((address for address in wanted if address in claimants), claimants[0])
+        with self._lock:  # from now on the old owner is not listened to, and the new one may begin
+            self.owners.update(owners)
+
+    def _listen_to(self, address: Address) -> None:
+        vbuckets = tuple(vb for vb, owner in self.owners.items() if owner == address)
+        if self._owners_only and not vbuckets:
+            self._forget(address)
+            return
+        listener = self._listeners.get(address)
+        if listener is None:
+            self.is_deaf_to(address)
+            listener = self._listeners[address] = _Listener(self, address, vbuckets)
+            listener.start()
+        elif listener.vbuckets != vbuckets:
+            listener.change(vbuckets)
+
+    def _forget(self, address: Address) -> None:
+        listener = self._listeners.pop(address, None)
+        if listener is not None:
+            listener.over.set()
+            listener.join(STOP_SECONDS)
+        self.deaf.discard(address)
+
+    # --- what listeners say -----------------------------------------------------------------------------------------
+
+    def is_deaf_to(self, address: Address) -> None:
+        """A node is not heard now."""
+        with self._lock:
+            if address not in self.deaf:
+                self.deaf.add(address)
+                self._missed()
+
+    def heard(self, address: Address, message: TapMessage) -> None:
+        """A message of a node: its session is set up, so it will be heard from now on."""
+        with self._lock:
+            if address in self.deaf:
+                self.deaf.discard(address)
+                self._lock.notify_all()
+            if not self._owners_only or self.owners.get(message.vbucket) == address:
+                self._take(address, message)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self._error = self._error or error
+            self._lock.notify_all()
+        self._over.set()
+        for listener in tuple(self._listeners.values()):
+            listener.over.set()
+
+    def listen(self, listener: _Listener) -> None:
+        """The work of a listener's thread."""
+        try:
+            while not listener.over.is_set():
+                listener.listen_once()
+                if not listener.over.is_set():
+                    self.is_deaf_to(listener.address)
+                    listener.over.wait(RETRY_SECONDS)
+        except BaseException as error:  # `take` or `missed` raised: `close` and `check` raise it again
+            self._fail(error)
+
+
+class _Listener(threading.Thread):
+    """The stream of one node, made again whenever it is lost.
+
+    Attributes:
+        vbuckets: the list of the session; empty for all.
+        over: set to end. problem: the last one.
+    """
+
+    def __init__(self, nodes: TapNodes, address: Address, vbuckets: tuple[int, ...]) -> None:
+        super().__init__(name=f"tap of {address}", daemon=True)
+        self.address, self.vbuckets = address, vbuckets
+        self.over = threading.Event()
+        self.problem = "nothing came yet"
+        self._nodes = nodes
+
+    def run(self) -> None:
+        """Listen until it is over."""
+        self._nodes.listen(self)
+
+    def listen_once(self) -> None:
+        """Connect, and hand messages on until the connection is lost."""
+        nodes = self._nodes
+        settings = _only(nodes.settings, self.address)
+        options = replace(nodes.options, vbuckets=self.vbuckets)
+        with TapStream(settings, options, patience_seconds=0) as stream:
+            while not self.over.is_set():
+                try:
+                    message = stream.next(timeout_seconds=TICK_SECONDS)
+                except HeadwaterError as problem:
+                    self.problem = str(problem)  # tried again
+                    return
+                if message is not None:
+                    nodes.heard(self.address, message)
+
+    def change(self, vbuckets: tuple[int, ...]) -> None:
+        """Have the session follow other vbuckets. If there is none at the moment, or the node is away, the next look
+        tries again; a session that begins meanwhile has the new list already."""
+        before, self.vbuckets = self.vbuckets, vbuckets
+        nodes = self._nodes
+        try:
+            answer = blocking.run(self._ask_for(vbuckets), nodes.settings.clock)
+        except HeadwaterError:
+            self.vbuckets = before
+        else:
+            if answer.status != Status.SUCCESS:
+                self.vbuckets = before
+
+    def _ask_for(self, vbuckets: Iterable[int]) -> Steps[Frame]:
+        settings = self._nodes.settings
+        wanted = ChangeFilter(key=self._nodes.options.name, checkpoints=[(vb, 0) for vb in vbuckets])
+        link = Link(self.address, settings.clock)
+        try:
+            yield from link.open(settings.login, settings.connect_timeout_seconds)
+            return (yield from link.ask(Frame.decode(wanted.encode()), settings.clock() + settings.timeout_seconds))
+        finally:
+            link.close()
+
+
+def _only(settings: ConnectSettings, address: Address) -> ConnectSettings:
+    return replace(settings, target=replace(settings.target, seeds=(address,)))

@@ -1,0 +1,73 @@
+"""How long to go on with one vbucket while attempts at it fail. No I/O; the time is an argument.
+
+What counts is what the target keeps. Bytes that passed do not: what a target refuses passes again at every attempt, and
+a mover that took that for progress would go on for ever. So patience begins anew
+
+    when the target holds more of the vbucket than ever before,
+    when its history is another one than before: it was rolled back, and begins there,
+    when the vbucket was copied for the first time: handing it over is another matter than copying it.
+
+A hand-over that fails gains nothing: what was written meanwhile is copied before each one, as often as it is tried.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Held(NamedTuple):
+    """How far a copy is: the newest vb uuid of its failover log, and its high seqno."""
+
+    vb_uuid: int
+    high_seqno: int
+
+
+class Patience:
+    """Of one vbucket, from `now` on.
+
+    Args:
+        seconds: how long nothing need be gained.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, seconds: float, now: float) -> None:
+        self._seconds, self._until = seconds, now + seconds
+        self._most: Held | None = None
+        self._is_copied = self._hands_over = self._is_unsure = False
+
+    def begin(self) -> None:
+        """The next attempt begins."""
+        self._hands_over = False
+
+    def copied(self, now: float) -> None:
+        """The target has nearly everything: from now on it is handed over."""
+        self._hands_over = True
+        if not self._is_copied:
+            self._is_copied = True
+            self._until = now + self._seconds
+
+    def failed(self, now: float, held: Held | None, *, passed: bool) -> bool:
+        """An attempt failed; returns whether something was gained.
+
+        Args:
+            held: what the target holds now; None if it can't be asked.
+            passed: whether changes were sent to it. While it can't be asked that counts as a gain, but only once.
+        """
+        if self._hands_over:
+            return False
+        gained = self._is_more(held) if held is not None else passed and not self._is_unsure
+        self._is_unsure = held is None and (gained or self._is_unsure)
+        if gained:
+            self._until = now + self._seconds
+        return gained
+
+    def is_over(self, at: float) -> bool:
+        """Whether it will be at its end by then."""
+        return at >= self._until
+
+    def _is_more(self, held: Held) -> bool:
+        most = self._most
+        if most is not None and held.vb_uuid == most.vb_uuid and held.high_seqno <= most.high_seqno:
+            return False
+        self._most = held
+        return True

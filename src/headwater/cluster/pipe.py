@@ -1,0 +1,172 @@
+"""One direction of a proxied DCP connection: bytes in, the same bytes out, with a look at a few of the frames. No I/O.
+
+    room() -> fill it -> received(n) -> piece() -> send it -> sent(n) -> ... until piece() is None -> room() again
+
+Frames are found by a kernel, so that what passes by the hundred thousand costs no Python. Only those of a few opcodes
+are looked at before they are passed on, and may be kept back (the answers to what the mover itself has asked). What the
+mover inserts goes out between two frames. The buffer has a fixed size and is refilled only when it is sent: who does
+not take stops the reading, and so the other end. Lengths are judged before they are believed (wire.md 1.3).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import BadFrame, RemoteProtocolError
+from headwater.kernels.scan import scan
+from headwater.wire.header import HEADER_BYTES, Frame, lengths
+from headwater.wire.opcodes import Opcode, name_of
+
+BUFFER_BYTES = 512 * 1024
+HELD_BYTES_MAX = 4096
+"""A frame up to this size is passed on whole; a larger one as it comes, and then it can't be one we look at."""
+
+VBUCKETS = 1 << 16
+CHANGES = (Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
+
+
+class Pipe:
+    """One direction.
+
+    Args:
+        opcodes: which frames to look at.
+        look: called with each of them, before anything behind it is passed on; False keeps the frame back.
+
+    Attributes:
+        changes, change_bytes: how much was passed of each vbucket.
+        passed_bytes: of everything.
+    """
+
+    def __init__(self, opcodes: Iterable[int], look: Callable[[Frame], bool], buffer_bytes: int = BUFFER_BYTES) -> None:
+        self.changes = np.zeros(VBUCKETS, np.int64)
+        self.change_bytes = np.zeros(VBUCKETS, np.int64)
+        self.passed_bytes = 0
+        self._look = look
+        self._watched, self._is_change = _table(opcodes), _table(CHANGES)
+        self._buffer = memoryview(bytearray(buffer_bytes))
+        self._bytes = np.frombuffer(self._buffer, np.uint8)
+        self._scanned = self._end = 0
+        self._open_frame = 0  # bytes still to come of a frame whose beginning was passed on
+        self._pieces: deque[memoryview] = deque()
+        self._inserts: deque[bytes] = deque()
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    def room(self) -> memoryview:
+        """Where to receive into; empty while something waits to be sent."""
+        return self._buffer[:0] if self._pieces else self._buffer[self._end :]
+
+    def received(self, count: int) -> None:
+        """Count bytes that were put into `room`.
+
+        Raises:
+            BadFrame: they are no frames. Nothing of what was received now is passed on.
+            RemoteProtocolError: a frame that must be looked at is too large for that.
+        """
+        self._end += count
+        if self._open_frame:
+            taken = min(self._open_frame, self._end - self._scanned)
+            self._pass(self._scanned, self._scanned + taken)
+            self._open_frame -= taken
+            self._scanned += taken
+        if not self._open_frame:
+            self._insert_waiting()
+            self._cut()
+        if not self._pieces:
+            self._compact()
+
+    def insert(self, frame: Frame) -> None:
+        """Send a frame of our own, at the next boundary between frames."""
+        data = frame.encode()
+        if self._open_frame:
+            self._inserts.append(data)
+        else:
+            self._pieces.append(memoryview(data))
+
+    def _cut(self) -> None:
+        """Find the frames in what is new, look at some, pass them on."""
+        begin, unread = self._scanned, self._buffer[self._scanned : self._end]
+        found = scan(unread)
+        if found.stop.refused:
+            raise BadFrame(f"byte {found.consumed} of {len(unread)} received: {found.stop.name.lower()}")
+        offsets = found.offsets
+        opcodes = self._bytes[offsets + (begin + 1)]
+        self._count(offsets, found.consumed, opcodes)
+        for offset in offsets[self._watched[opcodes]]:
+            self._examine(begin + int(offset))
+        self._pass(self._scanned, begin + found.consumed)
+        self._scanned = begin + found.consumed
+        self._begin_large(found.needed)
+
+    def _examine(self, at: int) -> None:
+        size = lengths(self._buffer, at).frame
+        if size > HELD_BYTES_MAX:
+            raise RemoteProtocolError(f"{name_of(self._buffer[at + 1])}: {size} bytes; {HELD_BYTES_MAX} are allowed")
+        if not self._look(Frame.decode(self._buffer[at : at + size])):
+            self._pass(self._scanned, at)
+            self._scanned = at + size
+
+    def _begin_large(self, needed: int) -> None:
+        """The last frame is not whole: pass on what is there of it, if it is large."""
+        have = self._end - self._scanned
+        if have < HEADER_BYTES or needed <= HELD_BYTES_MAX:
+            return
+        opcode = self._buffer[self._scanned + 1]
+        if self._watched[opcode]:
+            raise RemoteProtocolError(f"{name_of(opcode)}: {needed} bytes; {HELD_BYTES_MAX} are allowed")
+        self._count(np.zeros(1, np.int64), needed, self._bytes[self._scanned + 1 : self._scanned + 2])
+        self._pass(self._scanned, self._end)
+        self._scanned, self._open_frame = self._end, needed - have
+
+    def _count(self, offsets: NDArray[np.int64], consumed: int, opcodes: NDArray[np.uint8]) -> None:
+        """Add up the changes of each vbucket."""
+        are_changes = self._is_change[opcodes]
+        if not are_changes.any():
+            return
+        at = offsets[are_changes] + self._scanned
+        sizes = np.diff(offsets, append=consumed)[are_changes]
+        vbuckets = self._bytes[at + 6].astype(np.int64) << 8 | self._bytes[at + 7]
+        highest = int(vbuckets.max()) + 1
+        self.changes[:highest] += np.bincount(vbuckets)
+        self.change_bytes[:highest] += np.bincount(vbuckets, weights=sizes).astype(np.int64)
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def piece(self) -> memoryview | None:
+        """Return the bytes to send next; None when all is sent."""
+        return self._pieces[0] if self._pieces else None
+
+    def sent(self, count: int) -> None:
+        """Count bytes of `piece` that were sent."""
+        if count < len(self._pieces[0]):
+            self._pieces[0] = self._pieces[0][count:]
+        else:
+            self._pieces.popleft()
+        if not self._pieces:
+            self._compact()
+
+    def _pass(self, start: int, end: int) -> None:
+        if end > start:
+            self._pieces.append(self._buffer[start:end])
+            self.passed_bytes += end - start
+
+    def _insert_waiting(self) -> None:
+        while self._inserts:
+            self._pieces.append(memoryview(self._inserts.popleft()))
+
+    def _compact(self) -> None:
+        """Move what is left, less than a small frame, to the front once all is sent."""
+        left = bytes(self._buffer[self._scanned : self._end])
+        self._buffer[: len(left)] = left
+        self._scanned, self._end = 0, len(left)
+
+
+def _table(opcodes: Iterable[int]) -> NDArray[np.bool_]:
+    """A look-up table: which of the 256 opcodes are meant."""
+    table = np.zeros(256, np.bool_)
+    table[list(opcodes)] = True
+    return table

@@ -1,0 +1,61 @@
+"""The publisher of the map: many moves change it at the same time, and every node gets each revision once.
+
+A change that comes while a revision is on its way waits and leaves with the next one, together with all others that
+waited (as the group commits of the nodes do). `change` returns when a map with the change is at every node; so
+whatever must not happen before the nodes know simply comes after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from headwater.client.routing import Address
+from headwater.cluster.members import Members
+from headwater.wire.cluster_map import ClusterMap
+
+Nodes = Sequence[Address | None]
+
+
+class Publisher:
+    """Changes the cluster map and publishes each revision to all nodes, in order.
+
+    Args:
+        current: what the nodes have, or will have with the first `change`.
+        also: nodes that get every map though they are no members.
+
+    Attributes:
+        current: the newest revision made; at the nodes, or on its way to them.
+    """
+
+    def __init__(self, members: Members, current: ClusterMap, also: Iterable[Address] = ()) -> None:
+        self.current = current
+        self._members, self._also = members, tuple(also)
+        self._waiting: dict[int, Nodes] = {}
+        self._first: set[Address] = set()
+        self._next: asyncio.Task[None] | None = None
+        self._sending = asyncio.Lock()
+
+    async def change(self, vbucket: int, nodes: Nodes, *, first: Iterable[Address] = ()) -> None:
+        """Let a vbucket be held by other nodes, the owner first; return when all nodes have the map that says so.
+
+        Args:
+            first: told before the others: those for whom something changes.
+
+        Raises:
+            ClusterError, TransportError, StatusError: as `Members.send`; the change is in `current` all the same, and
+                in every later revision.
+        """
+        self._waiting[vbucket] = nodes
+        self._first.update(first)
+        if self._next is None:
+            self._next = asyncio.create_task(self._send())
+        # One caller that is cancelled must not take the others' revision with it.
+        await asyncio.shield(self._next)
+
+    async def _send(self) -> None:
+        async with self._sending:
+            changes, first = self._waiting, self._first
+            self._waiting, self._first, self._next = {}, set(), None
+            self.current = self.current.with_chains(changes)
+            await self._members.send(self.current, first=tuple(first), also=self._also)

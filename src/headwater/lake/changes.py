@@ -1,0 +1,117 @@
+"""The change log beside a mirror: every change as a row, appended, never touched again.
+
+Each row has the `batch` it came in. A row with event `rollback` says that a failover took back what the vbucket had
+above its seqno: a row counts unless a later batch has, for its vbucket, a `rollback` row with a lower seqno (the same
+batch's rollback comes before its changes).
+
+A change counts once. The log is committed before the table, so after a crash between the two it is ahead by one batch
+(pipelines/changelog.py); and after a failover a vbucket may be read again from a point that is held for certain. Both
+times what is here already is left out. A change is known by vbucket and seqno among the rows that count: names of
+branches change, for a node forgets old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from headwater.lake.files import DataWriter, NewFile
+from headwater.lake.log import TableState
+from headwater.lake.shape import CHANGES, arrow_schema, delta_field
+from headwater.lake.store import TableStore
+
+ROLLBACK = "rollback"
+_NONE = np.zeros(0, np.int64)
+
+
+def fields() -> list[dict[str, Any]]:
+    """Return the columns of a change log."""
+    return [delta_field(name, kind) for name, kind in CHANGES.items()]
+
+
+class ChangeWriter:
+    """One task's part of a batch.
+
+    Args:
+        store: the log's place.
+        number: of the batch.
+        known: seqnos that are in the log already, by vbucket.
+        floors: for vbuckets that were rolled back, the seqno they returned to: what lies below is in the log.
+    """
+
+    def __init__(
+        self, store: TableStore, number: int, known: Mapping[int, NDArray[np.int64]], floors: Mapping[int, int]
+    ) -> None:
+        self._out = DataWriter(store, arrow_schema(fields()), "changes")
+        self._number, self._known, self._floors = number, known, floors
+
+    def take(self, batch: pa.RecordBatch, *, always: bool = False) -> None:
+        """Append what the log does not have of these changes; rollback rows are appended `always`."""
+        if not always and not (fresh := self._fresh(batch)).all():
+            batch = batch.filter(pa.array(fresh))
+        if batch.num_rows:
+            numbers = pa.array(np.full(batch.num_rows, self._number, np.int64))
+            columns = [batch.column(name) for name in self._out.schema.names[:-1]]
+            self._out.add(pa.RecordBatch.from_arrays([*columns, numbers], schema=self._out.schema))
+
+    def close(self) -> list[NewFile]:
+        """Return the files that were written."""
+        return self._out.close()
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self._out.discard()
+
+    def _fresh(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        fresh = np.ones(batch.num_rows, np.bool_)
+        if not self._known and not self._floors:
+            return fresh
+        vbuckets, seqnos = batch.column("vbucket").to_numpy(), batch.column("seqno").to_numpy()
+        for vb, seen in self._known.items():
+            fresh &= ~((vbuckets == vb) & np.isin(seqnos, seen))
+        for vb, floor in self._floors.items():
+            fresh &= ~((vbuckets == vb) & (seqnos <= floor))
+        return fresh
+
+
+def known(store: TableStore, state: TableState, above: Mapping[int, int]) -> dict[int, NDArray[np.int64]]:
+    """Return which seqnos a log has, and counts, of some vbuckets.
+
+    Args:
+        store: the log's place.
+        state: its newest version.
+        above: vbucket to the seqno above which it matters.
+    """
+    if not above:
+        return {}
+    parts = [_columns(store, file.path) for file in state.files.values() if file.may_hold(min(above), max(above))]
+    if not parts:
+        return {}
+    vbuckets, seqnos, batches, back = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return {
+        vb: _counting(seqnos[mine], batches[mine], back[mine], lowest)
+        for vb, lowest in above.items()
+        if (mine := vbuckets == vb).any()
+    }
+
+
+def _columns(store: TableStore, path: str) -> tuple[Any, Any, Any, Any]:
+    with pq.ParquetFile(store.full(path)) as opened:
+        read = opened.read(columns=["vbucket", "seqno", "batch", "event"])
+    vbuckets, seqnos, batches = (read.column(name).to_numpy() for name in ("vbucket", "seqno", "batch"))
+    back = np.array([event == ROLLBACK for event in read.column("event").to_pylist()], np.bool_)
+    return vbuckets, seqnos, batches, back
+
+
+def _counting(
+    seqnos: NDArray[np.int64], batches: NDArray[np.int64], back: NDArray[np.bool_], lowest: int
+) -> NDArray[np.int64]:
+    counts = ~back & (seqnos > lowest)
+    for seqno, batch in zip(seqnos[back], batches[back], strict=True):
+        counts &= ~((batches < batch) & (seqnos > seqno))
+    return seqnos[counts] if counts.any() else _NONE

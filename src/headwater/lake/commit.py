@@ -1,0 +1,217 @@
+"""The driver's part of a batch: what its tasks wrote becomes one version of the table, or nothing of it does.
+
+A commit has the new files, a new deletion vector for each file that lost rows, the transaction (query, batch) and the
+table's *record*: which bucket it mirrors and up to where. The record is the one truth about how far the table is. A
+batch says from which record it was planned; a commit whose record is another one by now is refused, so a batch can't
+get in twice, nor after a rollback that it does not know of, nor between the batches of a second mirror.
+
+The vectors always come from the log as it stands when the commit is made, with the newly dead rows added. A file that
+a commit removes and adds again has another vector than before: nothing else would make it another logical file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from headwater.errors import TableChanged, TableError
+from headwater.failpoints import failpoint
+from headwater.lake import vectors
+from headwater.lake.log import Action, DataFile, TableLog, TableState, record, removal, transaction
+from headwater.lake.writer import TaskResult
+
+DOMAIN = "headwater.mirror"
+
+
+@dataclass(frozen=True)
+class Record:
+    """How far a table is.
+
+    Attributes:
+        bucket: the bucket's name.
+        end: the offset up to which the table holds its changes, as `spark/offsets.py` writes it.
+        batch: how many batches have been committed.
+        kind: `documents` for a mirror's table, `changes` for its change log.
+        beside: of a change log, digests of the table's record: before the batch, and after it.
+    """
+
+    bucket: str
+    end: Mapping[str, Any]
+    batch: int = 0
+    kind: str = "documents"
+    beside: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """A short name of exactly this record."""
+        text = json.dumps([self.bucket, self.end, self.batch], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_action(self) -> Action:
+        """Return what a commit says of it."""
+        told = {"v": 1, "kind": self.kind, "bucket": self.bucket, "end": self.end, "batch": self.batch}
+        return record(DOMAIN, told | ({"beside": self.beside} if self.beside else {}))
+
+
+def record_of(place: str, state: TableState) -> Record:
+    """Return a table's record.
+
+    Raises:
+        TableError: the table is not a mirror's.
+    """
+    text = state.records.get(DOMAIN)
+    if text is None:
+        problem = "the table has no record of a mirror: it is somebody else's, mirror into another place"
+        raise TableError(place, problem)
+    told = json.loads(text)
+    kind, beside = told.get("kind", "documents"), tuple(told.get("beside", ()))
+    return Record(told["bucket"], told["end"], int(told["batch"]), kind, beside)
+
+
+@dataclass(frozen=True)
+class BatchCommit:
+    """The contents of a commit.
+
+    Args:
+        after: digest of the record that the batch was planned from.
+        then: the record once it is in.
+        transaction: (application, version), for those who look for it there.
+        written: what the tasks wrote; may be nothing.
+        more: other actions, such as new columns.
+    """
+
+    after: str
+    then: Record
+    transaction: tuple[str, int]
+    written: Sequence[TaskResult]
+    more: Sequence[Action] = ()
+
+
+def commit(log: TableLog, batch: BatchCommit) -> None:
+    """Make a batch the table's next version.
+
+    Args:
+        log: refreshed now and after every lost race.
+
+    Raises:
+        TableChanged: the record is not the one the batch was planned from; or a file in which rows were looked up, or
+            should have been, was changed by somebody else. Nothing was written: plan and write the batch anew.
+    """
+    log.store.settle()
+    _check_files(log, batch)
+    while True:
+        state = log.refresh()
+        _check_record(log, batch)
+        _check_lookups(log, batch)
+        actions = [*_actions(log, state, batch), *batch.more]
+        failpoint("lake.before_commit")
+        if log.commit(actions, "MIRROR", _metrics(batch)):
+            failpoint("lake.after_commit")
+            return
+
+
+def _check_record(log: TableLog, batch: BatchCommit) -> None:
+    found = record_of(log.store.root, log.state)
+    if found.digest != batch.after:
+        told = f"the table is at batch {found.batch} by now and this one was planned from another place"
+        raise TableChanged(log.store.root, f"{told}: another mirror writes to it, or its checkpoint is older than it")
+
+
+def _check_files(log: TableLog, batch: BatchCommit) -> None:
+    """Refuse to name a file that is gone: a vacuum by hand, or under a wrong clock, took it for an attempt's that had
+    failed. A table that names it could never be read again."""
+    for written in batch.written:
+        for add in written.files:
+            if not log.store.exists(add["path"]):
+                told = f"{add['path']} was removed before the batch was committed, by a vacuum or by somebody else"
+                raise TableChanged(log.store.root, f"{told}; the batch is written anew")
+
+
+def _check_lookups(log: TableLog, batch: BatchCommit) -> None:
+    """Refuse what was looked up in another set of files than the table has: a row could have moved meanwhile."""
+    looked = min((written.version for written in batch.written), default=log.state.version)
+    for action in log.since(looked):
+        if "metaData" in action or "protocol" in action:
+            raise TableChanged(log.store.root, f"its schema was changed by somebody else after version {looked}")
+        if "add" in action or "remove" in action:
+            path = (action.get("add") or action["remove"])["path"]
+            told = f"{path} was changed by somebody else after version {looked}"
+            raise TableChanged(log.store.root, f"{told}; rows are looked up anew")
+
+
+def _actions(log: TableLog, state: TableState, batch: BatchCommit) -> list[Action]:
+    now = int(time.time() * 1000)
+    dead = _merged(batch.written)
+    fresh = {add["path"]: add for written in batch.written for add in written.files}
+    actions, revised = [], {}
+    for path, rows in dead.items():
+        if path in fresh:
+            revised[path] = rows
+        elif (file := state.files.get(path)) is not None:
+            after = _after(log, file, rows)
+            if after is not None:
+                actions.append(removal(file, now))
+                if len(after) < _rows_in(log, file):
+                    revised[path] = after
+    described = vectors.write(log.store, revised)
+    for path, add in fresh.items():
+        if len(revised.get(path, ())) < _rows(add):
+            actions.append({"add": add | _vector(described, path)})
+    for path in [path for path in revised if path not in fresh]:
+        file = state.files[path]
+        actions.append({"add": _loose(file.add, _rows_in(log, file)) | _vector(described, path)})
+    return [transaction(*batch.transaction), batch.then.to_action(), *actions]
+
+
+def _merged(written: Sequence[TaskResult]) -> dict[str, BitMap]:
+    dead: dict[str, BitMap] = {}
+    for each in written:
+        for path, rows in each.dead.items():
+            dead[path] = dead[path] | rows if path in dead else rows
+    return dead
+
+
+def _after(log: TableLog, file: DataFile, rows: BitMap) -> BitMap | None:
+    """Return all dead rows of a file with these; None if they were all dead before. An index knows dead rows, too."""
+    before = vectors.read(log.store, file.vector) if file.vector else BitMap()
+    after = before | rows
+    return after if len(after) > len(before) else None
+
+
+def _rows_in(log: TableLog, file: DataFile) -> int:
+    """Return how many rows a file has. A writer need not say it, but must where there is a vector."""
+    if file.rows is not None:
+        return file.rows
+    with pq.ParquetFile(log.store.full(file.path)) as opened:
+        return int(opened.metadata.num_rows)
+
+
+def _rows(add: Action) -> int:
+    return int(json.loads(add["stats"])["numRecords"])
+
+
+def _vector(described: Mapping[str, Any], path: str) -> Action:
+    return {"deletionVector": described[path]} if path in described else {}
+
+
+def _loose(add: Action, rows: int) -> Action:
+    """A file with dead rows: its statistics bound its live rows, no longer tightly."""
+    stats = json.loads(add["stats"]) if add.get("stats") else {}
+    told = stats | {"numRecords": rows, "tightBounds": False}
+    return add | {"dataChange": True, "stats": json.dumps(told, separators=(",", ":"))}
+
+
+def _metrics(batch: BatchCommit) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for written in batch.written:
+        for name, count in written.counts.items():
+            counts[name] = counts.get(name, 0) + count
+    added = sum(len(written.files) for written in batch.written)
+    return counts | {"numAddedFiles": added}

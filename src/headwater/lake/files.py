@@ -1,0 +1,186 @@
+"""Data files: a task's rows as Parquet, durable before anybody hears of them, with the statistics a log carries.
+
+Rows of a task are gathered to row groups of some MiB, files roll over at some hundred. Names are random, so a
+failed attempt leaves files that nobody names; vacuum removes them by age.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headwater.lake.store import TableStore
+
+GROUP_BYTES = 16 << 20
+"""No more than the memory in which a client decodes again and again: what is held longer is memory touched anew."""
+
+FILE_BYTES = 384 << 20
+PAGE_BYTES = 1 << 20
+COMPRESSION: Literal["snappy"] = "snappy"
+DICTIONARIES = ("vbucket", "vb_uuid", "flags", "datatype", "expiry", "event", "batch")
+"""Columns of few different values. Keys and values are mostly different: trying costs a third of the writing."""
+
+STATISTICS = ("vbucket", "seqno")
+"""The statistics that the log tells of each file; the rest would only make it longer."""
+
+
+@dataclass
+class NewFile:
+    """A data file that was written and is not in the table yet.
+
+    Attributes:
+        path: in the table.
+        rows, size: how many rows and bytes.
+        lowest, highest: of each column in `STATISTICS`.
+    """
+
+    path: str
+    rows: int = 0
+    size: int = 0
+    lowest: dict[str, int] = field(default_factory=dict)
+    highest: dict[str, int] = field(default_factory=dict)
+
+    def to_add(self, *, data_change: bool = True, whole: bool = True) -> dict[str, Any]:
+        """Return the log's `add` action; `whole`: no deletion vector goes with it."""
+        stats = {
+            "numRecords": self.rows,
+            "minValues": self.lowest,
+            "maxValues": self.highest,
+            "nullCount": dict.fromkeys(self.lowest, 0),
+            "tightBounds": whole,
+        }
+        return {
+            "path": self.path,
+            "partitionValues": {},
+            "size": self.size,
+            "modificationTime": int(time.time() * 1000),
+            "dataChange": data_change,
+            "stats": json.dumps(stats, separators=(",", ":")),
+        }
+
+
+def spread(batch: pa.RecordBatch, name: str) -> tuple[int, int]:
+    """Return the lowest and highest of a column of whole numbers that has rows."""
+    ends: Any = pc.min_max(batch.column(name)).as_py()
+    return int(ends["min"]), int(ends["max"])
+
+
+class DataWriter:
+    """Writes batches of one schema to as many files as they fill.
+
+    Args:
+        store: the table's place.
+        schema: of all batches.
+        label: what the files' names begin with.
+        statistics: columns whose bounds the log tells.
+    """
+
+    def __init__(
+        self,
+        store: TableStore,
+        schema: pa.Schema,
+        label: str = "part",
+        statistics: Sequence[str] = STATISTICS,
+        *,
+        file_bytes: int = FILE_BYTES,
+        group_bytes: int = GROUP_BYTES,
+    ) -> None:
+        self.store, self.schema, self.label = store, schema, label
+        self.files: list[NewFile] = []
+        self._statistics, self._file_bytes, self._group_bytes = statistics, file_bytes, group_bytes
+        self._out: pq.ParquetWriter | None = None
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = self._file_held = 0
+
+    def add(self, batch: pa.RecordBatch) -> tuple[int, int]:
+        """Take a batch with rows; return (number of its file, row of its first row in that file).
+
+        A batch with other columns than those before it begins a new file.
+        """
+        if not self.files or self._file_held >= self._file_bytes or not batch.schema.equals(self.schema):
+            self._finish_file()
+            self.schema = batch.schema
+            self.files.append(NewFile(f"{self.label}-{uuid.uuid4()}.parquet"))
+        file = self.files[-1]
+        first = file.rows
+        for name in self._statistics:
+            low, high = spread(batch, name)
+            file.lowest[name] = min(low, file.lowest.get(name, low))
+            file.highest[name] = max(high, file.highest.get(name, high))
+        file.rows += batch.num_rows
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        self._file_held += batch.nbytes
+        if self._held_bytes >= self._group_bytes:
+            self._write_group()
+        return len(self.files) - 1, first
+
+    def close(self) -> list[NewFile]:
+        """Finish the last file; return all of them, durable."""
+        self._finish_file()
+        return self.files
+
+    def discard(self) -> None:
+        """Remove what was written: the task failed."""
+        with suppress(Exception):
+            if self._out is not None:
+                self._out.close()
+        for file in self.files:
+            with suppress(OSError):
+                self.store.remove(file.path)
+
+    def _write_group(self) -> None:
+        if self._out is None:
+            Path(self.store.root).mkdir(parents=True, exist_ok=True)
+            dictionaries: Any = [name for name in DICTIONARIES if name in self.schema.names]
+            self._out = pq.ParquetWriter(
+                self.store.full(self.files[-1].path),
+                self.schema,
+                compression=COMPRESSION,
+                use_dictionary=dictionaries,
+                write_statistics=list(self._statistics),
+                data_page_size=PAGE_BYTES,
+            )
+        group = pa.Table.from_batches(self._held, self.schema)
+        self._out.write_table(group, row_group_size=max(group.num_rows, 1))
+        self._held, self._held_bytes = [], 0
+
+    def _finish_file(self) -> None:
+        if not self.files or not self.files[-1].rows or self.files[-1].size:
+            return
+        if self._held:
+            self._write_group()
+        if self._out is not None:
+            self._out.close()
+        self._out, self._file_held = None, 0
+        self.files[-1].size = _synced(self.store.full(self.files[-1].path))
+
+
+def _synced(path: str) -> int:
+    """Wait until a file is on disk; return its size. Its folder is synced by the commit that names it."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+        return os.fstat(opened).st_size
+    finally:
+        os.close(opened)
+
+
+def live_mask(rows: int, dead: Any) -> Any:
+    """Return which of a file's rows are alive, as a numpy mask, from its deletion vector (or None)."""
+    mask = np.ones(rows, np.bool_)
+    if dead is not None and len(dead):
+        mask[np.array(dead, np.uint32)] = False
+    return mask

@@ -1,0 +1,131 @@
+"""The columns of a mirror's table, as Delta and Arrow name them, and how rows of the source get into them.
+
+Every row has what a document is and where its last change stands; `modified_at` is the CAS as a time, for a server's
+CAS is its clock in nanoseconds (null where it can't be one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+SOURCE = ("vbucket", "seqno", "vb_uuid", "event", "key", "value", "cas", "rev_seqno", "flags", "expiry", "datatype")
+"""The columns of the `dcp` source that a task asks for."""
+
+KEPT = {
+    "key": ("binary", "the document's key"),
+    "value": ("binary", "the document, whole"),
+    "vbucket": ("integer", "which vbucket the key belongs to"),
+    "seqno": ("long", "place of the row's last change in the vbucket's history"),
+    "vb_uuid": ("string", "branch of history that wrote it, 16 hex digits"),
+    "cas": ("long", "version of the document, 64 bits"),
+    "rev_seqno": ("long", "how many times the key has changed"),
+    "flags": ("long", "the application's flags, 32 bits unsigned"),
+    "expiry": ("long", "Unix seconds when the document expires; 0 for never"),
+    "datatype": ("integer", "bits: 1 JSON, 2 snappy, 4 extended attributes before the value"),
+    "modified_at": ("timestamp", "when it was last changed, from the CAS; null where that is no clock"),
+}
+"""Column -> (Delta's type, meaning)."""
+
+CHANGES = {
+    "vbucket": "integer",
+    "seqno": "long",
+    "vb_uuid": "string",
+    "event": "string",
+    "key": "binary",
+    "value": "binary",
+    "cas": "long",
+    "rev_seqno": "long",
+    "flags": "long",
+    "expiry": "long",
+    "datatype": "integer",
+    "snapshot_start": "long",
+    "snapshot_end": "long",
+    "batch": "long",
+}
+"""Column -> Delta's type, of a change log: all of the source, and the number of the batch."""
+
+PRIMITIVES: dict[str, pa.DataType] = {
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+NANOSECONDS_A_MICROSECOND = 1000
+_CLOCK_FROM = 1_000_000_000_000_000_000 // NANOSECONDS_A_MICROSECOND  # 2001: smaller ones are counters, not clocks
+
+
+def delta_field(name: str, kind: Any, comment: str = "") -> dict[str, Any]:
+    """Return a column as a log's schema describes it."""
+    metadata = {"comment": comment} if comment else {}
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+def fields(key: str = "binary") -> list[dict[str, Any]]:
+    """Return the columns of a new table; keys are `binary` or `string`."""
+    kinds = {"key": key}
+    return [delta_field(name, kinds.get(name, kind), meaning) for name, (kind, meaning) in KEPT.items()]
+
+
+def arrow_type(kind: Any) -> pa.DataType:
+    """Return the Arrow type of a column's type as Delta writes it.
+
+    Raises:
+        KeyError: a type that our tables do not have.
+    """
+    if isinstance(kind, str):
+        return PRIMITIVES[kind]
+    if kind["type"] == "array":
+        return pa.list_(pa.field("element", arrow_type(kind["elementType"])))
+    if kind["type"] == "struct":
+        return pa.struct([pa.field(inner["name"], arrow_type(inner["type"])) for inner in kind["fields"]])
+    raise KeyError(kind["type"])
+
+
+def arrow_schema(described: Sequence[Mapping[str, Any]]) -> pa.Schema:
+    """Return the Arrow schema of a log's columns."""
+    return pa.schema([pa.field(column["name"], arrow_type(column["type"])) for column in described])
+
+
+def modified_at(cas: Any) -> Any:
+    """Return CAS values (64 bits) as times."""
+    micros = pc.divide(cas, NANOSECONDS_A_MICROSECOND)
+    plain = pc.if_else(pc.greater_equal(micros, pa.scalar(_CLOCK_FROM)), micros, pa.scalar(None, pa.int64()))
+    return plain.cast(PRIMITIVES["timestamp"])
+
+
+class TableShape:
+    """How a table's rows are made from the source's.
+
+    Args:
+        described: the table's columns, as its log describes them.
+
+    Attributes:
+        schema: of the rows that are made.
+        added: columns that the rows have and the table does not.
+        conflicts: what did not fit its column, in words.
+    """
+
+    def __init__(self, described: Sequence[Mapping[str, Any]]) -> None:
+        self.described = [dict(column) for column in described]
+        self.schema = arrow_schema(described)
+        self.added: list[dict[str, Any]] = []
+        self.conflicts: set[str] = set()
+
+    def accepted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the changes that this table takes: all of them."""
+        return batch
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the table's rows for mutations of the source."""
+        arrays = []
+        for column in self.schema:
+            made = modified_at(batch.column("cas")) if column.name == "modified_at" else batch.column(column.name)
+            arrays.append(made if made.type == column.type else made.cast(column.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

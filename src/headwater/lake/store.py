@@ -1,0 +1,164 @@
+"""Where a table lies: a folder of a file system, written so that a commit survives a power cut and happens once.
+
+A table is files that are written whole and never touched again. Two promises carry everything else: what `write` has
+returned is on disk under its name, whole; and of all who `create` the same name exactly one succeeds, and nobody ever
+reads a part of it. Both are kept with a file beside the name, which is synced first and then renamed or linked.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.parse import unquote, urlsplit
+
+from headwater.errors import DiskFull, OptionError
+
+BESIDE = ".headwater-"
+"""How the names of files begin that are not whole yet; a leading dot hides them from all readers of tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file: its path in the table, its size, and when it was written (Unix seconds)."""
+
+    path: str
+    size: int
+    modified: float
+
+
+def folder_of(place: str | Path) -> str:
+    """Return the absolute folder that a place names: a path, relative or not, or a file: url.
+
+    Raises:
+        OptionError: an empty place, or a url of another scheme.
+    """
+    text = str(place)
+    url = urlsplit(text)
+    if url.scheme == "file" and url.netloc in ("", "localhost") and url.path:
+        return str(Path(unquote(url.path)).absolute())
+    if not text or "://" in text or url.scheme == "file":
+        raise OptionError("to", text, "a folder of a mounted file system, as a path or file:///path")
+    return str(Path(text).absolute())
+
+
+class TableStore:
+    """A folder, made when something is first written to it.
+
+    Args:
+        place: a path or a file: url.
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        self.root = folder_of(place)
+
+    def __repr__(self) -> str:
+        return f"TableStore({self.root})"
+
+    def full(self, path: str) -> str:
+        """Return where a file of the table lies; a path that is absolute stays as it is."""
+        if path.startswith("file:"):
+            return folder_of(path)
+        return str(Path(self.root, path))
+
+    def read(self, path: str) -> bytes:
+        """Return a file's bytes.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return Path(self.full(path)).read_bytes()
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return Path(self.full(path)).exists()
+
+    def write(self, path: str, content: bytes, *, durable: bool = True) -> None:
+        """Put a file in place, whole, over one that is there; `durable` is left out for what can be made anew."""
+        with self.output(path, durable=durable) as out:
+            out.write(content)
+
+    @contextmanager
+    def output(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
+        """A file to write to; it gets its name when the block ends well, and leaves no trace if not."""
+        target = Path(self.full(path))
+        beside = _beside(target)
+        try:
+            with _roomy(target):
+                with beside.open("xb") as out:
+                    yield out
+                    if durable:
+                        out.flush()
+                        os.fsync(out.fileno())
+                beside.rename(target)
+                if durable:
+                    _sync_folder(target.parent)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Put a file in place unless one is there; return whether it was us. When it returns, the file is on disk."""
+        target = Path(self.full(path))
+        beside = _beside(target)
+        try:
+            with _roomy(target):
+                with beside.open("xb") as out:
+                    out.write(content)
+                    out.flush()
+                    os.fsync(out.fileno())
+                # A link, unlike a rename, fails when the name is taken; the name shows the whole file or nothing.
+                os.link(beside, target)
+                _sync_folder(target.parent)
+        except FileExistsError:
+            return False
+        finally:
+            beside.unlink(missing_ok=True)
+        return True
+
+    def settle(self) -> None:
+        """Wait until the names of files that were written directly in the table's folder are on disk."""
+        _sync_folder(Path(self.root))
+
+    def remove(self, path: str) -> None:
+        """Remove a file; none is as good."""
+        Path(self.full(path)).unlink(missing_ok=True)
+
+    def list(self, folder: str = "") -> list[Listed]:
+        """Return the files directly in a folder of the table, by name; none if there is no such folder."""
+        found = []
+        with suppress(FileNotFoundError), os.scandir(self.full(folder)) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.is_file():
+                        seen = entry.stat()
+                        path = f"{folder}/{entry.name}" if folder else entry.name
+                        found.append(Listed(path, seen.st_size, seen.st_mtime))
+        return sorted(found, key=lambda listed: listed.path)
+
+
+def _beside(target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target.with_name(f"{BESIDE}{uuid.uuid4().hex}")
+
+
+@contextmanager
+def _roomy(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(target) from error
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,366 @@
+"""Care for a table: fold small files, rewrite those that are mostly dead, checkpoint the log, remove what nobody needs.
+
+Folding is tiered: files of about the same size are folded eight at a time into one of the next size, so each row is
+rewritten once a tier and a table has some dozen files however many batches it has seen. The work is done beside the
+batches and only its commit stands between two of them. Rows that died meanwhile are found at their new places, since
+a fold keeps the order of the rows that were alive.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from headwater.failpoints import failpoint
+from headwater.lake import checkpoints, index, vectors
+from headwater.lake.files import DataWriter, NewFile, live_mask
+from headwater.lake.index import Hashes, Indexes, hashes_of, joined, made
+from headwater.lake.log import FOLDER, Action, DataFile, TableLog, TableState, removal
+from headwater.lake.shape import arrow_schema
+from headwater.lake.store import BESIDE, Listed, TableStore
+
+FAN = 8
+"""Files of one tier that are folded together; sizes of the next tier are so many times as large."""
+
+SMALLEST_BYTES = 128 << 10
+LARGEST_BYTES = 256 << 20
+DEAD_SHARE = 0.5
+CHECKPOINT_EVERY = 100
+VACUUM_SECONDS = 3600.0
+DAY = 86_400.0
+RETENTION, LOG_RETENTION = 7 * DAY, 30 * DAY
+_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": DAY, "week": 7 * DAY, "month": 30 * DAY}
+_INTERVAL = re.compile(r"\s*(?:interval\s+)?(\d+)\s+([a-z]+?)s?\s*\Z", re.IGNORECASE)
+
+
+def seconds_of(text: str | None, otherwise: float) -> float:
+    """Return a property such as `interval 7 days` in seconds; `otherwise` where there is none that can be read."""
+    told = _INTERVAL.match(text or "")
+    return int(told[1]) * _SECONDS.get(told[2].lower(), math.inf) if told else otherwise
+
+
+def live_bytes(file: DataFile) -> float:
+    """Return about how many bytes of a file are alive."""
+    return file.size * (1 - file.dead / file.rows) if file.rows else float(file.size)
+
+
+def tier_of(file: DataFile) -> int | None:
+    """Return a file's tier by the size of what is alive in it; None for those that are large enough."""
+    size = live_bytes(file)
+    if size >= LARGEST_BYTES:
+        return None
+    return max(0, math.floor(math.log(max(size / SMALLEST_BYTES, 1), FAN)) + (size >= SMALLEST_BYTES))
+
+
+def choose(state: TableState) -> list[DataFile]:
+    """Return the files to fold next, none if all is well: a full tier, the smallest first, or what is mostly dead."""
+    tiers: dict[int, list[DataFile]] = {}
+    for file in state.files.values():
+        tier = tier_of(file)
+        if tier is not None and file.rows is not None:
+            tiers.setdefault(tier, []).append(file)
+    for _, files in sorted(tiers.items()):
+        if len(files) >= FAN:
+            return files
+    return [file for file in state.files.values() if file.rows and file.dead > DEAD_SHARE * file.rows]
+
+
+@dataclass
+class FoldedFile:
+    """A file that was folded.
+
+    Attributes:
+        file: as it was then.
+        alive: which of its rows were alive.
+        runs: (first of these rows by rank, number of the new file, row there), by rank.
+    """
+
+    file: DataFile
+    alive: NDArray[np.bool_]
+    runs: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def moved(self, rows: BitMap) -> Iterable[tuple[int, NDArray[np.int64]]]:
+        """Yield (new file, rows there) for rows that died after the fold had read them."""
+        old = np.array(rows, np.int64)
+        old = old[self.alive[old]]
+        ranks = np.cumsum(self.alive)[old] - 1
+        starts = np.array([start for start, _, _ in self.runs], np.int64)
+        which = np.searchsorted(starts, ranks, side="right") - 1
+        for run in np.unique(which):
+            start, number, first = self.runs[run]
+            yield number, ranks[which == run] - start + first
+
+
+@dataclass
+class Folded:
+    """New files that hold what is alive in others."""
+
+    files: list[NewFile]
+    sources: list[FoldedFile]
+
+
+def fold(store: TableStore, fields: Sequence[Any], indexes: Indexes | None, files: Sequence[DataFile]) -> Folded:
+    """Write what is alive in some files to new ones, with their indexes; the table does not know them yet.
+
+    Args:
+        store: the table's place.
+        fields: its columns.
+        indexes: where to write indexes; None for a table without (a change log).
+        files: as the newest version has them.
+    """
+    schema = arrow_schema(fields)
+    bounds = [name for name in ("vbucket", "seqno") if name in schema.names]
+    out = DataWriter(store, schema, "fold", bounds)
+    hashes: list[tuple[int, int, Hashes]] = []
+    sources = []
+    try:
+        for file in files:
+            sources.append(_copy(store, out, file, indexes.seed if indexes else None, hashes))
+        written = out.close()
+        for number, new in enumerate(written if indexes else ()):
+            mine = [(first, part) for which, first, part in hashes if which == number]
+            rows = [np.arange(first, first + len(part)) for first, part in mine]
+            found = made(joined([part for _, part in mine]), np.concatenate(rows))
+            if indexes is not None:
+                indexes.write(new.path, found, new.rows)
+    except BaseException:
+        out.discard()
+        raise
+    return Folded(written, sources)
+
+
+def _copy(
+    store: TableStore, out: DataWriter, file: DataFile, seed: bytes | None, hashes: list[tuple[int, int, Hashes]]
+) -> FoldedFile:
+    dead = vectors.read(store, file.vector) if file.vector else None
+    with pq.ParquetFile(store.full(file.path)) as opened:
+        source = FoldedFile(file, live_mask(opened.metadata.num_rows, dead))
+        at = rank = 0
+        for batch in opened.iter_batches(batch_size=1 << 16):
+            alive = source.alive[at : at + batch.num_rows]
+            at += batch.num_rows
+            kept = _conformed(batch if alive.all() else batch.filter(pa.array(alive)), out.schema)
+            if not kept.num_rows:
+                continue
+            number, first = out.add(kept)
+            source.runs.append((rank, number, first))
+            rank += kept.num_rows
+            if seed is not None:
+                hashes.append((number, first, hashes_of(kept.column("key"), kept.column("vbucket").to_numpy(), seed)))
+    return source
+
+
+def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of a file with the table's columns: older files lack newer ones."""
+    arrays: list[Any] = []
+    for column in schema:
+        if column.name in batch.schema.names:
+            found = batch.column(column.name)
+            arrays.append(found if found.type == column.type else found.cast(column.type))
+        else:
+            arrays.append(pa.nulls(batch.num_rows, column.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def commit(log: TableLog, folded: Folded) -> bool:
+    """Put folded files in the place of their sources; return False, having done nothing, if one of those is gone, or
+    of the new ones.
+
+    No batch may be under way: it would have looked rows up in the sources.
+    """
+    failpoint("lake.before_fold")
+    log.store.settle()
+    if not all(log.store.exists(new.path) for new in folded.files):
+        return False
+    while True:
+        state = log.refresh()
+        died: dict[str, BitMap] = {}
+        actions: list[Action] = []
+        for source in folded.sources:
+            now = state.files.get(source.file.add["path"])
+            if now is None:
+                return False
+            actions.append(removal(now, int(time.time() * 1000), data_change=False))
+            for number, rows in source.moved(vectors.read(log.store, now.vector) if now.vector else BitMap()):
+                path = folded.files[number].path
+                died[path] = died.get(path, BitMap()) | vectors.rows_of(rows)
+        described = vectors.write(log.store, died)
+        for new in folded.files:
+            if len(died.get(new.path, ())) < new.rows:
+                vector = {"deletionVector": described[new.path]} if new.path in described else {}
+                actions.append({"add": new.to_add(data_change=False, whole=not vector) | vector})
+        metrics = {"numRemovedFiles": len(folded.sources), "numAddedFiles": len(folded.files)}
+        if log.commit(actions, "OPTIMIZE", metrics):
+            failpoint("lake.after_fold")
+            return True
+
+
+def optimize(log: TableLog, indexes: Indexes | None, *, everything: bool = False) -> int:
+    """Fold until all is well, or all files into as few as they fill; return how many files were folded."""
+    count = 0
+    while files := list(log.refresh().files.values()) if everything and not count else choose(log.state):
+        if not commit(log, fold(log.store, log.state.fields, indexes, files)):
+            continue
+        count += len(files)
+    return count
+
+
+def checkpoint(log: TableLog, now: float | None = None) -> str:
+    """Write a checkpoint of the newest version, without removals that have expired; return its path."""
+    state = log.refresh()
+    oldest = 1000 * ((now or time.time()) - retention(state))
+    expired = [key for key, removed in state.tombstones.items() if removed.get("deletionTimestamp", 0) < oldest]
+    for key in expired:
+        del state.tombstones[key]
+    return checkpoints.write(log.store, FOLDER, state.version, state.actions())
+
+
+def retention(state: TableState) -> float:
+    """Return for how many seconds a removed file stays, for readers of older versions."""
+    return seconds_of(state.properties.get("delta.deletedFileRetentionDuration"), RETENTION)
+
+
+def vacuum(log: TableLog, seconds: float | None = None, now: float | None = None, *, dry: bool = False) -> list[str]:
+    """Remove files that no version within the retention needs: removed ones, and those of failed attempts.
+
+    Args:
+        log: the table's.
+        seconds: the retention; None for the table's own (7 days unless it says otherwise).
+        now: Unix seconds.
+        dry: only tell.
+
+    Returns: the paths.
+    """
+    state, clock = log.refresh(), now or time.time()
+    kept_for = retention(state) if seconds is None else seconds
+    oldest = clock - kept_for
+    needed = {name for file in state.files.values() for name in _names(file.add)}
+    live = {file.path.rpartition("/")[2] for file in state.files.values()}
+    for removed in state.tombstones.values():
+        if removed.get("deletionTimestamp", 0) >= 1000 * oldest:
+            needed.update(_names(removed))
+    gone = [listed for listed in log.store.list() if _is_data(listed.path) and listed.path not in needed]
+    gone += [each for each in log.store.list(index.FOLDER) if _base(each).removesuffix(index.SUFFIX) not in live]
+    gone += [each for folder in ("", FOLDER, index.FOLDER) for each in log.store.list(folder) if _is_half(each)]
+    old = [each.path for each in gone if each.modified < oldest]
+    if seconds is None:
+        old += _old_log(log, clock)
+    if not dry:
+        for path in old:
+            log.store.remove(path)
+    return old
+
+
+def _names(action: Action) -> list[str]:
+    vector = action.get("deletionVector")
+    beside = vectors.file_of(vector) if vector else None
+    return [action["path"], *([beside] if beside else [])]
+
+
+def _base(listed: Listed) -> str:
+    return listed.path.rpartition("/")[2]
+
+
+def _is_data(path: str) -> bool:
+    return path.endswith(".parquet") or (path.startswith("deletion_vector_") and path.endswith(".bin"))
+
+
+def _is_half(listed: Listed) -> bool:
+    return _base(listed).startswith(BESIDE)
+
+
+def _old_log(log: TableLog, now: float) -> list[str]:
+    """Commits and checkpoints that are older than the log's retention and before a checkpoint that is, too."""
+    oldest = now - seconds_of(log.state.properties.get("delta.logRetentionDuration"), LOG_RETENTION)
+    numbered = [(int(_base(each)[:20]), each) for each in log.store.list(FOLDER) if _base(each)[:20].isdigit()]
+    bases = [number for number, each in numbered if ".checkpoint" in each.path and each.modified < oldest]
+    first = max(bases, default=0)
+    return [each.path for number, each in numbered if number < first and each.modified < oldest]
+
+
+class Maintenance:
+    """Cares for a table while batches are written to it; its work is done in a thread of its own.
+
+    Args:
+        log: the driver's.
+        seed: of the table's indexes; None for a table without.
+        clock: seconds.
+    """
+
+    def __init__(self, log: TableLog, seed: bytes | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._clock = log, clock
+        self._indexes = Indexes(log.store, log.state.id, seed) if seed else None
+        self._thread = ThreadPoolExecutor(1, "lake-upkeep")
+        self._folding: Future[Folded] | None = None
+        self._other: Future[Any] | None = None
+        self._checkpointed = log.state.version
+        self._vacuumed = clock()
+        self.problem = ""
+
+    def step(self) -> None:
+        """Do what is due; called between two batches. Nothing that goes wrong here ends a mirror: it is tried again."""
+        try:
+            self._fold()
+            self._write_checkpoint()
+            self._vacuum()
+            self.problem = ""
+        except Exception as error:
+            self._folding = None
+            self.problem = f"upkeep: {error}"
+
+    def close(self, *, finish: bool = False) -> None:
+        """End the thread; with `finish` what is under way is brought in first."""
+        if finish and self._folding is not None:
+            self._folding.exception()
+            self.step()
+        self._thread.shutdown(cancel_futures=True)
+
+    def _fold(self) -> None:
+        if self._folding is not None and self._folding.done():
+            folding, self._folding = self._folding, None
+            commit(self._log, folding.result())
+        if self._folding is None and (files := choose(self._log.state)):
+            fields = self._log.state.fields
+            self._folding = self._thread.submit(fold, self._log.store, fields, self._indexes, files)
+
+    def _write_checkpoint(self) -> None:
+        if self._log.state.version - self._checkpointed >= CHECKPOINT_EVERY:
+            checkpoint(self._log)
+            self._checkpointed = self._log.state.version
+
+    def _vacuum(self) -> None:
+        if self._clock() - self._vacuumed >= VACUUM_SECONDS and (self._other is None or self._other.done()):
+            self._vacuumed = self._clock()
+            other = TableLog(self._log.store)  # the driver's state is the driver's
+            self._other = self._thread.submit(vacuum, other)
+
+
+def describe(log: TableLog) -> dict[str, Any]:
+    """Return what a table is, in numbers."""
+    state = log.refresh()
+    files = list(state.files.values())
+    told = json.loads(state.records.get("headwater.mirror", "{}"))
+    return {
+        "place": log.store.root,
+        "version": state.version,
+        "bucket": told.get("bucket"),
+        "batches": told.get("batch"),
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "rows": sum((file.rows or 0) - file.dead for file in files),
+        "dead_rows": sum(file.dead for file in files),
+        "columns": len(state.fields),
+        "removed_files_kept": len(state.tombstones),
+    }

@@ -1,0 +1,165 @@
+"""Deletion vectors: which rows of a data file are dead, in the forms that Delta's protocol publishes.
+
+A vector's body is a little-endian magic number, the count of 32-bit bitmaps, and for each its upper half and a portable
+roaring bitmap; row numbers here stay below 2^32, so there is one. A small body stands in the log itself, in Z85
+text; larger ones lie together in one file a commit: a version byte, then for each vector its size (big endian),
+body and CRC-32. Source: Delta's PROTOCOL.md, "Deletion Vector Format".
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from headwater.errors import CorruptStore
+from headwater.lake.store import TableStore
+
+MAGIC = 1681511377
+INLINE_BYTES_MAX = 400
+"""Larger ones go to a file: the log is read whole by everyone, a vector only by who reads its file."""
+
+_HEAD = struct.Struct("<iqi")
+_SIZE, _CRC = struct.Struct(">i"), struct.Struct(">I")
+_VERSION = b"\x01"
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_Z85_VALUES = {letter: value for value, letter in enumerate(_Z85)}
+
+Descriptor = dict[str, Any]
+"""A vector as a log's `add` action names it."""
+
+
+def rows_of(positions: NDArray[Any]) -> BitMap:
+    """Return row numbers as a bitmap."""
+    return BitMap(np.ascontiguousarray(positions, np.uint32))
+
+
+def encode(rows: BitMap) -> bytes:
+    """Return a vector's body."""
+    packed = rows.copy()
+    packed.run_optimize()
+    return _HEAD.pack(MAGIC, 1, 0) + bytes(packed.serialize())
+
+
+def decode(body: bytes) -> BitMap:
+    """Return the rows of a body.
+
+    Raises:
+        ValueError: not a vector, or one with row numbers of 2^32 and more.
+    """
+    if len(body) < 12 or int.from_bytes(body[:4], "little") != MAGIC:
+        raise ValueError("no deletion vector: its magic number is missing")
+    count = int.from_bytes(body[4:12], "little")
+    if count == 0:
+        return BitMap()
+    _, _, upper = _HEAD.unpack_from(body)
+    if count != 1 or upper != 0:
+        raise ValueError(f"a deletion vector of {count} bitmaps, the first of upper half {upper}: rows beyond 2^32")
+    return BitMap.deserialize(body[_HEAD.size :])
+
+
+def z85(data: bytes) -> str:
+    """Return bytes as text, five letters for four bytes; zeros fill the last four."""
+    padded = data + bytes(-len(data) % 4)
+    words = np.frombuffer(padded, ">u4").astype(np.uint64)
+    digits = [(words // 85**place % 85).tolist() for place in (4, 3, 2, 1, 0)]
+    return "".join(_Z85[digit] for letters in zip(*digits, strict=True) for digit in letters)
+
+
+def unz85(text: str) -> bytes:
+    """Return what `z85` was given, filled up to four bytes.
+
+    Raises:
+        ValueError: a letter that is none of the 85, or not five for each word.
+    """
+    if len(text) % 5 or not _Z85_VALUES.keys() >= set(text):
+        raise ValueError("not Z85 text")
+    out = bytearray()
+    for at in range(0, len(text), 5):
+        word = 0
+        for letter in text[at : at + 5]:
+            word = word * 85 + _Z85_VALUES[letter]
+        if word >> 32:
+            raise ValueError("not Z85 text: a word beyond 32 bits")
+        out += word.to_bytes(4, "big")
+    return bytes(out)
+
+
+def write(store: TableStore, vectors: Mapping[str, BitMap]) -> dict[str, Descriptor]:
+    """Write the vectors of one commit, durably; return a descriptor for each.
+
+    Args:
+        store: the table's place.
+        vectors: dead rows by data file.
+    """
+    described: dict[str, Descriptor] = {}
+    large: dict[str, bytes] = {}
+    for path, rows in vectors.items():
+        body = encode(rows)
+        described[path] = {"storageType": "i", "pathOrInlineDv": "", "sizeInBytes": len(body), "cardinality": len(rows)}
+        if len(body) <= INLINE_BYTES_MAX:
+            described[path]["pathOrInlineDv"] = z85(body)
+        else:
+            large[path] = body
+    if large:
+        name = uuid.uuid4()
+        content = bytearray(_VERSION)
+        for path, body in large.items():
+            described[path] |= {"storageType": "u", "pathOrInlineDv": z85(name.bytes), "offset": len(content)}
+            content += _SIZE.pack(len(body)) + body + _CRC.pack(zlib.crc32(body))
+        store.write(f"deletion_vector_{name}.bin", bytes(content))
+    return described
+
+
+def file_of(described: Descriptor) -> str | None:
+    """Return the file a vector lies in, relative to the table or, with a scheme or slash first, absolute; None if it
+    stands in the log."""
+    if described["storageType"] == "i":
+        return None
+    text = str(described["pathOrInlineDv"])
+    if described["storageType"] == "p":
+        return text
+    prefix, name = text[:-20], uuid.UUID(bytes=unz85(text[-20:]))
+    return f"{prefix}/deletion_vector_{name}.bin" if prefix else f"deletion_vector_{name}.bin"
+
+
+def read(store: TableStore, described: Descriptor) -> BitMap:
+    """Return the rows of a vector that a log names.
+
+    Raises:
+        CorruptStore: its file is not what the log says, by size, checksum, magic or count.
+    """
+    path = file_of(described)
+    where = path or "the log"
+    try:
+        rows = decode(_inline(described) if path is None else _from_file(store.read(path), described))
+    except (ValueError, struct.error, IndexError) as error:
+        raise CorruptStore(store.full(where), int(described.get("offset") or 0), str(error)) from None
+    if len(rows) != described["cardinality"]:
+        told = f"a deletion vector of {len(rows)} rows, the log says {described['cardinality']}"
+        raise CorruptStore(store.full(where), int(described.get("offset") or 0), told)
+    return rows
+
+
+def _inline(described: Descriptor) -> bytes:
+    return unz85(described["pathOrInlineDv"])[: described["sizeInBytes"]]
+
+
+def _from_file(content: bytes, described: Descriptor) -> bytes:
+    offset = int(described.get("offset") or 1)
+    size = int(described["sizeInBytes"])
+    end = offset + _SIZE.size + size
+    if end + _CRC.size > len(content):
+        raise ValueError(f"a deletion vector of {size} bytes ends beyond its file of {len(content)}")
+    (written,) = _SIZE.unpack_from(content, offset)
+    body = content[offset + _SIZE.size : end]
+    (checksum,) = _CRC.unpack_from(content, end)
+    if written != size or zlib.crc32(body) != checksum:
+        raise ValueError("a deletion vector's size or checksum is not its own")
+    return body

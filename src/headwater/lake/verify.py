@@ -1,0 +1,82 @@
+"""Is the table what the bucket is, and is each index what its file is? Everything is looked at, nothing sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headwater.lake import vectors
+from headwater.lake.files import live_mask
+from headwater.lake.index import Indexes, hashes_of, order_of
+from headwater.lake.log import DataFile, TableState
+from headwater.lake.store import TableStore
+
+Held = dict[tuple[int, bytes], tuple[int, int]]
+"""(vbucket, key) to (seqno, cas)."""
+
+COLUMNS = ["key", "vbucket", "seqno", "cas"]
+SHOWN_MAX = 5
+
+
+def rows_of(
+    store: TableStore, file: DataFile, columns: Sequence[str] = COLUMNS
+) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
+    """Yield the living rows of a file, and where each lies in it."""
+    dead = vectors.read(store, file.vector) if file.vector else None
+    with pq.ParquetFile(store.full(file.path)) as opened:
+        alive, at = live_mask(opened.metadata.num_rows, dead), 0
+        for batch in opened.iter_batches(columns=list(columns)):
+            mine = alive[at : at + batch.num_rows]
+            yield batch.filter(pa.array(mine)), (mine.nonzero()[0] + at).tolist()
+            at += batch.num_rows
+
+
+def check_indexes(store: TableStore, state: TableState, indexes: Indexes) -> list[str]:
+    """Return what is wrong with indexes: living rows that one does not lead to. One that is missing or damaged is
+    among them, though nothing is lost by it: it is built again when it is needed."""
+    problems = []
+    for file in state.files.values():
+        if not indexes.is_good(file.path):
+            problems.append(f"{file.path}: its index is missing or damaged; it is built again when it is needed")
+            continue
+        known, missed = indexes.of(file.path), 0
+        for batch, rows in rows_of(store, file):
+            wanted = hashes_of(batch.column("key"), batch.column("vbucket").to_numpy(), indexes.seed)
+            found = known.find(wanted.take(order_of(wanted)))
+            missed += len(set(rows) - set(found.tolist()))
+        if missed:
+            problems.append(f"{file.path}: its index does not lead to {missed} of its rows; remove {file.path}'s index")
+    return problems
+
+
+def of_table(store: TableStore, state: TableState) -> tuple[Held, list[str]]:
+    """Return what a table holds, and which keys it holds twice."""
+    held: Held = {}
+    twice = []
+    for file in state.files.values():
+        for batch, _ in rows_of(store, file):
+            columns = (batch.column(name).to_pylist() for name in COLUMNS)
+            for key, vbucket, seqno, cas in zip(*columns, strict=True):
+                name = (vbucket, key.encode() if isinstance(key, str) else key)
+                if name in held:
+                    twice.append(f"vbucket {vbucket}, key {name[1]!r} has more than one row")
+                held[name] = (seqno, cas)
+    return held, twice
+
+
+def compare(table: Held, bucket: Held) -> list[str]:
+    """Return how a table differs from a bucket, a line for each kind."""
+    kinds = {
+        "only in the bucket": bucket.keys() - table.keys(),
+        "only in the table": table.keys() - bucket.keys(),
+        "of another seqno or CAS": {name for name in table.keys() & bucket.keys() if table[name] != bucket[name]},
+    }
+    return [f"{len(names)} documents are {what}: {_shown(names)}" for what, names in kinds.items() if names]
+
+
+def _shown(names: Iterable[tuple[int, bytes]]) -> str:
+    first = sorted(names)[: SHOWN_MAX + 1]
+    text = ", ".join(f"vbucket {vb} {key!r}" for vb, key in first[:SHOWN_MAX])
+    return text + (", ..." if len(first) > SHOWN_MAX else "")

@@ -1,0 +1,322 @@
+"""The session of a connection on which this node consumes: socket, protocol object and inbound streams together.
+
+What arrives goes through the kernel first, which takes every change that is plainly right; where it stops, one frame
+goes to the protocol object, and its events to the vbuckets. Answers leave when what they tell of is durable (`_gate`):
+a producer that reads "the snapshot is here", "the state is set", and a mover that reads "the stream is open", may
+rely on it. Acknowledged bytes are those that were staged: a full staging arena, or a full disk, stops the reading, and
+so the producer. Source: dcp 1, 2.2, 7, 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from headwater.node.committer import FULL_DISK_SECONDS
+from headwater.node.dcp.end import DcpEnd
+from headwater.node.dcp.inbound import InboundStream
+from headwater.node.dcp.intake import Intake
+from headwater.node.refused import NoRoom
+from headwater.protocol.dcp.consumer import Consumer
+from headwater.protocol.dcp.consumer_changes import CHANGES
+from headwater.protocol.dcp.events import (
+    Advanced,
+    Boundary,
+    Changed,
+    Ended,
+    Event,
+    Flushed,
+    Marked,
+    Opened,
+    PositionNeeded,
+    Refused,
+    RollbackNeeded,
+    StateWanted,
+    StreamWanted,
+)
+from headwater.protocol.dcp.producer_events import NotDcp
+from headwater.protocol.end import PeerGone
+from headwater.wire.dcp import seqno_of
+from headwater.wire.header import Frame
+from headwater.wire.privilege import REPLICATE
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.dcp_hub import DcpHub
+    from headwater.node.kv.api import Session
+    from headwater.protocol.dcp.consumer_stream import ConsumerStream
+    from headwater.protocol.dcp.position import FailoverLog
+
+RECORDS_BYTES = 8 << 10
+"""Room that one control frame may take: a rollback and two records, each with a full failover log."""
+SEQNO_BYTES = 8
+WHY_NOT = {
+    Status.NOT_MY_VBUCKET: "the vbucket is not here, or it is active",
+    Status.KEY_EEXISTS: "the vbucket follows a producer already",
+}
+"""The words for each reason of `why_not`."""
+
+
+class StreamListener(Protocol):
+    """The owner of streams that no mover asked for."""
+
+    def stream_opened(self, vbucket: int) -> None:
+        """Learn that the producer accepted a stream."""
+
+    def fetches_again(self, vbucket: int, seqno: int) -> bool:
+        """Whether a stream that is closed now begins again, since changes after `seqno` were refused."""
+
+    def stream_over(self, vbucket: int, event: Refused | Ended) -> None:
+        """The stream did not come about, or ended."""
+
+    def connection_lost(self) -> None:
+        """The socket is gone, and all streams with it."""
+
+
+class ConsumerSession(DcpEnd[Consumer]):
+    """One connection on which this node consumes.
+
+    Attributes:
+        consumer: the protocol's end of the connection.
+        streams: the inbound streams of this connection, by vbucket.
+        intake: where changes enter the store in bulk.
+    """
+
+    is_producer = False
+    _needs = REPLICATE
+
+    def __init__(self, kv: Session, hub: DcpHub, consumer: Consumer, *, listener: StreamListener | None = None) -> None:
+        super().__init__(kv, hub, consumer)
+        self.consumer = consumer
+        self.streams: dict[int, InboundStream] = {}
+        self.intake = Intake(self._bucket, consumer)
+        self._committer = kv.server.committer
+        self._listener = listener
+
+    # --- what the connection calls ----------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Bytes are to be acknowledged, or the producer was silent for too long."""
+        for event in self.consumer.tick(now):
+            self._handle(event)
+        self._answer()
+
+    def _close_streams(self) -> None:
+        """The replicas keep what they have."""
+        for stream in tuple(self.streams.values()):
+            stream.close()
+        self.streams.clear()
+
+    def users_changed(self) -> None:
+        """As in any session; a producer that this node called is no user."""
+        if self._listener is None:
+            super().users_changed()
+
+    def closed(self) -> None:
+        """Close what is open, and tell the listener that the socket is gone."""
+        super().closed()
+        if self._listener is not None:
+            self._listener.connection_lost()
+
+    def batch_lost(self, error: BaseException) -> None:
+        """Drop the connection: what was staged is lost, so its streams are further than the disk; they begin anew."""
+        self.connection.drop(f"a batch could not be written: {error}", fault=False)
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def _take_many(self, data: memoryview, offset: int) -> int:
+        """Let the kernel take what it can; returns where it stopped."""
+        end = self.intake.take(data, offset, self._loop.time())
+        if end > offset:
+            self._answer_markers()
+        if self.intake.is_full:
+            self._wait_for_room()
+        return end
+
+    def _wait_for_room(self) -> None:
+        """Read on after the next commit; if the disk is full, look again and again ("never skip it", dcp 9)."""
+        if not self._bucket.store.full:
+            self._kv.wait_for_room()
+            return
+        self.connection.pause("full disk")
+        self._loop.call_later(FULL_DISK_SECONDS, lambda: self.connection.resume("full disk"))
+
+    def _answer_markers(self) -> None:
+        if self.consumer.answer_markers():
+            self._hold_until(self._committer.gate())
+
+    # --- everything else --------------------------------------------------------------------------------------------
+
+    def _take(self, frame: Frame) -> None:
+        arena, used = self._bucket.store.stage_arena()
+        if len(arena) - used < len(frame) + RECORDS_BYTES:
+            raise NoRoom
+        refused = self.consumer.refusals.total
+        for event in self.consumer.receive_frame(frame, self._loop.time()):
+            self._handle(event)
+        if self.consumer.refusals.total > refused and frame.opcode in CHANGES:
+            self._lack(frame)
+        self._answer_markers()
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case StreamWanted():
+                self._add(event)
+            case PositionNeeded(stream=stream):
+                self._ask(stream)
+            case RollbackNeeded(stream=stream, seqno=seqno):
+                self._roll_back(stream, seqno)
+            case Opened(stream=stream, failover_log=log):
+                self._follow(self.streams[stream.vbucket], log)
+            case Marked() | Boundary() | Flushed():
+                self._obey(event)
+            case Changed():
+                self._change(event)
+            case Advanced(stream=stream, seqno=seqno):
+                self.streams[stream.vbucket].vbucket.pass_seqno(seqno)
+                self.consumer.applied(event)
+            case StateWanted():
+                self._set_state(event)
+            case Refused() | Ended():
+                self._ended(event)
+            case NotDcp(frame=frame):
+                self._pass_on(frame)
+            case PeerGone():
+                self.connection.drop(f"the producer {event}")
+
+    def _obey(self, event: Marked | Boundary | Flushed) -> None:
+        inbound = self.streams[event.stream.vbucket]
+        inbound.obey(event)
+        if isinstance(event, Marked):
+            self.intake.marked(event, is_read=bool(inbound.vbucket.readers))
+
+    def _add(self, wanted: StreamWanted) -> None:
+        """dcp 2.2: 07 if the vbucket is not here or active, 02 if it has a stream already, whosever it is."""
+        status = self.why_not(wanted.vbucket)
+        if status is not None:
+            self.consumer.refuse_stream(wanted, status, WHY_NOT[status])
+        else:
+            self.begin(wanted.vbucket, wanted.flags, wanted.frame)
+
+    def why_not(self, vbucket: int) -> Status | None:
+        """Return why a vbucket can not follow anybody now; None if it can."""
+        found = self._bucket.vbuckets.get(vbucket)
+        if found is None or found.state is State.ACTIVE:
+            return Status.NOT_MY_VBUCKET
+        return None if found.inbound is None else Status.KEY_EEXISTS
+
+    def begin(self, vbucket: int, flags: int, mover: Frame | None = None) -> InboundStream:
+        """Begin a stream of a vbucket that can follow; `answer` must be called by who is not in a call of ours."""
+        inbound = InboundStream(self._bucket.vbuckets[vbucket], self._bucket, self._vbucket_left)
+        self.streams[vbucket] = inbound
+        inbound.entry, events = self.consumer.add(vbucket, flags, mover)
+        for event in events:
+            self._handle(event)
+        return inbound
+
+    def answer(self) -> None:
+        """Send what the protocol object has to say."""
+        self._answer()
+        self.connection.rearm()
+
+    def _follow(self, inbound: InboundStream, log: FailoverLog) -> None:
+        inbound.follow(log)
+        self._hold_until(inbound.vbucket.gate)
+        if self._listener is not None:
+            self._listener.stream_opened(inbound.vbucket.id)
+
+    def _roll_back(self, stream: ConsumerStream, seqno: int) -> None:
+        self.streams[stream.vbucket].roll_back(seqno)
+        self._ask(stream)
+
+    def _ask(self, stream: ConsumerStream) -> None:
+        for event in self.consumer.ask(stream, self.streams[stream.vbucket].position):
+            self._handle(event)
+
+    def _change(self, event: Changed) -> None:
+        keeps = self.consumer.settings.deleted_user_xattrs
+        self.streams[event.stream.vbucket].apply(event.frame, deleted_user_xattrs=keeps)
+        self._committer.wrote()
+        self.consumer.applied(event)
+
+    def _set_state(self, event: StateWanted) -> None:
+        inbound = self.streams[event.stream.vbucket]
+        status = inbound.set_state(event.state)
+        if inbound.vbucket.state is State.ACTIVE:
+            self.consumer.stop_changes(event.stream)
+        self.consumer.answer_state(event, status)
+        self._hold_until(inbound.vbucket.gate)
+
+    def _lack(self, frame: Frame) -> None:
+        """A change was refused: what comes after it would lie behind a gap.
+
+        From a producer that this node called it is fetched again, before anything after it is taken: the stream ends
+        here, and its listener begins it again. When that does not help, and on a stream that a mover began, which
+        would not know of another, the gap is noted.
+        """
+        lacking = self.consumer.lacking(frame)
+        inbound = self.streams.get(lacking.vbucket) if lacking is not None else None
+        if inbound is None:
+            return
+        vbucket = inbound.vbucket
+        held = vbucket.high_seqno
+        seqno = seqno_of(frame.extras) if len(frame.extras) >= SEQNO_BYTES else 0
+        whole = min(held, seqno - 1) if seqno else held
+        if self._listener is None or not self._listener.fetches_again(vbucket.id, whole):
+            vbucket.miss(whole)
+            return
+        self.close_stream(vbucket.id)
+        if whole < held:
+            vbucket.roll_back(whole)
+
+    def close_stream(self, vbucket: int) -> None:
+        """End a stream at both ends; nothing if there is none."""
+        if (inbound := self.streams.get(vbucket)) is not None:
+            for event in self.consumer.ask_producer_to_close(inbound.entry):
+                self._handle(event)
+            self.answer()
+
+    def _ended(self, event: Refused | Ended) -> None:
+        vb = event.stream.vbucket
+        inbound = self.streams.pop(vb, None)
+        if inbound is not None:
+            inbound.close()
+        if self._listener is not None:
+            self._listener.stream_over(vb, event)
+
+    def _vbucket_left(self, inbound: InboundStream, reason: str) -> None:
+        """The vbucket wants no more of the stream."""
+        if self.streams.get(inbound.vbucket.id) is inbound:
+            for event in self.consumer.close(inbound.entry):
+                self._handle(event)
+            self._answer()
+
+    def _pass_on(self, frame: Frame) -> None:
+        if self.consumer.settings.takes_movers:
+            super()._pass_on(frame)
+        else:
+            self.connection.drop(f"opcode 0x{frame.opcode:02x} came from a producer that this node called")
+
+    def _refuse(self, frame: Frame, status: Status, reason: str) -> None:
+        self.connection.send(self.consumer.refusals.answer(frame, status, reason))
+
+    def stats(self) -> Iterable[tuple[str, str]]:
+        """This connection's part of STAT dcp."""
+        consumer, window = self.consumer, self.consumer.window
+        yield "type", "consumer"
+        yield "peer", self.connection.peer
+        yield "num_streams", str(len(self.streams))
+        yield "max_buffer_bytes", str(window.window_bytes)
+        yield "unacked_bytes", str(window.owed_bytes)
+        yield "total_acked_bytes", str(window.acknowledged_bytes)
+        yield "total_bytes_received", str(window.received_bytes)
+        for vb, stream in self.streams.items():
+            entry = consumer.streams.get(vb)
+            yield f"stream_{vb}_state", entry.phase.value if entry else "dead"
+            yield f"stream_{vb}_opaque", str(stream.entry.opaque)
+            yield f"stream_{vb}_flags", f"0x{stream.entry.flags:x}"
+            yield f"stream_{vb}_last_received_seqno", str(stream.vbucket.high_seqno)
+            yield f"stream_{vb}_cur_snapshot_start", str(stream.vbucket.snapshot_start)
+            yield f"stream_{vb}_cur_snapshot_end", str(stream.vbucket.snapshot_end)
+            yield f"stream_{vb}_rollbacks", str(stream.rollbacks)

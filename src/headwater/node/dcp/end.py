@@ -1,0 +1,211 @@
+"""A DCP connection of this node, whichever end of the protocol it speaks.
+
+Whole frames in, one protocol object that understands them, its answers out behind their gate; what is no DCP goes on to
+the key-value session, which keeps serving. `ProducerSession` (dcp/producer.py) is the end that produces,
+`ConsumerSession` (dcp/consumer.py) the one that consumes: they differ in what their events mean.
+Source: dcp 1, 2.1.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from headwater.node.inbox import whole_frame
+from headwater.node.kv.command import COMMANDS
+from headwater.node.refused import CommandRefused, NoRoom
+from headwater.protocol.dcp.controls import Negotiated
+from headwater.protocol.dcp.refusals import Refusals
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.privilege import Privilege, in_words
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.dcp_hub import DcpHub
+    from headwater.node.kv.api import Session
+    from headwater.node.streams.stream import Stream
+    from headwater.node.vbucket.vbucket import VBucket
+
+REFUSED_ON_DCP: dict[int, Status] = {
+    **dict.fromkeys((Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET), Status.NOT_SUPPORTED),
+    Opcode.TAP_CONNECT: Status.EINVAL,
+}
+"""Requests refused on a connection once it is a DCP connection, and the answer: dcp 1; for TAP, "mixing on one
+connection is an error (EINVAL)" (tap 6)."""
+
+
+class Spoken(Protocol):
+    """The surface of a protocol object, of either end."""
+
+    negotiated: Negotiated
+    refusals: Refusals
+
+    @property
+    def deadline(self) -> float | None:
+        """The time of the next `tick`, on the monotonic clock; None for never."""
+
+    def data_to_send(self) -> bytes:
+        """Take the bytes that wait to be sent."""
+
+
+End = TypeVar("End", bound=Spoken)
+
+
+class DcpEnd(ABC, Generic[End]):
+    """One DCP connection.
+
+    Attributes:
+        connection: the socket.
+        deadline: when `tick` must be called.
+    """
+
+    is_producer: bool
+    _needs: Privilege
+    """The privileges that the user of such a connection must have as long as it lasts."""
+
+    def __init__(self, kv: Session, hub: DcpHub, end: End) -> None:
+        self.connection = kv.connection
+        self.deadline: float | None = None
+        self._end = end
+        self._kv = kv
+        self._hub = hub
+        self._bucket = hub.bucket
+        self._loop = kv.server.loop
+        self._name = end.negotiated.connection_name.encode("latin-1")
+        self._gate = 0
+        hub.enter(self._name, self)
+
+    # --- what the connection calls ----------------------------------------------------------------------------------
+
+    def receive(self, data: memoryview) -> int:
+        """Take every whole frame; stops early when something pauses the connection."""
+        offset, connection = 0, self.connection
+        try:
+            while not connection.is_paused and not connection.is_closed:
+                offset = self._take_many(data, offset)
+                size = 0 if connection.is_paused else whole_frame(data, offset)
+                if not size:
+                    break
+                self._take(Frame.decode(data[offset : offset + size]))
+                offset += size
+                if connection.gives_way():
+                    break
+        except NoRoom:
+            self._wait_for_room()
+        finally:
+            self._answer()
+        return offset
+
+    def pump(self) -> None:
+        """Send at most an arena's worth of what is waiting; nothing, unless something is streamed from here."""
+
+    @abstractmethod
+    def tick(self, now: float) -> None:
+        """Act on the deadline that has come."""
+
+    @property
+    def written_gate(self) -> int:
+        """The newest batch with a key-value write that came over this connection."""
+        return self._kv.written_gate
+
+    @property
+    def user(self) -> str | None:
+        """Who opened the connection; None for one that this node opened, or without users."""
+        return self._kv.user
+
+    def users_changed(self) -> None:
+        """Cut the connection of a user who is none any more, or lost the right that it was opened with."""
+        self._kv.users_changed()
+        if (missing := self._needs & ~self._kv.rights) and not self.connection.is_closed:
+            self._kv.server.audit(self._kv, f"may not stream any more: it needs {in_words(missing)}")
+            self.connection.drop(f"user {self.user!r} has no right to it any more", fault=False)
+
+    def closed(self) -> None:
+        """The socket is gone, and all that belongs to it."""
+        self._close_streams()
+        self._hub.leave(self._name, self)
+        self._kv.closed()
+
+    @abstractmethod
+    def stats(self) -> Iterable[tuple[str, str]]:
+        """This connection's part of STAT dcp."""
+
+    def backlog(self) -> Iterable[int]:
+        """How many changes each stream has yet to send; none, unless this node produces."""
+        return ()
+
+    def stream_of(self, vbucket: VBucket) -> Stream | None:
+        """Return the stream on which a vbucket is sent; None, unless something is streamed from here."""
+        return None
+
+    def batch_lost(self, error: BaseException) -> None:
+        """Go on, unless changes are staged from here: what is sent was durable before."""
+
+    # --- input ------------------------------------------------------------------------------------------------------
+
+    def _take_many(self, data: memoryview, offset: int) -> int:
+        """Take frames that need no look at each of them; where the first one begins that does."""
+        return offset
+
+    @abstractmethod
+    def _take(self, frame: Frame) -> None:
+        """Take one frame. NoRoom: it must be given again after the next commit."""
+
+    def _wait_for_room(self) -> None:
+        """Read on after the next commit."""
+        self._kv.wait_for_room()
+
+    @abstractmethod
+    def _close_streams(self) -> None:
+        """Close all streams: the peer neither sends nor receives any more."""
+
+    def _pass_on(self, frame: Frame) -> None:
+        """Let the key-value session answer what is no DCP, but refuse what would change the connection's owner."""
+        self._answer()
+        status = None if frame.is_response else REFUSED_ON_DCP.get(frame.opcode)
+        if status is not None:
+            self._refuse(frame, status, "a DCP connection can not do that any more")
+        else:
+            self._kv.handle(frame)
+
+    def _may(self, frame: Frame) -> bool:
+        """Whether the user may send this; if not, that is answered. Opening the connection asked for the rights to most
+        of what is sent over it, and who loses them is cut."""
+        try:
+            self._kv.check_rights(frame, COMMANDS[frame.opcode].rule)
+        except CommandRefused as refused:
+            self._refuse(frame, Status(refused.status), refused.context)
+            return False
+        return True
+
+    @abstractmethod
+    def _refuse(self, frame: Frame, status: Status, reason: str) -> None:
+        """Answer with an error; `reason` is for people."""
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    def _hold_until(self, gate: int) -> None:
+        """Hold the protocol object's next output until this batch is durable."""
+        self._gate = max(self._gate, gate)
+
+    def _answer(self) -> None:
+        """Send what the protocol object has to say, once it is true on disk as well."""
+        if self._end.refusals:
+            self._log_refusals()
+        data = self._end.data_to_send()
+        if data:
+            self.connection.send(data, self._gate)
+            self._gate = 0
+        self.deadline = self._next_deadline()
+
+    def _log_refusals(self) -> None:
+        """Before they are answered: who was refused finds the reason in the log."""
+        name = self._name.decode("latin-1")
+        taken = self._end.refusals.take()
+        sentences = [f'DCP connection "{name}": {each}' for each in taken]
+        self._hub.refusals.tell(self.connection.peer, sentences, self._loop.time())
+
+    def _next_deadline(self) -> float | None:
+        return self._end.deadline

@@ -1,0 +1,109 @@
+"""One replica's inbound stream: what the producer's messages do to the vbucket.
+
+The protocol object (protocol/dcp/consumer.py) has found every message in order; here it is obeyed. All that changes is
+staged in the order of the wire, markers between the changes they announce, so that a replica comes back from a crash
+with exactly what a producer needs to go on: seqno, snapshot, failover log (dcp 9: "persist ... atomically with the
+data"). Source: dcp 9; failover 3 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headwater.failpoints import failpoint
+from headwater.node.changes import stage
+from headwater.protocol.dcp.consumer_changes import read_change
+from headwater.protocol.dcp.events import Boundary, Flushed, Marked
+from headwater.wire.dcp import StreamFlag
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.bucket import Bucket
+    from headwater.node.vbucket.vbucket import VBucket
+    from headwater.protocol.dcp.consumer_stream import ConsumerStream
+    from headwater.protocol.dcp.position import FailoverLog, Position
+    from headwater.wire.header import Frame
+
+
+class InboundStream:
+    """The stream by which one vbucket follows its producer.
+
+    Args:
+        vbucket: the replica; the stream is its `inbound` until it is over.
+        bucket: where it belongs.
+        left: called when the vbucket has no more use for the stream, with the reason.
+
+    Attributes:
+        entry: the stream in the protocol object; set as soon as that knows it.
+        rollbacks: how often the producer made the replica give something up; changes: what Python applied one by one.
+    """
+
+    entry: ConsumerStream
+
+    def __init__(self, vbucket: VBucket, bucket: Bucket, left: Callable[[InboundStream, str], None]) -> None:
+        self.vbucket = vbucket
+        self.rollbacks = 0
+        self._bucket = bucket
+        self._left = left
+        vbucket.inbound = self
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether the mover asked for a takeover."""
+        return bool(self.entry.flags & StreamFlag.TAKEOVER)
+
+    @property
+    def position(self) -> Position:
+        """The position to ask the producer for."""
+        return self.vbucket.resume_position
+
+    def vbucket_left(self, reason: str) -> None:
+        """The vbucket became active, is gone, or lost what was staged."""
+        self._left(self, reason)
+
+    def close(self) -> None:
+        """The stream is over; the vbucket is free for another."""
+        if self.vbucket.inbound is self:
+            self.vbucket.inbound = None
+
+    def follow(self, log: FailoverLog) -> None:
+        """The producer accepted: "a replica overwrites its table with the log" (failover 1, replace)."""
+        self.vbucket.follow(list(log))
+
+    def roll_back(self, seqno: int) -> None:
+        """Give up what the producer does not share."""
+        self.rollbacks += 1
+        self.vbucket.roll_back(seqno)
+
+    def obey(self, event: Marked | Boundary | Flushed) -> None:
+        """Move the consistent state: a snapshot begins, or (UPR) one is over, or all data is dropped."""
+        match event:
+            case Marked(start_seqno=start, end_seqno=end, purge_seqno=purged, deleted_rev=deleted_rev):
+                self.vbucket.begin_snapshot(start, end, purged, deleted_rev)
+            case Boundary(goes_on=goes_on):
+                self.vbucket.pass_boundary(goes_on=goes_on)
+            case Flushed():  # "drop all data of vb" (dcp 2.11); the stream goes on
+                # With the data the tombstones go, so the vbucket begins a history: a reader of the one before would be
+                # let on from a seqno it holds, and told by no change that what it holds is gone.
+                self.vbucket.roll_back(0)
+                self.vbucket.pass_boundary(goes_on=True)
+        failpoint("replica.marker")
+
+    def apply(self, frame: Frame, *, deleted_user_xattrs: bool) -> None:
+        """Apply one change that the kernel left to us."""
+        stage(self._bucket, self.vbucket.id, read_change(frame, deleted_user_xattrs=deleted_user_xattrs))
+
+    def set_state(self, state: State) -> Status:
+        """The producer hands the vbucket over, step by step: "no failover entry", and the stream stays (failover 3)."""
+        vbucket = self.vbucket
+        if state is State.ACTIVE and (vbucket.is_receiving_snapshot or vbucket.refused_changes):
+            return Status.EINVAL  # it would serve what is no consistent state, or lacks what the owner has
+        vbucket.inbound = None
+        try:
+            vbucket.set_state(state, new_branch=False)
+        finally:
+            vbucket.inbound = self
+        failpoint("replica.state")
+        return Status.SUCCESS

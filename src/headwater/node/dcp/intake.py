@@ -1,0 +1,80 @@
+"""Changes in bulk: what a kernel takes of a received buffer, before anybody looks at single frames.
+
+One call of the kernel for as much as there is, whichever vbuckets it belongs to; the index grows by what the producer
+announced. Source: dcp 9; 7 (acknowledgements).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headwater.kernels import apply as kernel
+from headwater.wire.dcp import SnapshotFlag
+
+if TYPE_CHECKING:
+    from headwater.node.bucket import Bucket
+    from headwater.protocol.dcp.consumer import Consumer
+    from headwater.protocol.dcp.events import Marked
+
+BULK_BYTES = 128 << 10
+"""So much at once does not arrive alone: the producer is busy sending, and need not hear of each piece."""
+
+
+class Intake:
+    """Where a connection's changes enter the store.
+
+    Attributes:
+        changes, bytes: how much the kernel took since the connection was opened.
+        is_full: the last call of `take` stopped because the staging arena, or the disk, is full.
+    """
+
+    def __init__(self, bucket: Bucket, consumer: Consumer) -> None:
+        self.changes = self.bytes = 0
+        self.is_full = False
+        self._bucket = bucket
+        self._consumer = consumer
+        self._loading: set[int] = set()  # vbuckets in the midst of a snapshot from the producer's disk
+
+    def take(self, data: memoryview, offset: int, now: float) -> int:
+        """Stage changes of data[offset:]; returns where the first frame begins that is not for the kernel.
+
+        Args:
+            data: whole frames, perhaps a part of one at the end.
+            now: seconds of a monotonic clock.
+        """
+        store, rows, frames = self._bucket.store, self._consumer.table.rows, np.frombuffer(data, np.uint8)
+        begun, delete_time, unread = offset, self._bucket.now(), self._is_loading
+        code, count = kernel.GROW, 0
+        while code == kernel.GROW:
+            arena, used = store.stage_arena()
+            code, offset, used, taken, vb = kernel.apply(
+                rows, store.table, store.segments, frames, offset, store.stage_slot, used, len(arena), delete_time
+            )
+            store.stage_used(int(used), unread=unread)
+            count += int(taken)
+            if code == kernel.GROW:
+                store.grow(int(vb), self._consumer.announced(int(vb)))
+        self.is_full = code == kernel.ARENA_FULL
+        if count:
+            self._took(count, int(offset) - begun, now, is_bulk=len(data) >= BULK_BYTES)
+        return int(offset)
+
+    def marked(self, event: Marked, *, is_read: bool) -> None:
+        """A snapshot begins. One from the producer's disk comes in bulk, each key once; if the vbucket has no readers
+        (`is_read`), nobody will look at it here soon."""
+        if event.flags & SnapshotFlag.DISK and not is_read:
+            self._loading.add(event.stream.vbucket)
+
+    @property
+    def _is_loading(self) -> bool:
+        while self._loading and not self._consumer.announced(vb := next(iter(self._loading))):
+            self._loading.discard(vb)
+        return bool(self._loading)
+
+    def _took(self, count: int, size_bytes: int, now: float, *, is_bulk: bool) -> None:
+        self._bucket.committer.wrote()
+        self.changes += count
+        self.bytes += size_bytes
+        self._consumer.counted(size_bytes, now, more_waits=is_bulk)

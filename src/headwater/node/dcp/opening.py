@@ -1,0 +1,69 @@
+"""How a connection becomes a DCP connection.
+
+DCP_OPEN replaces a connection's key-value session by a `ProducerSession` (producer.py) if this node is to produce, by a
+`ConsumerSession` (consumer.py) if it is to consume; its bytes, the rest of the same receive included, go there from
+then on. Source: dcp 1, 2.1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.errors import BadMessage
+from headwater.node.dcp.consumer import ConsumerSession
+from headwater.node.dcp.producer import ProducerSession
+from headwater.node.kv.command import passes
+from headwater.node.refused import CommandRefused
+from headwater.protocol.dcp.consumer import Consumer
+from headwater.protocol.dcp.negotiation import ConsumerSettings
+from headwater.protocol.dcp.opening import negotiated_by, read_open
+from headwater.protocol.dcp.producer import CONSUMER_COMMANDS, Producer
+from headwater.wire.dcp import OpenFlag
+from headwater.wire.features import Feature
+from headwater.wire.header import Frame
+from headwater.wire.layout import Done
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Session
+
+
+@passes(Opcode.DCP_OPEN)
+def open_session(session: Session, frame: Frame) -> None:
+    """DCP_OPEN: from here on this is a DCP connection."""
+    if session.has(Feature.UNORDERED_EXECUTION):
+        raise CommandRefused(Status.NOT_SUPPORTED, "DCP and UnorderedExecution exclude each other")
+    try:
+        request = read_open(frame)
+    except BadMessage as bad:
+        raise CommandRefused(bad.status, str(bad)) from None
+    older = session.server.dcp.sessions.get(request.key)
+    if older is not None and not session.is_administrator and older.user != session.user:
+        raise CommandRefused(Status.EACCESS, "a connection of another user has this name")
+    negotiated, now = negotiated_by(request, session.features), session.server.loop.time()
+    negotiated.upr_states_as_printed = session.server.config.upr_states == "text"
+    session.reply(frame, Done())
+    if request.flags & OpenFlag.PRODUCER:
+        producer = Producer(negotiated, now)
+        session.connection.session = ProducerSession(session, session.server.dcp, producer, request.flags)
+    else:
+        settings = ConsumerSettings(deleted_user_xattrs=negotiated.deleted_user_xattrs)
+        consumer = Consumer(negotiated, settings, now)
+        session.connection.session = ConsumerSession(session, session.server.dcp, consumer)
+
+
+@passes(
+    *sorted(CONSUMER_COMMANDS),
+    Opcode.DCP_CLOSE_STREAM,
+    Opcode.DCP_STREAM_REQ,
+    Opcode.DCP_GET_FAILOVER_LOG,
+    Opcode.DCP_BUFFER_ACKNOWLEDGEMENT,
+    Opcode.DCP_CONTROL,
+    Opcode.DCP_SEQNO_ACKNOWLEDGED,
+)
+def before_open(session: Session, frame: Frame) -> None:
+    """A DCP command on a connection that is not a DCP connection (dcp 1)."""
+    if session.has(Feature.UNORDERED_EXECUTION):
+        raise CommandRefused(Status.NOT_SUPPORTED, "DCP and UnorderedExecution exclude each other")
+    raise CommandRefused(Status.EINVAL, f"opcode 0x{frame.opcode:02x} belongs on a DCP connection: send DCP_OPEN first")

@@ -1,0 +1,289 @@
+"""The session of a DCP connection that produces: socket, the protocol's producer and the streams together.
+
+What arrives goes into the protocol object; its events are answered from the vbuckets. What is sent is pulled: when the
+connection's queue is empty it asks (`pump`), and the streams that have something take turns, an arena's worth each. So
+a slow client holds views of the store and one arena of bytes, and nothing grows behind it. Source: dcp 1, 8.6, 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from headwater.node.dcp.end import DcpEnd
+from headwater.node.refused import NoRoom
+from headwater.node.streams.encoding import Encoding, encoding_of
+from headwater.node.streams.handover import Handover
+from headwater.node.streams.round_robin import RoundRobin
+from headwater.node.streams.stream import Stream
+from headwater.protocol.dcp.producer import Producer
+from headwater.protocol.dcp.producer_events import (
+    Event,
+    FailoverLogRequested,
+    MarkerAnswered,
+    NotDcp,
+    StateAnswered,
+    StreamClosed,
+    StreamRequested,
+)
+from headwater.protocol.dcp.stream_request import PLAIN_REQUEST_BYTES, Facts
+from headwater.protocol.end import PeerGone
+from headwater.wire.dcp import OpenFlag, StreamFlag
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.privilege import STREAM
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.dcp_hub import DcpHub
+    from headwater.node.kv.api import Session
+    from headwater.node.vbucket.vbucket import VBucket
+    from headwater.protocol.dcp.producer_stream import ProducerStream
+
+
+STREAM_BYTES = 1024
+"""About what a stream takes, measured: `resident` before and after ten thousand of them."""
+
+ANSWERS_BYTES_MAX = 64 << 10
+"""So much may gather before it is sent: a request of 24 bytes can ask for a failover log."""
+
+STREAMS_OPENED_AT_ONCE = 32
+"""Then it is time to send something: opening so many takes as long as receiving an arena's worth."""
+
+TAKEOVER = int(StreamFlag.TAKEOVER)
+
+
+class ProducerSession(DcpEnd[Producer]):
+    """One producer connection.
+
+    Attributes:
+        producer: the protocol's end of the connection.
+        streams: those that live, by their entry in the protocol object.
+    """
+
+    is_producer = True
+    _needs = STREAM
+
+    def __init__(self, kv: Session, hub: DcpHub, producer: Producer, open_flags: int) -> None:
+        super().__init__(kv, hub, producer)
+        self.producer = producer
+        self.streams: dict[ProducerStream, Stream] = {}
+        self._open_flags = open_flags
+        self._skip_deletes = bool(open_flags & OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL)
+        self._latest_encoding: tuple[object, Encoding] | None = None
+        self._turns: RoundRobin[Stream] = RoundRobin()
+        self._handovers: set[Handover] = set()
+        self._opened = 0  # streams, since something was sent
+
+    # --- what the connection calls ----------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send at most an arena's worth: the streams take turns; one that has enough to say has it all."""
+        outlet, flow = self._hub.outlet, self.producer.flow
+        connection = self.connection
+        outlet.begin(connection, lambda: connection.turn_is_over)
+        self._turns.fill(outlet, lambda: flow.is_full or connection.turn_is_over)
+        outlet.flush()
+        if self._turns and not flow.is_full and connection.turn_is_over:
+            connection.wake()
+        self._answer()
+
+    def tick(self, now: float) -> None:
+        """A no-op is due, or the consumer was silent for too long."""
+        for event in self.producer.tick(now):
+            self._handle(event)
+        for handover in tuple(self._handovers):
+            handover.tick(now)
+        self._answer()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _take_many(self, data: memoryview, offset: int) -> int:
+        """Ordinary stream requests, which come by the thousand, straight from the bytes."""
+        connection, now = self.connection, self._loop.time()
+        while not connection.is_paused and not connection.is_closed:
+            asked = self.producer.receive_plain_request(data, offset, now)
+            if asked is None:
+                break
+            offset += PLAIN_REQUEST_BYTES
+            self._open_stream(asked)
+            self._keep_busy()
+        return offset
+
+    def _take(self, frame: Frame) -> None:
+        if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE and not self._bucket.has_room_for_record():
+            raise NoRoom
+        for event in self.producer.receive_frame(frame, self._loop.time()):
+            self._handle(event)
+        self._keep_busy()
+
+    def _keep_busy(self) -> None:
+        """A consumer that asks for a thousand streams has something to do while the rest of them are opened."""
+        if self._opened < STREAMS_OPENED_AT_ONCE and self.producer.waiting_bytes <= ANSWERS_BYTES_MAX:
+            return
+        self._answer()
+        self._opened = 0
+        if self._turns and self.connection.writable and not self.connection.is_paused:
+            self.pump()
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case StreamRequested():
+                self._open_stream(event)
+            case StreamClosed(stream=entry):
+                if (stream := self.streams.get(entry)) is not None:
+                    stream.close()
+            case MarkerAnswered(stream=entry):
+                self._answered(entry, lambda stream: stream.marker_answered())
+            case StateAnswered(stream=entry, status=status):
+                self._answered(entry, lambda stream: stream.state_answered(status))
+            case FailoverLogRequested(frame=frame):
+                self.producer.answer_log(event, self._log(frame.vbucket))
+            case NotDcp(frame=frame):
+                self._pass_on(frame)
+            case PeerGone():
+                self.connection.drop(f"the consumer {event}")
+
+    def _open_stream(self, asked: StreamRequested) -> None:
+        if asked.request.flags & TAKEOVER and not self._may(asked.frame):
+            return
+        vbucket = self._bucket.vbuckets.get(asked.request.vbucket)
+        if vbucket is None:
+            self.producer.answer_stream(asked, None, b"")
+            return
+        if self._bucket.store.quarantine.after(vbucket.id, asked.request.start_seqno):
+            reason = f"changes after seqno {asked.request.start_seqno} are damaged on disk and can not be read"
+            self.producer.refuse(asked.frame, Status.EINTERNAL, reason)
+            return
+        self._hold_until(vbucket.gate)
+        entry = self.producer.answer_stream(asked, self._facts(vbucket), vbucket.failover.encode())
+        if entry is None:
+            return
+        stream = Stream(
+            vbucket,
+            self._bucket.store,
+            self.producer,
+            entry,
+            self._encoding(entry),
+            skip_deletes=self._skip_deletes,
+            ready=self._ready,
+            ended=self._ended,
+            handover=self._handover(vbucket) if entry.flags & TAKEOVER else None,
+        )
+        self.streams[entry] = stream
+        self.connection.keeps(STREAM_BYTES * len(self.streams))
+        self._opened += 1
+        self._ready(stream)
+
+    def _facts(self, vbucket: VBucket) -> Facts:
+        return Facts(
+            state=vbucket.state,
+            high_seqno=vbucket.durable_seqno,
+            purge_seqno=vbucket.purge_seqno,
+            failover_log=vbucket.failover.entries,
+            receives_first_snapshot=vbucket.snapshot_end > 0 and vbucket.complete_seqno == 0,
+            is_being_handed_over=vbucket.handover is not None,
+            is_fenced=vbucket.id in self._bucket.fenced,
+        )
+
+    def _encoding(self, entry: ProducerStream) -> Encoding:
+        """The encoding of a stream that begins now: that of the one before it, as long as no CONTROL came between."""
+        settings = self.producer.settings
+        compression = settings.value_compression, settings.force_value_compression
+        asked = (settings.expiry_opcode, compression, entry.framing, entry.dialect)
+        if self._latest_encoding is None or self._latest_encoding[0] != asked:
+            encoding = encoding_of(self.producer.negotiated, settings, self._open_flags, entry.framing, entry.dialect)
+            self._latest_encoding = (asked, encoding)
+        return self._latest_encoding[1]
+
+    def _handover(self, vbucket: VBucket) -> Handover:
+        made = Handover(vbucket, self._loop.time, self._hold_until, self._hub.takeover_seconds_max)
+        self._handovers.add(made)
+        return made
+
+    def _answered(self, entry: ProducerStream, what: Callable[[Stream], None]) -> None:
+        if (stream := self.streams.get(entry)) is not None:
+            what(stream)
+
+    def _log(self, vb: int) -> bytes | None:
+        """A vbucket's failover log; it is answered once the record that holds it is durable."""
+        vbucket = self._bucket.vbuckets.get(vb)
+        if vbucket is None:
+            return None
+        self._hold_until(vbucket.gate)
+        return vbucket.failover.encode()
+
+    def _refuse(self, frame: Frame, status: Status, reason: str) -> None:
+        self.producer.refuse(frame, status, reason)
+
+    def _answer(self) -> None:
+        super()._answer()
+        if self._turns and not self.producer.flow.is_full:
+            self.connection.wake()
+
+    def _next_deadline(self) -> float | None:
+        if not self._handovers:
+            return self.producer.deadline
+        waits = [handover.deadline for handover in self._handovers]
+        return min((moment for moment in (self.producer.deadline, *waits) if moment is not None), default=None)
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def _close_streams(self) -> None:
+        for stream in tuple(self.streams.values()):
+            stream.close()
+
+    def _ready(self, stream: Stream) -> None:
+        """A stream has something to send: it waits for its turn, behind the others."""
+        self._turns.add(stream)
+        if not self.producer.flow.is_full:
+            self.connection.wake()
+
+    def _ended(self, stream: Stream) -> None:
+        """A stream is dead. What it left to say goes out at the next occasion, which is now."""
+        del self.streams[stream.entry]
+        self.connection.keeps(STREAM_BYTES * len(self.streams))
+        self._turns.discard(stream)
+        if stream.handover is not None:
+            self._handovers.discard(stream.handover)
+        self.connection.wake()
+
+    def stream_of(self, vbucket: VBucket) -> Stream | None:
+        """Return the stream on which a vbucket is sent, if it is."""
+        return next((each for each in self.streams.values() if each.vbucket is vbucket), None)
+
+    def backlog(self) -> Iterable[int]:
+        """How many changes each stream has yet to send."""
+        return [stream.items_remaining for stream in self.streams.values()]
+
+    def stats(self) -> Iterable[tuple[str, str]]:
+        """This connection's part of STAT dcp."""
+        flow, settings = self.producer.flow, self.producer.settings
+        yield "type", "producer"
+        yield "flags", f"0x{self._open_flags:x}"
+        yield "peer", self.connection.peer
+        yield "num_streams", str(len(self.streams))
+        yield "max_buffer_bytes", str(flow.window_bytes)
+        yield "unacked_bytes", str(flow.outstanding_bytes)
+        yield "total_bytes_sent", str(flow.sent_bytes)
+        yield "total_acked_bytes", str(flow.acknowledged_bytes)
+        yield "paused", str(flow.is_full).lower()
+        yield "noop_enabled", str(settings.enable_noop).lower()
+        yield "noop_tx_interval", f"{settings.noop_interval_seconds:g}"
+        yield "priority", settings.priority
+        for stream in self.streams.values():
+            for name, value in _stream_stats(stream):
+                yield f"stream_{stream.vbucket.id}_{name}", value
+
+
+def _stream_stats(stream: Stream) -> Iterable[tuple[str, str]]:
+    accepted = stream.entry.accepted
+    yield "state", stream.phase.value
+    yield "opaque", str(stream.entry.opaque)
+    yield "flags", f"0x{int(accepted.flags):x}"
+    yield "start_seqno", str(accepted.start_seqno)
+    yield "end_seqno", str(accepted.end_seqno)
+    yield "last_sent_seqno", str(stream.entry.last_seqno)
+    yield "last_sent_snap_end_seqno", str(stream.entry.snapshot_end_seqno)
+    yield "items_sent", str(stream.sent_changes)
+    yield "items_remaining", str(stream.items_remaining)

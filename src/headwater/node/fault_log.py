@@ -1,0 +1,53 @@
+"""A bound on what our own faults write into the log: a request that fails inside may come a thousand times a second.
+
+The first traceback of a place is written whole; more of the same place within a minute are counted, and the count is
+told with the next one that is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable
+
+AGAIN_SECONDS = 60.0
+PLACES_MAX = 256
+
+
+class RareTracebacks(logging.Filter):
+    """Lets one record with a traceback through for each place in a minute; records without one always.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seen: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written; the message of one that is tells how many were not."""
+        place = _place(record)
+        if place is None:
+            return True
+        now = self._clock()
+        at, left_out = self._seen.get(place, (now - AGAIN_SECONDS, 0))
+        if now - at < AGAIN_SECONDS:
+            self._seen[place] = (at, left_out + 1)
+            return False
+        if len(self._seen) >= PLACES_MAX:
+            self._seen.clear()
+        self._seen[place] = (now, 0)
+        if left_out:
+            record.msg = f"{record.msg} ({left_out} of the same place left out)"
+        return True
+
+
+def _place(record: logging.LogRecord) -> tuple[str, int] | None:
+    """The file and line that raised, the innermost; None for a record without a traceback."""
+    if not record.exc_info or record.exc_info[2] is None:
+        return None
+    *_, (frame, line) = traceback.walk_tb(record.exc_info[2])
+    return frame.f_code.co_filename, line

@@ -1,0 +1,53 @@
+"""A connection that has said nothing yet: its first bytes tell whether it speaks frames, lines of text or HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.node.kv.session import KvSession
+from headwater.node.kv.text import TextSession
+from headwater.node.rest.request import looks_like_http, may_become_http
+from headwater.node.rest.session import HttpSession
+
+if TYPE_CHECKING:
+    from headwater.node.connection import Connection
+    from headwater.node.kv.api import Services
+
+_TEXT_COMMANDS = range(ord("a"), ord("z") + 1)
+"""No magic byte is a letter; those of HTTP's methods are large, those of text commands small."""
+
+
+class FirstBytes:
+    """The session of a connection until something comes; then the one that understands it takes its place."""
+
+    deadline: float | None = None
+    written_gate = 0
+
+    def __init__(self, connection: Connection, server: Services) -> None:
+        self.connection = connection
+        self.server = server
+        connection.know(is_known=not server.users.required)
+
+    def receive(self, data: memoryview) -> int:
+        """Take nothing: give the connection the session that understands it."""
+        connection = self.connection
+        if looks_like_http(data):
+            connection.session = HttpSession(connection, self.server)
+        elif data[0] in _TEXT_COMMANDS:
+            connection.session = TextSession(connection, self.server)
+        elif not may_become_http(data):
+            connection.session = KvSession(connection, self.server)
+        return 0
+
+    def pump(self) -> None:
+        """Do nothing: nothing waits to be sent."""
+
+    def tick(self, now: float) -> None:
+        """Do nothing: how long a stranger may be silent is the server's matter."""
+
+    def users_changed(self) -> None:
+        """Count as a stranger from the first user on."""
+        self.connection.know(is_known=not self.server.users.required)
+
+    def closed(self) -> None:
+        """Do nothing: no work is under way for this connection."""

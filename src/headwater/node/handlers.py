@@ -1,0 +1,23 @@
+"""Every file with commands, imported so that their handlers are registered (see kv/command.py)."""
+
+from headwater.node.dcp import opening as dcp
+from headwater.node.kv import (
+    admin,
+    cluster,
+    counters,
+    documents,
+    hello,
+    locking,
+    meta,
+    observe,
+    sasl,
+    stats,
+    subdocs,
+    vbuckets,
+)
+from headwater.node.replication import command as replication
+from headwater.node.tap import consumer as tap_consumer
+from headwater.node.tap import hub as tap
+
+_KV = (admin, cluster, counters, documents, hello, locking, meta, observe, sasl, stats, subdocs, vbuckets)
+ALL = (*_KV, dcp, replication, tap, tap_consumer)

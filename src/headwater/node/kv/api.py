@@ -1,0 +1,232 @@
+"""The surfaces that the handler of a command sees: its session, and through it the node.
+
+Handlers, and the sessions that a key-value session turns into (DCP, TAP), know these two surfaces only. `KvSession`
+(session.py) and `Server` (node/server.py) have them; nothing below imports either, so no imports go in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headwater.node.bucket import Bucket
+    from headwater.node.calling import ProducerAddress
+    from headwater.node.cluster_map import ServedMap
+    from headwater.node.committer import Committer
+    from headwater.node.compactor import Compactor
+    from headwater.node.config import NodeConfig
+    from headwater.node.connection import Connection
+    from headwater.node.dcp_hub import DcpHub
+    from headwater.node.kv.rights import Rule
+    from headwater.node.refused import CommandRefused
+    from headwater.node.run_queue import RunQueue
+    from headwater.node.users.logins import Failures, Users
+    from headwater.node.vbucket.vbucket import VBucket
+    from headwater.protocol.tap.options import TapOptions
+    from headwater.wire.header import Frame
+    from headwater.wire.layout import Answer
+
+Kept = TypeVar("Kept")
+
+TakeRequests: TypeAlias = Callable[[memoryview, int], int]
+"""Answer the bulk requests of some bytes from an offset on; returns where the first one stands that was not taken."""
+
+
+class UserSession(Protocol):
+    """A session, of whatever protocol, of a user."""
+
+    connection: Connection
+    user: str | None
+
+
+class TapSessions(Protocol):
+    """The TAP sessions of the node's bucket."""
+
+    def fenced(self, options: TapOptions) -> list[int]:
+        """Return the vbuckets of which nobody can say yet whether they are this node's, and that would be missed."""
+
+    def connect(self, kv: Session, options: TapOptions) -> object:
+        """Turn a connection into a TAP session: a new one, or the one of its name that waits for it."""
+
+    def deregister(self, name: bytes) -> bool:
+        """Drop a session; False if there is none of that name."""
+
+    def change_filter(self, name: bytes, checkpoints: dict[int, int]) -> bool:
+        """Let a live session follow these vbuckets, by checkpoint; False if there is none of that name."""
+
+
+class Follower(Protocol):
+    """The connections on which this node follows producers, by calls of its own."""
+
+    def start(self, source: ProducerAddress, vbuckets: list[int], *, takeover: bool) -> None:
+        """Let vbuckets follow a producer; those that follow another one by our call leave it."""
+
+    def leave(self, source: ProducerAddress, vbuckets: list[int] | None) -> bool:
+        """Let vbuckets (None: all) follow a producer no more; False if it was never called."""
+
+    def wants(self, vbucket: int) -> bool:
+        """Whether a vbucket follows anybody, or is about to."""
+
+
+class Member(Protocol):
+    """The node as a member of a cluster."""
+
+    def concerns(self, told: object) -> bool:
+        """Whether a cluster map (as JSON) is for the member to keep and obey, not only to hand out."""
+
+    async def take(self, version: tuple[int, int], config: bytes) -> None:
+        """Keep an operator's map and obey it; CommandRefused if that can not be."""
+
+    def state_set(self, vbucket: int) -> None:
+        """Learn that an operator has set a vbucket's state, which counts before the map."""
+
+    def hold(self, host: str, port: int, vbuckets: Iterable[int] | None) -> bool:
+        """Let vbuckets (None: all that follow this node) follow nobody by the map; whether any would."""
+
+    def by_hand(self, vbuckets: Iterable[int]) -> None:
+        """Learn that an operator has these vbuckets follow somebody."""
+
+
+class Services(Protocol):
+    """The node, as handlers and sessions see it.
+
+    Attributes:
+        bucket, committer, config, loop: the one bucket, what makes it durable, the settings, the event loop.
+        run_queue: who runs next on that loop.
+        users, failures: who may log in, and wrong logins by address.
+        cluster: the map that clients get.
+        dcp: the DCP connections.
+        compactor: who makes files smaller.
+    """
+
+    bucket: Bucket
+    committer: Committer
+    config: NodeConfig
+    loop: asyncio.AbstractEventLoop
+    run_queue: RunQueue
+    users: Users
+    failures: Failures
+    cluster: ServedMap
+    dcp: DcpHub
+    compactor: Compactor
+
+    @property
+    def tap(self) -> TapSessions:
+        """The TAP sessions."""
+
+    @property
+    def replication(self) -> Follower:
+        """The producers that are followed."""
+
+    @property
+    def membership(self) -> Member:
+        """The member of a cluster that this node is, or could become."""
+
+    def figures(self) -> Iterable[tuple[str, str]]:
+        """Return the node's own part of STAT: connections, their memory, and who tends the files."""
+
+    def warn(self, peer: str, cause: str) -> None:
+        """Write the one line that names peer and cause."""
+
+    def hears_passwords(self, peer: str) -> bool:
+        """Whether a peer may send a password as it is: PLAIN, and HTTP's logins."""
+
+    def audit(self, session: UserSession, what: str) -> None:
+        """Write down what a user tried and may not do."""
+
+    def fast_path(self, session: Session) -> TakeRequests | None:
+        """Return the kernel's way for a session with a bucket."""
+
+    def flush_later(self, at_seconds: int) -> None:
+        """Empty the bucket at a Unix time; a later call replaces an earlier one."""
+
+    def tell_of_map(self) -> None:
+        """Send the cluster map to the clients that asked for it and have not seen it."""
+
+
+class Session(Protocol):
+    """A plain connection: who has logged in, what HELLO granted, which bucket is selected.
+
+    Attributes:
+        connection: the socket.
+        features, agent: what HELLO granted, and who said it.
+        user: who has logged in; None for nobody. login: a SASL exchange in progress.
+        rights: the user's privileges, as a number of bits.
+        bucket: the selected one. Call `changed` after a change of this, `features` or `user`.
+        config_seen: the (epoch, revision) of the cluster map that the client knows.
+        written_gate: the newest batch with a write of this connection's; later answers wait for it.
+    """
+
+    connection: Connection
+    features: frozenset[int]
+    agent: str
+    user: str | None
+    rights: int
+    login: object | None
+    bucket: Bucket | None
+    config_seen: tuple[int, int]
+    written_gate: int
+
+    @property
+    def server(self) -> Services:
+        """The node."""
+
+    @property
+    def is_logged_in(self) -> bool:
+        """Whether commands that need a login may run."""
+
+    @property
+    def is_administrator(self) -> bool:
+        """Whether commands of administrators may run."""
+
+    @property
+    def store_bucket(self) -> Bucket:
+        """The selected bucket; CommandRefused(NO_BUCKET) without one."""
+
+    def check_rights(self, frame: Frame, rule: Rule) -> None:
+        """Refuse (EACCESS) what the user may not do, and have it written down."""
+
+    def has(self, feature: int) -> bool:
+        """Whether HELLO granted the feature."""
+
+    def changed(self) -> None:
+        """Go by the features, user and bucket as they are now."""
+
+    def state_of(self, kind: type[Kept]) -> Kept:
+        """Return what a part of the node keeps with this connection, made by `kind()` when first asked for."""
+
+    def wrote(self) -> None:
+        """Let later answers wait for the batch in which the handler staged something."""
+
+    def saw_unstable(self) -> None:
+        """Let this and later answers wait for what the handler saw and is not durable yet."""
+
+    def saw(self, vbucket: VBucket) -> None:
+        """Let this and later answers wait until the vbucket's record is on disk."""
+
+    def wait_for_room(self) -> None:
+        """Pause the connection until the staging arena is empty again."""
+
+    def not_my_vbucket(self) -> CommandRefused:
+        """Return the refusal that carries the current map, so that the client finds the owner."""
+
+    def handle(self, frame: Frame) -> None:
+        """Answer one request; NoRoom when it must be given again after the next commit."""
+
+    def reply(self, frame: Frame, answer: Answer) -> None:
+        """Queue the answer of one request, unless its quiet form leaves it out."""
+
+    def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
+        """Queue answers; they leave after batch `gate` and after this connection's own writes."""
+
+    def finish(self) -> None:
+        """Close the connection once the request being handled is answered."""
+
+    def users_changed(self) -> None:
+        """Go by the users and roles of now; who is none any more has to leave."""
+
+    def closed(self) -> None:
+        """Learn that the socket is gone."""

@@ -1,0 +1,120 @@
+"""Extended attributes as paths see them: stored ones, those that are made when they are read, and macros.
+
+`$document`, `$vbucket` and `$XTOC` are no attributes but look like some. A macro is a value that the node knows better
+than the client: `"${Mutation.CAS}"` is written as the CAS of the change that stores it.
+Source: specification, kv.md 6.4.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headwater.kernels.crc import crc32c
+from headwater.node.kv.subdoc.path import Path
+from headwater.node.refused import CommandRefused
+from headwater.node.storage.records import StoredDocument
+from headwater.wire.datatype import Datatype
+from headwater.wire.status import Status
+from headwater.wire.xattr import XATTR_KEY_BYTES_MAX
+
+
+class ChangeNumbers(NamedTuple):
+    """The numbers of a change that is being made. `body`: what it stores, for its checksum."""
+
+    cas: int
+    seqno: int
+    body: bytes = b""
+
+
+def name_of(path: Path) -> str:
+    """Return which attribute a path begins with.
+
+    Raises:
+        CommandRefused: XATTR_EINVAL when no attribute can have this name, SUBDOC_XATTR_UNKNOWN_VATTR for one that is
+            made and that nobody makes.
+    """
+    name = path[0] if path else ""
+    if not isinstance(name, str) or not 1 <= len(name.encode()) <= XATTR_KEY_BYTES_MAX:
+        raise CommandRefused(Status.XATTR_EINVAL, f"an attribute's name has 1 to {XATTR_KEY_BYTES_MAX} bytes")
+    if name.startswith("$") and name not in ("$document", "$vbucket", "$XTOC"):
+        raise CommandRefused(Status.SUBDOC_XATTR_UNKNOWN_VATTR, f"there is no {name}")
+    return name
+
+
+def document_attribute(document: StoredDocument, body: bytes, vb_uuid: int) -> str:
+    """Return `$document`: what is known of a document beside its body."""
+    told = {
+        "CAS": _hex(document.cas),
+        "datatype": _datatypes(document.datatype),
+        "deleted": document.deleted,
+        "exptime": document.expiry,
+        "flags": document.flags,
+        "last_modified": str(document.cas // 1_000_000_000),
+        "revid": str(document.rev_seqno),
+        "seqno": _hex(document.seqno),
+        "value_bytes": len(body),
+        "value_crc32c": _crc(body),
+        "vbucket_uuid": _hex(vb_uuid),
+    }
+    return json.dumps(told)
+
+
+def vbucket_attribute(now_seconds: int) -> str:
+    """Return `$vbucket`: the clock by which CAS are given."""
+    return json.dumps({"HLC": {"now": str(now_seconds), "mode": "real"}})
+
+
+def contents_attribute(names: Iterable[str]) -> str:
+    """Return `$XTOC`: the names of the stored attributes."""
+    return json.dumps(list(names))
+
+
+def _datatypes(datatype: int) -> list[str]:
+    found = [each.name.lower() for each in Datatype if datatype & each and each.name]
+    return found or ["raw"]
+
+
+def _hex(number: int) -> str:
+    return f"0x{number:016x}"
+
+
+def _crc(body: bytes) -> str:
+    return f"0x{crc32c(body):08x}"
+
+
+def needs_body(value: bytes) -> bool:
+    """Whether a macro can be expanded only when all of the body is known."""
+    return b"crc32c" in value
+
+
+def expanded(value: bytes, change: ChangeNumbers, old: StoredDocument | None) -> bytes:
+    """Return what a macro stands for, as JSON; CommandRefused with SUBDOC_XATTR_UNKNOWN_MACRO for any other value.
+
+    `${Mutation.CAS}` is the CAS as the bytes of a little-endian number, as it always was; `${$document...}` is what
+    `$document` said before the change.
+    """
+    macros = {
+        b'"${Mutation.CAS}"': f"0x{change.cas.to_bytes(8, 'little').hex()}",
+        b'"${Mutation.seqno}"': _hex(change.seqno),
+        b'"${Mutation.value_crc32c}"': _crc(change.body),
+    }
+    if value in macros:
+        return json.dumps(macros[value]).encode()
+    if old is not None and value.startswith(b'"${$document') and value.endswith(b'}"'):
+        return _of_document(value[3:-2].decode(errors="replace"), old)
+    raise CommandRefused(Status.SUBDOC_XATTR_UNKNOWN_MACRO, f"{value[:60]!r} is no macro")
+
+
+def _of_document(path: str, old: StoredDocument) -> bytes:
+    known = {
+        "$document.CAS": _hex(old.cas),
+        "$document.exptime": old.expiry,
+        "$document.flags": old.flags,
+        "$document.revid": str(old.rev_seqno),
+        "$document.seqno": _hex(old.seqno),
+    }
+    if path not in known:
+        raise CommandRefused(Status.SUBDOC_XATTR_UNKNOWN_MACRO, f"there is no macro {path!r}")
+    return json.dumps(known[path]).encode()

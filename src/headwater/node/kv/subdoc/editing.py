@@ -1,0 +1,391 @@
+"""The value that a path leads to in a JSON text, and the text with it changed: all else stays as it was written.
+
+The document is never made into objects and written again, which would change spaces, numbers and names that come
+twice. Kernels walk it (kernels/paths.py), and the places found are cut and joined.
+
+Texts are whole JSON values that were checked before; positions are bytes of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from headwater.kernels.paths import ESCAPED, FOUND, element, member, value_end
+from headwater.node.kv.subdoc.path import DEPTH_MAX, Path
+from headwater.node.kv.values import is_json
+from headwater.node.refused import CommandRefused
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+
+INT64 = range(-(1 << 63), 1 << 63)
+ALL_OF_THEM = 1 << 62
+
+View: TypeAlias = Any
+"""The bytes of a text as an array."""
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_INTEGER = re.compile(rb"-?(?:0|[1-9]\d*)")
+_SPACES = re.compile(rb"[ \t\n\r]*")
+
+
+class PathItem(NamedTuple):
+    """A member or an element: where it begins (with its name, if it has one), where its value does, and the end of the
+    item before it (None: it is the first)."""
+
+    begin: int
+    value: int
+    before: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PathPlace:
+    """Where a path led.
+
+    Attributes:
+        at: where the value begins; of a path that leads nowhere the last container on its way.
+        missing: the components that lead nowhere; empty when the path was found.
+        item: what was found, as a part of its container; None for the document itself, or nothing.
+        tail: the end of the container's last item when nothing was found; None if it is empty.
+        count: how many items are in front of the one that was found; all of them when none was.
+    """
+
+    at: int
+    missing: Path = ()
+    item: PathItem | None = None
+    tail: int | None = None
+    count: int = 0
+
+
+def _view(text: bytes) -> View:
+    return np.frombuffer(text, np.uint8)
+
+
+def _skip(text: bytes, at: int) -> int:
+    """Return where the next byte that is no space stands."""
+    return cast("re.Match[bytes]", _SPACES.match(text, at)).end()
+
+
+def _end(text: bytes, at: int) -> int:
+    """Return the end of the value that begins at `at`."""
+    return value_end(_view(text), at)
+
+
+def _items(text: bytes, at: int) -> Iterator[tuple[PathItem, bytes]]:
+    """Yield the items of the container at `at`, with the bytes of their names."""
+    view, named, before, at = _view(text), text[at : at + 1] == b"{", None, _skip(text, at + 1)
+    while text[at : at + 1] not in (b"}", b"]"):
+        begin = value = at
+        if named:
+            colon = _skip(text, value_end(view, at))
+            value = _skip(text, colon + 1)
+        yield PathItem(begin, value, before), text[begin : colon if named else begin]
+        before = value_end(view, value)
+        at = _skip(text, before)
+        at = _skip(text, at + 1) if text[at : at + 1] == b"," else at
+
+
+def find(text: bytes, path: Path) -> PathPlace:
+    """Follow a path; CommandRefused with SUBDOC_PATH_MISMATCH where a name meets no dictionary, an index no array."""
+    view, place = _view(text), PathPlace(_skip(text, 0))
+    for depth, component in enumerate(path):
+        if text[place.at : place.at + 1] != (b"{" if isinstance(component, str) else b"["):
+            raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, f"component {depth + 1} meets another kind of value")
+        found = _child(text, view, place.at, component)
+        if found.item is None:
+            return replace(found, missing=path[depth:])
+        place = found
+    return place
+
+
+def _child(text: bytes, view: View, container: int, component: str | int) -> PathPlace:
+    """Return the item of a container that a component names; without `item` if there is none."""
+    if isinstance(component, str):
+        seen, begin, value, before, count = member(view, container, component.encode())
+        if seen == ESCAPED:
+            return _by_meaning(text, container, component)
+    else:
+        seen, begin, value, before, count = element(view, container, component if component >= 0 else ALL_OF_THEM)
+        if component < 0 < count:  # the last one is where the search ended
+            seen, count = FOUND, count - 1
+    if seen == FOUND:
+        return PathPlace(value, (), PathItem(begin, value, before if before >= 0 else None), None, count)
+    return PathPlace(container, (), None, None if count == 0 else value_end(view, value), count)
+
+
+def _by_meaning(text: bytes, container: int, name: str) -> PathPlace:
+    """Look for a member among names that may be written in several ways."""
+    count, last = 0, None
+    for item, written in _items(text, container):
+        if json.loads(written) == name:
+            return PathPlace(item.value, (), item, None, count)
+        count, last = count + 1, item
+    return PathPlace(container, (), None, None if last is None else _end(text, last.value), count)
+
+
+def _found(text: bytes, path: Path) -> PathPlace:
+    place = find(text, path)
+    if place.missing:
+        raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the path leads nowhere")
+    return place
+
+
+# --- looking up -------------------------------------------------------------------------------------------------------
+
+
+def get(text: bytes, path: Path) -> bytes:
+    """Return the value, as it stands in the document."""
+    _named(path)
+    at = _found(text, path).at
+    return text[at : _end(text, at)]
+
+
+def exists(text: bytes, path: Path) -> bytes:
+    """Return nothing; CommandRefused as `get` where there is nothing."""
+    _named(path)
+    _found(text, path)
+    return b""
+
+
+def count(text: bytes, path: Path) -> bytes:
+    """Return the number of members or elements; SUBDOC_PATH_MISMATCH for a simple value."""
+    at = _found(text, path).at
+    if text[at : at + 1] not in (b"{", b"["):
+        raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the path leads to a simple value")
+    *_, items = element(_view(text), at, ALL_OF_THEM)
+    return b"%d" % items
+
+
+def _named(path: Path) -> None:
+    if not path:
+        raise CommandRefused(Status.EINVAL, "the path is empty")
+
+
+# --- changing ---------------------------------------------------------------------------------------------------------
+
+
+class Edit(NamedTuple):
+    """The document after a change, and what the answer tells."""
+
+    text: bytes
+    told: bytes = b""
+
+
+def dict_add(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
+    """Add a member; SUBDOC_PATH_EEXISTS if it is there."""
+    return _put(text, path, _one(value, path), mkdir_p, replaces=False)
+
+
+def dict_upsert(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
+    """Add a member, or replace its value."""
+    return _put(text, path, _one(value, path), mkdir_p, replaces=True)
+
+
+def _put(text: bytes, path: Path, value: bytes, mkdir_p: bool, replaces: bool) -> Edit:
+    _named(path)
+    if not isinstance(path[-1], str):
+        raise CommandRefused(Status.SUBDOC_PATH_EINVAL, "the path ends in no name")
+    place = find(text, path)
+    if place.missing:
+        return Edit(_made(text, place, value, mkdir_p))
+    if not replaces:
+        raise CommandRefused(Status.SUBDOC_PATH_EEXISTS, "the path leads to a value")
+    return Edit(_replaced(text, place.at, value))
+
+
+def put_over(text: bytes, path: Path, value: bytes, _: bool) -> Edit:
+    """Replace a value that is there."""
+    _named(path)
+    value = _one(value, path)
+    return Edit(_replaced(text, _found(text, path).at, value))
+
+
+def delete(text: bytes, path: Path, _: bytes, __: bool) -> Edit:
+    """Remove a member or an element."""
+    _named(path)
+    item = cast(PathItem, _found(text, path).item)  # a path with components leads into a container
+    end = _end(text, item.value)
+    if item.before is not None:
+        return Edit(text[: item.before] + text[end:])  # with the comma in front of it
+    after = _skip(text, end)
+    end = _skip(text, after + 1) if text[after : after + 1] == b"," else end
+    return Edit(text[: item.begin] + text[end:])
+
+
+def push_last(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
+    """Add elements to the end of an array, which is made if the way to it may be."""
+    value = _elements(value, path)
+    place = find(text, path)
+    if place.missing:
+        return Edit(_made(text, place, b"[%b]" % value, mkdir_p))
+    _array(text, place.at)
+    return Edit(_appended(text, place.at, value))
+
+
+def push_first(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
+    """Add elements to the start of an array, which is made if the way to it may be."""
+    value = _elements(value, path)
+    place = find(text, path)
+    if place.missing:
+        return Edit(_made(text, place, b"[%b]" % value, mkdir_p))
+    _array(text, place.at)
+    return Edit(_inserted(text, place.at, value))
+
+
+def insert(text: bytes, path: Path, value: bytes, _: bool) -> Edit:
+    """Put elements before the one that the path names, or at the end behind the last."""
+    if not path or not isinstance(path[-1], int) or path[-1] < 0:
+        raise CommandRefused(Status.SUBDOC_PATH_EINVAL, "the path ends in no index from 0 on")
+    value = _elements(value, path[:-1])
+    place = find(text, path)
+    if place.item is not None:
+        begin = place.item.begin
+        return Edit(b"%b%b,%b" % (text[:begin], value, text[begin:]))
+    if len(place.missing) > 1 or place.count != path[-1]:
+        raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the index is beyond the end of the array")
+    return Edit(_appended(text, place.at, value))
+
+
+def add_unique(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
+    """Add a simple value to an array of such, unless it is there."""
+    value = _one(value, (*path, 0)).strip()
+    if value[:1] in (b"{", b"["):
+        raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "only simple values can be told apart")
+    place = find(text, path)
+    if place.missing:
+        return Edit(_made(text, place, b"[%b]" % value, mkdir_p))
+    _array(text, place.at)
+    for item, _ in _items(text, place.at):
+        if text[item.value : item.value + 1] in (b"{", b"["):
+            raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the array holds more than simple values")
+        if _same(text[item.value : _end(text, item.value)], value):
+            raise CommandRefused(Status.SUBDOC_PATH_EEXISTS, "the array holds the value")
+    return Edit(_appended(text, place.at, value))
+
+
+def _same(one: bytes, other: bytes) -> bool:
+    """Whether two simple values are the same: strings by what they say, all others by how they are written."""
+    return one == other or (one[:1] == other[:1] == b'"' and json.loads(one) == json.loads(other))
+
+
+def counter(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
+    """Add to a whole number of 64 bits, which begins as the difference; tells the sum."""
+    _named(path)
+    if not _INTEGER.fullmatch(value) or len(value) > 20 or int(value) not in INT64 or int(value) == 0:
+        raise CommandRefused(Status.SUBDOC_DELTA_EINVAL, "the difference is no whole number of 64 bits, or 0")
+    place = find(text, path)
+    if place.missing:
+        if not isinstance(path[-1], str):
+            raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the path leads nowhere")
+        return Edit(_made(text, place, value, mkdir_p), value)
+    there = text[place.at : _end(text, place.at)]
+    if not _INTEGER.fullmatch(there):
+        raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the path leads to no whole number")
+    if len(there) > 20 or int(there) not in INT64:
+        raise CommandRefused(Status.SUBDOC_NUM_ERANGE, "the number there does not fit 64 bits")
+    total = int(there) + int(value)
+    if total not in INT64:
+        raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "the sum does not fit 64 bits")
+    return Edit(_replaced(text, place.at, b"%d" % total), b"%d" % total)
+
+
+# --- parts of changes -------------------------------------------------------------------------------------------------
+
+
+def _one(value: bytes, path: Path) -> bytes:
+    """Return the value if it is one JSON value; CommandRefused with SUBDOC_VALUE_CANTINSERT, or ETOODEEP."""
+    if not is_json(value):
+        raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "the value is not JSON")
+    _shallow(value, path)
+    return value
+
+
+def _elements(value: bytes, path: Path) -> bytes:
+    """Return the value if it is one or more JSON values with commas between them."""
+    if not value.strip() or not is_json(b"[%b]" % value):
+        raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "the value is no JSON, nor several with commas between")
+    _shallow(b"[%b]" % value, path)
+    return value
+
+
+def _shallow(value: bytes, path: Path) -> None:
+    """Refuse a value that makes the document deeper than a path can name."""
+    deepest = depth = 0
+    if b"{" in value or b"[" in value:
+        for each in re.findall(rb"[{}\[\]]", _STRINGS.sub(b"", value)):
+            depth += 1 if each in (b"{", b"[") else -1
+            deepest = max(deepest, depth)
+    if deepest + len(path) > DEPTH_MAX:
+        raise CommandRefused(Status.SUBDOC_VALUE_ETOODEEP, f"{deepest} levels below {len(path)}, {DEPTH_MAX} in all")
+
+
+def _array(text: bytes, at: int) -> None:
+    if text[at : at + 1] != b"[":
+        raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the path leads to no array")
+
+
+def _made(text: bytes, place: PathPlace, value: bytes, mkdir_p: bool) -> bytes:
+    """Add what the rest of a path leads to: a member, with dictionaries around it where they may be made."""
+    names = place.missing
+    if any(isinstance(each, int) for each in names) or (len(names) > 1 and not mkdir_p):
+        raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the way to the path leads nowhere")
+    for name in reversed(names[1:]):
+        value = b"{%b:%b}" % (quoted(str(name)), value)
+    made = b"%b:%b" % (quoted(str(names[0])), value)
+    at = place.at + 1 if place.tail is None else place.tail
+    return b"%b%b%b%b" % (text[:at], b"" if place.tail is None else b",", made, text[at:])
+
+
+def quoted(name: str) -> bytes:
+    """Return a name as JSON writes it."""
+    return json.dumps(name, ensure_ascii=False).encode()
+
+
+def _replaced(text: bytes, at: int, value: bytes) -> bytes:
+    return text[:at] + value + text[_end(text, at) :]
+
+
+def _appended(text: bytes, array: int, value: bytes) -> bytes:
+    _, _, last, _, count = element(_view(text), array, ALL_OF_THEM)
+    if count == 0:
+        return _inserted(text, array, value)
+    end = _end(text, last)
+    return b"%b,%b%b" % (text[:end], value, text[end:])
+
+
+def _inserted(text: bytes, array: int, value: bytes) -> bytes:
+    """Put elements behind the opening bracket."""
+    after = _skip(text, array + 1)
+    comma = b"" if text[after : after + 1] == b"]" else b","
+    return b"%b%b%b%b" % (text[: array + 1], value, comma, text[array + 1 :])
+
+
+LOOKUPS: dict[int, Callable[[bytes, Path], bytes]] = {
+    Opcode.SUBDOC_GET: get,
+    Opcode.SUBDOC_EXISTS: exists,
+    Opcode.SUBDOC_GET_COUNT: count,
+}
+EDITS: dict[int, Callable[[bytes, Path, bytes, bool], Edit]] = {
+    Opcode.SUBDOC_DICT_ADD: dict_add,
+    Opcode.SUBDOC_DICT_UPSERT: dict_upsert,
+    Opcode.SUBDOC_DELETE: delete,
+    Opcode.SUBDOC_REPLACE: put_over,
+    Opcode.SUBDOC_ARRAY_PUSH_LAST: push_last,
+    Opcode.SUBDOC_ARRAY_PUSH_FIRST: push_first,
+    Opcode.SUBDOC_ARRAY_INSERT: insert,
+    Opcode.SUBDOC_ARRAY_ADD_UNIQUE: add_unique,
+    Opcode.SUBDOC_COUNTER: counter,
+}
+ARRAYS_OF_THE_ROOT = frozenset(
+    {
+        Opcode.SUBDOC_ARRAY_PUSH_LAST,
+        Opcode.SUBDOC_ARRAY_PUSH_FIRST,
+        Opcode.SUBDOC_ARRAY_ADD_UNIQUE,
+    }
+)
+"""With an empty path, these are about a document that is an array."""

@@ -1,0 +1,59 @@
+"""Paths into a JSON document: `a.b[0].c`, the last element `a[-1]`, names with dots or brackets in backticks.
+
+A backtick inside of backticks is written twice. The empty path is the document itself.
+Source: specification, kv.md 6.1.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TypeAlias
+
+from headwater.node.refused import CommandRefused
+from headwater.wire.status import Status
+from headwater.wire.subdoc import PATH_BYTES_MAX
+
+DEPTH_MAX = 32
+PATHS_KEPT = 1024
+"""Applications ask for the same paths again and again."""
+
+Component: TypeAlias = str | int
+"""A member's name, or an element's number; -1 is the last."""
+Path: TypeAlias = tuple[Component, ...]
+
+_COMPONENT = re.compile(r"(?P<dot>\.)?(?:(?P<bare>[^.\[\]`]+)|`(?P<quoted>(?:[^`]|``)+)`)|\[(?P<index>-1|\d{1,9})\]")
+
+
+@lru_cache(PATHS_KEPT)
+def parse(path: bytes) -> Path:
+    """Return the components of a path.
+
+    Raises:
+        CommandRefused: SUBDOC_PATH_EINVAL for what is no path, SUBDOC_PATH_E2BIG for more than 32 components, EINVAL
+            for more than 1024 bytes.
+    """
+    if len(path) > PATH_BYTES_MAX:
+        raise CommandRefused(Status.EINVAL, f"a path of {len(path)} bytes, {PATH_BYTES_MAX} are allowed")
+    try:
+        text = path.decode()
+    except UnicodeDecodeError:
+        raise CommandRefused(Status.SUBDOC_PATH_EINVAL, "the path is not UTF-8") from None
+    found: list[Component] = []
+    at = 0
+    while at < len(text):
+        match = _COMPONENT.match(text, at)
+        # A dot stands between names, so before each but the first; never before an index.
+        if match is None or (match["index"] is None and bool(match["dot"]) == (at == 0)):
+            raise CommandRefused(Status.SUBDOC_PATH_EINVAL, f"no name or [index] at character {at} of the path")
+        found.append(_component(match))
+        at = match.end()
+    if len(found) > DEPTH_MAX:
+        raise CommandRefused(Status.SUBDOC_PATH_E2BIG, f"{len(found)} components, {DEPTH_MAX} are allowed")
+    return tuple(found)
+
+
+def _component(match: re.Match[str]) -> Component:
+    if match["index"] is not None:
+        return int(match["index"])
+    return match["bare"] if match["bare"] is not None else match["quoted"].replace("``", "`")

@@ -1,0 +1,482 @@
+"""Sub-document commands: look up and change parts of documents and of their attributes by path (kv.md 6).
+
+A change of several paths is one change of the document: all of them or none. Attributes come before the body, because
+macros and checks of the attributes are about the document as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+from headwater.node.kv import documents, values
+from headwater.node.kv.command import handles
+from headwater.node.kv.framing import preserves_ttl
+from headwater.node.kv.subdoc import attributes, editing
+from headwater.node.kv.subdoc.attributes import ChangeNumbers
+from headwater.node.kv.subdoc.editing import ARRAYS_OF_THE_ROOT, EDITS, LOOKUPS, find, get
+from headwater.node.kv.subdoc.path import Path, parse
+from headwater.node.refused import CommandRefused
+from headwater.wire import documents as wire_documents
+from headwater.wire import subdoc as wire
+from headwater.wire import times, xattr
+from headwater.wire.datatype import Datatype
+from headwater.wire.features import Feature
+from headwater.wire.header import VALUE_BYTES_MAX
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.subdoc import DocumentFlag, LookupSpec, MutationSpec, PathFlag
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Session
+    from headwater.node.storage.records import StoredDocument
+
+Answered = TypeVar("Answered", wire.SubdocStored, wire.SubdocMultiStored)
+
+Mutation: TypeAlias = wire.SubdocMutation | wire.SubdocMultiMutation
+
+# Plain numbers: an enum's `&` makes an enum each time, which would be a quarter of a lookup.
+_MKDIR_P, _XATTR, _EXPAND_MACROS = (int(each) for each in PathFlag)
+_MKDOC, _ADD, _ACCESS_DELETED, _CREATE_AS_DELETED, _REVIVE = (int(each) for each in DocumentFlag)
+_OK, _GET = int(Status.SUCCESS), int(Opcode.GET)
+_LOOKUP_FLAGS = _XATTR
+_LOOKUP_DOC_FLAGS = _ACCESS_DELETED
+_MUTATION_FLAGS = _MKDIR_P | _XATTR | _EXPAND_MACROS
+_DOC_FLAGS = sum(DocumentFlag)
+_MAKES = _MKDOC | _ADD
+_MULTI_LOOKUPS = frozenset({*LOOKUPS, Opcode.GET})
+_BODIES = frozenset({Opcode.SET, Opcode.ADD, Opcode.DELETE})
+_MULTI_EDITS = frozenset({*EDITS, *_BODIES, Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR})
+
+
+# --- looking up -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DocumentView:
+    """A document as paths look into it; taken apart when the first of them asks."""
+
+    document: StoredDocument
+    vb_uuid: int
+    now: int
+
+    @cached_property
+    def parts(self) -> tuple[bytes, bytes]:
+        """The attributes with their length in front, and the body."""
+        return values.body_of(self.document)
+
+    @cached_property
+    def pairs(self) -> dict[str, bytes]:
+        """The attributes by name."""
+        return _pairs(self.parts[0])
+
+    @cached_property
+    def text(self) -> bytes:
+        """The body; CommandRefused with SUBDOC_DOC_NOTJSON when it is none for paths."""
+        return _text(self.parts[1])
+
+    def look(self, opcode: int, flags: int, path: bytes) -> bytes:
+        """Return what one path leads to; CommandRefused with the path's status."""
+        if opcode == _GET:
+            return self.parts[1]
+        components = parse(path)
+        text = self._attribute(components) if flags & _XATTR else self.text
+        return LOOKUPS[opcode](text, components)
+
+    def _attribute(self, path: Path) -> bytes:
+        """Return an attribute as the only member of a document, for the path begins with its name."""
+        name = attributes.name_of(path)
+        if name.startswith("$"):
+            return _only(name, self._made(name).encode())
+        return _attribute(self.pairs, name)
+
+    def _made(self, name: str) -> str:
+        """Return an attribute that nobody stored."""
+        if name == "$XTOC":
+            return attributes.contents_attribute(self.pairs)
+        if name == "$vbucket":
+            return attributes.vbucket_attribute(self.now)
+        return attributes.document_attribute(self.document, self.parts[1], self.vb_uuid)
+
+
+def _pairs(section: bytes) -> dict[str, bytes]:
+    return xattr.split(section)[0] if section else {}
+
+
+def _attribute(pairs: Mapping[str, bytes], name: str) -> bytes:
+    """Return a document whose only member is an attribute; it has none if there is no such attribute.
+
+    Attributes came whole from clients and from other servers, who may have stored anything under the name of JSON.
+    """
+    if name not in pairs:
+        return b"{}"
+    if not values.is_json(pairs[name]):
+        raise CommandRefused(Status.XATTR_EINVAL, f"attribute {name!r} is no JSON")
+    return _only(name, pairs[name])
+
+
+def _only(name: str, text: bytes) -> bytes:
+    return b"{%b:%b}" % (editing.quoted(name), text)
+
+
+def _text(body: bytes) -> bytes:
+    """Return the body of a document; the datatype of one that came from elsewhere is only a claim."""
+    if not values.is_json(body):
+        raise CommandRefused(Status.SUBDOC_DOC_NOTJSON, "the document is no JSON")
+    return body
+
+
+def _view(session: Session, request: wire.SubdocLookup | wire.SubdocMultiLookup) -> DocumentView:
+    doc_flags = request.doc_flags or 0
+    if doc_flags & ~_LOOKUP_DOC_FLAGS:
+        raise CommandRefused(Status.EINVAL, f"document flags 0x{doc_flags:02x} mean nothing when looking up")
+    session.store_bucket.counters["cmd_get"] += 1
+    found = documents.newest(session, request)
+    if found is None or (found.deleted and not doc_flags & _ACCESS_DELETED):
+        raise CommandRefused(Status.KEY_ENOENT)
+    session.store_bucket.counters["get_hits"] += 1
+    bucket = session.store_bucket
+    return DocumentView(found, bucket.vbuckets[request.vbucket].failover.newest.vb_uuid, bucket.now())
+
+
+def _check_attribute_flags(session: Session, flags: int, allowed: int) -> None:
+    if flags & ~allowed:
+        raise CommandRefused(Status.EINVAL, f"path flags 0x{flags:02x}: only 0x{int(allowed):02x} mean something here")
+    if flags & _XATTR and not session.has(Feature.XATTR):
+        raise CommandRefused(Status.NOT_SUPPORTED, "extended attributes were not negotiated by HELLO")
+    if flags & _EXPAND_MACROS and not flags & _XATTR:
+        raise CommandRefused(Status.SUBDOC_XATTR_INVALID_FLAG_COMBO, "macros are for attributes only")
+
+
+@handles(wire.SubdocGet, document=True)
+def get_path(session: Session, request: wire.SubdocGet) -> wire.SubdocValue:
+    """SUBDOC_GET: the value as it stands in the document."""
+    return _look_up(session, request, Opcode.SUBDOC_GET)
+
+
+@handles(wire.SubdocExists, document=True)
+def path_exists(session: Session, request: wire.SubdocExists) -> wire.SubdocValue:
+    """SUBDOC_EXISTS: the status says it."""
+    return _look_up(session, request, Opcode.SUBDOC_EXISTS)
+
+
+@handles(wire.SubdocGetCount, document=True)
+def count_path(session: Session, request: wire.SubdocGetCount) -> wire.SubdocValue:
+    """SUBDOC_GET_COUNT: a decimal number."""
+    return _look_up(session, request, Opcode.SUBDOC_GET_COUNT)
+
+
+def _look_up(session: Session, request: wire.SubdocLookup, opcode: Opcode) -> wire.SubdocValue:
+    if request.path_bytes != len(request.value):
+        raise CommandRefused(Status.EINVAL, f"a path of {request.path_bytes} bytes in {len(request.value)}")
+    _check_attribute_flags(session, request.flags, _LOOKUP_FLAGS)
+    view = _view(session, request)
+    found = view.look(opcode, request.flags, request.value)
+    datatype = Datatype.JSON if found and session.has(Feature.JSON) else 0
+    return wire.SubdocValue(value=found, datatype=int(datatype), cas=view.document.cas, status=_status(view.document))
+
+
+def _status(document: StoredDocument) -> Status:
+    return Status.SUBDOC_SUCCESS_DELETED if document.deleted else Status.SUCCESS
+
+
+@handles(wire.SubdocMultiLookup, document=True)
+def look_up_paths(session: Session, request: wire.SubdocMultiLookup) -> wire.SubdocMultiLookupResponse:
+    """SUBDOC_MULTI_LOOKUP: each path has a status; the answer's is SUBDOC_MULTI_PATH_FAILURE if one of them failed."""
+    _check_specs(session, [each[:3] for each in request.specs], _MULTI_LOOKUPS, frozenset({Opcode.GET}), _LOOKUP_FLAGS)
+    view = _view(session, request)
+    results = [_result(view, spec) for spec in request.specs]
+    status = _status(view.document)
+    if any(each for each, _ in results):
+        deleted = view.document.deleted
+        status = Status.SUBDOC_MULTI_PATH_FAILURE_DELETED if deleted else Status.SUBDOC_MULTI_PATH_FAILURE
+    return wire.SubdocMultiLookupResponse(results=results, cas=view.document.cas, status=status)
+
+
+def _result(view: DocumentView, spec: LookupSpec) -> tuple[int, bytes]:
+    try:
+        return _OK, view.look(*spec)
+    except CommandRefused as refused:
+        return refused.status, b""
+
+
+def _check_specs(
+    session: Session, specs: Sequence[LookupSpec], known: frozenset[int], whole: frozenset[int], flags: int
+) -> None:
+    """Hold the paths of one request against the rules about all of them together (kv.md 6.3)."""
+    if not 1 <= len(specs) <= wire.SPECS_MAX:
+        raise CommandRefused(Status.SUBDOC_INVALID_COMBO, f"{len(specs)} paths, 1 to {wire.SPECS_MAX} are allowed")
+    names, body_seen = set(), False
+    for opcode, path_flags, path in specs:
+        if opcode not in known:
+            raise CommandRefused(Status.SUBDOC_INVALID_COMBO, f"opcode 0x{opcode:02x} can't be one of several paths")
+        _check_attribute_flags(session, path_flags, flags)
+        if opcode in whole and (path or path_flags & _XATTR):
+            raise CommandRefused(Status.EINVAL, f"opcode 0x{opcode:02x} is about the whole body and has no path")
+        is_attribute = bool(path_flags & _XATTR)
+        if is_attribute and body_seen:
+            raise CommandRefused(Status.SUBDOC_INVALID_XATTR_ORDER, "attributes come before the body")
+        body_seen |= not is_attribute
+        if is_attribute and not path.startswith(b"$"):
+            names.add(attributes.name_of(parse(path)))
+    if len(names) > 1 and not session.has(Feature.SUBDOC_ALLOWS_ACCESS_ON_MULTIPLE_XATTR_KEYS):
+        raise CommandRefused(Status.SUBDOC_XATTR_INVALID_KEY_COMBO, f"{len(names)} attributes, one is allowed")
+
+
+# --- changing ---------------------------------------------------------------------------------------------------------
+
+
+class PathRefused(Exception):  # noqa: N818 - an answer, not an error of ours
+    """One of the paths could not be changed, for the reason `status` and, in words, `why`."""
+
+    def __init__(self, index: int, status: int, why: str) -> None:
+        super().__init__(index, status, why)
+        self.index, self.status, self.why = index, status, why
+
+
+@dataclass
+class Draft:
+    """A document that is being changed: its attributes and its body.
+
+    Attributes:
+        old: as it was, a tombstone or nothing included. numbers: of the change.
+        has_body: false for a tombstone that stays one.
+        told: what the answer tells, by the path.
+    """
+
+    old: StoredDocument | None
+    numbers: ChangeNumbers
+    pairs: dict[str, bytes]
+    body: bytes
+    has_body: bool = True
+    told: dict[int, bytes] = field(default_factory=dict)
+
+    def apply(self, specs: Sequence[MutationSpec]) -> None:
+        """Carry out all changes in their order; PathRefused for the first that can't be."""
+        for index, spec in enumerate(specs):
+            try:
+                told = self._apply(*spec)
+            except CommandRefused as refused:
+                raise PathRefused(index, refused.status, refused.context) from None
+            if told:
+                self.told[index] = told
+
+    def _apply(self, opcode: int, flags: int, path: bytes, value: bytes) -> bytes:
+        if not self.has_body and not flags & _XATTR:
+            raise CommandRefused(Status.SUBDOC_DELETED_DOCUMENT_CANT_HAVE_VALUE, "a tombstone has attributes only")
+        if opcode in _BODIES:
+            self.body = b"" if opcode == Opcode.DELETE else value
+            return b""
+        components = parse(path)
+        if opcode == Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR:
+            self.body = get(_attribute(self.pairs, attributes.name_of(components)), components)
+            return b""
+        if not components and opcode not in ARRAYS_OF_THE_ROOT:
+            raise CommandRefused(Status.EINVAL, "the path is empty")
+        if flags & _EXPAND_MACROS:
+            value = attributes.expanded(value, self.numbers, self.old)
+        if flags & _XATTR:
+            return self._edit_attribute(opcode, components, value, flags)
+        edit = EDITS[opcode](_text(self.body), components, value, _mkdir(flags))
+        self.body = edit.text
+        return edit.told
+
+    def _edit_attribute(self, opcode: int, path: Path, value: bytes, flags: int) -> bytes:
+        name = attributes.name_of(path)
+        if name.startswith("$"):
+            raise CommandRefused(Status.SUBDOC_XATTR_CANT_MODIFY_VATTR, f"{name} is made, never stored")
+        edit = EDITS[opcode](_attribute(self.pairs, name), path, value, _mkdir(flags))
+        if find(edit.text, (name,)).missing:
+            self.pairs.pop(name, None)
+        else:
+            self.pairs[name] = get(edit.text, (name,))
+        return edit.told
+
+
+def _mkdir(flags: int) -> bool:
+    return bool(flags & _MKDIR_P)
+
+
+@handles(
+    wire.SubdocDictAdd,
+    wire.SubdocDictUpsert,
+    wire.SubdocDelete,
+    wire.SubdocReplace,
+    wire.SubdocArrayPushLast,
+    wire.SubdocArrayPushFirst,
+    wire.SubdocArrayInsert,
+    wire.SubdocArrayAddUnique,
+    wire.SubdocCounter,
+    document=True,
+    writes=True,
+)
+def change_path(session: Session, request: wire.SubdocMutation) -> wire.SubdocStored:
+    """One path: its status is the answer's, its result the answer's value."""
+    if request.path_bytes > len(request.value):
+        raise CommandRefused(Status.EINVAL, f"a path of {request.path_bytes} bytes in {len(request.value)}")
+    _check_attribute_flags(session, request.flags, _MUTATION_FLAGS)
+    path, value = request.value[: request.path_bytes], request.value[request.path_bytes :]
+    if request.layout.opcode == Opcode.SUBDOC_DELETE and value:
+        raise CommandRefused(Status.EINVAL, "SUBDOC_DELETE has no value")
+    try:
+        stored, told = _change(session, request, [(request.layout.opcode, request.flags, path, value)])
+    except PathRefused as refused:
+        raise CommandRefused(refused.status, refused.why) from None
+    return _answer(wire.SubdocStored, stored, value=told.get(0, b""))
+
+
+@handles(wire.SubdocMultiMutation, document=True, writes=True)
+def change_paths(
+    session: Session, request: wire.SubdocMultiMutation
+) -> wire.SubdocMultiStored | wire.SubdocPathFailure:
+    """SUBDOC_MULTI_MUTATION: all or none; a failure names the path by its index."""
+    specs = request.specs
+    _check_specs(session, [each[:3] for each in specs], _MULTI_EDITS, _BODIES, _MUTATION_FLAGS)
+    try:
+        stored, told = _change(session, request, specs)
+    except PathRefused as refused:
+        return wire.SubdocPathFailure(
+            status=Status.SUBDOC_MULTI_PATH_FAILURE, index=refused.index, path_status=refused.status
+        )
+    results = [(index, int(Status.SUCCESS), value) for index, value in told.items()]
+    return _answer(wire.SubdocMultiStored, stored, results=results)
+
+
+def _answer(answer: type[Answered], stored: Staged, **parts: Any) -> Answered:
+    told = stored.told
+    return answer(cas=told.cas, vb_uuid=told.vb_uuid, seqno=told.seqno, status=stored.status, **parts)
+
+
+class Staged(NamedTuple):
+    """A change that was made: its place, and the status to tell of it."""
+
+    told: wire_documents.Stored
+    status: Status
+
+
+def _change(session: Session, request: Mutation, specs: Sequence[MutationSpec]) -> tuple[Staged, dict[int, bytes]]:
+    """Carry out the changes of one document and stage what came of them; PathRefused, and then nothing was."""
+    bucket = session.store_bucket
+    _check_doc_flags(request.doc_flags or 0, request.cas)
+    old = documents.newest(session, request)
+    of_tombstone = _stays_deleted(request, old, request.doc_flags or 0)
+    numbers = ChangeNumbers(bucket.next_cas(request.vbucket), bucket.store.high_seqno(request.vbucket) + 1)
+    if any(flags & _EXPAND_MACROS and attributes.needs_body(value) for _, flags, _, value in specs):
+        rehearsed = _draft(old, specs, numbers, of_tombstone)
+        rehearsed.apply(specs)
+        numbers = numbers._replace(body=rehearsed.body)
+    draft = _draft(old, specs, numbers, of_tombstone)
+    draft.apply(specs)
+    if of_tombstone:
+        told = _stage_tombstone(session, request, draft, draft.pairs)
+        return Staged(told, Status.SUBDOC_SUCCESS_DELETED), draft.told
+    if any(opcode == Opcode.DELETE for opcode, *_ in specs):
+        kept = {name: text for name, text in draft.pairs.items() if name.startswith("_")}
+        return Staged(_stage_tombstone(session, request, draft, kept), Status.SUCCESS), draft.told
+    return Staged(_stage_document(session, request, draft), Status.SUCCESS), draft.told
+
+
+def _check_doc_flags(doc_flags: int, cas: int) -> None:
+    if doc_flags & ~_DOC_FLAGS:
+        raise CommandRefused(Status.EINVAL, f"document flags 0x{doc_flags:02x}: only 0x{_DOC_FLAGS:02x} are known")
+    if doc_flags & _MAKES == _MAKES:
+        raise CommandRefused(Status.EINVAL, "MKDOC and ADD exclude each other")
+    if doc_flags & _ADD and cas:
+        raise CommandRefused(Status.EINVAL, "what is added has no CAS yet")
+    if doc_flags & _CREATE_AS_DELETED and not doc_flags & _MAKES:
+        raise CommandRefused(Status.EINVAL, "CREATE_AS_DELETED goes with MKDOC or ADD")
+    if doc_flags & _REVIVE and doc_flags & _CREATE_AS_DELETED:
+        raise CommandRefused(Status.EINVAL, "REVIVE_DOCUMENT and CREATE_AS_DELETED exclude each other")
+
+
+def _stays_deleted(request: Mutation, old: StoredDocument | None, doc_flags: int) -> bool:
+    """Decide whether this is about a tombstone that stays one; CommandRefused when there is nothing to change."""
+    if old is not None and not old.deleted:
+        if doc_flags & _REVIVE:
+            raise CommandRefused(Status.SUBDOC_CAN_ONLY_REVIVE_DELETED_DOCUMENTS)
+        if doc_flags & _ADD:
+            raise CommandRefused(Status.KEY_EEXISTS)
+        documents.check_cas(request, old)
+        return False
+    if old is not None and doc_flags & _ACCESS_DELETED:
+        documents.check_cas(request, old)
+        return not doc_flags & _REVIVE
+    if request.cas or not doc_flags & _MAKES:
+        raise CommandRefused(Status.KEY_ENOENT)
+    return bool(doc_flags & _CREATE_AS_DELETED)
+
+
+def _draft(
+    old: StoredDocument | None, specs: Sequence[MutationSpec], numbers: ChangeNumbers, of_tombstone: bool
+) -> Draft:
+    """Return the document as it is before the change; one that has to be made begins as `{}` or `[]`."""
+    section, body = (b"", b"") if old is None else values.body_of(old)
+    if of_tombstone:
+        return Draft(old, numbers, _pairs(section), b"", has_body=False)
+    if old is not None and not old.deleted:
+        return Draft(old, numbers, _pairs(section), body)
+    return Draft(old, numbers, _pairs(section), _root(specs))
+
+
+def _root(specs: Sequence[MutationSpec]) -> bytes:
+    """Return the empty document in which the first path into the body makes sense."""
+    for opcode, flags, path, _ in specs:
+        if not flags & _XATTR and opcode in EDITS:
+            return b"[]" if path.startswith(b"[") or (not path and opcode in ARRAYS_OF_THE_ROOT) else b"{}"
+    return b"{}"
+
+
+def _section(pairs: Mapping[str, bytes], body: bytes = b"") -> bytes:
+    """Return the value with these attributes; CommandRefused when it can't be stored."""
+    value = xattr.join(pairs, body) if pairs else body
+    if len(value) > VALUE_BYTES_MAX:
+        raise CommandRefused(Status.E2BIG, f"the value would have {len(value)} bytes")
+    if pairs:
+        values.check_attributes(value)
+    return value
+
+
+def _stage_document(session: Session, request: Mutation, draft: Draft) -> wire_documents.Stored:
+    bucket, vb, old = session.store_bucket, request.vbucket, draft.old
+    alive = None if old is None or old.deleted else old
+    datatype = (Datatype.XATTR if draft.pairs else 0) | (Datatype.JSON if values.is_json(draft.body) else 0)
+    seqno = bucket.store.stage_mutation(
+        vb,
+        request.key,
+        _section(draft.pairs, draft.body),
+        cas=draft.numbers.cas,
+        rev_seqno=bucket.next_revision(vb, old),
+        flags=0 if alive is None else alive.flags,
+        expiry=_expiry(session, request, alive),
+        datatype=int(datatype),
+    )
+    bucket.counters["cmd_set"] += 1
+    bucket.locks.release(vb, request.key)
+    return documents.changed(session, vb, seqno, draft.numbers.cas)
+
+
+def _expiry(session: Session, request: Mutation, old: StoredDocument | None) -> int:
+    """Return the expiry asked for; a request that has none takes it away, unless it asks to keep it."""
+    if old is not None and preserves_ttl(request):
+        return old.expiry
+    return times.absolute_expiry(request.expiration or 0, session.store_bucket.now())
+
+
+def _stage_tombstone(
+    session: Session, request: Mutation, draft: Draft, pairs: Mapping[str, bytes]
+) -> wire_documents.Stored:
+    bucket, vb = session.store_bucket, request.vbucket
+    seqno = bucket.store.stage_deletion(
+        vb,
+        request.key,
+        _section(pairs),
+        cas=draft.numbers.cas,
+        rev_seqno=bucket.next_revision(vb, draft.old),
+        delete_time=bucket.now(),
+        datatype=int(Datatype.XATTR) if pairs else 0,
+    )
+    bucket.counters["cmd_delete"] += 1
+    bucket.locks.release(vb, request.key)
+    return documents.changed(session, vb, seqno, draft.numbers.cas)

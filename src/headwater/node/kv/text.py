@@ -1,0 +1,178 @@
+"""A connection that speaks memcached's text protocol: the same requests, carried out by the same handlers.
+
+`headwater.protocol.text` turns a command into the requests that carry it out, one after the other, and their answers
+into lines; here each request goes the way of a frame that came from the network, so rights, vbuckets, locks, the disk
+and durability are judged where they always are. A command stays in front of what has come until it is answered: one
+that must wait (for room, for a vbucket, for a password check, for its turn) goes on where it stood.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headwater.node.kv.command import COMMANDS
+from headwater.node.kv.session import KvSession
+from headwater.node.refused import CommandRefused, NoRoom
+from headwater.protocol.text.answers import stat_line
+from headwater.protocol.text.commands import steps
+from headwater.protocol.text.line import Asked, CommandReader
+from headwater.wire.bootstrap import StatResponse
+from headwater.wire.failure import Failure
+from headwater.wire.header import VALUE_BYTES_MAX, Frame
+from headwater.wire.layout import Answer, Request
+from headwater.wire.status import Status
+from headwater.wire.vbucket import vbucket_of
+
+if TYPE_CHECKING:
+    from headwater.node.connection import Connection
+    from headwater.node.kv.api import Services
+    from headwater.protocol.text.words import Steps
+
+STRANGER_BLOCK_BYTES_MAX = 1 << 10
+"""Before the login: a name and a password."""
+SEND_BYTES = 64 << 10
+
+
+class TextSession(KvSession):
+    """The state of a text connection besides that of any: the command in front, and how far it got."""
+
+    def __init__(self, connection: Connection, server: Services) -> None:
+        self._reader = CommandReader()
+        self._asked: Asked | None = None
+        self._steps: Steps
+        self._request: Request | None = None
+        self._is_handled = False
+        self._answer_heard: Answer | None = None
+        self._swallows = 0
+        self._lines = bytearray()
+        self._gate = 0
+        super().__init__(connection, server)
+        connection.measures(self._reader.wanted)
+
+    def changed(self) -> None:
+        """As for any; the kernel reads frames only, and strangers have little to say."""
+        super().changed()
+        self._fast = None
+        self._reader.block_bytes_max = VALUE_BYTES_MAX if self.is_logged_in else STRANGER_BLOCK_BYTES_MAX
+
+    # --- what the connection calls ------------------------------------------------------------------------------------
+
+    def receive(self, data: memoryview) -> int:
+        """Carry out every whole command in `data`; stops early when something pauses the connection."""
+        offset, connection = 0, self.connection
+        while offset < len(data) and not connection.is_paused and not connection.is_closed:
+            if self._swallows:
+                offset += self._swallow(len(data) - offset)
+                continue
+            if self._asked is None and not self._begin(data[offset:]):
+                break
+            if not self._carry_out():
+                break
+            offset += self._end()
+            if connection.gives_way():
+                break
+        self._flush()
+        return offset
+
+    def _swallow(self, there: int) -> int:
+        count = min(self._swallows, there)
+        self._swallows -= count
+        self._reader.begin()
+        return count
+
+    def _begin(self, data: memoryview) -> bool:
+        """Read the command in front; False while it is not whole."""
+        self._asked = self._reader.read(data)
+        if self._asked is None:
+            return False
+        self._steps = steps(self._asked, self.server.bucket.now(), is_stranger=not self.is_logged_in)
+        return True
+
+    def _end(self) -> int:
+        """Be done with the command in front; how many bytes it had."""
+        asked, self._asked = self._asked, None
+        assert asked is not None  # noqa: S101 - only called for the one that was carried out
+        self._swallows = asked.swallows
+        if asked.closes:
+            self._flush()
+            self.connection.finish()
+        return asked.size
+
+    # --- a command ----------------------------------------------------------------------------------------------------
+
+    def _carry_out(self) -> bool:
+        """Go on with the command in front; False when it has to go on later."""
+        while True:
+            if self._request is not None and not self._is_answered(self._request):
+                return False
+            heard, self._answer_heard = self._answer_heard, None
+            try:
+                step = self._steps.send(heard)
+            except StopIteration:
+                return True
+            if isinstance(step, Request):
+                self._request = step
+                continue
+            self._lines += step
+            if len(self._lines) >= SEND_BYTES:
+                self._flush()
+            if self.connection.is_paused or self.connection.gives_way():
+                return False
+
+    def _is_answered(self, request: Request) -> bool:
+        """Have a request carried out, unless it was; False while its answer is not there."""
+        if not self._is_handled:
+            try:
+                self.handle(self._placed(request))
+            except NoRoom:
+                self.wait_for_room()
+                return False
+            self._is_handled = True
+        if self._task is not None or self.connection.is_closed:
+            return False
+        self._request, self._is_handled = None, False
+        return True
+
+    def _placed(self, request: Request) -> Frame:
+        """The frame of a request, for the vbucket that its key belongs to."""
+        frame = request.frame()
+        if not COMMANDS[frame.opcode].document:
+            return frame
+        return replace(frame, vbucket=vbucket_of(frame.key, self.server.bucket.vbucket_count))
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def reply(self, frame: Frame, answer: Answer) -> None:
+        """Keep the answer for the command's next step; its lines wait for what it saw, as a frame would."""
+        if COMMANDS[frame.opcode].document:
+            self._gate = max(self._gate, self.server.committer.gate())
+        self._answer_heard = answer
+
+    def encoded(self, frame: Frame, answer: Answer) -> bytes:
+        """One of many answers (STAT's) as a line."""
+        return stat_line(frame.key, answer) if isinstance(answer, StatResponse) else b""
+
+    def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
+        """Queue lines behind those that were kept together."""
+        self._flush()
+        super().send(data, gate)
+
+    def finish(self) -> None:
+        """Close the connection behind the lines that were kept together."""
+        self._flush()
+        super().finish()
+
+    def _flush(self) -> None:
+        if self._lines:
+            lines, self._lines = self._lines, bytearray()
+            super().send(lines, self._gate)
+            self._gate = 0
+
+    def _refuse(self, frame: Frame, refused: CommandRefused) -> None:
+        """Say no with the words of the refusal."""
+        context = refused.context
+        if refused.status == Status.NOT_MY_VBUCKET:
+            owner = self.server.cluster.owner(frame.vbucket)
+            context = f"vbucket {frame.vbucket} belongs to {owner or 'no node at present'}"
+        self.reply(frame, Failure(status=refused.status, value=context.encode()))

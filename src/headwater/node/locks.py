@@ -1,0 +1,55 @@
+"""The locks of documents (kv.md 2, "Locked document"). The commands, and what a lock keeps from whom: kv/locking.py.
+
+A lock is a promise of this process for some seconds; it is not stored, and a restart forgets it. It stands as long as
+the document has the CAS it had: whatever changes the document ends the lock, a replication or a rollback included. The
+kernel knows nothing of locks, so while there are any, every request takes the plain path (kv/fast.py).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headwater.node.refused import CommandRefused
+from headwater.wire.status import Status
+
+LOCKS_MAX = 100_000
+CAS_OF_LOCKED = 0xFFFF_FFFF_FFFF_FFFF
+"""GET tells this instead of a locked document's CAS, so that nobody can use it."""
+
+
+class DocumentLock(NamedTuple):
+    """`token` lets its holder change the document, whose own CAS is `cas`; it is over at `until`, Unix seconds."""
+
+    token: int
+    cas: int
+    until: int
+
+
+class Locks:
+    """The locks of a bucket. `held`: by (vbucket, key), those that are over among them."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[int, bytes], DocumentLock] = {}
+        self._last = 0
+
+    def any(self, now: int) -> bool:
+        """Whether there may be a lock; they are all forgotten once the last is over."""
+        if now >= self._last:
+            self.held.clear()
+        return bool(self.held)
+
+    def get(self, vbucket: int, key: bytes, now: int) -> DocumentLock | None:
+        """The lock of a key, if it is not over."""
+        found = self.held.get((vbucket, key))
+        return found if found is not None and now < found.until else None
+
+    def take(self, vbucket: int, key: bytes, lock: DocumentLock) -> None:
+        """Lock a key. CommandRefused(ETMPFAIL) when there are too many."""
+        if len(self.held) >= LOCKS_MAX:
+            raise CommandRefused(Status.ETMPFAIL, f"{LOCKS_MAX} documents are locked")
+        self.held[vbucket, key] = lock
+        self._last = max(self._last, lock.until)
+
+    def release(self, vbucket: int, key: bytes) -> None:
+        """The key has no lock any more."""
+        self.held.pop((vbucket, key), None)

@@ -1,0 +1,22 @@
+"""Whether an address is this machine's own: what nobody else can listen to or call."""
+
+from __future__ import annotations
+
+import ipaddress
+
+__all__ = ["is_local", "is_loopback"]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a numeric address is a loopback address, also one of IPv4 in the form of IPv6."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def is_local(peer: str) -> bool:
+    """Whether a peer, host:port, is on this machine."""
+    return is_loopback(peer.rpartition(":")[0].strip("[]"))

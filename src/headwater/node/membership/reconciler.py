@@ -1,0 +1,163 @@
+"""The reconciler: it brings the vbuckets from the roles they have to those the map gives them, as soon as that can be.
+
+Which role that is: roles.py.
+What has to wait, waits here: a vbucket that changes hands for the end of that, a record for room in the batch or on
+the disk. A vbucket that must not be served meanwhile stays behind the fence (`Bucket.fenced`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headwater.node.bucket import RECORD_BYTES
+from headwater.node.membership.following import Following
+from headwater.node.membership.roles import News, role
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Services
+
+MOVING_AGAIN_SECONDS = 0.05
+NO_ROOM_SECONDS = 1.0
+
+log = logging.getLogger("headwater.node")
+
+
+class Reconciler:
+    """Brings the vbuckets of a node to what the map says, and streams of replicas to whom it names.
+
+    Args:
+        following: the streams of replicas.
+
+    Attributes:
+        known: the map to go by. serves: what the map gives us may be served (the fence is open).
+        moving: vbuckets that wait for a hand-over to be over.
+    """
+
+    def __init__(self, server: Services, following: Following) -> None:
+        self.known: ClusterMap | None = None
+        self.serves = False
+        self.moving: set[int] = set()
+        self._server = server
+        self._bucket = server.bucket
+        self._following = following
+        self._todo: dict[int, News] = {}
+        self._given_up: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._looking = False
+        server.bucket.committer.on_failure.append(self._lost)
+
+    @property
+    def waiting(self) -> list[int]:
+        """The vbuckets that have another owner by the map and are not yet what that makes them."""
+        return [vb for vb, news in self._todo.items() if news is News.OWNER]
+
+    def ask(self, vbuckets: Iterable[int], news: News = News.NONE) -> None:
+        """Have these vbuckets looked at, at the next `look` or `reconcile`; with more news than they wait with, if
+        they do."""
+        for vb in vbuckets:
+            self._todo[vb] = max(news, self._todo.get(vb, News.NONE))
+
+    def overruled(self, vbucket: int) -> None:
+        """An operator has set the vbucket's state: his word counts, fence or not."""
+        self._bucket.unfence(vbucket)
+        self._given_up.discard(vbucket)
+
+    def look(self) -> None:
+        """Do what is left to do, now and whenever there is room again."""
+        self._timer = None
+        if not self.reconcile() and not self._looking:
+            self._looking = True
+            self._server.loop.create_task(self._look_on())
+
+    def stop(self) -> None:
+        """Stop looking."""
+        self._todo.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _look_on(self) -> None:
+        try:
+            while not self.reconcile():
+                await self.room()
+        finally:
+            self._looking = False
+
+    async def room(self) -> None:
+        """Wait until records can be staged, or may be."""
+        if self._bucket.store.full:
+            await asyncio.sleep(NO_ROOM_SECONDS)
+            return
+        there = asyncio.Event()
+        self._bucket.committer.when_room(there.set)
+        await there.wait()
+
+    def reconcile(self) -> bool:
+        """Let the vbuckets take their roles; False while there is no room for the records of the rest."""
+        known, wanted, told = self.known, dict[int, Address | None](), list[int]()
+        owned = len(self._given_up)
+        self.moving.clear()
+        if known is None:
+            return True
+        for vb in sorted(self._todo):
+            if not self._has_room():
+                break
+            # A hand-over is between its two nodes until it is over: a role taken in the middle could leave two owners,
+            # or none.
+            if self._is_moving(vb):
+                self.moving.add(vb)
+                continue
+            news = self._todo.pop(vb)
+            wanted[vb] = self._take_role(known, vb, news)
+            told += [vb] if news else []
+        self._following.obey(wanted, news=told)
+        if len(self._given_up) > owned:
+            log.warning("map %s gives %d vbuckets to other nodes", known.version, len(self._given_up) - owned)
+        if self.moving and self._timer is None:
+            self._timer = self._server.loop.call_later(MOVING_AGAIN_SECONDS, self.look)
+        return self._todo.keys() <= self.moving
+
+    def _take_role(self, known: ClusterMap, vb: int, news: News) -> Address | None:
+        """Give a vbucket its role; return the node it is to follow, None for none."""
+        wanted = role(known, vb, self._bucket.state(vb), news)
+        if wanted.state is not None:
+            self._become(vb, wanted.state)
+        if wanted.state is not None or (self.serves and known.owner(vb) in (None, known.here)):
+            self._bucket.unfence(vb)
+        return wanted.source
+
+    def _become(self, vb: int, state: State) -> None:
+        found = self._bucket.vbuckets.get(vb)
+        if found is None:
+            self._bucket.create_vbucket(vb, state)
+            return
+        if found.state is State.ACTIVE:
+            self._given_up.add(vb)
+        found.set_state(state)
+
+    def _is_moving(self, vb: int) -> bool:
+        """Whether the vbucket is being taken over, here or from here."""
+        found = self._bucket.vbuckets.get(vb)
+        if found is None:
+            return False
+        return found.handover is not None or (found.inbound is not None and found.inbound.takes_over)
+
+    def _has_room(self) -> bool:
+        store = self._bucket.store
+        if store.full:
+            return False
+        arena, used = store.stage_arena()
+        return len(arena) - used > RECORD_BYTES
+
+    def _lost(self, error: BaseException, lost: list[int]) -> None:
+        """A batch was lost: a vbucket that had been given up may be active again."""
+        again = [vb for vb in lost if vb in self._given_up and self._bucket.state(vb) is State.ACTIVE]
+        if again:
+            self._bucket.fenced.update(again)
+            self.ask(again, News.OWNER)
+            self._server.loop.call_soon(self.look)

@@ -1,0 +1,190 @@
+"""The node's metrics: one table, from which the page /metrics and its reference come.
+
+Everything is looked up when somebody asks: what nobody scrapes costs nothing, and this file is imported by the first
+scrape, for its library takes 30 ms. The one thing that is counted on the way is how long a commit takes (durations.py),
+of which there are a few hundred a second at most.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from headwater.node.kv.admin import VERSION_TEXT
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Services
+
+COMMIT_SECONDS, COMMIT_ABOUT = "headwater_commit_seconds", "from a batch's freezing to its being on disk"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Values: TypeAlias = "Iterable[tuple[tuple[str, ...], float]]"
+"""The values of a metric by those of its labels."""
+COUNTER, GAUGE = "counter", "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetric:
+    """One metric: its name without `headwater_`, what it counts and in which unit, its labels, where it is looked up.
+
+    A counter's name ends in `_total`.
+    """
+
+    name: str
+    kind: str
+    about: str
+    labels: tuple[str, ...]
+    read: Callable[[Services], Values]
+
+    @property
+    def full_name(self) -> str:
+        """The name as Prometheus has it."""
+        return f"headwater_{self.name}"
+
+
+def _one(read: Callable[[Services], float]) -> Callable[[Services], Values]:
+    return lambda node: [((), read(node))]
+
+
+def _figure(name: str) -> Callable[[Services], float]:
+    """Read one of the figures that STAT tells as well."""
+    return lambda node: float(dict(node.figures())[name])
+
+
+def _info(node: Services) -> Values:
+    return [((VERSION_TEXT.decode(), node.bucket.name), 1)]
+
+
+def _by_state(node: Services) -> Values:
+    found = Counter(each.state for each in node.bucket.vbuckets.values())
+    return [((state.name.lower(),), found[state]) for state in State]
+
+
+def _documents(node: Services) -> Values:
+    found = dict.fromkeys(State, 0)
+    for each in node.bucket.vbuckets.values():
+        found[each.state] += node.bucket.store.items(each.id)
+    return [((state.name.lower(),), count) for state, count in found.items()]
+
+
+def _commands(node: Services) -> Values:
+    counters = node.bucket.counters
+    return [((name,), counters[f"cmd_{name}"]) for name in ("get", "set", "delete", "flush")]
+
+
+def _memory(what: str) -> Callable[[Services], Values]:
+    def read(node: Services) -> Values:
+        figures = dict(node.figures())
+        return [((whose,), float(figures[f"ep_{whose}_{what}"])) for whose in ("connections", "strangers")]
+
+    return read
+
+
+def _dcp(node: Services) -> Values:
+    found = Counter(each.is_producer for each in node.dcp.sessions.values())
+    return [(("producer",), found[True]), (("consumer",), found[False])]
+
+
+def _streams(what: Callable[[list[int]], float]) -> Callable[[Services], Values]:
+    def read(node: Services) -> Values:
+        sessions = tuple(node.dcp.sessions.items())
+        return [((name.decode("latin-1"),), what(list(each.backlog()))) for name, each in sessions if each.is_producer]
+
+    return read
+
+
+def _refused(node: Services) -> float:
+    return sum(each.refused_changes for each in node.bucket.vbuckets.values())
+
+
+def _loop(name: str) -> Callable[[Services], float]:
+    return lambda node: float(dict(node.bucket.stat_groups["loop"]([]))[name]) / 1e6
+
+
+def _worst(left: list[int]) -> int:
+    return max(left, default=0)
+
+
+def _gauge(name: str, about: str, read: Callable[[Services], Any], *labels: str) -> NodeMetric:
+    return NodeMetric(name, GAUGE, about, labels, read if labels else _one(read))
+
+
+def _counter(name: str, about: str, read: Callable[[Services], Any], *labels: str) -> NodeMetric:
+    return NodeMetric(f"{name}_total", COUNTER, about, labels, read if labels else _one(read))
+
+
+METRICS: tuple[NodeMetric, ...] = (
+    _gauge("info", "1, with the version and the bucket", _info, "version", "bucket"),
+    _gauge("uptime_seconds", "since the node began to listen", _figure("uptime")),
+    _gauge("connections", "connections that are open", _figure("curr_connections")),
+    _counter("connections_accepted", "connections taken", _figure("total_connections")),
+    _counter("connections_rejected", "connections closed at once, over the limit", _figure("rejected_connections")),
+    _gauge("connection_memory_bytes", "unfinished requests, unread answers", _memory("memory"), "of"),
+    _gauge("connection_memory_limit_bytes", "how much that may be", _memory("memory_max"), "of"),
+    _counter("connections_dropped", "closed for holding most of it", _memory("dropped_for_memory"), "of"),
+    _counter("commands", "documents read, stored, deleted; buckets emptied", _commands, "command"),
+    _counter("get_hits", "reads that found a document", lambda node: node.bucket.counters["get_hits"]),
+    _counter("expired", "documents that ran out", lambda node: node.bucket.counters["expired"]),
+    _counter("commits", "batches on disk", lambda node: node.committer.commits),
+    _counter("commit_failures", "batches lost to a disk error", lambda node: node.committer.failures),
+    _gauge("vbuckets", "vbuckets by state", _by_state, "state"),
+    _gauge("documents", "documents by the state of their vbucket", _documents, "state"),
+    _gauge("log_bytes", "bytes of the log's files", lambda node: node.bucket.store.log_bytes),
+    _gauge("live_bytes", "of them the newest version of each key", lambda node: node.bucket.store.live_bytes),
+    _gauge("held_bytes", "replaced files that streams still read", lambda node: node.bucket.store.slots.retired_bytes),
+    _gauge("disk_free_bytes", "room on the store's disk", lambda node: shutil.disk_usage(node.config.data).free),
+    _gauge("disk_full", "1 while writes are refused for want of room", lambda node: node.bucket.store.full),
+    _counter("compactions", "runs of compaction", lambda node: node.compactor.runs),
+    _counter("streams_ended_slow", "streams ended for holding files too long", _figure("ep_slow_streams_ended")),
+    _counter("scrubs", "times all of the log was verified", _figure("ep_scrub_runs")),
+    _counter("scrubbed_bytes", "bytes of the log that were verified", _figure("ep_scrub_bytes")),
+    _gauge("damaged_batches", "damaged batches of the log", lambda node: len(node.bucket.store.quarantine.damage)),
+    _gauge("damaged_vbuckets", "vbuckets that lost changes", lambda node: len(node.bucket.store.quarantine.vbuckets)),
+    _gauge("refused_changes", "changes of producers that replicas here refused", _refused),
+    _gauge("dcp_connections", "DCP connections by this node's part", _dcp, "part"),
+    _gauge("dcp_streams", "streams of a producing connection", _streams(len), "connection"),
+    _gauge("dcp_backlog_changes", "changes that it has yet to be sent", _streams(sum), "connection"),
+    _gauge("dcp_backlog_changes_max", "the same of its worst stream", _streams(_worst), "connection"),
+    _gauge("loop_late_seconds_max", "the longest turn of the event loop, wall time", _loop("ep_loop_late_max")),
+    _gauge("loop_busy_seconds_max", "the same in processor time", _loop("ep_loop_busy_max")),
+)
+
+
+class _Looked(Collector):
+    """The table's metrics, looked up when they are collected."""
+
+    def __init__(self, node: Services) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        for each in METRICS:
+            family = CounterMetricFamily if each.kind == COUNTER else GaugeMetricFamily
+            made = family(each.full_name, each.about, labels=each.labels)
+            for labels, value in each.read(self._node):
+                made.add_metric(list(labels), value)
+            yield made
+        durations = self._node.committer.durations
+        seconds = HistogramMetricFamily(COMMIT_SECONDS, COMMIT_ABOUT)
+        seconds.add_metric([], durations.at_most(), durations.total_seconds)
+        yield seconds
+
+    def describe(self) -> Iterator[Metric]:
+        """Tell nothing beforehand: it would look everything up."""
+        return iter(())
+
+
+def page(node: Services) -> bytes:
+    """Return all metrics in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_Looked(node))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)

@@ -1,0 +1,52 @@
+"""Telling clients that asked for it of a new map (kv.md 1.4, notification).
+
+"To connections with Duplex and 0x0d/0x1f": key-value connections with a bucket, once for each map that they have not
+seen; and those that watch the map by HTTP. Nothing waits for their answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headwater.node.kv.session import KvSession
+from headwater.node.rest.session import HttpSession
+from headwater.wire.bootstrap import ClustermapChange
+from headwater.wire.datatype import Datatype
+from headwater.wire.features import Feature
+
+if TYPE_CHECKING:
+    from headwater.node.cluster_map import ServedMap
+    from headwater.node.connection import Connection
+
+
+def tell(connections: Iterable[Connection], cluster: ServedMap) -> None:
+    """Send the notification to everybody who wants it."""
+    for connection in tuple(connections):
+        session = connection.session
+        if isinstance(session, KvSession) and _wants(session) and session.config_seen < cluster.version:
+            session.config_seen = cluster.version
+            session.send(notification(session, cluster))
+        elif isinstance(session, HttpSession):
+            session.map_changed()
+
+
+def _wants(session: KvSession) -> bool:
+    asked = session.has(Feature.CLUSTERMAP_CHANGE_NOTIFICATION) or session.has(
+        Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
+    )
+    return asked and session.has(Feature.DUPLEX) and session.bucket is not None and session.is_logged_in
+
+
+def notification(session: KvSession, cluster: ServedMap) -> bytes:
+    """ "ext 16 epoch, revision, key = bucket, value = JSON (full) or empty (brief)"; 0x1f wins over 0x0d."""
+    epoch, revision = cluster.version
+    brief = session.has(Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF)
+    message = ClustermapChange(
+        epoch=epoch,
+        revision=revision,
+        key=session.store_bucket.name.encode(),
+        value=b"" if brief else cluster.config(),
+        datatype=Datatype.JSON if session.has(Feature.JSON) and not brief else Datatype(0),
+    )
+    return message.encode()

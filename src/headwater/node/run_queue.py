@@ -1,0 +1,111 @@
+"""The order in which work runs on the event loop's thread: many busy connections together hold nobody up either.
+
+One connection gives way after a slice. A hundred of them would still be a hundred slices between one look at the
+sockets and the next: so what connections do in one iteration of the loop has a quantum, and when that is used up, the
+rest stands in line for the next iterations. Work that was only put off goes before work that had its slice already: who
+asks for little does not wait for all who ask for much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+SLICE_SECONDS: Final = 0.004
+"""So long may one connection keep all others waiting, while few want to run."""
+CROWDED: Final = 8
+"""With more than so many in line a slice is a quarter of that."""
+QUANTUM_SECONDS: Final = 0.016
+"""So long may all of them, in one iteration of the loop."""
+QUEUE_SECONDS: Final = QUANTUM_SECONDS / 2
+"""Of which those in line have this; the rest is for whom the sockets tell of next."""
+NOTICE_SECONDS: Final = 0.002
+"""Less than this is carried over to the next iteration instead of waking at its beginning."""
+
+
+class RunQueue:
+    """The work that one iteration of an event loop has time for, and the work that must wait for the next one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._spent = 0.0
+        self._is_due = False
+        self._first: deque[Callable[[], object]] = deque()
+        self._behind: deque[Callable[[], object]] = deque()
+
+    def __len__(self) -> int:
+        """How many are in line."""
+        return len(self._first) + len(self._behind)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether this iteration's quantum is used up: what begins now had better stand in line."""
+        return self._spent >= QUANTUM_SECONDS
+
+    @property
+    def slice_seconds(self) -> float:
+        """How long one of them may go on before it gives way."""
+        return SLICE_SECONDS if len(self._behind) <= CROWDED else SLICE_SECONDS / 4
+
+    def spend(self, seconds: float) -> None:
+        """Count what was used of this iteration's quantum."""
+        self._spent += seconds
+        if self._spent >= NOTICE_SECONDS:
+            self._ask()
+
+    def first(self, work: Callable[[], object]) -> None:
+        """Stand in line with work that has not begun. It has to tell what it spends."""
+        self._first.append(work)
+        self._ask()
+
+    def behind(self, work: Callable[[], object]) -> None:
+        """Stand in line behind everybody, for this work has had its slice. It has to tell what it spends."""
+        self._behind.append(work)
+        self._ask()
+
+    async def turn(self) -> None:
+        """Wait behind everybody, in a coroutine. A slice is counted as spent already, for it runs when it is woken."""
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def wake() -> None:
+            if not future.done():
+                future.set_result(None)
+                self.spend(self.slice_seconds)
+
+        self.behind(wake)
+        await future
+
+    def _ask(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        """Run those in line once, as far as their part of a new iteration's quantum goes; one of each at least."""
+        self._is_due, self._spent = False, 0.0
+        lines = [(self._first, len(self._first)), (self._behind, len(self._behind))]  # who comes now is next time's
+        try:
+            for line, length in lines:
+                for number in range(length):
+                    if number and self._spent >= QUEUE_SECONDS:
+                        break
+                    line.popleft()()
+        finally:  # whatever one of them does, the others are not forgotten
+            if self._first or self._behind:
+                self._ask()
+
+
+class Slices:
+    """The slices of one piece of work in a coroutine; made when it begins."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, queue: RunQueue) -> None:
+        self._loop, self._queue = loop, queue
+        self._ends = loop.time() + queue.slice_seconds
+
+    async def breathe(self) -> None:
+        """Let others go first if this slice is over. To be called often: it costs a look at the clock."""
+        if self._loop.time() >= self._ends:
+            await self._queue.turn()
+            self._ends = self._loop.time() + self._queue.slice_seconds

@@ -1,0 +1,102 @@
+"""Damage found while the store is in use: what became unreadable, so that no reader gets it.
+
+Rows of the index that point into a damaged batch point at `LOST` from then on: an empty tombstone that no key matches
+and no kernel stumbles over. So damaged bytes are never looked at again, whatever lengths they claim. A key that is not
+found may be one of those: its hash, which the index keeps beside the place, tells. All of it lives as long as the
+process; the next start refuses the store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import CorruptStore
+from headwater.kernels import index
+from headwater.kernels.guard import register
+from headwater.kernels.jit import debugging
+from headwater.node.storage.records import deletion_frame
+from headwater.node.storage.segment import UNREGISTERED
+from headwater.node.storage.slots import LOST_SLOT
+
+if TYPE_CHECKING:
+    from headwater.node.storage.columns import Index
+    from headwater.node.storage.scrub import Damage
+    from headwater.node.storage.slots import Slots
+
+__all__ = ["Quarantine"]
+
+LOST: Final = np.uint64(LOST_SLOT << 40)
+_NEWEST: Final = 0xFFFF_FFFF
+
+
+class Quarantine:
+    """The damage that was found in a store since it was opened.
+
+    Attributes:
+        damage: all of it, by file and offset.
+        vbuckets: those with rows in it, and the first damage that each met; most stores never have any.
+    """
+
+    def __init__(self, into: Index, slots: Slots) -> None:
+        self.damage: dict[tuple[str, int], Damage] = {}
+        self.vbuckets: dict[int, Damage] = {}
+        self._index = into
+        self._slots = slots
+
+    def add(self, damage: Damage) -> set[int] | None:
+        """Take a damaged range out of service; the vbuckets with rows in it, None if it is known already."""
+        place = (str(damage.segment.path), damage.offset)
+        if place in self.damage:
+            return None
+        self.damage[place] = damage
+        if damage.segment.slot == UNREGISTERED:
+            return set()
+        self._place_tombstone()
+        low, high = (np.uint64(damage.segment.slot << 40 | at) for at in (damage.offset, damage.end))
+        hit = set()
+        for vb in np.flatnonzero(self._index.table[:, index.ROWS]).tolist():
+            locs = self._index.columns[vb].loc[: self._index.rows(vb)]
+            inside = (locs >= low) & (locs < high)
+            if inside.any():
+                locs[inside] = LOST
+                hit.add(vb)
+        self.vbuckets = dict.fromkeys(hit, damage) | self.vbuckets
+        return hit
+
+    def check_key(self, vbucket: int, key: bytes) -> None:
+        """A key was not found. Raises CorruptStore if it may be among what was lost."""
+        buffer = np.frombuffer(key, np.uint8)
+        address, size = np.uintp(buffer.ctypes.data), np.uintp(len(buffer))
+        hashed = int(index.key_hash(self._index.table, vbucket, address, size))
+        rows, columns = self._rows(vbucket), self._index.columns[vbucket]
+        if ((columns.hash[rows] == hashed) & (columns.next[rows] == _NEWEST)).any():
+            raise self.error(vbucket)
+
+    def check_range(self, vbucket: int, first: int, rows: int) -> None:
+        """Rows are about to be shown. Raises CorruptStore if one of them was lost."""
+        lost = self._rows(vbucket)
+        if ((lost >= first) & (lost < rows)).any():
+            raise self.error(vbucket)
+
+    def after(self, vbucket: int, seqno: int) -> bool:
+        """Whether a change of the vbucket behind `seqno` was lost."""
+        return vbucket in self.vbuckets and bool((self._rows(vbucket) >= self._index.rows_up_to(vbucket, seqno)).any())
+
+    def error(self, vbucket: int) -> CorruptStore:
+        """Return the error for a reader of this vbucket."""
+        first = self.vbuckets[vbucket]
+        return CorruptStore(first.segment.path, first.offset, f"{first.why}; a part of vbucket {vbucket} can't be read")
+
+    def _rows(self, vb: int) -> NDArray[np.int64]:
+        """Rows that are lost, looked up each time: a rollback or drop may have taken them away."""
+        return np.flatnonzero(self._index.columns[vb].loc[: self._index.rows(vb)] == LOST)
+
+    def _place_tombstone(self) -> None:
+        frame = deletion_frame(0, b"", b"", seqno=0, cas=0, rev_seqno=0, delete_time=0)
+        memory = np.frombuffer(bytearray(frame), np.uint8)
+        if debugging():
+            register(memory)
+        self._slots.place(LOST_SLOT, memory, len(memory))

@@ -1,0 +1,100 @@
+"""Room that is kept for the day on which the disk is full.
+
+A log that only grows can't even be made smaller on a full disk: deletions are written, compaction writes before it
+removes, and a start after a crash writes new branches. So a file of zeros takes some of the disk while there is enough
+of it, and gives it up piece by piece when there is not. Documents are refused from the first piece on; the file is
+whole again before they are taken again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+from typing import Final
+
+from headwater.node.storage.disk import Disk, File
+
+__all__ = ["NAME", "Reserve"]
+
+NAME: Final = "RESERVE"
+
+
+class Reserve:
+    """The file in a store's folder. Any thread.
+
+    Attributes:
+        size: what it is to hold when there is room. held: what it holds.
+    """
+
+    def __init__(self, disk: Disk, folder: Path, size: int) -> None:
+        self.size = size
+        self.held = 0
+        self._path = folder / NAME
+        self._disk = disk
+        self._file: File | None = None
+        self._lent = False
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Find what the last process left."""
+        if NAME in self._disk.names(self._path.parent):
+            self._file = self._disk.open(self._path)
+            self.held = self._file.size()
+
+    def fill(self) -> bool:
+        """Take what is missing, as far as there is room, or give back what is too much; whether it is whole. Not while
+        it is lent."""
+        with self._lock:
+            missing = self.size - self.held
+            if missing < 0:
+                self._give(-missing)
+            while missing > 0 and not self._lent and not self._take(self.held + missing):
+                missing //= 2
+            return self.held >= self.size
+
+    def _take(self, size: int) -> bool:
+        try:
+            if self._file is None:
+                self._file = self._disk.create(self._path, 0)
+            self._file.reserve(0, size)
+        except OSError:
+            if self._file is not None:
+                with contextlib.suppress(OSError):  # a part of it may be there
+                    self._file.truncate(self.held)
+            return False
+        self.held = size
+        return True
+
+    def give(self, count: int) -> bool:
+        """Give up to `count` bytes back to the disk; whether there were any."""
+        with self._lock:
+            return self._give(count)
+
+    def _give(self, count: int) -> bool:
+        left = max(0, self.held - count)
+        if self._file is None or left == self.held:
+            return False
+        try:
+            self._file.truncate(left)
+        except OSError:
+            return False
+        self.held = left
+        return True
+
+    def lend(self, keep: int) -> None:
+        """Give all but `keep` bytes back, and take nothing until `take_back`: somebody needs the room for a while."""
+        with self._lock:
+            self._lent = True
+            self._give(self.held - keep)
+
+    def take_back(self) -> None:
+        """Fill the reserve again, once whoever needed the room is done."""
+        with self._lock:
+            self._lent = False
+
+    def close(self) -> None:
+        """Give the descriptor back; twice is once."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,126 @@
+"""How far the log was synced: a note in a file of its own after each batch.
+
+A log that ends early looks, by itself, like one whose last write was cut off: nobody was told of that write. The note
+tells the two apart. It is written after the sync of its batch returned, and not synced itself, for that would cost as
+much as the batch: after kill -9 it names the last batch that anybody was told of, after a power cut some batch before
+that one. So it never claims too much, and what it claims and is not there was lost later.
+
+    two notes of 64 bytes, at 0 and 512, written in turn, so that one of them is whole whatever happens
+
+    offset  0           8         24       32   40            48        56
+            HWSYNC 0 1  store id  segment  end  next number   sequence  checksum (XXH3-64 of bytes 0 to 55)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+import xxhash
+
+from headwater.errors import CorruptStore
+from headwater.node.storage.disk import Disk, File, is_full
+from headwater.node.storage.text_file import write_synced
+
+__all__ = ["NAME", "NEXT_NAME", "Note", "SyncedFile"]
+
+NAME: Final = "SYNCED"
+NEXT_NAME: Final = "SYNCED.new"
+MAGIC: Final = b"HWSYNC\x00\x01"
+_LAYOUT: Final = Struct(">8s16sQQQQ")
+_CHECKSUM: Final = Struct(">Q")
+NOTE_BYTES: Final = _LAYOUT.size + _CHECKSUM.size
+APART_BYTES: Final = 512  # a sector is written whole or not at all
+
+
+@dataclass(slots=True, frozen=True)
+class Note:
+    """Batches up to byte `end` of a segment are on disk; the next one will have the number `next_number`.
+
+    Attributes:
+        store: the store's id. sequence: which note is the newer one.
+    """
+
+    store: bytes
+    segment: int = 0
+    end: int = 0
+    next_number: int = 0
+    sequence: int = 0
+
+    def encode(self) -> bytes:
+        """Return the note's 64 bytes."""
+        fields = _LAYOUT.pack(MAGIC, self.store, self.segment, self.end, self.next_number, self.sequence)
+        return fields + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Note | None:
+        """Read 64 bytes; None when they are no note."""
+        if len(data) < NOTE_BYTES:
+            return None
+        magic, *fields = _LAYOUT.unpack_from(data)
+        right = _CHECKSUM.unpack_from(data, _LAYOUT.size)[0] == xxhash.xxh3_64_intdigest(data[: _LAYOUT.size])
+        return cls(*fields) if magic == MAGIC and right else None
+
+
+class SyncedFile:
+    """The file in a store's folder. `load`, once everything else is right `start`, then `write` after each batch."""
+
+    def __init__(self, disk: Disk, folder: Path, store: bytes) -> None:
+        self.path = folder / NAME
+        self._disk = disk
+        self._folder = folder
+        self._last = Note(store)
+        self._file: File | None = None
+
+    def load(self) -> Note | None:
+        """Return the last process's note; None in a folder of before there were notes.
+
+        Raises:
+            CorruptStore: the file is not what was written.
+        """
+        if NAME not in self._disk.names(self._folder):
+            return None
+        data = self._disk.read(self.path)
+        notes = [note for at in (0, APART_BYTES) if (note := Note.decode(data[at : at + NOTE_BYTES])) is not None]
+        if not notes:
+            raise CorruptStore(self.path, 0, "neither of the two notes in it is what was written")
+        newest = max(notes, key=lambda note: note.sequence)
+        if newest.store != self._last.store:
+            raise CorruptStore(self.path, 0, f"this is of store {newest.store.hex()}, another one")
+        self._last = newest
+        return newest
+
+    def start(self) -> None:
+        """Make ready to write; the file is made where there is none, unless the disk is full: then there are no notes
+        until the next start. OSError when that fails for another reason."""
+        try:
+            if NAME not in self._disk.names(self._folder):
+                self._make()
+            self._file = self._disk.open(self.path)
+        except OSError as error:
+            if not is_full(error):
+                raise
+
+    def _make(self) -> None:
+        fresh = self._folder / NEXT_NAME
+        write_synced(self._disk, fresh, self._last.encode().ljust(APART_BYTES, b"\0") + self._last.encode())
+        self._disk.rename(fresh, self.path)
+        self._disk.sync_directory(self._folder)
+
+    def write(self, segment: int, end: int, next_number: int) -> None:
+        """Note that a batch is on disk, before it is acknowledged. Where that fails the note before stays true."""
+        note = replace(self._last, segment=segment, end=end, next_number=next_number, sequence=self._last.sequence + 1)
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                # The two places take turns, so that a write which is torn by a power cut leaves the other note whole.
+                self._file.write([note.encode()], note.sequence % 2 * APART_BYTES)
+                self._last = note
+
+    def close(self) -> None:
+        """Give the descriptor back; twice is once."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,210 @@
+"""The encoding in which a connection gets changes: what it negotiated decides what of a stored frame is sent.
+
+Most frames leave as they are stored, or with other extras, and a kernel does that in bulk (`bits`). Those whose
+datatype has a bit of `slow`, or all of them if `plain`, are taken apart here, one by one: values to inflate or
+compress, extended attributes to strip, a stream id to add.
+
+Source: dcp 2.9 and 2.10 (layouts), 2.21 (stream ids), 11 (what of xattrs, deletions and expiries is sent); wire 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headwater.kernels.gather import DELETE_TIMES, EXPIRY_OPCODE, KEEP_DATATYPE, NO_VALUE, UPR
+from headwater.wire import snappy, xattr
+from headwater.wire.datatype import Datatype
+from headwater.wire.dcp import OpenFlag
+from headwater.wire.dialect import Dialect
+from headwater.wire.header import Frame, Magic
+from headwater.wire.opcodes import Opcode
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from headwater.node.streams.outlet import Outlet
+    from headwater.protocol.dcp.controls import ControlSettings, Negotiated
+
+_NUMBERS_BYTES = 16  # by_seqno and rev_seqno, where the extras of every change begin
+_DELETE_TIME_END = 20
+_UPR_MUTATION_END = 30
+
+
+COMPRESSED_BYTES_MAX = 4 << 20
+"""A larger value goes out as it is stored: to compress 20 MiB would hold everybody up for a twentieth of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """The encoding in which a stream sends each change.
+
+    Attributes:
+        xattrs: extended attributes are sent; deleted_user_xattrs: those of users in tombstones as well.
+        no_value: values stay here; keep_datatype: but the datatype still tells what the document is.
+        delete_times: deletions in the V2 layout; expiry_opcode: expirations under their own opcode.
+        snappy: compressed values are understood; compress: those that are not are compressed for the way.
+        framing: the stream id, ready to send; None on most connections.
+        upr: the layouts of UPR, which has nothing of the above, but expirations.
+        bits: all that in the words of the kernel that copies frames in bulk.
+        slow: datatype bits of frames that the kernel must leave to `encode`.
+    """
+
+    xattrs: bool = False
+    deleted_user_xattrs: bool = False
+    no_value: bool = False
+    keep_datatype: bool = False
+    delete_times: bool = False
+    expiry_opcode: bool = False
+    snappy: bool = False
+    compress: bool = False
+    framing: bytes | None = None
+    upr: bool = False
+    bits: int = field(init=False)
+    slow: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bits", int(self._bits()))
+        object.__setattr__(self, "slow", int(self._slow()))
+
+    def _bits(self) -> int:
+        bits = DELETE_TIMES * self.delete_times | EXPIRY_OPCODE * self.expiry_opcode | UPR * self.upr
+        if self.no_value:
+            bits |= KEEP_DATATYPE if self.keep_datatype else NO_VALUE
+        return bits
+
+    def _slow(self) -> int:
+        whole = self.xattrs and self.deleted_user_xattrs and not self.no_value
+        looks_inside = not whole and (self.xattrs or not self.no_value)
+        inflates = not self.snappy and not self.no_value
+        return Datatype.XATTR * looks_inside | Datatype.SNAPPY * inflates
+
+    @property
+    def plain(self) -> bool:
+        """Whether all frames are left to `encode`."""
+        return self.framing is not None or (self.compress and not self.no_value)
+
+    def space(self, outlet: Outlet) -> NDArray[np.uint8]:
+        """Where the kernel is to copy frames to: here straight to where they leave from."""
+        return outlet.free
+
+    def emit(self, outlet: Outlet, frames: NDArray[np.uint8], *, is_last: bool) -> int:
+        """Send what the kernel copied to `space`; returns the bytes on the wire.
+
+        A dialect that has another layout for changes writes them again on their way. `is_last`: the snapshot ends
+        with them.
+        """
+        outlet.fill(len(frames))
+        return len(frames)
+
+    def emit_one(self, outlet: Outlet, encoded: bytes, *, is_last: bool) -> int:
+        """Send one frame from `encode`; as `emit`."""
+        outlet.write(encoded)
+        return len(encoded)
+
+    def encode(self, stored: bytes, opaque: int) -> bytes:
+        """Return one stored frame as the stream `opaque` sends it."""
+        frame = Frame.decode(stored)
+        opcode, extras = self._layout(frame)
+        value, datatype = self._value(frame)
+        return Frame(
+            magic=Magic.CLIENT_REQUEST if self.framing is None else Magic.FLEXIBLE_REQUEST,
+            opcode=opcode,
+            key=frame.key,
+            extras=extras,
+            value=value,
+            datatype=datatype,
+            vbucket=frame.vbucket,
+            opaque=opaque,
+            cas=frame.cas,
+            framing=self.framing or b"",
+        ).encode()
+
+    def _layout(self, frame: Frame) -> tuple[int, bytes]:
+        """Opcode and extras: V2 deletions only if OPEN asked for delete times, expirations only with the control."""
+        if self.upr:
+            is_mutation = frame.opcode == Opcode.DCP_MUTATION
+            return frame.opcode, frame.extras[:_UPR_MUTATION_END] if is_mutation else _numbers(frame)
+        if frame.opcode == Opcode.DCP_MUTATION or (frame.opcode == Opcode.DCP_EXPIRATION and self.expiry_opcode):
+            return frame.opcode, frame.extras
+        if self.delete_times:
+            return Opcode.DCP_DELETION, frame.extras[:_DELETE_TIME_END] + b"\0"
+        return Opcode.DCP_DELETION, _numbers(frame)
+
+    def _value(self, frame: Frame) -> tuple[bytes, int]:
+        """Value and datatype, by the decision table of dcp 11."""
+        value, datatype = frame.value, frame.datatype
+        if datatype & Datatype.SNAPPY and (not self.snappy or self.no_value or self._looks_inside(frame)):
+            value, datatype = snappy.inflate(value), datatype & ~Datatype.SNAPPY
+        if datatype & Datatype.XATTR and self._looks_inside(frame):
+            value, datatype = self._attributes(frame, value, datatype)
+        elif self.no_value:
+            value, datatype = b"", datatype & Datatype.JSON if self.keep_datatype else 0
+        if self.compress and 0 < len(value) <= COMPRESSED_BYTES_MAX and not datatype & Datatype.SNAPPY:
+            smaller = snappy.compress(value)
+            if len(smaller) < len(value):
+                value, datatype = smaller, datatype | Datatype.SNAPPY
+        return value, datatype
+
+    def _looks_inside(self, frame: Frame) -> bool:
+        """Whether the value has extended attributes of which something stays here."""
+        if not frame.datatype & Datatype.XATTR:
+            return False
+        is_tombstone = frame.opcode != Opcode.DCP_MUTATION
+        return not self.xattrs or self.no_value or (is_tombstone and not self.deleted_user_xattrs)
+
+    def _attributes(self, frame: Frame, value: bytes, datatype: int) -> tuple[bytes, int]:
+        """The value without what this connection does not get."""
+        if frame.opcode != Opcode.DCP_MUTATION:
+            return self._tombstone(value)
+        attributes, body = xattr.split(value)
+        if not self.xattrs:
+            kept = datatype & Datatype.JSON
+            return (b"", kept if self.keep_datatype else 0) if self.no_value else (body, kept)
+        return xattr.join(attributes), datatype if self.keep_datatype else int(Datatype.XATTR)
+
+    def _tombstone(self, value: bytes) -> tuple[bytes, int]:
+        """A deletion has no body; what is left of its attributes is its value (dcp 2.9)."""
+        if not self.xattrs:
+            return b"", 0
+        kept = value if self.deleted_user_xattrs else xattr.only_system(value)
+        return (kept, int(Datatype.XATTR)) if kept else (b"", 0)
+
+
+def _numbers(frame: Frame) -> bytes:
+    """Extras of by_seqno, rev_seqno and nmeta: those of V1 deletions."""
+    return frame.extras[:_NUMBERS_BYTES] + b"\0\0"
+
+
+def encoding_of(
+    negotiated: Negotiated,
+    settings: ControlSettings,
+    flags: int,
+    framing: bytes | None = None,
+    dialect: Dialect = Dialect.DCP,
+) -> Encoding:
+    """The encoding of a stream that begins now.
+
+    Args:
+        negotiated, settings: those of its connection.
+        flags: OpenFlag bits of its connection.
+        framing: the stream's id, ready to send, or None.
+        dialect: DCP or UPR.
+    """
+    if dialect is Dialect.UPR:
+        return Encoding(upr=True, expiry_opcode=True)
+    keep_datatype = bool(flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
+    return Encoding(
+        xattrs=negotiated.xattrs,
+        deleted_user_xattrs=negotiated.deleted_user_xattrs,
+        no_value=keep_datatype or bool(flags & OpenFlag.NO_VALUE),
+        keep_datatype=keep_datatype,
+        # "the delete time is required inside the expiration packets so delete times are implicitly enabled" (dcp 4)
+        delete_times=negotiated.delete_times or settings.expiry_opcode,
+        expiry_opcode=settings.expiry_opcode,
+        # Who asked for compression by the control of before 5.5 understands it: HELLO had no word for it then.
+        snappy=negotiated.snappy or settings.value_compression,
+        compress=settings.force_value_compression or settings.value_compression,
+        framing=framing,
+    )

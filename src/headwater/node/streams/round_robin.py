@@ -1,0 +1,58 @@
+"""Round robin: readers with something to send take turns on a connection, whatever dialect they write.
+
+A turn is one arena's worth. A reader that has more to say goes to the back of the queue, so that a vbucket with a
+million changes does not keep the others waiting for longer than it takes to send one arena.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from headwater.node.streams.outlet import ARENA_BYTES, Outlet
+
+
+class Turn(Protocol):
+    """A reader of one vbucket, on its way to one connection."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether another turn would send something."""
+
+    def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
+        """Send up to so many bytes; less if there is less room."""
+
+
+Reader = TypeVar("Reader", bound=Turn)
+
+
+class RoundRobin(Generic[Reader]):
+    """The readers of one connection that have something to send, served round robin."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[Reader, None] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        """Whether a reader waits for its turn."""
+        return bool(self._waiting)
+
+    def add(self, reader: Reader) -> None:
+        """Queue a reader that has something to send, behind the others; one that waits keeps its turn."""
+        self._waiting[reader] = None
+
+    def discard(self, reader: Reader) -> None:
+        """Take a reader out that has nothing to send any more."""
+        self._waiting.pop(reader, None)
+
+    def clear(self) -> None:
+        """Take all readers out."""
+        self._waiting.clear()
+
+    def fill(self, outlet: Outlet, is_stopped: Callable[[], bool] = bool) -> None:
+        """Give turns until the outlet is full, no reader has more to send, or `is_stopped` (a window) says so."""
+        while self._waiting and not outlet.is_full and not is_stopped():
+            reader, _ = self._waiting.popitem(last=False)
+            reader.take_turn(outlet, ARENA_BYTES)
+            if reader.has_work:
+                self._waiting[reader] = None

@@ -1,0 +1,111 @@
+"""TAP's encoding of a change: what the shared cursor copies out of the log, rewritten as TAP_MUTATION and TAP_DELETE.
+
+All that TAP adds to a stream of the log is here: the layout (kernels/tap.py), a number for each message, and which of
+them ask for an acknowledgement. Source: tap.md 2, 3.1, 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from headwater.kernels import tap as kernel
+from headwater.kernels.gather import KEEP_OPAQUE
+from headwater.node.streams.encoding import Encoding
+from headwater.node.streams.outlet import ARENA_BYTES
+from headwater.protocol.tap.ledger import ACK_INTERVAL
+from headwater.wire.header import Frame
+from headwater.wire.tap import MessageFlag
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from headwater.node.streams.outlet import Outlet
+    from headwater.protocol.tap.producer import TapProducer, TapProducerStream
+
+    Frames: TypeAlias = NDArray[np.uint8]
+
+STORED_BYTES_MIN = 43
+"""The smallest change as it is copied out of the log; a budget of so many bytes for each message the window takes is
+never too much."""
+_FLAGS_LOW = 27
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapEncoding(Encoding):
+    """How one stream of a session sends changes; each run of them is entered in the session's ledger.
+
+    Attributes:
+        producer, stream: the session in the protocol object, and this vbucket in it.
+        datatypes: mask of what the client understands of a datatype.
+    """
+
+    producer: TapProducer
+    stream: TapProducerStream
+    datatypes: int
+
+    def space(self, outlet: Outlet) -> Frames:
+        """A buffer aside; a message of TAP is smaller than the change it tells, so all of it will find room."""
+        return _BUFFER[: outlet.room]
+
+    def emit(self, outlet: Outlet, frames: Frames, *, is_last: bool) -> int:
+        """Write changes as TAP messages into the outlet."""
+        size = self._write(frames, outlet.free, is_last=is_last)
+        outlet.fill(size)
+        return size
+
+    def emit_one(self, outlet: Outlet, encoded: bytes, *, is_last: bool) -> int:
+        """Write one change, however large."""
+        out = np.zeros(len(encoded), np.uint8)
+        size = self._write(np.frombuffer(encoded, np.uint8), out, is_last=is_last)
+        outlet.write(out[:size].tobytes())
+        return size
+
+    def encode(self, stored: bytes, opaque: int) -> bytes:
+        """Return one stored frame; its opaque is needed until it is a message (kernels/tap.py)."""
+        # super() knows no class of slots that was made anew.
+        return Encoding.encode(self, stored, Frame.decode(stored).opaque)
+
+    def _bits(self) -> int:
+        return Encoding._bits(self) | KEEP_OPAQUE
+
+    def _write(self, frames: Frames, out: Frames, *, is_last: bool) -> int:
+        if not len(frames):
+            return 0
+        options, ledger = self.producer.options, self.producer.ledger
+        size, count, last = kernel.reshape(
+            frames,
+            len(frames),
+            out,
+            ledger.sent + 1,
+            ACK_INTERVAL if ledger.acknowledges else 0,
+            MessageFlag.NO_VALUE * options.keys_only | MessageFlag.NETWORK_BYTE_ORDER * options.network_byte_order,
+            int(not options.network_byte_order),
+            self.datatypes,
+            int(self.producer.sends_all(self.stream)),
+            _SEQNOS,
+        )
+        if not count:
+            return 0  # their time to live is over
+        if is_last and ledger.acknowledges:
+            out[int(last) + _FLAGS_LOW] |= MessageFlag.ACK
+        # Without acknowledgements nothing ever goes back: how many there were is all that matters.
+        seqnos = _SEQNOS[: int(count)].tolist() if ledger.acknowledges else range(int(count))
+        self.producer.sent(self.stream, seqnos, int(_SEQNOS[int(count) - 1]), asks=is_last)
+        return int(size)
+
+
+def encoding_of(producer: TapProducer, stream: TapProducerStream, datatypes: int) -> TapEncoding:
+    """The encoding of a stream of a session.
+
+    Attributes stay here, and TAP has no compressed values; expirations are deletions (tap.md 6).
+    """
+    no_value = producer.options.keys_only
+    return TapEncoding(no_value=no_value, delete_times=True, producer=producer, stream=stream, datatypes=datatypes)
+
+
+# Used within one call only, so all sessions share them.
+_BUFFER = np.zeros(ARENA_BYTES, np.uint8)
+_SEQNOS = np.zeros(ARENA_BYTES // STORED_BYTES_MIN + 1, np.uint64)

@@ -1,0 +1,57 @@
+"""Threads that run before they are needed.
+
+A system may refuse a new thread at any moment: a limit of processes, of address space, no memory. A pool that makes its
+threads as work comes would then keep the work and raise an error: nobody knows whether it will ever be done. So the
+node's pools have all their threads from the start, which is refused if it can't have them.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+from headwater.errors import StorageError
+
+__all__ = ["Inline", "pool", "pool_or_inline"]
+
+
+def pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """A pool whose threads all run.
+
+    Raises:
+        StorageError: the system gives no more threads.
+    """
+    made, running = ThreadPoolExecutor(threads, name), Barrier(threads + 1)
+    try:
+        for _ in range(threads):  # each waits for all others, so none does the work of two
+            made.submit(running.wait)
+        running.wait()
+    except (RuntimeError, MemoryError) as error:
+        running.abort()
+        made.shutdown(wait=True, cancel_futures=True)
+        raise StorageError(
+            f"no thread to be had for {name} ({error}); raise the limit of processes or memory (ulimit -u, -v)"
+        ) from None
+    return made
+
+
+def pool_or_inline(threads: int, name: str) -> Executor:
+    """Make a pool of threads; where none can be started, one that does the work at once in the caller's thread."""
+    try:
+        return pool(threads, name)
+    except StorageError:
+        return Inline()
+
+
+class Inline(Executor):
+    """Does the work at once."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """A future that is done."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # it is the future's
+            future.set_exception(error)
+        return future

@@ -1,0 +1,215 @@
+"""Who may log in to a node, and what each may do: the users of the store's folder, and those given at the start.
+
+Without any, everybody may come in and do everything. An unknown user gets a SCRAM challenge like any other (its salt is
+made from the name and a secret of this process) and fails in the last step. Of the users in the folder only keys are
+known; those of users given with a password are derived when first asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.roles import Grant, granted
+from headwater.node.users.scram import HASHES, ITERATIONS, Keys, derive
+from headwater.wire.privilege import EVERYTHING, NONE
+
+__all__ = ["FAILURES_FREE", "OPEN_PASSWORD", "Failures", "TooManyWait", "Users"]
+
+OPEN_PASSWORD = "password"  # noqa: S105 - for SCRAM on a node that lets everybody in
+_PLAIN_HASH = "sha256"
+FAILURES_FREE = 5  # wrong logins of one address before its answers are delayed
+FAILURE_MEMORY_SECONDS = 60.0
+DELAY_SECONDS_MAX = 2.0
+ADDRESSES_MAX = 4096
+JUDGED_AT_ONCE = 16  # logins of an address that is not known for wrong ones, as of a pool of connections
+WAITING_MAX = 8  # of one that is; a turn is two seconds at most, and who does not log in is let go after thirty
+
+
+class Users:
+    """The users of a node.
+
+    Args:
+        passwords: of the users given at the start; roles: theirs.
+        file: that of the store's folder, None for none. It is read by `refresh`.
+    """
+
+    def __init__(
+        self,
+        passwords: Mapping[str, str] | None = None,
+        roles: Mapping[str, Iterable[Grant]] | None = None,
+        file: UsersFile | None = None,
+    ) -> None:
+        self._passwords = dict(passwords or {})
+        self._roles = {name: tuple(grants) for name, grants in (roles or {}).items()}
+        self._file = file
+        self._signature: tuple[int, int, int] | None = None
+        self._accounts: dict[str, Account] | None = None
+        self._secret = secrets.token_bytes(32)
+        self._derived: dict[tuple[str, str], Keys] = {}
+        self._right: dict[str, tuple[Keys, bytes]] = {}
+
+    def refresh(self) -> bool:
+        """Read the file if it is another one by now; return whether it was.
+
+        One that was removed changes nothing: a node that wanted logins goes on to want them until it is started anew.
+
+        Raises:
+            StorageError: it can't be read, or is damaged; the users are those of before. Told once.
+        """
+        signature = self._file.signature() if self._file is not None else None
+        if self._file is None or signature is None or signature == self._signature:
+            return False
+        self._signature = signature
+        found = self._file.load()
+        self._accounts = self._accounts if found is None else found
+        return found is not None
+
+    @property
+    def required(self) -> bool:
+        """Whether a login is needed at all."""
+        return bool(self._passwords) or self._accounts is not None
+
+    @property
+    def names(self) -> list[str]:
+        """All users."""
+        return sorted({*self._passwords, *(self._accounts or ())})
+
+    def knows(self, user: str) -> bool:
+        """Whether there is such a user; without users everybody is."""
+        return not self.required or user in self._passwords or user in (self._accounts or ())
+
+    def grants(self, user: str) -> tuple[Grant, ...]:
+        """The roles of a user; none for one that is not there."""
+        if user in self._passwords:
+            return self._roles.get(user, ())
+        found = (self._accounts or {}).get(user)
+        return found.grants if found else ()
+
+    def rights(self, user: str | None, bucket: str) -> int:
+        """The privileges of a user in a bucket, as a number of bits; without users everybody has them all."""
+        if not self.required:
+            return int(EVERYTHING)
+        return int(NONE) if user is None or not self.knows(user) else granted(self.grants(user), bucket)
+
+    # --- passwords ----------------------------------------------------------------------------------------------------
+
+    def keys(self, hash_name: str, user: str) -> Keys:
+        """The SCRAM keys of a user; for an unknown one keys that no proof fits. Some milliseconds the first time."""
+        if not self.required:
+            return self._derive(hash_name, "", OPEN_PASSWORD)  # the same for all names, so nobody fills the table
+        if user in self._passwords:
+            return self._derive(hash_name, user, self._passwords[user])
+        account = (self._accounts or {}).get(user)
+        if account is not None:
+            return account.keys[hash_name]
+        size = hashlib.new(hash_name).digest_size
+        random = secrets.token_bytes(2 * size)
+        return Keys(self._salt(hash_name, user), ITERATIONS, random[:size], random[size:])
+
+    def remembers(self, user: str, password: str) -> bool:
+        """Whether this password is known to be right without the work of finding out."""
+        if not self.required:
+            return True
+        keys, told = self._right.get(user, (None, b""))
+        if keys is None or not self.knows(user) or keys is not self.keys(_PLAIN_HASH, user):
+            return False
+        return hmac.compare_digest(told, self._digest(password))
+
+    async def is_right(self, user: str, password: str) -> bool:
+        """Whether a user has this password; an unknown user takes as long."""
+        if self.remembers(user, password):
+            return True
+        keys = await asyncio.to_thread(self._keys_if_right, user, password)
+        if keys is None or not self.knows(user):
+            return False
+        self._right[user] = (keys, self._digest(password))
+        return True
+
+    async def derive_all(self) -> None:
+        """Derive the keys of all users that were given with a password, so that no login takes longer than another."""
+        for user, password in self._passwords.items():
+            for hash_name in HASHES:
+                await asyncio.to_thread(self._derive, hash_name, user, password)
+
+    def _keys_if_right(self, user: str, password: str) -> Keys | None:
+        keys = self.keys(_PLAIN_HASH, user)
+        found = derive(_PLAIN_HASH, password, keys.salt, keys.iterations)
+        return keys if hmac.compare_digest(found.stored_key, keys.stored_key) else None
+
+    def _digest(self, password: str) -> bytes:
+        return hmac.digest(self._secret, password.encode(), "sha256")
+
+    def _salt(self, hash_name: str, user: str) -> bytes:
+        """The same salt for the same name while this process lives, whether the user exists or not."""
+        return hmac.digest(self._secret, f"{hash_name}/{user}".encode(), "sha256")[:16]
+
+    def _derive(self, hash_name: str, user: str, password: str) -> Keys:
+        found = self._derived.get((hash_name, user))
+        if found is None:
+            made = derive(hash_name, password, self._salt(hash_name, user))
+            found = self._derived.setdefault((hash_name, user), made)  # whichever thread was first
+        return found
+
+
+class TooManyWait(Exception):  # noqa: N818 - no error of ours
+    """So many logins of an address wait to be judged that another one is not."""
+
+
+class Failures:
+    """Wrong logins by address, to slow guessing down: one after the other once an address is known for them.
+
+    A right password that comes from such an address waits for its turn as well, or else a guess on each of a thousand
+    connections would be told apart by how soon it is answered. Other addresses wait for nobody.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._judged: Counter[str] = Counter()
+        self._lines: dict[str, asyncio.Lock] = {}
+
+    def add(self, address: str, now: float) -> None:
+        """Count one more wrong login."""
+        count, at = self._seen.pop(address, (0, now))
+        self._seen[address] = (count + 1 if now - at < FAILURE_MEMORY_SECONDS else 1, now)
+        if len(self._seen) > ADDRESSES_MAX:
+            self._seen.popitem(last=False)
+
+    def delay(self, address: str, now: float) -> float:
+        """How long the next answer to this address waits, seconds."""
+        count, at = self._seen.get(address, (0, now))
+        if count <= FAILURES_FREE or now - at >= FAILURE_MEMORY_SECONDS:
+            return 0.0
+        return min(DELAY_SECONDS_MAX, 0.05 * (1 << min(count - FAILURES_FREE, 10)))
+
+    async def judge(self, address: str, clock: Callable[[], float], attempt: Callable[[], Awaitable[bool]]) -> bool:
+        """Await whether an attempt is right, in its turn; a wrong one is counted, and keeps the next one waiting.
+
+        Raises TooManyWait when so many of the address do already; the connection is best closed.
+        """
+        is_known = bool(self.delay(address, clock()))
+        if is_known and self._judged[address] >= WAITING_MAX:
+            raise TooManyWait(f"{self._judged[address]} logins of its address wait to be judged")
+        self._judged[address] += 1
+        try:
+            if not is_known and self._judged[address] <= JUDGED_AT_ONCE:
+                return await self._outcome(address, clock, attempt)
+            async with self._lines.setdefault(address, asyncio.Lock()):
+                return await self._outcome(address, clock, attempt)
+        finally:
+            self._judged[address] -= 1
+            if not self._judged[address]:
+                del self._judged[address]
+                self._lines.pop(address, None)
+
+    async def _outcome(self, address: str, clock: Callable[[], float], attempt: Callable[[], Awaitable[bool]]) -> bool:
+        if await attempt():
+            return True
+        self.add(address, clock())
+        await asyncio.sleep(self.delay(address, clock()))
+        return False

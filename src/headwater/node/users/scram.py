@@ -1,0 +1,124 @@
+"""SCRAM, the server's end: learn that the client knows the password without hearing it, and show that we know it too.
+
+    C: n,,n=user,r=CNONCE
+    S: r=CNONCE SNONCE,s=SALT,i=ITERATIONS
+    C: c=biws,r=CNONCE SNONCE,p=PROOF
+    S: v=SIGNATURE
+
+Source: RFC 5802 (SHA-1), RFC 7677 (SHA-256), the same with SHA-512; no channel binding. kv.md 1.2.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+from headwater.protocol.scram import HASHES as MECHANISMS
+
+HASHES = tuple(dict.fromkeys(MECHANISMS.values()))
+ITERATIONS = 15_000
+"""As many as Couchbase's servers ask for: some ten milliseconds for whoever knows the password, and for each guess."""
+MESSAGE_BYTES_MAX = 4096
+
+
+class Malformed(Exception):  # noqa: N818 - becomes an answer
+    """The client's message is not SCRAM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys a server stores for a password: enough to check a proof, not enough to log in elsewhere."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+
+def derive(hash_name: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Keys:
+    """SaltedPassword = PBKDF2; StoredKey = H(HMAC(., "Client Key")); ServerKey = HMAC(., "Server Key"). Some
+    milliseconds."""
+    salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", hash_name)
+    return Keys(
+        salt, iterations, hashlib.new(hash_name, client_key).digest(), hmac.digest(salted, b"Server Key", hash_name)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The client's first message, taken apart."""
+
+    user: str
+    nonce: str
+    bare: str
+
+
+def read_first(message: bytes) -> First:
+    """Parse `n,,n=user,r=nonce`; names escape a comma as =2C and an equals sign as =3D."""
+    text = _text(message)
+    parts = text.split(",", 2)
+    if len(parts) != 3 or parts[0] not in ("n", "y"):
+        raise Malformed("channel binding is not offered")
+    bare = parts[2]
+    told = _attributes(bare)
+    user, nonce = told.get("n", ""), told.get("r", "")
+    if not user or not nonce or "m" in told:
+        raise Malformed("the first message needs a name and a nonce")
+    return First(user.replace("=2C", ",").replace("=3D", "="), nonce, bare)
+
+
+class Exchange:
+    """One login: `challenge` answers the first message, `finish` judges the second."""
+
+    def __init__(self, hash_name: str, first: First, keys: Keys, nonce: str) -> None:
+        self._hash = hash_name
+        self._first = first
+        self._keys = keys
+        self._nonce = first.nonce + nonce
+        salt = base64.b64encode(keys.salt).decode()
+        self._challenge = f"r={self._nonce},s={salt},i={keys.iterations}"
+
+    def challenge(self) -> bytes:
+        """The server's first message."""
+        return self._challenge.encode()
+
+    def finish(self, message: bytes) -> bytes | None:
+        """The server's final message, `v=...`, if the proof is right; None if it is not."""
+        text = _text(message)
+        without_proof, separator, proof = text.rpartition(",p=")
+        told = _attributes(without_proof)
+        if not separator or told.get("c") not in ("biws", "eSws") or told.get("r") != self._nonce:
+            raise Malformed("the final message does not continue this exchange")
+        said = f"{self._first.bare},{self._challenge},{without_proof}".encode()
+        signature = hmac.digest(self._keys.stored_key, said, self._hash)
+        given = _base64(proof)
+        if len(given) != len(signature):
+            return None
+        client_key = bytes(a ^ b for a, b in zip(given, signature, strict=True))
+        if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), self._keys.stored_key):
+            return None
+        return b"v=" + base64.b64encode(hmac.digest(self._keys.server_key, said, self._hash))
+
+
+def _text(message: bytes) -> str:
+    if len(message) > MESSAGE_BYTES_MAX:
+        raise Malformed(f"a message of {len(message)} bytes")
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise Malformed("a message that is not text") from None
+
+
+def _attributes(text: str) -> dict[str, str]:
+    return {part[:1]: part[2:] for part in text.split(",") if part[1:2] == "="}
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Malformed("the proof is not base64") from None

@@ -1,0 +1,95 @@
+"""A job that is begun again after failures that may pass, and the progress that it reports meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from headwater.client.backoff import Backoff
+from headwater.pipelines.failures import passes, reason
+
+LOOK_SECONDS = 0.1
+RETRY_SECONDS, RETRY_SECONDS_ONCE = 300.0, 30.0
+
+
+class Progress(Protocol):
+    """The part of a job's progress that is kept here.
+
+    Attributes:
+        retries: how often the job began anew.
+        problem: why it last did, until a batch went well.
+        seconds: since the job began.
+    """
+
+    retries: int
+    problem: str
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a dict of JSON types."""
+
+
+P = TypeVar("P", bound=Progress)
+
+
+def patience(retry_seconds: float | None, *, once: bool) -> float:
+    """Return how many seconds a job goes on without a batch that went well; None for the default."""
+    if retry_seconds is not None:
+        return retry_seconds
+    return RETRY_SECONDS_ONCE if once else RETRY_SECONDS
+
+
+class Attempts(Generic[P]):
+    """Runs a job until it ends or is to end.
+
+    Args:
+        progress: the job's counts; it adds to them before it says that a batch is done.
+        report: called with the progress after each batch and before each new attempt.
+        stop: asked several times a second; True ends the job.
+        retry_seconds: how long to go on trying without a batch that went well.
+    """
+
+    def __init__(
+        self, progress: P, report: Callable[[P], None], *, stop: Callable[[], bool], retry_seconds: float
+    ) -> None:
+        self.progress = progress
+        self._report, self._stop, self._retry_seconds = report, stop, retry_seconds
+        self._began = self._succeeded = time.monotonic()
+        self._backoff = Backoff(0.5, 15.0)
+
+    def batch_done(self, problem: str = "") -> None:
+        """Report a batch that went well; `problem` is one beside it that ends nothing."""
+        self._succeeded = time.monotonic()
+        self._backoff.reset()
+        self._say(problem)
+
+    def run(self, attempt: Callable[[], None]) -> None:
+        """Call `attempt` until it returns, again and again while its failures may pass.
+
+        Raises:
+            HeadwaterError: the last failure, in one line.
+        """
+        while True:
+            try:
+                return attempt()
+            except Exception as error:
+                why = reason(error)
+                late = time.monotonic() - self._succeeded >= self._retry_seconds
+                if self._stop():
+                    return None
+                if late or not passes(error):
+                    raise why from error
+                self.progress.retries += 1
+                self._say(str(why))
+            self._rest(self._backoff.next_seconds())
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._stop():
+            time.sleep(LOOK_SECONDS)
+
+    def _say(self, problem: str) -> None:
+        self.progress.problem = problem
+        self.progress.seconds = round(time.monotonic() - self._began, 3)
+        self._report(self.progress)

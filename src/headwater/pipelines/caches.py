@@ -1,0 +1,163 @@
+"""Where stale copies of documents lie: memcached or a bucket (binary protocol), and Redis. All that is asked is DELETE.
+
+A deletion of what is not there is as good as any other, so everything here may be done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from headwater.errors import ConnectionLost, HeadwaterError, KeyNotFound, OptionError, StatusError
+
+KEYS_PER_CALL = 20_000
+KEYS_PER_DEL = 500
+PLACE = b"{key}"
+
+
+class CacheRefused(HeadwaterError):  # noqa: N818 -- says what happened
+    """A cache did not delete; `problem` is what it said."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class Cache(Protocol):
+    """A cache that is connected."""
+
+    def delete(self, keys: Sequence[bytes]) -> int:
+        """Delete these keys; returns how many were there."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+def open_cache(url: str, user: str | None = None, password: str | None = None) -> Cache:
+    """Connect to a cache.
+
+    Args:
+        url: `memcached://host[:port][,host...]`, `couchbase://host[:port]/bucket`, `redis://[:password@]host[:port][/db]`
+            or `rediss://`.
+        user, password: of memcached with SASL, or of the bucket; Redis has them in its url.
+
+    Raises:
+        OptionError: no such kind of cache, or the extra `redis` is not installed.
+        TransportError: nobody answers.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme in ("redis", "rediss"):
+        return Redis(url)
+    if scheme in ("memcached", "couchbase"):
+        return Memcached(url, user, password)
+    raise OptionError("cache", url, "an address such as memcached://host:11211, redis://host:6379/0 or couchbase://...")
+
+
+class Memcached:
+    """One or more servers that speak memcached's binary protocol; each gets every DELETE.
+
+    Which of several servers has a key is up to the application's hashing, which nobody tells us; a server that has it
+    not loses nothing. Nodes of a bucket are asked by the cluster map instead.
+    """
+
+    def __init__(self, url: str, user: str | None, password: str | None) -> None:
+        from headwater import client
+
+        bucket = url.startswith("couchbase:")
+        hosts = [url] if bucket else _servers(url)
+        self._clients = [client.connect(host, user, password, vbuckets=None if bucket else 1) for host in hosts]
+
+    def delete(self, keys: Sequence[bytes]) -> int:
+        """Delete these keys everywhere; returns how many were there."""
+        from headwater.client import Write
+
+        there = 0
+        for client in self._clients:
+            failed = client.write_many(Write(key, None) for key in keys)
+            for error in failed.values():
+                if not isinstance(error, KeyNotFound | OptionError):  # a key too long for a cache is in no cache
+                    raise error if isinstance(error, StatusError) else CacheRefused(str(error))
+            there += len(keys) - len(failed)
+        return there
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients:
+            client.close()
+
+
+def _servers(url: str) -> list[str]:
+    hosts = [host for host in url.removeprefix("memcached://").rstrip("/").split(",") if host]
+    if not hosts:
+        raise OptionError("cache", url, "an address such as memcached://host:11211")
+    return [f"couchbase://{host if ':' in host.rpartition(']')[2] else host + ':11211'}" for host in hosts]
+
+
+class Redis:
+    """A Redis server (not a Redis Cluster, where a DEL of several keys is refused)."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import redis
+        except ModuleNotFoundError:
+            raise OptionError("cache", url, "possible without redis: pip install 'headwater[redis]'") from None
+        self._errors: Any = redis.exceptions
+        parts = urlsplit(url)
+        self._peer = f"{parts.hostname}:{parts.port or 6379}"
+        try:
+            self._redis: Any = redis.Redis.from_url(url, socket_timeout=10.0, socket_connect_timeout=5.0)
+        except ValueError:
+            raise OptionError("cache", url, "an address such as redis://host:6379/0") from None
+        self._do(self._redis.ping)
+
+    def delete(self, keys: Sequence[bytes]) -> int:
+        """Delete these keys; returns how many were there."""
+        there = 0
+        for chunk in chunks(keys, KEYS_PER_DEL):
+            there += int(self._do(lambda chunk=chunk: self._redis.delete(*chunk)))
+        return there
+
+    def _do(self, ask: Any) -> Any:
+        try:
+            return ask()
+        except (self._errors.ConnectionError, self._errors.TimeoutError) as error:
+            if isinstance(error, self._errors.AuthenticationError):
+                raise CacheRefused(f"{self._peer}: {error}") from None
+            raise ConnectionLost(self._peer, str(error)) from None
+        except self._errors.RedisError as error:
+            raise CacheRefused(f"{self._peer}: {error}") from None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._redis.close()
+
+
+def template(text: str) -> bytes:
+    """Return a template of cache keys as bytes.
+
+    Raises:
+        OptionError: it does not hold {key} exactly once: every change would delete the same.
+    """
+    data = text.encode()
+    if data.count(PLACE) != 1:
+        raise OptionError("template", text, 'text with {key} in one place, such as "user:{key}:page"')
+    return data
+
+
+def expanded(keys: Iterable[bytes], templates: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the cache keys of these documents."""
+    for key in keys:
+        for each in templates:
+            yield each.replace(PLACE, key)
+
+
+def chunks(keys: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
+    """Yield lists of at most so many."""
+    left = iter(keys)
+    while chunk := list(islice(left, count)):
+        yield chunk

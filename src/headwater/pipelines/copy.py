@@ -1,0 +1,216 @@
+"""Bucket to bucket on Spark: each change stored at the target with its revision, CAS, expiry and attributes.
+
+    node -> dcp source -> task: SET_WITH_META, DELETE_WITH_META -> target
+
+Whoever has the higher (revision, CAS) wins, as everywhere in this family, so a batch may come twice and the target may
+be written to by others. What a failover takes back at the source is taken back at the target (restore.py): there the
+conflict rule does not help, for the lost revision may be the higher one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import OptionError
+from headwater.pipelines.attempts import Attempts, patience
+from headwater.pipelines.query import own_session, started, until_ended
+from headwater.pipelines.restore import restore
+from headwater.spark import settings
+from headwater.spark.rows import check_columns
+from headwater.spark.schema import types
+from headwater.spark.settings import SourceSettings, WriteSettings
+from headwater.spark.writing import WriteCounts, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROLLBACKS = ("restore", "keep", "fail")
+
+
+@dataclass
+class CopyProgress:
+    """How far a copy is, after each batch, counted from the beginning of this run.
+
+    Attributes:
+        batches: how many were done.
+        stored, deleted: changes the target took (a deletion of what was not there included).
+        behind: changes it did not need, since it had them or something later.
+        refused: changes that went to the dead letters.
+        rollbacks: vbuckets whose lost changes were taken back; `restored` is how many keys that were.
+        retries: how often the query began anew; `problem` why, until a batch went well.
+        seconds: since this run began.
+    """
+
+    batches: int = 0
+    stored: int = 0
+    deleted: int = 0
+    behind: int = 0
+    refused: int = 0
+    rollbacks: int = 0
+    restored: int = 0
+    retries: int = 0
+    problem: str = ""
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a dict of JSON types."""
+        return asdict(self)
+
+
+def run(source: str, target: str, checkpoint: str | Path, **asked: Any) -> CopyProgress:
+    """Copy with a local Spark of its own; the arguments are those of `copy`.
+
+    Raises:
+        SparkUnavailable: Spark can't be started here.
+    """
+    with own_session("headwater-copy") as spark:
+        return copy(spark, source, target, checkpoint, **asked)
+
+
+def copy(
+    spark: SparkSession,
+    source: str,
+    target: str,
+    checkpoint: str | Path,
+    *,
+    once: bool = False,
+    rollback: str = "restore",
+    reading: Mapping[str, str] | None = None,
+    writing: Mapping[str, str] | None = None,
+    interval_seconds: float = 1.0,
+    retry_seconds: float | None = None,
+    progress: Callable[[CopyProgress], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> CopyProgress:
+    """Keep one bucket level with another, until `stop` says so.
+
+    Args:
+        spark: a session; its workers reach both buckets.
+        source: what is copied, couchbase://host:port/bucket.
+        target: where to.
+        checkpoint: a folder of this copy's own, where Spark keeps how far it is; made if missing.
+        once: end when everything that was there at the start is copied.
+        rollback: what to do when a failover took back changes that were copied: `restore` makes the vbucket at the
+            target what it is at the source, `keep` leaves them there (for a target that others write to), `fail` ends.
+        reading: more options of the source, such as `user` or `maxChangesPerTrigger`.
+        writing: more options of the writer, such as `user` or `deadLetters`.
+        interval_seconds: time from the start of one batch to that of the next, at least.
+        retry_seconds: how long to go on trying without a batch that went well; None for 300, and 30 with `once`.
+        progress: called after each batch and before each new try, in whatever thread.
+        stop: asked several times a second; True ends the copy.
+
+    Returns: the last progress.
+
+    Raises:
+        OptionError: an option is wrong, or source and target are the same bucket.
+        HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
+    """
+    if rollback not in ROLLBACKS:
+        raise OptionError("rollback", rollback, f"one of {', '.join(ROLLBACKS)}")
+    if source == target:
+        raise OptionError("target", target, "another bucket than the source")
+    policy = {"rollbackPolicy": "fail"} if rollback == "fail" else {}
+    options = {"url": source, "xattrs": "true", **policy, **(reading or {})}
+    attempts = Attempts(CopyProgress(), progress, stop=stop, retry_seconds=patience(retry_seconds, once=once))
+    batches = _Batches(
+        settings.parse(options, streaming=True),
+        settings.parse_write({"url": target, "withMeta": "true", **(writing or {})}),
+        attempts,
+        restores=rollback == "restore",
+    )
+
+    def attempt() -> None:
+        stream = spark.readStream.format("dcp").options(**options).load()
+        query = started(stream, batches.take, checkpoint, once=once, interval_seconds=interval_seconds)
+        until_ended(query, stop)
+
+    attempts.run(attempt)
+    return attempts.progress
+
+
+class _Batches:
+    """Copies each batch, and counts its changes."""
+
+    def __init__(
+        self, source: SourceSettings, target: WriteSettings, attempts: Attempts[CopyProgress], *, restores: bool
+    ) -> None:
+        from headwater.spark.deadletters import located
+
+        if target.dead_letters is not None:
+            target = replace(target, dead_letters=located(target.dead_letters))
+        self._source, self._target, self._restores, self._attempts = source, target, restores, attempts
+
+    def take(self, batch: DataFrame, number: int) -> None:
+        """Copy one batch; called by Spark, again should it not have noted that the batch was done."""
+        rows = batch.mapInArrow(_writing(self._target, number), "counts string").collect()
+        parts = [json.loads(row.counts) for row in rows]
+        written = sum((WriteCounts(**part["written"]) for part in parts), WriteCounts())
+        lost = {int(vb): seqno for part in parts for vb, seqno in part["rollbacks"].items()}
+        highs = {int(vb): seqno for part in parts for vb, seqno in part["highs"].items()}
+        done = self._attempts.progress
+        if lost and self._restores:
+            ends = [(vb, max(seqno, highs.get(vb, 0))) for vb, seqno in sorted(lost.items())]
+            done.restored += self._restore(batch, ends)
+        done.batches, done.rollbacks = done.batches + 1, done.rollbacks + len(lost)
+        done.stored, done.deleted = done.stored + written.stored, done.deleted + written.deleted + written.absent
+        done.behind, done.refused = done.behind + written.behind, done.refused + written.refused
+        self._attempts.batch_done()
+
+    def _restore(self, batch: DataFrame, ends: list[tuple[int, int]]) -> int:
+        source, target = self._source, self._target
+
+        def task(batches: Iterable[Any]) -> Iterator[Any]:
+            import pyarrow as pa
+
+            mine = {row["vbucket"]: row["end"] for part in batches for row in part.to_pylist()}
+            if mine:
+                done = restore(source, target, mine)
+                yield pa.RecordBatch.from_pydict({"keys": [done.forced + done.removed]})
+
+        spread = batch.sparkSession.createDataFrame(ends, "vbucket int, end long").repartition("vbucket")
+        return sum(row["keys"] for row in spread.mapInArrow(task, "keys long").collect())
+
+
+def _writing(target: WriteSettings, number: int) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Return the function of a task: it writes the task's rows and yields one row with its counts."""
+    names = check_columns(list(types().items()), with_meta=True)
+
+    def task(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        seen = _Seen()
+        context = TaskContext.get()
+        partition = 0 if context is None else context.partitionId()
+        written = write(target, names, seen.watch(batches), f"refused-{number:08d}-{partition:05d}")
+        counts = {"written": asdict(written), "rollbacks": seen.rollbacks, "highs": seen.highs}
+        yield pa.RecordBatch.from_pydict({"counts": [json.dumps(counts)]})
+
+    return task
+
+
+class _Seen:
+    """Takes the rollback rows out of a task's batches, and notes how far each vbucket came."""
+
+    def __init__(self) -> None:
+        self.rollbacks: dict[int, int] = {}
+        self.highs: dict[int, int] = {}
+
+    def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches without rollback rows."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for batch in batches:
+            lost = pc.equal(batch.column("event"), pa.scalar("rollback"))
+            for row in batch.select(["vbucket", "seqno"]).filter(lost).to_pylist():
+                self.rollbacks[row["vbucket"]] = row["seqno"]
+            changes = batch.filter(pc.invert(lost))
+            if changes.num_rows:
+                for vb, seqno in zip(*(changes.column(name).to_pylist() for name in ("vbucket", "seqno")), strict=True):
+                    self.highs[vb] = max(seqno, self.highs.get(vb, 0))
+                yield changes

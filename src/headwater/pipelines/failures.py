@@ -1,0 +1,66 @@
+"""Why a mirror ended, in one line, and whether trying again may help.
+
+Errors come from here, from our own worker processes, or out of Spark, which wraps them in pages of traceback. Ours are
+found in its text by their names.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from headwater import errors
+from headwater.errors import HeadwaterError
+
+_OURS = re.compile(r"headwater\.(?:errors|pipelines\.\w+)\.(\w+): (.+)")
+_LASTING = ("OptionError", "UnsupportedTable", "TableError", "CorruptStore", "RollbackRequired", "SparkUnavailable")
+"""Failures that another try meets again: somebody has to do something first. All else is tried again: a node that
+starts, a lake that is full or read-only for a while, a Python worker that was late."""
+
+_OF_SPARK = re.compile(r"^(?:Caused by: )?[\w.]*(?:Exception|Error): (.+)")
+
+
+class MirrorFailed(HeadwaterError):  # noqa: N818 -- says what happened
+    """The mirror ended; `problem` is the reason, in one line."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+def reason(error: BaseException) -> HeadwaterError:
+    """Return what went wrong, without the traceback that Spark wraps around it."""
+    if isinstance(error, HeadwaterError):
+        return error
+    found = _OURS.findall(str(error))
+    if found:
+        return MirrorFailed(found[-1][1].strip())
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if isinstance(error, OSError) or not lines:
+        return MirrorFailed(str(error) or type(error).__name__)
+    told = [match[1] for line in lines if (match := _OF_SPARK.match(line))]
+    return MirrorFailed((told or lines)[-1 if told else 0])
+
+
+def passes(error: BaseException) -> bool:
+    """Whether the same may go well a little later."""
+    if isinstance(error, HeadwaterError):
+        return _passes(type(error), error)
+    found = _OURS.findall(str(error))
+    if not found:
+        return True
+    named: Any = getattr(errors, found[-1][0], None)
+    return named is None or _passes(named, None)
+
+
+def _passes(kind: type[BaseException], error: BaseException | None) -> bool:
+    if issubclass(kind, errors.TableChanged):
+        return True
+    if kind.__name__ in _LASTING:
+        return False
+    if issubclass(kind, errors.StatusError):
+        return bool(getattr(error or kind, "retriable", False))
+    return True

@@ -1,0 +1,175 @@
+"""The mirror without Spark: the same tasks in worker processes of our own, a loop instead of a query.
+
+For a laptop, for tests, and for a bucket that one machine can follow. Nothing is kept but the table: a run begins where
+the table's record says, so it may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.abc import MetaPathFinder
+from typing import Any
+
+from headwater.errors import TableChanged, TransportError
+from headwater.lake.writer import TaskResult
+from headwater.pipelines.sink import REPEATS_MAX, TableSink
+from headwater.pipelines.tasks import MirrorTask, forget, run
+from headwater.spark.planning import Planning
+from headwater.spark.settings import SourceSettings
+
+PRELOADED = ("headwater.pipelines.preload",)
+
+
+def _answer(task: MirrorTask) -> bytes:
+    return run(task).to_bytes()
+
+
+def _end_with_parent() -> None:
+    """Let this worker end when the mirror is gone, however it went: nobody else would tell it."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, name="mirror-parent", daemon=True).start()
+
+
+class _NoPandas(MetaPathFinder):
+    """Hides pandas, which Arrow imports for the first array it makes: half a second, and no task uses it."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        """Refuse to find it."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("a mirror's worker does without pandas", name=fullname)
+
+
+def _begin() -> None:
+    """Make this process a worker."""
+    sys.meta_path.insert(0, _NoPandas())
+    _end_with_parent()
+
+
+class Workers:
+    """Worker processes, started when the first task comes.
+
+    Args:
+        count: how many at most; 0 runs tasks in this process.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ProcessPoolExecutor | None = None
+
+    def run(self, tasks: list[MirrorTask]) -> list[TaskResult]:
+        """Run tasks, at once as far as there are workers.
+
+        Raises:
+            TransportError: a worker died; the next call starts new ones.
+            HeadwaterError, OSError: what the first failed task raised.
+        """
+        if not self.count:
+            return [run(task) for task in tasks]
+        self._pool = self._pool or self._started()
+        try:
+            return [TaskResult.from_bytes(answer) for answer in self._pool.map(_answer, tasks)]
+        except BrokenProcessPool as error:
+            self.close()
+            raise TransportError("mirror", "a worker process died") from error
+
+    def close(self) -> None:
+        """End the workers."""
+        forget()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+    def _started(self) -> ProcessPoolExecutor:
+        # Forked from a small server that has no threads and no connections, but has imported what tasks need.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(PRELOADED))
+        return ProcessPoolExecutor(self.count, mp_context=context, initializer=_begin)
+
+
+class LocalEngine:
+    """Follows a bucket with worker processes.
+
+    Args:
+        sink: the table.
+        settings: of the source.
+        workers: how many processes; None for one a core.
+    """
+
+    def __init__(self, sink: TableSink, settings: SourceSettings, workers: int | None = None) -> None:
+        self.sink, self.settings = sink, settings
+        self._count = (os.cpu_count() or 1) if workers is None else workers
+        self._workers = Workers(self._count)
+
+    def follow(
+        self,
+        *,
+        once: bool,
+        interval_seconds: float,
+        done: Callable[[list[TaskResult], Mapping[str, Any]], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        """Bring the table up to date, and keep it so.
+
+        Args:
+            once: end when everything that was there at the start is in the table.
+            interval_seconds: from the start of one batch to that of the next, at least.
+            done: called after each batch, with what its tasks wrote and the offset the table is at.
+            stop: asked between batches; True ends it.
+
+        Raises:
+            HeadwaterError, OSError: the batch under way is not in the table, all before it are.
+        """
+        with ExitStack() as stack:
+            stack.callback(self._workers.close)
+            planning = Planning(self.settings, settle=True)
+            stack.callback(planning.close)
+            if once:
+                planning.aim()
+            while not stop():
+                began = time.monotonic()
+                moved = self._batch(planning, done)
+                if once and not moved:
+                    return
+                _rest(began + (0 if once else interval_seconds), stop)
+
+    def _batch(self, planning: Planning, done: Callable[[list[TaskResult], Mapping[str, Any]], None]) -> bool:
+        for repeat in range(REPEATS_MAX):
+            before = self.sink.refresh()
+            end = planning.latest(dict(before.end), self.settings.max_changes)
+            if end == before.end:
+                return False
+            try:
+                written = self._written(planning, end)
+                then = self.sink.commit(before.digest, end, written)
+            except TableChanged:
+                if repeat == REPEATS_MAX - 1:
+                    raise
+                planning.look_again()
+                continue
+            done(written, then.end)
+            return True
+        return False
+
+    def _written(self, planning: Planning, end: Mapping[str, Any]) -> list[TaskResult]:
+        settings = replace(self.settings, url=planning.nodes.known_url())
+        return self._workers.run(self.sink.tasks(end, settings, max(self._count, 1)))
+
+
+def _rest(until: float, stop: Callable[[], bool]) -> None:
+    while (left := until - time.monotonic()) > 0 and not stop():
+        time.sleep(min(left, 0.05))

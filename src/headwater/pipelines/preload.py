@@ -1,0 +1,11 @@
+"""Imported by the server from which the mirror's workers are forked: what each of them would load when its first task
+comes, half a second of modules and machine code, is loaded once and shared."""
+
+from __future__ import annotations
+
+from headwater.client import feeds  # noqa: F401 -- imported when a client first reads changes
+from headwater.kernels import columns, siphash
+from headwater.pipelines import tasks  # noqa: F401
+
+columns.warm_up()
+siphash.warm_up()

@@ -1,0 +1,75 @@
+"""A streaming query that gives its batches to a function of ours, and the local Spark session of a single job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headwater.pipelines import starting
+
+LOOK_SECONDS = 0.2
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM of our own: it moves batches along, so it needs neither its large compiler nor a parallel collector."""
+
+
+@contextmanager
+def own_session(app: str, memory: str = "1g") -> Iterator[Any]:
+    """A local Spark for one job, ended with it.
+
+    Raises:
+        SparkUnavailable: Spark can't be started here.
+    """
+    from headwater.pipelines.session import local_session
+
+    os.environ.setdefault("PYSPARK_PYTHON", starting.python())
+    archive = starting.ClassArchive()
+    jvm = {"spark.driver.extraJavaOptions": f"{JVM} {archive.option}"}
+    spark = local_session(app, quiet=True, delta=False, memory=memory, settings=jvm)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+    if archive.wanted:
+        _end_jvm(archive)
+
+
+def _end_jvm(archive: starting.ClassArchive) -> None:
+    """End the JVM that PySpark keeps for a next session, since it writes its classes then."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        print("headwater: first run, keeping Spark's classes for sooner starts; this happens once", file=sys.stderr)
+        gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
+        process.stdin.close()
+        archive.keep(process)
+
+
+def started(
+    stream: Any, take: Callable[[Any, int], None], checkpoint: str | Path, *, once: bool, interval_seconds: float
+) -> Any:
+    """Start a query that gives each batch to `take`; with `once` it ends when it has what was there at the start."""
+    trigger = {"availableNow": True} if once else {"processingTime": f"{int(interval_seconds * 1000)} milliseconds"}
+    return (
+        stream.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).trigger(**trigger).start()
+    )
+
+
+def until_ended(query: Any, stop: Callable[[], bool]) -> None:
+    """Wait until a query has ended, by itself or because `stop`, asked several times a second, is true.
+
+    Raises:
+        StreamingQueryException: it failed.
+    """
+    try:
+        while not query.awaitTermination(LOOK_SECONDS):
+            if stop():
+                query.stop()
+    finally:
+        query.stop()

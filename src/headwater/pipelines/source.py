@@ -1,0 +1,133 @@
+"""The mirror's source for Spark: its tasks do the work, and a task's only row says what it wrote.
+
+Spark plans, schedules, repeats and checkpoints; documents never enter the JVM. Offsets say which record of the table
+they were planned from (`after`), and the record alone decides what a batch is: one that was planned from another
+record, by a driver that died or from a checkpoint that is older than the table, has nothing to do, and the next is
+planned anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from headwater.pipelines.sink import TableSink, bucket_of
+from headwater.pipelines.table import BEGINNING
+from headwater.pipelines.tasks import MirrorTask, run
+from headwater.spark.planning import Planning
+from headwater.spark.settings import SourceSettings, parse
+
+SCHEMA = "written binary, after string, end string"
+_KINDS: list[tuple[str, pa.DataType]] = [("written", pa.binary()), ("after", pa.string()), ("end", pa.string())]
+_ARROW = pa.schema(_KINDS)
+OWN = {"to": "", "slots": "1", "changelog": ""}
+"""Options that are not the `dcp` source's, and what they are when left out."""
+
+
+class MirrorDataSource(DataSource):
+    """The data source of `pipelines.mirror`; of no use to anybody else."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(...)`."""
+        return "dcp_mirror"
+
+    def schema(self) -> str:
+        """One row for each task."""
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> MirrorStreamReader:
+        """The reader of the query."""
+        lowered = {name.lower(): text for name, text in self.options.items()}
+        own = {name: lowered.pop(name, default) for name, default in OWN.items()}
+        return MirrorStreamReader(parse(lowered, streaming=True), own["to"], int(own["slots"]), own["changelog"])
+
+
+class MirrorPartition(InputPartition):
+    """The partition of one task; without a task it only carries the offset to the commit."""
+
+    def __init__(self, task: MirrorTask | None, after: str, end: str) -> None:
+        self.task, self.after, self.end = task, after, end
+
+
+class MirrorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches from the table's record; all state but the settings is the planner's and never pickled."""
+
+    def __init__(self, settings: SourceSettings, place: str, slots: int, changelog: str = "") -> None:
+        self.settings, self.place, self.slots, self.changelog = settings, place, slots, changelog
+        self._planning: Planning | None = None
+        self._sink: TableSink | None = None
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        return self.__dict__ | {"_planning": None, "_sink": None}
+
+    @property
+    def planning(self) -> Planning:
+        """The planner's knowledge of the nodes, made when first asked for."""
+        self._planning = self._planning or Planning(self.settings, settle=True)
+        return self._planning
+
+    @property
+    def sink(self) -> TableSink:
+        """The table."""
+        self._sink = self._sink or TableSink(self.place, bucket_of(self.settings.url), changelog=self.changelog or None)
+        return self._sink
+
+    def initialOffset(self) -> dict[str, Any]:
+        """A beginning that means nothing: where the table stands is in the table."""
+        return dict(BEGINNING)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember what there is now; this run ends with it."""
+        self.planning.aim()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Everything; `maxChangesPerTrigger` is kept by the plan."""
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends; `start` when the table has all there is."""
+        record = self.sink.refresh()
+        end = self.planning.latest(dict(record.end), self.settings.max_changes)
+        return start if end == record.end else end | {"after": record.digest}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the newest offset the nodes were seen to hold."""
+        return self.planning.reported
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plan a batch, if the table still stands where its end was planned from."""
+        record = self.sink.refresh()
+        until = dict(end)
+        if until.pop("after", None) != record.digest:
+            return []
+        settings = replace(self.settings, url=self.planning.nodes.known_url())
+        tasks: list[MirrorTask | None] = [*self.sink.tasks(until, settings, self.slots)]
+        text = json.dumps(until)
+        return [MirrorPartition(task, record.digest, text) for task in tasks or [None]]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Do a task's work; runs in an executor."""
+        if isinstance(partition, MirrorPartition):
+            written = b"" if partition.task is None else run(partition.task).to_bytes()
+            columns: list[Any] = [
+                pa.array([written], pa.binary()),
+                pa.array([partition.after]),
+                pa.array([partition.end]),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: there is nothing to release."""
+
+    def stop(self) -> None:
+        """Close the planner's connection."""
+        if self._planning is not None:
+            self._planning.close()

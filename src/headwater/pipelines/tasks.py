@@ -1,0 +1,264 @@
+"""A mirror's tasks: who reads what, and the way from a node's changes to files beside the table.
+
+A task is told which ranges of which vbuckets; it reads them from the nodes, writes what they change (lake/writer.py)
+and answers in one short message. It runs wherever there is Python and the table's folder: in a Spark executor or in a
+worker process of our own. Between tasks a process keeps what is costly to make: its view of the table's log, mapped
+indexes, and a connection.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from headwater.errors import TableChanged
+from headwater.failpoints import failpoint
+from headwater.lake.changes import ChangeWriter, known
+from headwater.lake.commit import record_of
+from headwater.lake.index import Indexes
+from headwater.lake.log import TableLog
+from headwater.lake.shape import CHANGES, SOURCE, TableShape
+from headwater.lake.store import TableStore
+from headwater.lake.unfold import JsonShape, is_unfolded
+from headwater.lake.writer import Portion, TaskResult, write
+from headwater.spark.columns import RowMaker
+from headwater.spark.nodes import connect
+from headwater.spark.offsets import Offset
+from headwater.spark.planner import Range, ranges
+from headwater.spark.reader import read
+from headwater.spark.settings import SourceSettings
+
+if TYPE_CHECKING:
+    from headwater.client import Client
+
+SEED = "headwater.indexSeed"
+"""The table's property with the seed of its indexes, in hex."""
+
+TASK_CHANGES = 20_000
+"""A batch is cut into more tasks only where each has so much to do: a task costs some tens of milliseconds."""
+
+
+@dataclass(frozen=True)
+class MirrorTask:
+    """The work of one task; travels to it pickled.
+
+    Args:
+        place: the table's folder.
+        table: the table's id, for another one may lie there by now.
+        settings: of the source, with the nodes that the planner knows.
+        parts: ranges to read.
+        fresh: vbuckets of which the table has no row yet.
+        changelog: the change log's place and id, if there is one.
+    """
+
+    place: str
+    table: str
+    settings: SourceSettings
+    parts: tuple[Range, ...]
+    fresh: frozenset[int]
+    changelog: tuple[str, str] | None = None
+
+    @property
+    def portion(self) -> Portion:
+        """Return the part of the table that the writer has to know of."""
+        replaced = frozenset(part.vbucket for part in self.parts if part.rollback)
+        return Portion(frozenset(part.vbucket for part in self.parts), self.fresh - replaced, replaced)
+
+
+def tasks_of(
+    start: Offset,
+    end: Offset,
+    settings: SourceSettings,
+    where: tuple[str, str],
+    count: int,
+    changelog: tuple[str, str] | None = None,
+) -> list[MirrorTask]:
+    """Return the tasks of the batch between two offsets, at most `count`, each with neighbouring vbuckets.
+    `where` is the table's place and id, `changelog` the log's.
+
+    Files of neighbours need not be looked through by anybody else.
+    """
+    parts = ranges(start, end)
+    fresh = frozenset(part.vbucket for part in parts if start.position(part.vbucket).seqno == 0)
+    changes = sum(part.end_seqno - part.start_seqno for part in parts)
+    wanted = max(1, min(count, -(-changes // TASK_CHANGES)))
+    groups = _neighbours(parts, wanted)
+    return [
+        MirrorTask(*where, settings, tuple(group), fresh & {part.vbucket for part in group}, changelog)
+        for group in groups
+    ]
+
+
+def _whole(part: Range) -> Range:
+    """A vbucket that is rolled back is read from its beginning, in one go: what comes in is one state."""
+    return replace(part, start_seqno=0, rollback=False) if part.rollback else part
+
+
+def _neighbours(parts: Sequence[Range], count: int) -> list[list[Range]]:
+    """Cut ranges, in the order of their vbuckets, into at most `count` groups of about equal cost."""
+    groups: list[list[Range]] = []
+    left, filled = sum(part.cost for part in parts), 0
+    for part in parts:
+        share = left / max(count - len(groups) + 1, 1) if groups else 0
+        if not groups or (filled >= share and len(groups) < count):
+            left -= filled
+            groups.append([])
+            filled = 0
+        groups[-1].append(part)
+        filled += part.cost
+    return groups
+
+
+class _View:
+    """A process's view of a table, kept between tasks."""
+
+    def __init__(self, place: str) -> None:
+        self.store = TableStore(place)
+        self.log = TableLog(self.store)
+        self.log.refresh()
+        state = self.log.state
+        self.indexes = Indexes(self.store, state.id, bytes.fromhex(state.properties[SEED]))
+
+
+class _Kept(threading.local):
+    """A thread's objects kept between tasks: tables by place, clients by who they are."""
+
+    def __init__(self) -> None:
+        self.views: dict[str, _View] = {}
+        self.clients: dict[tuple[str, str | None, str | None], Client] = {}
+
+
+_kept = _Kept()
+
+
+def forget() -> None:
+    """Drop what this thread keeps between tasks; workers that end need not."""
+    for client in _kept.clients.values():
+        client.close()
+    _kept.clients.clear()
+    _kept.views.clear()
+
+
+def view_of(place: str, table: str) -> _View:
+    """Return this process's view of a table, level with its log.
+
+    Raises:
+        TableChanged: another table lies there by now.
+    """
+    known = _kept.views.get(place)
+    if known is None or known.log.state.id != table:
+        known = _kept.views[place] = _View(place)
+    known.log.refresh()
+    if known.log.state.id != table:
+        raise TableChanged(place, "the table was made anew meanwhile")
+    return known
+
+
+def run(task: MirrorTask) -> TaskResult:
+    """Do the task: read, write, look up."""
+    view = view_of(task.place, task.table)
+    state = view.log.state
+    shape = JsonShape(state.fields) if is_unfolded(state.fields) else TableShape(state.fields)
+    logging = _Logging(task) if task.changelog else None
+    unread: set[int] = set()
+    try:
+        names = logging.names if logging else SOURCE
+        batches = _begun(read(task.settings, names, _wholes(task), _borrowed, unread))
+        tapped = logging.tap(batches) if logging else batches
+        written = write(view.store, state, view.indexes, shape, task.portion, tapped)
+        if logging is not None:
+            logging.finish(written)
+    except BaseException:
+        if logging is not None:
+            logging.discard()
+        _hang_up(task.settings)
+        raise
+    written.unread = sorted(unread)
+    if unread:
+        _hang_up(task.settings)  # whom it asked may own these vbuckets no more
+    failpoint("lake.files_written")
+    return written
+
+
+def _begun(batches: Iterator[Any]) -> Iterator[Any]:
+    for number, batch in enumerate(batches):
+        if not number:
+            failpoint("lake.reading")
+        yield batch
+
+
+def _wholes(task: MirrorTask) -> list[Range]:
+    return [_whole(part) for part in task.parts]
+
+
+class _Logging:
+    """The change log's share of a task: rollback rows first, then every change that the log does not have."""
+
+    names = tuple(CHANGES)[:-1]
+
+    def __init__(self, task: MirrorTask) -> None:
+        place, table = cast("tuple[str, str]", task.changelog)
+        view = view_of(place, table)
+        record = record_of(place, view.log.state)
+        logged = Offset.from_json(record.end)
+        self._after = record.digest
+        self._back = [part for part in task.parts if part.rollback]
+        again = {
+            part.vbucket: part.start_seqno
+            for part in task.parts
+            if not part.rollback and logged.position(part.vbucket).seqno > part.start_seqno
+        }
+        seen = known(view.store, view.log.state, again)
+        floors = {part.vbucket: part.start_seqno for part in self._back}
+        self._writer = ChangeWriter(view.store, record.batch + 1, seen, floors)
+
+    def tap(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield batches as they are, having logged them."""
+        if self._back:
+            # Above its floor a rollback row itself is no change of the vbucket: it is written first, as it is.
+            made = RowMaker(self.names, "binary", "binary").rollbacks(self._back)
+            self._writer.take(made, always=True)
+        for batch in batches:
+            self._writer.take(batch)
+            yield batch
+
+    def finish(self, written: TaskResult) -> None:
+        """Add what was logged to what the task tells."""
+        written.changes = [file.to_add() for file in self._writer.close()]
+        written.changes_after = self._after
+
+    def discard(self) -> None:
+        """Remove what was logged."""
+        self._writer.discard()
+
+
+class _Borrowed:
+    """A client that is not closed by who uses it: the next task finds it open."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __enter__(self) -> Client:
+        return self._client
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+def _borrowed(settings: SourceSettings) -> Client:
+    who = _who(settings)
+    if who not in _kept.clients:
+        _kept.clients[who] = connect(settings)
+    return cast("Client", _Borrowed(_kept.clients[who]))
+
+
+def _hang_up(settings: SourceSettings) -> None:
+    client = _kept.clients.pop(_who(settings), None)
+    if client is not None:
+        client.close()
+
+
+def _who(settings: SourceSettings) -> tuple[str, str | None, str | None]:
+    return settings.url, settings.user, settings.password

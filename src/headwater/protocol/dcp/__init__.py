@@ -1,0 +1,1 @@
+"""DCP and UPR: consumer, producer, streams, positions and the rules both ends share."""

@@ -1,0 +1,352 @@
+"""The consumer node's end of a DCP connection, after OPEN: frames in, events out, answers and requests to send.
+
+The same object serves both ways a node comes to follow another: a mover that speaks ADD_STREAM on the socket over which
+the producer's frames arrive, and a connection this node opened itself. Changes that are plainly right never pass
+through here, a kernel takes them (kernels/apply.py) and shares the table of streams; their owner reports their bytes
+(`counted`). Everything else comes one frame at a time to `receive_frame`:
+
+    ADD_STREAM -> StreamWanted, add() -> controls, one at a time -> PositionNeeded, ask() -> STREAM_REQ
+    its answer -> Opened | Refused | RollbackNeeded, ask() again; ADD_STREAM is answered only then (dcp 2.2)
+
+A producer that answers the first stream request with EINVAL is asked again in UPR, and then spoken to in UPR (dcp 14).
+There a marker is a Boundary, without numbers: what lies between two of them is whole, and may be resumed from.
+
+A message that does not fit its stream is answered with the error of dcp 9 and changes nothing; one that no consumer may
+get ends the connection. Answers are collected for `data_to_send`; the owner holds them back until what they tell of is
+durable. Source: dcp 1, 2, 3, 6, 7, 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headwater.errors import BadMessage, RemoteProtocolError
+from headwater.kernels.follow import COUNTED_OPCODES
+from headwater.kernels.tracker import END, IN_SNAPSHOT, LAST, STATE
+from headwater.protocol.dcp.answers import named
+from headwater.protocol.dcp.consumer_core import ROLLBACKS_MAX, ConsumerCore
+from headwater.protocol.dcp.consumer_messages import STREAM_MESSAGES
+from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase, Step
+from headwater.protocol.dcp.consumer_streams import LiveStreams, refusal
+from headwater.protocol.dcp.controls import DELETED_REVS, Negotiated
+from headwater.protocol.dcp.events import (
+    Advanced,
+    Boundary,
+    Changed,
+    Ended,
+    Event,
+    Opened,
+    PositionNeeded,
+    Refused,
+    StateWanted,
+    StreamWanted,
+)
+from headwater.protocol.dcp.negotiation import NOOP, V7_CODES, WINDOW, ConsumerSettings, Negotiation, wanted_controls
+from headwater.protocol.dcp.position import WIRE_SEQNO_MAX, Position
+from headwater.protocol.dcp.producer_events import NotDcp
+from headwater.protocol.dcp.refusals import Refusals
+from headwater.protocol.dcp.window import SMALL_ACK_BYTES, ConsumerWindow
+from headwater.protocol.end import PeerGone, each_frame
+from headwater.wire import dcp, numbers
+from headwater.wire.dcp import StreamFlag
+from headwater.wire.dialect import Dialect
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import FLEXIBLE, Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status, name_of
+
+__all__ = ["PRODUCER_COMMANDS", "ROLLBACKS_MAX", "Consumer"]
+
+_FLAGS_KNOWN = sum(StreamFlag)
+
+
+class Consumer:
+    """One connection on which this node consumes.
+
+    Args:
+        negotiated: what HELLO and OPEN settled.
+        settings: what to ask of the producer.
+        now: seconds of a monotonic clock, as in every later call.
+
+    Attributes:
+        streams: those that live, by vbucket. table: the same for the kernel, which judges changes by it.
+        window: bytes received, processed, acknowledged. refusals: what was refused, and why, for the log.
+
+    `receive_frame` raises RemoteProtocolError when the only answer is to hang up.
+    """
+
+    def __init__(self, negotiated: Negotiated, settings: ConsumerSettings, now: float) -> None:
+        self.negotiated = negotiated
+        self.settings = settings
+        self.refusals = Refusals(negotiated)
+        self._core = ConsumerCore(
+            Dialect.DCP if negotiated.speaks_dcp else settings.dialect,
+            ConsumerWindow(0, owed_bytes_max=SMALL_ACK_BYTES),
+            runs_ahead=False,
+            unknown_is_rollback=False,
+        )
+        self._live = LiveStreams(self._core, negotiated.upr_states_as_printed)
+        self.streams, self.table, self.window = self._core.streams, self._core.table, self._core.window
+        self.heard_at = now
+        self._buffer = FrameBuffer()
+        self._out = self._core.out
+        self._negotiation = Negotiation(wanted_controls(settings), self._core.next_opaque)
+
+    # --- input ------------------------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `tick`; None for never."""
+        idle = self.heard_at + self.settings.idle_seconds if NOOP in self._negotiation.accepted else None
+        moments = [moment for moment in (idle, self.window.deadline) if moment is not None]
+        return min(moments, default=None)
+
+    def receive_data(self, data: bytes, now: float) -> list[Event]:
+        """Take received bytes. What is returned counts as applied in its order: obey all of it, then call `processed`.
+
+        Raises:
+            RemoteProtocolError: the only answer is to hang up.
+        """
+        return each_frame(self._buffer, data, now, self._receive_and_apply)
+
+    def _receive_and_apply(self, frame: Frame, now: float) -> list[Event]:
+        events = self.receive_frame(frame, now)
+        for event in events:
+            if isinstance(event, Changed | Advanced):
+                self.applied(event)
+        return events
+
+    def processed(self, now: float) -> None:
+        """All events handed out so far are obeyed, durably: say so to a producer that asked."""
+        self.answer_markers()
+        self._core.acknowledge(now)
+
+    def receive_eof(self) -> list[Event]:
+        """The producer closed the connection: all streams are over."""
+        return [PeerGone()]
+
+    def receive_frame(self, frame: Frame, now: float) -> list[Event]:
+        """As `receive_data`, for who cuts the frames: changes are judged by what was reported by `applied`."""
+        self.heard_at = now
+        if frame.is_response:
+            handler = _ANSWERS.get(frame.opcode)
+            return handler(self, frame) if handler else []
+        # A consumer's commands, sent to a consumer, are answered by hanging up (dcp 1).
+        if frame.opcode in PRODUCER_COMMANDS:
+            raise RemoteProtocolError(f"{named(frame.opcode)} was sent to a consumer; only a producer takes it")
+        self._count(frame, now)
+        if frame.opcode not in _REQUESTS and frame.opcode not in STREAM_MESSAGES:
+            return [NotDcp(frame)]
+        try:
+            if frame.magic in FLEXIBLE:  # "a consumer node rejects frames with a stream id (EINVAL)" (dcp 2.21)
+                raise BadMessage("stream message", frame.opcode, "framing extras were not negotiated")
+            if frame.opcode in STREAM_MESSAGES:
+                return STREAM_MESSAGES[frame.opcode](self._live, frame)
+            if frame.datatype:
+                raise BadMessage("request", frame.opcode, f"datatype 0x{frame.datatype:02x} where none belongs")
+            return _REQUESTS[frame.opcode](self, frame)
+        except BadMessage as bad:
+            self._refuse(frame, bad.status, bad.problem)
+            return []
+
+    def counted(self, size_bytes: int, now: float, *, more_waits: bool = False) -> None:
+        """The kernel took changes of so many bytes: they are processed. `more_waits`: there is more to take at once."""
+        self.heard_at = now
+        self.window.receive(size_bytes)
+        self.window.process(now)
+        self._core.acknowledge(now, more_waits=more_waits)
+
+    def tick(self, now: float) -> list[Event]:
+        """The deadline has come."""
+        if NOOP in self._negotiation.accepted and now >= self.heard_at + self.settings.idle_seconds:
+            return [PeerGone(self.settings.idle_seconds)]
+        self._core.acknowledge(now)
+        return []
+
+    # --- what the owner decides -------------------------------------------------------------------------------------
+
+    def add(self, vbucket: int, flags: int, mover: Frame | None = None) -> tuple[ConsumerStream, list[Event]]:
+        """Begin a stream that the owner has found possible; its PositionNeeded comes now, or after the controls."""
+        stream = ConsumerStream(vbucket, self._core.next_opaque(), flags, mover)
+        self.streams[vbucket] = stream
+        self._out += self._negotiation.begin()
+        return stream, [PositionNeeded(stream)] if self._negotiation.is_over else []
+
+    def refuse_stream(self, wanted: StreamWanted, status: Status, reason: str) -> None:
+        """ADD_STREAM fails for a reason of ours: "the opaque in extras is 0 when the failure was local" (dcp 2.2)."""
+        self._out += self.refusals.answer(wanted.frame, status, reason, extras=bytes(4))
+
+    def ask(self, stream: ConsumerStream, position: Position) -> list[Event]:
+        """Send the stream request; in UPR, where one goes on from whole snapshots only, give up the rest first."""
+        needed = self._core.ask(stream, position)
+        return [] if needed is None else [needed]
+
+    def close(self, stream: ConsumerStream, status: Status = Status.NOT_MY_VBUCKET) -> list[Event]:
+        """The stream is over for us; if its ADD_STREAM waits, that is answered with `status`."""
+        if stream.phase is Phase.ENDED:
+            return []
+        if stream.phase is Phase.ASKED:
+            self._core.asked[stream.opaque] = None
+        if stream.mover is not None and stream.phase is not Phase.OPEN:
+            reason = "the stream was closed before the producer had answered"
+            self._out += self.refusals.answer(stream.mover, status, reason, extras=bytes(4))
+        stream.step(Step.CLOSED)
+        self._core.forget(stream)
+        return [Ended(stream, None)]
+
+    def ask_producer_to_close(self, stream: ConsumerStream) -> list[Event]:
+        """End the stream at both ends."""
+        self._out += dcp.CloseStream(vbucket=stream.vbucket, opaque=self._core.next_opaque()).encode()
+        return self.close(stream)
+
+    def stop_changes(self, stream: ConsumerStream) -> None:
+        """The vbucket is ours now: what may still come on the stream is its end, no change."""
+        self.table.close(stream.vbucket)
+
+    def lacking(self, change: Frame) -> ConsumerStream | None:
+        """Return the stream that lacks a change which was refused; None for what came too late for one that is over.
+
+        It is the one with its opaque, whatever vbucket the change says; with an opaque that is nobody's, the vbucket's.
+        """
+        if change.opaque in self._core.past:
+            return None
+        by_opaque = (each for each in self.streams.values() if each.opaque == change.opaque)
+        return next(by_opaque, self.streams.get(change.vbucket))
+
+    def announced(self, vbucket: int) -> int:
+        """How many seqnos of the snapshot in hand are still to come; 0 where that is unknown, as it is in UPR."""
+        state, last, end = (int(self.table.rows[vbucket, field]) for field in (STATE, LAST, END))
+        return end - last if state == IN_SNAPSHOT and last < end < WIRE_SEQNO_MAX else 0
+
+    def applied(self, change: Changed | Advanced) -> None:
+        """A change that came as an event is staged."""
+        self.table.rows[change.stream.vbucket, LAST] = change.seqno
+
+    def answer_state(self, wanted: StateWanted, status: Status = Status.SUCCESS) -> None:
+        """SET_VBUCKET_STATE is always answered: the takeover depends on it (dcp 2.12)."""
+        if status is Status.SUCCESS:
+            self._core.succeed(wanted.frame)
+        else:
+            self._refuse(wanted.frame, status, f"the vbucket can not become {wanted.state.name.lower()} now")
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    def answer_markers(self) -> bool:
+        """Answer the markers with flag ACK whose last seqno was processed (dcp 2.7); whether there were any."""
+        return self._core.answer_markers()
+
+    def data_to_send(self) -> bytes:
+        """Take the bytes that wait to be sent."""
+        return self._core.data_to_send()
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def _control_answered(self, frame: Frame) -> list[Event]:
+        self._out += self._negotiation.answered(frame)
+        if not self._negotiation.is_over:
+            return []
+        if WINDOW in self._negotiation.accepted:
+            self.window.window_bytes = self.settings.window_bytes
+        # A producer that took a control is none of UPR's; one that takes neither control nor request may be.
+        if self._negotiation.accepted and self._core.dialect is Dialect.AUTO:
+            self._core.dialect = Dialect.DCP
+        self._live.speaks_v7 = V7_CODES in self._negotiation.accepted
+        self._live.tells_deleted_rev = DELETED_REVS in self._negotiation.accepted
+        waiting = [stream for stream in self.streams.values() if stream.phase is Phase.QUEUED]
+        return [PositionNeeded(stream) for stream in waiting]
+
+    def _stream_answered(self, frame: Frame) -> list[Event]:
+        event = self._core.answered(frame)
+        match event:
+            case None:
+                return []
+            case Opened(stream=stream, failover_log=log):
+                if (highest := max(seqno for _, seqno in log)) > numbers.SEQNO_MAX:
+                    raise RemoteProtocolError(
+                        f"{named(frame.opcode)}: vbucket {stream.vbucket} has a branch at {highest}"
+                    )
+                self._answer_mover(stream, Status.SUCCESS)
+                if stream.dialect is Dialect.UPR:
+                    self._live.open_snapshot(stream)
+                    return [event, Boundary(stream, goes_on=True)]
+            case Refused(stream=stream, status=status):
+                self._answer_mover(stream, status, event.said)
+                self._core.forget(stream)
+        return [event]
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _add_stream(self, frame: Frame) -> list[Event]:
+        if not self.settings.takes_movers:
+            raise RemoteProtocolError(f"{named(frame.opcode)} came from a producer that this node called")
+        wanted = dcp.AddStream.decode(frame)
+        if wanted.flags & ~_FLAGS_KNOWN and self._core.dialect is not Dialect.UPR:  # UPR ignores them (erratum A3)
+            reason = f"flags 0x{wanted.flags & ~_FLAGS_KNOWN:x} are unknown or retired"
+            self._out += self.refusals.answer(frame, Status.EINVAL, reason, extras=bytes(4))
+            return []
+        return [StreamWanted(wanted.vbucket, wanted.flags, frame)]
+
+    def _close_stream(self, frame: Frame) -> list[Event]:
+        """Success or stream not found; what comes later for that vbucket has no stream (dcp 2.3)."""
+        stream = self.streams.get(dcp.CloseStream.decode(frame).vbucket)
+        if stream is None:
+            self._refuse(frame, self._live.no_stream, "no stream")
+            return []
+        events = self.close(stream, Status.KEY_ENOENT)
+        self._core.succeed(frame)
+        return events
+
+    def _noop(self, frame: Frame) -> list[Event]:
+        dcp.Noop.decode(frame)
+        self._core.succeed(frame)
+        return []
+
+    def _second_open(self, frame: Frame) -> list[Event]:
+        raise refusal(frame, Status.EINVAL, "the same socket may not be opened twice")
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _answer_mover(self, stream: ConsumerStream, status: int, said: str = "") -> None:
+        if stream.mover is None:
+            return
+        answer = dcp.AddStreamResponse(stream_opaque=stream.opaque, opaque=stream.mover.opaque)
+        if status == Status.SUCCESS:
+            self._out += answer.encode()
+        else:
+            reason = f"the producer answered {name_of(status)}" + f" ({said})" * bool(said)
+            self._out += self.refusals.answer(stream.mover, status, reason, extras=answer.frame().extras)
+
+    def _refuse(self, frame: Frame, status: int, reason: str) -> None:
+        self._out += self.refusals.answer(frame, status, reason)
+
+    def _count(self, frame: Frame, now: float) -> None:
+        """dcp 7: "count every counted message, also those it rejects, ignores or that belong to dead streams"."""
+        if frame.opcode in COUNTED_OPCODES:
+            self.window.receive(len(frame) + 2 * (frame.opcode == Opcode.DCP_PREPARE))
+            self.window.process(now)
+            self._core.acknowledge(now)
+
+
+PRODUCER_COMMANDS = frozenset(
+    {
+        Opcode.DCP_STREAM_REQ,
+        Opcode.DCP_GET_FAILOVER_LOG,
+        Opcode.DCP_BUFFER_ACKNOWLEDGEMENT,
+        Opcode.DCP_CONTROL,
+        Opcode.DCP_SEQNO_ACKNOWLEDGED,
+    }
+)
+"""Requests that a consumer sends and never takes."""
+
+_ANSWERS: dict[int, Callable[[Consumer, Frame], list[Event]]] = {
+    # Other answers tell nothing: to a close, or to an acknowledgement, which some producers answer (erratum P3).
+    Opcode.DCP_CONTROL: Consumer._control_answered,
+    Opcode.DCP_STREAM_REQ: Consumer._stream_answered,
+}
+
+_REQUESTS: dict[int, Callable[[Consumer, Frame], list[Event]]] = {
+    Opcode.DCP_OPEN: Consumer._second_open,
+    Opcode.DCP_ADD_STREAM: Consumer._add_stream,
+    Opcode.DCP_CLOSE_STREAM: Consumer._close_stream,
+    Opcode.DCP_NOOP: Consumer._noop,
+}

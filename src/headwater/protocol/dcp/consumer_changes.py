@@ -1,0 +1,151 @@
+"""Checks of markers and changes by a consumer node before it accepts them, and the layout in which it keeps changes.
+
+Source: dcp 2.7 to 2.10 (layouts, datatypes), 9 (apply verbatim), 11 (what of a tombstone's xattrs survives).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headwater.errors import BadMessage, RemoteProtocolError
+from headwater.wire import dcp, snappy, upr, xattr
+from headwater.wire.datatype import Datatype, legal
+from headwater.wire.header import KEY_BYTES_MAX, Frame
+from headwater.wire.numbers import HELD_MAX
+from headwater.wire.opcodes import Opcode
+
+CHANGES = frozenset({Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION})
+CAS_ALL_ONES = 0xFFFF_FFFF_FFFF_FFFF
+
+# "By extras length" (dcp 14): mutations of 30 bytes and expirations of 18 are UPR's.
+_EXTRAS_BYTES = {Opcode.DCP_MUTATION: (31, 30), Opcode.DCP_DELETION: (18, 21), Opcode.DCP_EXPIRATION: (20, 18)}
+_UPR_MUTATION = upr.Mutation.layout.extras_struct  # what the extras of both dialects begin with
+_DELETION = dcp.Deletion.layout.extras_struct
+_EXPIRATION = dcp.Expiration.layout.extras_struct  # and a deletion with a delete time begins so
+_DELETION_DATATYPES = frozenset(
+    {
+        Datatype.RAW,
+        Datatype.SNAPPY,
+        Datatype.XATTR,
+        Datatype.XATTR | Datatype.SNAPPY,
+        Datatype.XATTR | Datatype.JSON,
+        Datatype.XATTR | Datatype.JSON | Datatype.SNAPPY,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change as it is stored; `delete_time` is None where the message has none (V1 deletions), `deleted` or
+    `expired` for tombstones. `cas` is 0 where it must be made anew (dcp 9)."""
+
+    key: bytes
+    value: bytes
+    seqno: int
+    rev_seqno: int
+    cas: int
+    datatype: int
+    flags: int = 0
+    expiry: int = 0
+    deleted: bool = False
+    expired: bool = False
+    delete_time: int | None = None
+
+
+class Marker(NamedTuple):
+    """A snapshot marker's numbers; `purge_seqno` and `high_prepared_seqno` are 0 in the layouts that have none."""
+
+    start_seqno: int
+    end_seqno: int
+    flags: int
+    purge_seqno: int = 0
+    high_prepared_seqno: int = 0
+
+
+def read_marker(frame: Frame) -> Marker:
+    """A snapshot marker in any of its layouts.
+
+    Raises:
+        BadMessage: an unknown version, or a body of the wrong length.
+    """
+    if len(frame.extras) != 1:
+        marker = dcp.SnapshotMarker.decode(frame)
+        return Marker(marker.start_seqno, marker.end_seqno, marker.flags)
+    if frame.extras == b"\x02":
+        latest = dcp.SnapshotMarkerV22.decode(frame)
+        numbers = latest.purge_seqno, latest.high_prepared_seqno
+        return Marker(latest.start_seqno, latest.end_seqno, latest.flags, *numbers)
+    found = dcp.SnapshotMarkerV2.decode(frame)
+    return Marker(found.start_seqno, found.end_seqno, found.flags)
+
+
+def check_change(frame: Frame) -> None:
+    """Hold a change against the layout of its opcode.
+
+    Raises:
+        BadMessage: EINVAL for extras, key, metadata or datatype that can not be.
+    """
+    problem = ""
+    if len(frame.extras) not in _EXTRAS_BYTES[Opcode(frame.opcode)]:
+        problem = f"{len(frame.extras)} bytes of extras"
+    elif not 0 < len(frame.key) <= KEY_BYTES_MAX:
+        problem = f"a key of {len(frame.key)} bytes"
+    elif _metadata_bytes(frame):
+        problem = f"{_metadata_bytes(frame)} bytes of extended metadata, which is 0 today"
+    elif not legal(frame.datatype):
+        problem = f"datatype 0x{frame.datatype:02x}"
+    elif frame.opcode != Opcode.DCP_MUTATION and frame.datatype not in _DELETION_DATATYPES:
+        problem = f"a deletion of datatype 0x{frame.datatype:02x}"
+    elif HELD_MAX < frame.cas < CAS_ALL_ONES:
+        problem = f"a CAS of {frame.cas}, the highest taken is {HELD_MAX}"
+    elif (revision := _DELETION.unpack_from(frame.extras)[1]) > HELD_MAX:
+        problem = f"revision {revision}, the highest taken is {HELD_MAX}"
+    if problem:
+        raise BadMessage("change", frame.opcode, problem)
+
+
+def _metadata_bytes(frame: Frame) -> int:
+    """nmeta, where the layout has it."""
+    if frame.opcode == Opcode.DCP_MUTATION:
+        return int(_UPR_MUTATION.unpack_from(frame.extras)[-1])
+    return int(_DELETION.unpack(frame.extras)[-1]) if len(frame.extras) == _DELETION.size else 0
+
+
+def read_change(frame: Frame, *, deleted_user_xattrs: bool) -> Change:
+    """The change of a frame that `check_change` accepted.
+
+    Raises:
+        BadMessage: the value's compression or xattrs can not be read.
+    """
+    cas = 0 if frame.cas == CAS_ALL_ONES else frame.cas
+    if frame.opcode == Opcode.DCP_MUTATION:
+        seqno, rev_seqno, flags, expiry, _, _ = _UPR_MUTATION.unpack_from(frame.extras)
+        return Change(frame.key, frame.value, seqno, rev_seqno, cas, frame.datatype, flags, expiry)
+    dated = len(frame.extras) != _DELETION.size
+    seqno, rev_seqno, last = (_EXPIRATION if dated else _DELETION).unpack_from(frame.extras)
+    value = _surviving(frame, deleted_user_xattrs)
+    return Change(
+        frame.key,
+        value,
+        seqno,
+        rev_seqno,
+        cas,
+        int(Datatype.XATTR) if value else 0,
+        deleted=True,
+        expired=frame.opcode == Opcode.DCP_EXPIRATION,
+        delete_time=last if dated else None,
+    )
+
+
+def _surviving(frame: Frame, deleted_user_xattrs: bool) -> bytes:
+    """dcp 2.9: "a consumer strips a body (and, unless deleted-user-xattrs was negotiated, user xattrs)"."""
+    if not frame.datatype & Datatype.XATTR:
+        return b""
+    try:
+        value = snappy.inflate(frame.value) if frame.datatype & Datatype.SNAPPY else frame.value
+        attributes, _ = xattr.split(value, xattr.PAIRS_MAX)
+        kept = xattr.join(attributes) if attributes else b""
+        return kept if deleted_user_xattrs or not kept else xattr.only_system(kept)
+    except RemoteProtocolError as error:
+        raise BadMessage("deletion", frame.opcode, str(error)) from None

@@ -1,0 +1,206 @@
+"""The core of every consumer of DCP: ask for streams, understand the answers, acknowledge, answer.
+
+A client (`Drain`) and a node that follows (`Consumer`) differ in where rows go. The client's kernel fills an arena and
+runs ahead of the answers between the rows; the node's kernel fills the store, and all that is no plain change comes to
+Python one frame at a time. From the request of a stream to its end the rules are the same, and they are here:
+
+    ask() -> STREAM_REQ -> answered() -> Opened | Refused
+                                      -> RollbackNeeded | PositionNeeded, then ask() again
+                                      -> None: the answer made us quote an older history, and that is asked already
+
+A producer that answers the first stream request with EINVAL is asked again in UPR, and then spoken to in UPR (dcp 14).
+Bytes to send gather in `out`. Source: dcp 2.4, 2.7, 6, 7, 9, 14.
+"""
+
+from __future__ import annotations
+
+from headwater.errors import RemoteProtocolError
+from headwater.kernels.tracker import LAST, StreamTable
+from headwater.protocol.dcp.answers import named, read_failover_log, read_rollback
+from headwater.protocol.dcp.consumer_stream import ConsumerStream, Step
+from headwater.protocol.dcp.events import Opened, PositionNeeded, Refused, RollbackNeeded
+from headwater.protocol.dcp.position import FailoverLog, Position, older_histories
+from headwater.protocol.dcp.stream_asked import request_after
+from headwater.protocol.dcp.window import ConsumerWindow
+from headwater.wire import dcp
+from headwater.wire.dialect import Dialect
+from headwater.wire.header import Frame, plain_response, response
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+
+ROLLBACKS_MAX = 64
+"""A producer that sends us back more often than that for one stream is not going to accept."""
+
+
+class ConsumerCore:
+    """The streams of one connection, and what is owed to its producer.
+
+    Args:
+        dialect: AUTO as long as a refusal may mean that the producer speaks UPR only.
+        window: of flow control.
+        runs_ahead: changes are judged before the answers between them are read. Then a stream's row of the table is
+            open from its request on, and every request has an opaque of its own, so that what was sent for one is
+            never taken for another. Otherwise it opens with the answer, and all requests of a stream have one opaque
+            (dcp 9: "with the same opaque").
+        unknown_is_rollback: KEY_ENOENT is a rollback to 0 whatever is spoken; otherwise in UPR only, whose producers
+            say so for an unknown history (dcp 14, erratum U4).
+
+    Attributes:
+        streams: by vbucket. table: their rows, which kernels judge by.
+        asked: those that wait for an answer, by opaque, oldest first; None: nobody waits for it any more.
+        past: opaques of streams that are over.
+        out: what is to be sent.
+    """
+
+    def __init__(
+        self, dialect: Dialect, window: ConsumerWindow, *, runs_ahead: bool, unknown_is_rollback: bool
+    ) -> None:
+        self.dialect, self.window = dialect, window
+        self.streams: dict[int, ConsumerStream] = {}
+        self.table = StreamTable()
+        self.asked: dict[int, ConsumerStream | None] = {}
+        self.past: set[int] = set()
+        self.out = bytearray()
+        self._runs_ahead, self._unknown_is_rollback = runs_ahead, unknown_is_rollback
+        self._opaque = 0
+        self._acks: dict[int, tuple[int, int]] = {}  # vbucket: (end of snapshot, opaque) of markers to answer
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def next_opaque(self) -> int:
+        """An opaque that was not used on this connection."""
+        self._opaque += 1
+        return self._opaque
+
+    def ask(self, stream: ConsumerStream, position: Position) -> RollbackNeeded | None:
+        """Send the request for what comes after `position`.
+
+        "A UPR consumer may resume only from the last completed boundary" (dcp 14): go back there first, if need be.
+        """
+        if self.dialect is Dialect.UPR and not position.complete:
+            return RollbackNeeded(stream, position.seqno, "UPR goes on from the end of a snapshot only")
+        stream.step(Step.ASKED)
+        if not stream.rollbacks:
+            stream.histories = older_histories(position)
+        self._request(stream, position, position.vb_uuid)
+        return None
+
+    def _request(self, stream: ConsumerStream, position: Position, vb_uuid: int) -> None:
+        if self._runs_ahead or not stream.opaque:
+            stream.opaque = self.next_opaque()
+        stream.asked = position
+        stream.dialect = Dialect.UPR if self.dialect is Dialect.UPR else Dialect.DCP
+        self.asked[stream.opaque] = stream
+        if self._runs_ahead:
+            vbucket, start, end = stream.vbucket, position.snapshot_start, position.snapshot_end
+            self.table.open(vbucket, stream.opaque, position.seqno, start, end)
+        # A start beyond the end is ERANGE before histories are compared (dcp 2.4, step 7).
+        end_seqno = max(stream.end_seqno, position.seqno)
+        self.out += request_after(position, end_seqno, vb_uuid, stream.opaque, stream.dialect, stream.flags)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def answered(self, frame: Frame) -> Opened | Refused | RollbackNeeded | PositionNeeded | None:
+        """Take the answer to a stream request; None: it is asked again, or nobody wants to know."""
+        if frame.opaque not in self.asked:  # "response with unknown opaque: disconnect" (dcp 9)
+            raise RemoteProtocolError(
+                f"{named(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
+            )
+        stream = self.asked.pop(frame.opaque)
+        if stream is None:
+            return None
+        if frame.status == Status.SUCCESS:
+            self.accept(stream, read_failover_log(frame))
+            return Opened(stream, stream.failover_log)
+        self.table.close(stream.vbucket)
+        is_upr = stream.dialect is Dialect.UPR
+        unknown = frame.status == Status.KEY_ENOENT and (is_upr or self._unknown_is_rollback)
+        if frame.status == Status.ROLLBACK or unknown:
+            return self._rolled_back(stream, frame)
+        if frame.status == Status.EINVAL and self.dialect is not Dialect.DCP and not is_upr:
+            self.dialect = Dialect.UPR
+            stream.step(Step.ROLLED_BACK)
+            return PositionNeeded(stream)
+        stream.step(Step.REFUSED)
+        return Refused(stream, frame.status, frame.value)
+
+    def accept(self, stream: ConsumerStream, log: FailoverLog) -> None:
+        """The producer accepted a request that was taken out of `asked`."""
+        stream.step(Step.ACCEPTED)
+        stream.failover_log = log
+        self.dialect = stream.dialect
+        if not self._runs_ahead:
+            self.table.open(stream.vbucket, stream.opaque, stream.asked_seqno)
+
+    def _rolled_back(self, stream: ConsumerStream, frame: Frame) -> Refused | RollbackNeeded | None:
+        """dcp 9: "if seqno is 0 and the consumer's newest entry's seqno equals the start it asked with: drop that
+        entry, retry with the previous uuid". Otherwise what the producer does not share has to be given up."""
+        seqno, asked = read_rollback(frame), stream.asked
+        if asked is None or seqno > asked.seqno:
+            raise RemoteProtocolError(
+                f"{named(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {stream.asked_seqno}, "
+                f"is rolled back forward, to {seqno}"
+            )
+        if seqno == 0 and stream.histories:  # those of which that is so
+            self._request(stream, asked, stream.histories.pop(0))
+            return None
+        stream.rollbacks += 1
+        if stream.rollbacks > ROLLBACKS_MAX:
+            stream.step(Step.REFUSED)
+            return Refused(stream, frame.status, b"it was sent back %d times" % stream.rollbacks)
+        stream.step(Step.ROLLED_BACK)
+        stream.histories = []
+        known = "another history begins after it" if seqno else "the node does not know our history"
+        return RollbackNeeded(stream, seqno, known)
+
+    # --- what the producer is owed ----------------------------------------------------------------------------------
+
+    @property
+    def owes_markers(self) -> bool:
+        """Whether a marker waits for its answer."""
+        return bool(self._acks)
+
+    def marked(self, stream: ConsumerStream, end_seqno: int, *, wants_answer: bool) -> None:
+        """A snapshot begins: a marker that comes before the one before it was answered takes its place."""
+        self._acks.pop(stream.vbucket, None)
+        if wants_answer:
+            self._acks[stream.vbucket] = (end_seqno, stream.opaque)
+
+    def answer_markers(self) -> bool:
+        """Answer the markers with flag ACK whose last seqno was processed (dcp 2.7); whether there were any."""
+        reached = [vbucket for vbucket, (end, _) in self._acks.items() if self.last(vbucket) >= end]
+        for vbucket in reached:
+            self.out += plain_response(Opcode.DCP_SNAPSHOT_MARKER, self._acks.pop(vbucket)[1])
+        return bool(reached)
+
+    def last(self, vbucket: int) -> int:
+        """The last seqno of a stream."""
+        return int(self.table.rows[vbucket, LAST])
+
+    def acknowledge(self, now: float, *, more_waits: bool = False) -> None:
+        """Give processed bytes back to the producer, if enough of them are owed (dcp 7)."""
+        if due := self.window.due(now, more_waits=more_waits):
+            self.out += dcp.BufferAck(acked_bytes=due).encode()
+
+    def succeed(self, frame: Frame) -> None:
+        """Answer a request of the producer: no-ops, and states of a takeover, always are (dcp 2.12, 6)."""
+        self.out += response(frame).encode()
+
+    def forget(self, stream: ConsumerStream) -> None:
+        """Nothing more is expected of a stream."""
+        self._acks.pop(stream.vbucket, None)
+        self.table.close(stream.vbucket)
+        self.past.add(stream.opaque)
+        if self.streams.get(stream.vbucket) is stream:
+            del self.streams[stream.vbucket]
+
+    def data_to_send(self) -> bytes:
+        """Take the bytes that wait to be sent."""
+        data = bytes(self.out)
+        self.out.clear()
+        return data
+
+
+def ends_whole(stream: ConsumerStream, reason: int) -> bool:
+    """Whether an end closes the last snapshot like a marker, as in UPR (dcp 14); not if the stream was broken off."""
+    return stream.dialect is Dialect.UPR and reason == dcp.EndReason.OK

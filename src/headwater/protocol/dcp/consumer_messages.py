@@ -1,0 +1,117 @@
+"""Handlers of a stream's messages at a consumer node, each held against its stream first; see consumer_streams.py.
+
+UPR's are among them: its markers have no numbers, they are boundaries. Source: dcp 2.6 to 2.12, 9, 14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headwater.protocol.dcp.consumer_changes import check_change, read_marker
+from headwater.protocol.dcp.consumer_core import ends_whole
+from headwater.protocol.dcp.consumer_stream import Phase, Step
+from headwater.protocol.dcp.consumer_streams import LiveStreams, refusal
+from headwater.protocol.dcp.events import (
+    Advanced,
+    Boundary,
+    Changed,
+    Ended,
+    Event,
+    Flushed,
+    Marked,
+    StateWanted,
+)
+from headwater.protocol.dcp.upr import state_of
+from headwater.wire import dcp, upr
+from headwater.wire.dcp import SnapshotFlag
+from headwater.wire.dialect import Dialect
+from headwater.wire.header import Frame
+from headwater.wire.numbers import HELD_MAX
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+
+def _marker(live: LiveStreams, frame: Frame) -> list[Event]:
+    if live.core.dialect is Dialect.UPR and not frame.extras:
+        return _boundary(live, frame)
+    start, end, flags, purged, prepared = read_marker(frame)
+    stream = live.enter_snapshot(frame, start, end, ack=bool(flags & SnapshotFlag.ACK))
+    # Of what lies above the end nothing is missing yet; a number without bounds would send readers back for ever.
+    return [
+        Marked(stream, start, end, flags, min(purged, end), min(prepared, HELD_MAX) if live.tells_deleted_rev else 0)
+    ]
+
+
+def _boundary(live: LiveStreams, frame: Frame) -> list[Event]:
+    """A bare marker: "closes the previous snapshot"; "the first marker of a stream closes nothing" (dcp 14)."""
+    upr.SnapshotMarker.decode(frame)
+    stream = live.open_for(frame)
+    first, stream.marked = not stream.marked, True
+    live.open_snapshot(stream)
+    return [] if first else [Boundary(stream, goes_on=True)]
+
+
+def _flush(live: LiveStreams, frame: Frame) -> list[Event]:
+    """Served in UPR, retired in DCP (dcp 2.11). What comes later in the stream has higher seqnos still."""
+    if live.core.dialect is not Dialect.UPR:
+        return _not_negotiated(live, frame)
+    upr.Flush.decode(frame)
+    return [Flushed(live.open_for(frame))]
+
+
+def _change(live: LiveStreams, frame: Frame) -> list[Event]:
+    check_change(frame)
+    return [Changed(live.open_for(frame), frame, live.judged(frame, dcp.seqno_of(frame.extras)))]
+
+
+def _advance(live: LiveStreams, frame: Frame) -> list[Event]:
+    seqno = dcp.SeqnoAdvanced.decode(frame).seqno
+    return [Advanced(live.open_for(frame), live.judged(frame, seqno))]
+
+
+def _set_state(live: LiveStreams, frame: Frame) -> list[Event]:
+    number, is_upr = dcp.SetVbucketState.decode(frame).state, live.core.dialect is Dialect.UPR
+    state = state_of(number, as_printed=is_upr and live.states_as_printed)
+    wanted = StateWanted(live.open_for(frame), state, frame)
+    # In UPR a snapshot is complete at "next marker, STREAM_END, SET_VBUCKET_STATE" (dcp 14).
+    return [Boundary(wanted.stream, goes_on=state is not State.ACTIVE), wanted] if is_upr else [wanted]
+
+
+def _end(live: LiveStreams, frame: Frame) -> list[Event]:
+    """Never answered, but where there is no stream at all; another stream's opaque is ignored (dcp 9)."""
+    reason = dcp.StreamEnd.decode(frame).status
+    stream = live.core.streams.get(frame.vbucket)
+    if stream is None or stream.phase is not Phase.OPEN:
+        raise refusal(frame, live.no_stream, "no stream")
+    if stream.opaque != frame.opaque:
+        return []
+    stream.step(Step.ENDED)
+    live.core.forget(stream)
+    over = Ended(stream, reason)
+    return [Boundary(stream, goes_on=False), over] if ends_whole(stream, reason) else [over]
+
+
+def _not_negotiated(live: LiveStreams, frame: Frame) -> list[Event]:
+    """Retired (FLUSH), or never agreed: it is not for us to skip: with an error the producer hangs up."""
+    live.open_for(frame)
+    raise refusal(frame, Status.NOT_SUPPORTED, "not negotiated")
+
+
+STREAM_MESSAGES: dict[int, Callable[[LiveStreams, Frame], list[Event]]] = {
+    Opcode.DCP_STREAM_END: _end,
+    Opcode.DCP_SNAPSHOT_MARKER: _marker,
+    Opcode.DCP_MUTATION: _change,
+    Opcode.DCP_DELETION: _change,
+    Opcode.DCP_EXPIRATION: _change,
+    Opcode.DCP_FLUSH: _flush,
+    Opcode.DCP_SET_VBUCKET_STATE: _set_state,
+    Opcode.DCP_SEQNO_ADVANCED: _advance,
+    Opcode.DCP_SYSTEM_EVENT: _not_negotiated,
+    Opcode.DCP_PREPARE: _not_negotiated,
+    Opcode.DCP_COMMIT: _not_negotiated,
+    Opcode.DCP_ABORT: _not_negotiated,
+    Opcode.DCP_OSO_SNAPSHOT: _not_negotiated,
+    Opcode.DCP_CACHE_TRANSFER: _not_negotiated,
+    Opcode.DCP_CACHE_TRANSFER_END: _not_negotiated,
+}

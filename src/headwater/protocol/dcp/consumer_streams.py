@@ -1,0 +1,98 @@
+"""The live streams of a consumer's connection, and what each message is held against before it is believed.
+
+Beside every stream stands its row of the kernel's table: last seqno, announced snapshot. Both ways to the store judge
+by it: the kernel, which takes what is plainly right, and `judged` here, which says what is wrong with the rest.
+Source: dcp 9, the table of a consumer's checks.
+"""
+
+from __future__ import annotations
+
+from headwater.errors import BadMessage
+from headwater.protocol.dcp.consumer_changes import CHANGES
+from headwater.protocol.dcp.consumer_core import ConsumerCore
+from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase
+from headwater.protocol.dcp.position import WIRE_SEQNO_MAX
+from headwater.wire import numbers
+from headwater.wire.header import Frame
+from headwater.wire.status import Status
+
+
+class LiveStreams:
+    """The state that messages are judged by.
+
+    Args:
+        core: the streams. states_as_printed: UPR's numbers of states are its text's.
+
+    Attributes:
+        speaks_v7: whether stream errors have codes of their own (control v7_dcp_status_codes).
+        tells_deleted_rev: whether markers have the highest revision of tombstones (control headwater_deleted_rev).
+    """
+
+    def __init__(self, core: ConsumerCore, states_as_printed: bool = False) -> None:
+        self.core, self.table = core, core.table
+        self.states_as_printed = states_as_printed
+        self.speaks_v7 = self.tells_deleted_rev = False
+
+    @property
+    def no_stream(self) -> Status:
+        """Return the status that answers a message of no stream."""
+        return Status.DCP_STREAM_NOT_FOUND if self.speaks_v7 else Status.KEY_ENOENT
+
+    def open_for(self, frame: Frame) -> ConsumerStream:
+        """The stream a message belongs to.
+
+        "Unknown vb on the connection or no stream: KEY_ENOENT. Opaque differs: KEY_EEXISTS"; other codes once v7 was
+        agreed. A stream that ended or was closed is none any more: its producer hears that, and stops.
+
+        Raises:
+            BadMessage: there is none, or the opaque is another's.
+        """
+        stream = self.core.streams.get(frame.vbucket)
+        if stream is None or stream.phase is not Phase.OPEN:
+            raise refusal(frame, self.no_stream, "no stream")
+        if stream.opaque != frame.opaque:
+            status = Status.OPAQUE_NO_MATCH if self.speaks_v7 else Status.KEY_EEXISTS
+            raise refusal(frame, status, f"opaque {frame.opaque}, the stream's is {stream.opaque}")
+        if frame.opcode in CHANGES and not self.table.is_open(frame.vbucket):
+            raise refusal(frame, self.no_stream, "the vbucket was taken over")
+        return stream
+
+    def judged(self, frame: Frame, seqno: int) -> int:
+        """The seqno, if it may come next in its stream.
+
+        "By_seqno 0: EINVAL. by_seqno <= last seqno: ERANGE. Outside the current snapshot, or no snapshot yet: ERANGE."
+
+        Raises:
+            BadMessage: it may not.
+        """
+        row = self.table.stream(frame.vbucket)
+        if not 0 < seqno <= numbers.SEQNO_MAX:
+            raise refusal(frame, Status.EINVAL, f"seqno {seqno}")
+        if seqno <= row.seqno or not self.table.takes(frame.vbucket, seqno):
+            problem = f"seqno {seqno} after {row.seqno} in [{row.snapshot_start}, {row.snapshot_end}]"
+            raise refusal(frame, Status.ERANGE, problem)
+        return seqno
+
+    def enter_snapshot(self, frame: Frame, start: int, end: int, *, ack: bool) -> ConsumerStream:
+        """A marker: "start > end: EINVAL. start < last seqno and end <= last seqno: ERANGE".
+
+        One that comes while the snapshot before is incomplete simply replaces it; so does its wish for an answer.
+        """
+        stream = self.open_for(frame)
+        last = self.core.last(stream.vbucket)
+        if start > end or end > numbers.SEQNO_MAX:
+            raise refusal(frame, Status.EINVAL, f"a snapshot from {start} to {end}")
+        if start < last and end <= last:
+            raise refusal(frame, Status.ERANGE, f"a snapshot from {start} to {end} after seqno {last}")
+        self.table.enter(stream.vbucket, start, end)
+        self.core.marked(stream, end, wants_answer=ack)
+        return stream
+
+    def open_snapshot(self, stream: ConsumerStream) -> None:
+        """UPR: a snapshot begins after the last seqno, its end is unknown."""
+        self.table.enter(stream.vbucket, self.core.last(stream.vbucket), WIRE_SEQNO_MAX)
+
+
+def refusal(frame: Frame, status: Status, problem: str) -> BadMessage:
+    """The error that answers `frame` with a status."""
+    return BadMessage(f"vbucket {frame.vbucket}", frame.opcode, problem, status)

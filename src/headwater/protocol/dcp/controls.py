@@ -1,0 +1,242 @@
+"""CONTROL: what a consumer may set on a producer connection, as a table.
+
+Each key has one rule: it reads the value, and either changes the settings or says which status to answer. What is not
+in the table is EINVAL. Source: DCP, control.md; dcp 4.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headwater.protocol.dcp.flow import WINDOW_BYTES_MAX
+from headwater.protocol.dcp.noop import INTERVAL_SECONDS_DEFAULT, INTERVAL_SECONDS_MAX, INTERVAL_SECONDS_MIN
+from headwater.wire.status import Status
+
+TRUE = "true"
+PURGE_SEQNOS = "headwater_purge_seqno"
+"""A key of our own, between nodes of headwater: markers tell up to where tombstones were purged, in the layout V2.2,
+which max_marker_version grants to Collections only. Others answer EINVAL, which is "feature absent" (dcp 4)."""
+
+CONSUMER_NAME_BYTES_MAX = 200  # as of a connection's
+
+DELETED_REVS = "headwater_deleted_rev"
+"""Another one: those markers tell the highest revision of all tombstones as well, purged or not."""
+
+
+@dataclass(slots=True)
+class Negotiated:
+    """The facts settled before the first CONTROL: HELLO features, and the name and flags of OPEN.
+
+    `speaks_dcp`: one of them is unknown in UPR. `upr_states_as_printed`: towards UPR, states have the numbers of its
+    text (erratum U9).
+    """
+
+    snappy: bool = False
+    collections: bool = False
+    xerror: bool = False
+    xattrs: bool = False
+    delete_times: bool = False
+    deleted_user_xattrs: bool = False
+    connection_name: str = ""
+    speaks_dcp: bool = False
+    upr_states_as_printed: bool = False
+    json: bool = False
+
+
+@dataclass(slots=True)
+class ControlSettings:
+    """The values a consumer has set; the defaults are the producer's before any CONTROL."""
+
+    enable_noop: bool = False
+    noop_interval_seconds: float = INTERVAL_SECONDS_DEFAULT
+    window_bytes: int = 0
+    priority: str = "medium"
+    backfill_order: str = "round-robin"
+    value_compression: bool = False
+    force_value_compression: bool = False
+    cursor_dropping: bool = True
+    hifi_mfu: bool = False
+    stream_end_on_client_close: bool = False
+    expiry_opcode: bool = False
+    stream_ids: bool = False
+    out_of_order_snapshots: str = ""
+    v7_status_codes: bool = False
+    flatbuffers_system_events: bool = False
+    purge_seqnos: bool = False
+    deleted_revs: bool = False
+    consumer_name: str = ""
+
+
+def settings_for(negotiated: Negotiated) -> ControlSettings:
+    """The settings of a fresh connection: cursor dropping is on unless the name tells of replication (dcp 4)."""
+    return ControlSettings(cursor_dropping="replication" not in negotiated.connection_name)
+
+
+Rule = Callable[[ControlSettings, Negotiated, str], Status]
+
+
+class ControlRule(NamedTuple):
+    """One key: what its value may be, for people, and the rule that obeys it."""
+
+    allowed: str
+    rule: Rule
+
+
+def apply(settings: ControlSettings, negotiated: Negotiated, key: bytes, value: bytes) -> Status:
+    """Obey one CONTROL request; the settings change only when the answer is SUCCESS.
+
+    Both key and value must be there; they are text (dcp 2.15).
+    """
+    if not key or not value:
+        return Status.EINVAL
+    control = CONTROLS.get(key.decode("latin-1"))
+    if control is None:
+        return Status.EINVAL
+    return control.rule(settings, negotiated, value.decode("latin-1"))
+
+
+def why_refused(key: bytes) -> str:
+    """Return the explanation sent with a refused CONTROL."""
+    control = CONTROLS.get(key.decode("latin-1"))
+    return f"{key!r} is no control" if control is None else f"control {key.decode('latin-1')} takes: {control.allowed}"
+
+
+def _switch(name: str) -> Rule:
+    """`true` switches on, anything else off."""
+
+    def rule(settings: ControlSettings, _: Negotiated, value: str) -> Status:
+        setattr(settings, name, value == TRUE)
+        return Status.SUCCESS
+
+    return rule
+
+
+def _one_way(name: str, otherwise: Status) -> Rule:
+    """`true` switches on for good; other values change nothing and are answered with `otherwise`."""
+
+    def rule(settings: ControlSettings, _: Negotiated, value: str) -> Status:
+        if value != TRUE:
+            return otherwise
+        setattr(settings, name, True)
+        return Status.SUCCESS
+
+    return rule
+
+
+def _choice(name: str, *values: str) -> Rule:
+    """Make the rule that a value is one of a few words."""
+
+    def rule(settings: ControlSettings, _: Negotiated, value: str) -> Status:
+        if value not in values:
+            return Status.EINVAL
+        setattr(settings, name, value)
+        return Status.SUCCESS
+
+    return rule
+
+
+def _window(settings: ControlSettings, _: Negotiated, value: str) -> Status:
+    """A decimal u32; 0 is off, and it may change at any time."""
+    if not re.fullmatch(r"[0-9]{1,10}", value) or int(value) > WINDOW_BYTES_MAX:
+        return Status.EINVAL
+    settings.window_bytes = int(value)
+    return Status.SUCCESS
+
+
+def _noop_interval(settings: ControlSettings, _: Negotiated, value: str) -> Status:
+    """Decimal seconds, fractions allowed (errata P19)."""
+    if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,9})?", value):
+        return Status.EINVAL
+    if not INTERVAL_SECONDS_MIN <= float(value) <= INTERVAL_SECONDS_MAX:
+        return Status.EINVAL
+    settings.noop_interval_seconds = float(value)
+    return Status.SUCCESS
+
+
+def _force_value_compression(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
+    """A client that can not inflate must not ask for compressed values."""
+    if not negotiated.snappy:
+        return Status.EINVAL
+    settings.force_value_compression = value == TRUE
+    return Status.SUCCESS
+
+
+def _stream_ids(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
+    """Each stream has an id, told in the request's JSON value, which only Collections allow (dcp 5): without them no
+    stream could be opened any more. So it is answered as by a producer that does not know it."""
+    if value != TRUE or not negotiated.collections:
+        return Status.EINVAL
+    settings.stream_ids = True
+    return Status.SUCCESS
+
+
+def _nothing(_: ControlSettings, __: Negotiated, ___: str) -> Status:
+    """Accept the value, without effect."""
+    return Status.SUCCESS
+
+
+def _deleted_user_xattrs(_: ControlSettings, negotiated: Negotiated, value: str) -> Status:
+    """A query in truth: whether OPEN's flag 0x100 is in force."""
+    return Status.SUCCESS if value == TRUE and negotiated.deleted_user_xattrs else Status.EINVAL
+
+
+def _max_marker_version(_: ControlSettings, negotiated: Negotiated, value: str) -> Status:
+    """Markers of version 2.2 exist for Collections only; this node never has anything to put into them."""
+    if not negotiated.collections:
+        return Status.NOT_SUPPORTED
+    return Status.SUCCESS if value == "2.2" else Status.EINVAL
+
+
+def _not_supported(_: ControlSettings, __: Negotiated, ___: str) -> Status:
+    """A key that is known and that this producer does not serve."""
+    return Status.NOT_SUPPORTED
+
+
+def _sync_writes(settings: ControlSettings, _: Negotiated, value: str) -> Status:
+    """Synchronous writes exclude stream ids; this node has neither prepares nor commits to send."""
+    return Status.NOT_SUPPORTED if value == TRUE or settings.stream_ids else Status.EINVAL
+
+
+def _consumer_name(settings: ControlSettings, _: Negotiated, value: str) -> Status:
+    """Keep the name of who acknowledges, for the statistics."""
+    if len(value) > CONSUMER_NAME_BYTES_MAX:
+        return Status.EINVAL
+    settings.consumer_name = value
+    return Status.SUCCESS
+
+
+CONTROLS = {  # what may be set, what it takes, and who obeys
+    "enable_noop": ControlRule("true, else off", _switch("enable_noop")),
+    "set_noop_interval": ControlRule(f"seconds, {INTERVAL_SECONDS_MIN} to {INTERVAL_SECONDS_MAX:g}", _noop_interval),
+    "connection_buffer_size": ControlRule("bytes, 0 to 4294967295; 0 is off", _window),
+    "stream_buffer_size": ControlRule("nothing: flow control is per connection", _not_supported),
+    "set_priority": ControlRule("high, medium, low", _choice("priority", "high", "medium", "low")),
+    "backfill_order": ControlRule("round-robin, sequential", _choice("backfill_order", "round-robin", "sequential")),
+    "enable_value_compression": ControlRule(
+        "true, else off; of servers before 5.5: no SNAPPY needed", _switch("value_compression")
+    ),
+    "enable_ext_metadata": ControlRule("anything; of servers before 5.5: there is none to send", _nothing),
+    "force_value_compression": ControlRule("true, else off; needs SNAPPY", _force_value_compression),
+    "supports_cursor_dropping": ControlRule("true, else off", _switch("cursor_dropping")),
+    "supports_cursor_dropping_vulcan": ControlRule("true, else off", _switch("cursor_dropping")),
+    "supports_hifi_MFU": ControlRule("true, else off", _switch("hifi_mfu")),
+    "send_stream_end_on_client_close_stream": ControlRule(
+        "true; one-way", _one_way("stream_end_on_client_close", Status.SUCCESS)
+    ),
+    "enable_expiry_opcode": ControlRule("true, else off; brings delete times", _switch("expiry_opcode")),
+    "enable_stream_id": ControlRule("true; one-way; needs Collections", _stream_ids),
+    "enable_sync_writes": ControlRule("nothing: no synchronous replication", _sync_writes),
+    "consumer_name": ControlRule("a name", _consumer_name),
+    "enable_out_of_order_snapshots": ControlRule(
+        "true, true_with_seqno_advanced", _choice("out_of_order_snapshots", TRUE, "true_with_seqno_advanced")
+    ),
+    "include_deleted_user_xattrs": ControlRule("true; needs OPEN flag 0x100", _deleted_user_xattrs),
+    "v7_dcp_status_codes": ControlRule("true", _one_way("v7_status_codes", Status.EINVAL)),
+    "flatbuffers_system_events": ControlRule("true", _one_way("flatbuffers_system_events", Status.EINVAL)),
+    "change_streams": ControlRule("nothing: no history is kept", _not_supported),
+    "max_marker_version": ControlRule("2.2; needs Collections", _max_marker_version),
+    "cache_transfer": ControlRule("nothing: no cache to transfer", _not_supported),
+    PURGE_SEQNOS: ControlRule("true, else off; headwater's own", _switch("purge_seqnos")),
+    DELETED_REVS: ControlRule("true, else off; headwater's own", _switch("deleted_revs")),
+}

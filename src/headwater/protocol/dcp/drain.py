@@ -1,0 +1,386 @@
+"""The consumer's end of a DCP connection, from the first stream request on: bytes in, rows and events out.
+
+The kernels do the bulk: every change is checked against its stream and becomes a row of the arena (kernels/decode.py).
+What remains comes here one frame at a time, with the row it came before: answers to stream requests, markers, ends,
+no-ops. No socket, no thread, no clock; what must be sent is collected for `data_to_send`, time is an argument, and
+`deadline` says when `tick` wants to be called.
+
+A stream's life: ASKED until its request is answered, then OPEN until it ends. Whatever a stream came to is an event:
+
+    Opened    accepted, with the failover log        Refused         the request was answered with a status
+    Ended     the producer's STREAM_END              RollbackNeeded  ROLLBACK: the histories differ
+
+The caller decides what to do about it. A broken rule is a RemoteProtocolError that names opcode and numbers.
+Source: dcp.md 2, 6, 7 and 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import RemoteProtocolError
+from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
+from headwater.kernels.tracker import HELD_END, HELD_START, LAST
+from headwater.protocol.dcp.answers import complaint, log_entries, may_be_log, named
+from headwater.protocol.dcp.consumer_core import ConsumerCore, ends_whole
+from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase, Step
+from headwater.protocol.dcp.events import (
+    Advanced,
+    Boundary,
+    Ended,
+    Marked,
+    Opened,
+    PositionNeeded,
+    Refused,
+    RollbackNeeded,
+    Rows,
+    StreamEvent,
+)
+from headwater.protocol.dcp.position import ENDLESS, Position, place
+from headwater.protocol.dcp.window import ConsumerWindow
+from headwater.protocol.end import PeerGone
+from headwater.wire import dcp
+from headwater.wire.dialect import Dialect
+from headwater.wire.header import HEADER, HEADER_BYTES, Frame, Magic, lengths
+from headwater.wire.opcodes import Opcode
+
+_MARKER, _END = dcp.SnapshotMarker.layout.extras_struct, dcp.StreamEnd.layout.extras_struct
+MARKER_EXTRAS_BYTES = _MARKER.size
+"""Extras of a snapshot marker V1; its flags are at their end."""
+
+_ACK = int(dcp.SnapshotFlag.ACK)
+_ACTIVE_VB_ONLY = int(dcp.StreamFlag.ACTIVE_VB_ONLY)
+
+Head: TypeAlias = tuple[int, ...]
+"""The nine numbers of a header."""
+
+
+class Drain:
+    """All streams of one connection.
+
+    Args:
+        arena: where rows go; may be shared with other connections of the same thread.
+        peer: "host:port", for messages.
+        window_bytes: the flow-control window that was agreed; 0 for none.
+        silence_seconds: how long the producer may say nothing at all; None without no-ops.
+        answer_seconds: how long a stream request may remain unanswered.
+        now: the time.
+        markers: whether snapshot markers are wanted as events.
+
+    Attributes:
+        events: (row, event) pairs in order: the event came before the row with that number. The caller clears it.
+        full: the arena has no room for the next change; take the batch, then call `receive` with the rest.
+        needed: bytes of the frame that is incomplete: the receive buffer must be able to hold them.
+        heard_at: when the last bytes arrived.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        peer: str,
+        *,
+        window_bytes: int,
+        silence_seconds: float | None,
+        answer_seconds: float,
+        now: float,
+        markers: bool = False,
+    ) -> None:
+        self.arena, self.peer = arena, peer
+        # A producer that took a control, for flow or for no-ops, is none of UPR's.
+        took_control = window_bytes > 0 or silence_seconds is not None
+        self._core = ConsumerCore(
+            Dialect.DCP if took_control else Dialect.AUTO,
+            ConsumerWindow(window_bytes),
+            runs_ahead=True,
+            unknown_is_rollback=True,
+        )
+        self.table: StreamTable = self._core.table
+        self.window, self.streams = self._core.window, self._core.streams
+        self.events: list[tuple[int, StreamEvent]] = []
+        self.full, self.needed, self.heard_at = False, HEADER_BYTES, now
+        self._silence_seconds, self._answer_seconds = silence_seconds, answer_seconds
+        self._markers = markers
+        self._asked = self._core.asked
+        # The first of their opaques, their vbuckets, and where they stand; made when it is needed.
+        self._awaited: tuple[int, NDArray[Any], NDArray[np.uint64]] | None = None
+        self._kept = bytearray()
+
+    # ------------------------------------------------------------------ what the caller asks for
+
+    def request(self, position: Position, end_seqno: int, now: float) -> None:
+        """Ask for the changes of a vbucket after `position`, up to the snapshot that holds `end_seqno`."""
+        stream = ConsumerStream(position.vbucket, end_seqno=end_seqno, failover_log=position.failover_log)
+        self.streams[position.vbucket] = stream
+        self._ask(stream, position, self.arena.rows, now)
+
+    def _ask(self, stream: ConsumerStream, position: Position, row: int, now: float) -> None:
+        # A replica may lag, or be left behind for good; what it calls a rollback is none (dcp.md 2.4, flag 0x10).
+        stream.flags = 0 if self._core.dialect is Dialect.UPR else _ACTIVE_VB_ONLY
+        stream.asked_at, self._awaited = now, None
+        needed = self._core.ask(stream, position)
+        if needed is not None:
+            self._give_up(replace(needed, seqno=position.snapshot_start), position, row)
+
+    def position(self, vbucket: int) -> Position:
+        """Where a stream stands, rows in the arena included."""
+        stream = self.streams[vbucket]
+        if stream.asked is not None and (stream.phase is Phase.ASKED or not stream.opaque):
+            return stream.asked
+        last, held_start, held_end = self.table.held(vbucket)
+        return place(vbucket, last, held_start, held_end, stream.failover_log)
+
+    def processed(self, now: float) -> None:
+        """The caller is done with all rows and events handed out so far."""
+        self.window.process(now)
+        self._core.acknowledge(now)
+
+    # ------------------------------------------------------------------ the five methods (protocol/end.py)
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `tick`; None for never."""
+        asked = self._oldest
+        moments = [
+            self.window.deadline,
+            None if self._silence_seconds is None else self.heard_at + self._silence_seconds,
+            None if asked is None else asked.asked_at + self._answer_seconds,
+        ]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    @property
+    def _oldest(self) -> ConsumerStream | None:
+        """The stream that waits for its answer since longest."""
+        return next(iter(self._asked.values()), None)
+
+    def receive_data(self, data: bytes, now: float) -> list[StreamEvent | Rows | PeerGone]:
+        """Take received bytes; returns rows and events in the order of the wire. A call says that the caller is done
+        with what the one before it returned, as `processed` does.
+
+        Raises:
+            RemoteProtocolError: the producer broke the rules.
+        """
+        self.processed(now)
+        self._kept += data
+        found: list[StreamEvent | Rows | PeerGone] = []
+        while len(self._kept) >= self.needed:
+            del self._kept[: self.receive(bytes(self._kept), now)]
+            self._hand_out(found)
+            if not self.full:
+                break
+        return found
+
+    def _hand_out(self, found: list[StreamEvent | Rows | PeerGone]) -> None:
+        """Move rows and events over, each event before the row that it came before."""
+        events, self.events = self.events, []
+        rows, at = self.arena.rows, 0
+        batch = self.arena.batch() if rows else None
+        for row, event in (*events, (rows, None)):
+            if batch is not None and row > at:
+                found.append(Rows(batch.slice(at, row - at)))
+                at = row
+            if event is not None:
+                found.append(event)
+
+    def receive_eof(self) -> list[StreamEvent | Rows | PeerGone]:
+        """The producer closed the connection; streams that have not ended can be gone on with elsewhere."""
+        return [PeerGone()]
+
+    def receive(self, data: bytes | bytearray | memoryview, now: float) -> int:
+        """As `receive_data`, for who shares the arena, or keeps its own buffer: rows stay in the arena, events in
+        `events`. Returns how many bytes were used, always whole frames. Offer the rest again later.
+
+        Raises:
+            RemoteProtocolError: the producer broke the rules. Rows not handed out yet should be dropped as well.
+        """
+        self.heard_at = now
+        view, at, counted, self.full = memoryview(data), 0, 0, False
+        while True:
+            decoded = self.arena.decode(view[at:], self.table)
+            counted += decoded.flow_bytes
+            self._take_controls(view[at:], decoded, now)
+            at += decoded.consumed
+            if decoded.stop is Stop.FRAME_TOO_LARGE:
+                self.arena.grow(decoded.needed)
+            elif decoded.stop is not Stop.CONTROLS_FULL:
+                break
+        self.window.receive(counted)
+        if decoded.stop.refused:
+            raise RemoteProtocolError(complaint(view[at:], decoded.stop, self.table))
+        self.full, self.needed = decoded.stop is Stop.FULL, decoded.needed
+        if counted and self._asked:
+            self._check_order()
+        if self._core.owes_markers:  # answered once the last seqno of its range has been processed (dcp.md 2.7)
+            self._core.answer_markers()
+        return at
+
+    def tick(self, now: float) -> list[StreamEvent | Rows | PeerGone]:
+        """Look at the clock: `PeerGone` if nothing was heard for too long, or a stream request was not answered."""
+        if self._silence_seconds is not None and now >= self.heard_at + self._silence_seconds:
+            return [PeerGone(now - self.heard_at)]
+        oldest = self._oldest
+        if oldest is not None and now >= oldest.asked_at + self._answer_seconds:
+            return [PeerGone(now - oldest.asked_at, f"stream request for vbucket {oldest.vbucket}")]
+        self._core.acknowledge(now)
+        return []
+
+    @property
+    def wants_to_send(self) -> bool:
+        """Whether `data_to_send` has something."""
+        return bool(self._core.out)
+
+    def data_to_send(self) -> bytes:
+        """Return what must go out now, and forget it."""
+        return self._core.data_to_send()
+
+    # ------------------------------------------------------------------ control frames
+
+    def _take_controls(self, view: memoryview, decoded: Decoded, now: float) -> None:
+        for offset, row in decoded.controls.tolist():
+            head = HEADER.unpack_from(view, offset)
+            short = _SHORT.get(head[:2])
+            if short is None or not short(self, head, view[offset + HEADER_BYTES :], row):
+                self._take_control(view[offset:], row, now)
+
+    def _take_control(self, view: memoryview, row: int, now: float) -> None:
+        found = lengths(view)
+        frame = Frame.cut(view[: found.frame], found)
+        handler = _HANDLERS.get((frame.is_response, frame.opcode))
+        if handler is None or frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE):
+            raise RemoteProtocolError(
+                f"{named(frame.opcode)}: a frame with magic 0x{frame.magic:02x} that we did not ask for"
+            )
+        handler(self, frame, row, now)
+
+    # A stream begins with an answer and a marker and ends with an end, and a drain may have a thousand of them: these
+    # three, as they nearly always are, are understood by their header. False: not so, and nothing has happened.
+
+    def _accepted_shortly(self, head: Head, body: memoryview, row: int) -> bool:
+        _, _, key, extras, _, status, size, opaque, _ = head
+        if status or key or extras or not may_be_log(size) or opaque not in self._asked:
+            return False
+        stream = self._asked.pop(opaque)
+        if stream is not None:
+            self._core.accept(stream, log_entries(body[:size]))
+            self._accepted(stream, opaque, row)
+        return True
+
+    def _marked_shortly(self, head: Head, body: memoryview, row: int) -> bool:
+        """The kernel has followed the marker; what is left is to tell of it, or to answer it."""
+        return not self._markers and head[3] == MARKER_EXTRAS_BYTES and not body[MARKER_EXTRAS_BYTES - 1] & _ACK
+
+    def _ended_shortly(self, head: Head, body: memoryview, row: int) -> bool:
+        _, _, key, extras, _, vbucket, size, opaque, _ = head
+        if key or (extras, size) != (4, 4):
+            return False
+        self._ended(vbucket, opaque, _END.unpack_from(body)[0], row)
+        return True
+
+    def _accepted(self, stream: ConsumerStream, opaque: int, row: int) -> None:
+        if self._awaited is not None:
+            first, vbuckets, seqnos = self._awaited
+            in_order = opaque == first  # as nearly always
+            self._awaited = (first + 1, vbuckets[1:], seqnos[1:]) if in_order else None
+        self.events.append((row, Opened(stream, stream.failover_log)))
+
+    def _stream_answer(self, frame: Frame, row: int, now: float) -> None:
+        stream = self._asked.get(frame.opaque)
+        if stream is not None and frame.status:
+            self._expect_nothing_yet(stream)
+            self._awaited = None
+            stream.asked_at = now  # if it is asked again
+        match self._core.answered(frame):
+            case Opened(stream=stream):
+                self._accepted(stream, frame.opaque, row)
+            case PositionNeeded(stream=stream) if stream.asked is not None:
+                self._ask(stream, stream.asked, row, now)
+            case RollbackNeeded(stream=stream) as needed if stream.asked is not None:
+                self._give_up(needed, stream.asked, row)
+            case Refused() as refused:
+                self.events.append((row, refused))
+
+    def _give_up(self, needed: RollbackNeeded, asked: Position, row: int) -> None:
+        """Only the caller can go back: what it made of the rows is not ours to undo."""
+        needed.stream.asked = asked
+        needed.stream.step(Step.CLOSED)
+        self.events.append((row, needed))
+
+    def _marker(self, frame: Frame, row: int, now: float) -> None:
+        stream = self.streams[frame.vbucket]
+        if frame.extras:
+            numbers = frame.extras[1:] + frame.value if len(frame.extras) == 1 else frame.extras
+            start, end, flags = _MARKER.unpack_from(numbers)
+        else:  # the bare marker of UPR: a boundary without numbers
+            start, end, flags = 0, ENDLESS, 0
+            self.events.append((row, Boundary(stream, goes_on=True)))
+        if flags & dcp.SnapshotFlag.ACK:
+            self._core.marked(stream, end, wants_answer=True)
+        if self._markers:
+            self.events.append((row, Marked(stream, start, end, flags)))
+
+    def _end(self, frame: Frame, row: int, now: float) -> None:
+        self._ended(frame.vbucket, frame.opaque, dcp.StreamEnd.decode(frame).status, row)
+
+    def _ended(self, vbucket: int, opaque: int, reason: int, row: int) -> None:
+        stream = self.streams.get(vbucket)
+        # The end of a stream that is long gone is ignored (dcp.md 9).
+        if stream is None or stream.opaque != opaque or stream.phase is not Phase.OPEN:
+            return
+        stream.step(Step.ENDED)
+        if ends_whole(stream, reason):
+            self.table.rows[stream.vbucket, HELD_START : HELD_END + 1] = self.table.rows[stream.vbucket, LAST]
+            self.events.append((row, Boundary(stream, goes_on=False)))
+        self.events.append((row, Ended(stream, reason)))
+
+    def _advance(self, frame: Frame, row: int, now: float) -> None:
+        self.events.append((row, Advanced(self.streams[frame.vbucket], dcp.seqno_of(frame.extras))))
+
+    def _succeed(self, frame: Frame, row: int, now: float) -> None:
+        self._core.succeed(frame)
+
+    def _ignore(self, frame: Frame, row: int, now: float) -> None:
+        """Nothing to do: an answer that producers are not supposed to send, but some do (erratum P3)."""
+
+    # ------------------------------------------------------------------ after a buffer
+
+    def _check_order(self) -> None:
+        if self._awaited is None:
+            asked = [stream for stream in self._asked.values() if stream is not None]
+            seqnos = np.array([stream.asked_seqno for stream in asked], np.uint64)
+            self._awaited = next(iter(self._asked)), np.array([stream.vbucket for stream in asked]), seqnos
+        _, vbuckets, seqnos = self._awaited
+        if (self.table.rows[vbuckets, LAST] != seqnos).any():
+            for stream in filter(None, self._asked.values()):
+                self._expect_nothing_yet(stream)
+
+    def _expect_nothing_yet(self, stream: ConsumerStream) -> None:
+        if self.table.held(stream.vbucket)[0] != stream.asked_seqno:
+            raise RemoteProtocolError(
+                f"vbucket {stream.vbucket}: changes came before the stream request {stream.opaque} was accepted"
+            )
+
+
+_SHORT: dict[tuple[int, int], Callable[[Drain, Head, memoryview, int], bool]] = {  # by magic and opcode
+    (Magic.CLIENT_RESPONSE, Opcode.DCP_STREAM_REQ): Drain._accepted_shortly,
+    (Magic.CLIENT_REQUEST, Opcode.DCP_SNAPSHOT_MARKER): Drain._marked_shortly,
+    (Magic.CLIENT_REQUEST, Opcode.DCP_STREAM_END): Drain._ended_shortly,
+}
+
+Handler = Callable[[Drain, Frame, int, float], None]
+
+_HANDLERS: dict[tuple[bool, int], Handler] = {
+    # (is it a response, opcode): what is not here was not negotiated. To skip it could mean to skip a change.
+    (True, Opcode.DCP_STREAM_REQ): Drain._stream_answer,
+    (True, Opcode.DCP_BUFFER_ACKNOWLEDGEMENT): Drain._ignore,
+    (False, Opcode.DCP_STREAM_END): Drain._end,
+    (False, Opcode.DCP_SNAPSHOT_MARKER): Drain._marker,
+    (False, Opcode.DCP_NOOP): Drain._succeed,
+    # Only a takeover sends this, and we never ask for one; but it must always be answered (dcp.md 2.12).
+    (False, Opcode.DCP_SET_VBUCKET_STATE): Drain._succeed,
+    (False, Opcode.DCP_SEQNO_ADVANCED): Drain._advance,
+    (False, Opcode.DCP_SYSTEM_EVENT): Drain._advance,
+}

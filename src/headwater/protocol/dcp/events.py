@@ -1,0 +1,164 @@
+"""Events of a connection on which streams are consumed, by a client (`Drain`) or by a node (`Consumer`).
+
+A client's drain reports what became of its streams, each event with the number of the row it came before, and the rows
+themselves apart. A node's consumer also asks its owner for what only that knows: `Event` is all of it.
+Source: dcp 2, 9, 14.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headwater.protocol.dcp.consumer_stream import ConsumerStream
+from headwater.protocol.dcp.position import FailoverLog
+from headwater.protocol.dcp.producer_events import NotDcp
+from headwater.protocol.end import PeerGone
+from headwater.wire.header import Frame
+from headwater.wire.json_text import context_of
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """An event of one stream."""
+
+    stream: ConsumerStream
+
+    @property
+    def vbucket(self) -> int:
+        """The stream's vbucket."""
+        return self.stream.vbucket
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(StreamEvent):
+    """The producer accepted the request; the failover log is that of the vbucket from here on."""
+
+    failover_log: FailoverLog
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(StreamEvent):
+    """The stream did not come about: `status` is the producer's, or ours.
+
+    Attributes:
+        body: the producer's explanation: JSON with a context, a cluster map with NOT_MY_VBUCKET, or text.
+    """
+
+    status: int
+    body: bytes = b""
+
+    @property
+    def said(self) -> str:
+        """The part of the body that is meant for people."""
+        return context_of(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackNeeded(StreamEvent):
+    """The producer does not share what lies above `seqno`: give that up, then ask again.
+
+    Attributes:
+        reason: why, for people.
+    """
+
+    seqno: int
+    reason: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Marked(StreamEvent):
+    """A snapshot begins.
+
+    Attributes:
+        start_seqno, end_seqno, flags: as announced.
+        purge_seqno: tombstones up to here are missing from it, as far as the producer says so.
+        deleted_rev: the highest revision of those.
+    """
+
+    start_seqno: int
+    end_seqno: int
+    flags: int
+    purge_seqno: int = 0
+    deleted_rev: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary(StreamEvent):
+    """UPR: what came so far is a whole snapshot (dcp 14); its markers and ends say no more than that.
+
+    Attributes:
+        goes_on: whether the next one begins, its end unknown.
+    """
+
+    goes_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced(StreamEvent):
+    """A seqno was passed that carries nothing for us (collections, durability)."""
+
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(StreamEvent):
+    """The stream is over.
+
+    Attributes:
+        reason: the producer's EndReason, or a number later than this program; None when it was closed at this end.
+    """
+
+    reason: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Changes: one row each, in the columns that docs/howto/read-changes.md names."""
+
+    records: pa.RecordBatch
+
+
+# --- of a node's consumer alone -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWanted:
+    """A mover asks for a stream: `Consumer.add` or `Consumer.refuse_stream`."""
+
+    vbucket: int
+    flags: int
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class PositionNeeded(StreamEvent):
+    """The stream's request is due: `Consumer.ask` takes the position of its vbucket, or `close` gives it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(StreamEvent):
+    """A change that the kernel left to Python: it is in order, apply it."""
+
+    frame: Frame
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed(StreamEvent):
+    """UPR: the producer dropped all data of the vbucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateWanted(StreamEvent):
+    """The producer sets the vbucket's state: apply it, then `Consumer.answer_state`."""
+
+    state: State
+    frame: Frame
+
+
+Event = StreamEvent | StreamWanted | NotDcp | PeerGone

@@ -1,0 +1,277 @@
+"""The failover table of a vbucket, and the rollback decision of a producer.
+
+A failover table says which branch of a vbucket's history began where: entries (vb uuid, seqno), newest first. Every
+seqno above an entry's, up to that of the next newer entry, was written under that entry's uuid. From it a producer
+decides whether a consumer that left off at some point may go on, and if not, how far back both still agree.
+
+Everything here is arithmetic on numbers: no I/O, no clock; new uuids come from a function that the owner hands in.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headwater.wire.records import encode_log
+
+ENTRIES_MAX = 25
+"""The oldest entry is dropped when one more is added (failover 1)."""
+
+END_OF_TIME = 0xFFFF_FFFF_FFFF_FFFF
+"""The end seqno of a stream that never ends."""
+
+VB_UUID_BITS = 48
+"""Upper 16 bits stay clear, so that programs that keep numbers as doubles hold a vb uuid exactly (failover 1)."""
+
+
+class FailoverEntry(NamedTuple):
+    """One branch of a vbucket's history: the seqnos above `seqno` were written under `vb_uuid`."""
+
+    vb_uuid: int
+    seqno: int
+
+
+class FailoverTable:
+    """The branches of one vbucket's history, newest first; never empty.
+
+    Args:
+        entries: (vb uuid, seqno) pairs, newest first. Without any, the table of a new vbucket: (fresh uuid, 0).
+        new_uuid: gives 64 random bits; they are cut to 48 and asked for again should they be 0 or known.
+        entries_max: how many branches are remembered.
+
+    Source: failover log; failover 1.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[tuple[int, int]] = (),
+        *,
+        new_uuid: Callable[[], int],
+        entries_max: int = ENTRIES_MAX,
+    ) -> None:
+        self._new_uuid = new_uuid
+        self._entries_max = entries_max
+        self._entries = tuple(FailoverEntry(*entry) for entry in entries)[:entries_max]
+        self._encoded: tuple[tuple[FailoverEntry, ...], bytes] = ((), b"")  # of which entries, and their bytes
+        if not self._entries:
+            self._push(0)
+
+    def __iter__(self) -> Iterator[FailoverEntry]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"FailoverTable({', '.join(f'{uuid:#x}@{seqno}' for uuid, seqno in self._entries)})"
+
+    @property
+    def newest(self) -> FailoverEntry:
+        """The branch that is being written now."""
+        return self._entries[0]
+
+    @property
+    def entries(self) -> tuple[FailoverEntry, ...]:
+        """All branches, newest first."""
+        return self._entries
+
+    def create(self, seqno: int) -> FailoverEntry:
+        """Begin a new branch after `seqno`; entries that claim to begin above it are forgotten."""
+        self._entries = tuple(entry for entry in self._entries if entry.seqno <= seqno)
+        return self._push(seqno)
+
+    def prune(self, seqno: int) -> None:
+        """Forget the branches that began above `seqno`, the point a rollback returned to.
+
+        A rollback to 0 is no pruning: the vbucket starts over, with a table of its own.
+        """
+        self._entries = tuple(entry for entry in self._entries if entry.seqno <= seqno) if seqno else ()
+        if not self._entries:
+            self._push(seqno)
+
+    def replace(self, log: Iterable[tuple[int, int]]) -> None:
+        """Take over the log of the producer that this replica now follows (at least one entry)."""
+        entries = tuple(FailoverEntry(*entry) for entry in log)[: self._entries_max]
+        if not entries:
+            raise ValueError("a failover log has at least one entry; this one has none")
+        self._entries = entries
+
+    def sanitize(self, high_seqno: int) -> None:
+        """Repair a table that was loaded: no uuid 0, and no entry that begins after the one that followed it."""
+        kept: list[FailoverEntry] = []
+        for entry in self._entries:
+            if entry.vb_uuid and (not kept or entry.seqno <= kept[-1].seqno):
+                kept.append(entry)
+        self._entries = tuple(kept)
+        if not kept:
+            self.create(high_seqno)
+
+    def last_seqno_for_uuid(self, vb_uuid: int, high_seqno: int) -> int | None:
+        """The last seqno of a branch: `high_seqno` for the newest; None for a uuid that is not here."""
+        upper = high_seqno
+        for entry in self._entries:
+            if entry.vb_uuid == vb_uuid:
+                return upper
+            upper = entry.seqno
+        return None
+
+    def encode(self) -> bytes:
+        """The log as it is sent: 16 bytes an entry, newest first (dcp 2.5)."""
+        if self._encoded[0] is not self._entries:
+            self._encoded = self._entries, encode_log(self._entries)
+        return self._encoded[1]
+
+    def _push(self, seqno: int) -> FailoverEntry:
+        known = {entry.vb_uuid for entry in self._entries}
+        vb_uuid = 0
+        while vb_uuid == 0 or vb_uuid in known:
+            vb_uuid = self._new_uuid() & ((1 << VB_UUID_BITS) - 1)
+        self._entries = (FailoverEntry(vb_uuid, seqno), *self._entries)[: self._entries_max]
+        return self._entries[0]
+
+
+class Claim(NamedTuple):
+    """A consumer's claim to hold data: the numbers of its stream request (dcp 2.4).
+
+    `branch_seqno` is None in DCP; in UPR, where the branch `vb_uuid` began, as the consumer's failover log has it.
+    """
+
+    start_seqno: int = 0
+    end_seqno: int = END_OF_TIME
+    vb_uuid: int = 0
+    snap_start_seqno: int = 0
+    snap_end_seqno: int = 0
+    branch_seqno: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """The consumer may go on from where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """The consumer must first return to `seqno`; `reason` is for people."""
+
+    seqno: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Erange:
+    """The numbers contradict each other; `reason` is for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEnoent:
+    """UPR only: no branch has this uuid and seqno; the consumer starts over."""
+
+
+Decision = Ok | Rollback | Erange
+_OK = Ok()
+
+
+def decide(
+    claim: Claim,
+    table: Iterable[tuple[int, int]],
+    high_seqno: int,
+    *,
+    purge_seqno: int = 0,
+    remote_purge_seqno: int = 0,
+    strict: bool = False,
+    collection_high_seqno: int | None = None,
+) -> Decision:
+    """Decide whether a consumer may continue: failover 2, rule by rule, the first that fits wins.
+
+    Args:
+        claim: the stream request's numbers.
+        table: this vbucket's (vb uuid, seqno) entries, newest first.
+        high_seqno: the vbucket's newest seqno.
+        purge_seqno: the highest tombstone seqno that was purged; 0 also for "ignore purged tombstones".
+        remote_purge_seqno: the purge seqno that the consumer last saw; 0 if it named none.
+        strict: check the uuid even of a consumer that starts at 0.
+        collection_high_seqno: highest seqno of the collections streamed; None for a stream of everything.
+    """
+    contradiction = check_ranges(claim)
+    if contradiction is not None:
+        return contradiction
+    # 1. Whoever has nothing can not disagree; with the strict flag a uuid that was given must still be known.
+    if claim.start_seqno == 0 and (not strict or claim.vb_uuid == 0):
+        return _OK
+    # 2. A deletion that was purged above the start would never reach the consumer. Not so when it proves that it knew
+    #    of that purge, or when nothing in the collections it reads changed since.
+    unchanged = collection_high_seqno is not None and collection_high_seqno <= min(claim.start_seqno, purge_seqno)
+    if 0 < claim.start_seqno < purge_seqno and remote_purge_seqno != purge_seqno and not unchanged:
+        return Rollback(0, f"deletions up to seqno {purge_seqno} were purged")
+    decision = (
+        _rollback(claim, list(table), high_seqno) if claim.branch_seqno is None else _upr(claim, table, high_seqno)
+    )
+    # Hardly to be met, for whoever is ahead of us was sent back by now (failover 2, "after").
+    if decision is None and claim.start_seqno > high_seqno:
+        return Erange(f"start seqno {claim.start_seqno} lies above the high seqno {high_seqno}")
+    return decision or _OK
+
+
+def check_ranges(claim: Claim) -> Erange | None:
+    """Start must not lie above end, nor outside its snapshot (dcp 2.4, checks 7 and 8)."""
+    if claim.start_seqno > claim.end_seqno:
+        return Erange(f"start seqno {claim.start_seqno} lies above end seqno {claim.end_seqno}")
+    if not claim.snap_start_seqno <= claim.start_seqno <= claim.snap_end_seqno:
+        snapshot = f"[{claim.snap_start_seqno}, {claim.snap_end_seqno}]"
+        return Erange(f"start seqno {claim.start_seqno} lies outside its snapshot {snapshot}")
+    return None
+
+
+def _rollback(claim: Claim, table: list[tuple[int, int]], high_seqno: int) -> Rollback | None:
+    """Rules 3 to 8: where the consumer's branch ended here, and what of it the consumer may keep."""
+    start, snap_start, snap_end = claim.start_seqno, claim.snap_start_seqno, claim.snap_end_seqno
+    # 3. and 4. From the oldest entry, so that of a uuid listed twice the earlier branch decides.
+    upper = _upper(table, lambda entry: entry[0] == claim.vb_uuid, high_seqno)
+    if upper is None:
+        return Rollback(0, f"no branch of the history has vb uuid {claim.vb_uuid:#x}")
+    # 5. Nothing of that snapshot was received: where it would have ended does not matter.
+    if start == snap_start:
+        snap_end = start
+    # 6. All that the consumer may hold was written before the branches parted.
+    if snap_end <= upper:
+        return None
+    # 7. The whole snapshot was received: it may be cut at any seqno.
+    if start == snap_end:
+        snap_start = start
+    # 8. Back to where the branches part; but a snapshot half received can only be given up as a whole.
+    common = min(upper, snap_start)
+    return Rollback(common, f"branch {claim.vb_uuid:#x} ended at seqno {upper} here")
+
+
+def decide_upr(
+    start_seqno: int, vb_uuid: int, branch_seqno: int, table: Iterable[tuple[int, int]], high_seqno: int
+) -> Ok | Rollback | KeyEnoent:
+    """The same question in the UPR dialect: a branch is named by its uuid and the seqno it began at.
+
+    A start below the branch is fine: the old "rollback forward" of that case was a mistake (failover 2, UPR variant).
+    """
+    if start_seqno == 0:
+        return Ok()
+    upper = _upper(list(table), lambda entry: entry == (vb_uuid, branch_seqno), high_seqno)
+    if upper is None:
+        return KeyEnoent()
+    return Ok() if start_seqno <= upper else Rollback(upper, f"branch {vb_uuid:#x} ended at seqno {upper} here")
+
+
+def _upr(claim: Claim, table: Iterable[tuple[int, int]], high_seqno: int) -> Rollback | None:
+    """The answer in UPR; of an unknown branch it is the ROLLBACK 0 of the sample, not KEY_ENOENT (erratum U4)."""
+    match decide_upr(claim.start_seqno, claim.vb_uuid, claim.branch_seqno or 0, table, high_seqno):
+        case Rollback() as decision:
+            return decision
+        case KeyEnoent():
+            return Rollback(0, f"no branch of the history is {claim.vb_uuid:#x} from seqno {claim.branch_seqno}")
+    return None
+
+
+def _upper(table: list[tuple[int, int]], is_branch: Callable[[tuple[int, int]], bool], high_seqno: int) -> int | None:
+    """Where the oldest branch that fits ends: at the next newer entry's seqno, or at the high seqno; None: no such."""
+    for place in reversed(range(len(table))):
+        if is_branch(table[place]):
+            return table[place - 1][1] if place else high_seqno
+    return None

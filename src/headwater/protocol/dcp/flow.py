@@ -1,0 +1,67 @@
+"""The producer's half of flow control: an exact ledger of the bytes a consumer has not acknowledged.
+
+One window for the whole connection, all its streams together. A message may be sent while fewer bytes than the window
+are outstanding, so one message may overshoot it; it then counts with its complete wire size. What is no stream message
+(answers, no-ops) counts nothing. Source: DCP, flow-control.md, buffer-ack.md; dcp 7.
+"""
+
+from dataclasses import dataclass
+
+WINDOW_BYTES_MAX = 0xFFFF_FFFF
+"""The window is an unsigned 32-bit number."""
+
+
+@dataclass(slots=True)
+class FlowLedger:
+    """The bytes sent and acknowledged, and how many may follow.
+
+    Attributes:
+        window_bytes: `connection_buffer_size`; 0 means that flow control is off, as it is at first.
+        outstanding_bytes: sent and not acknowledged, as of when flow control was on.
+        sent_bytes: all that was ever sent under the window or without it.
+        acknowledged_bytes: all that was ever acknowledged, as far as it was outstanding.
+        excess_bytes: acknowledged beyond what was outstanding; a consumer that counts wrongly shows here.
+    """
+
+    window_bytes: int = 0
+    outstanding_bytes: int = 0
+    sent_bytes: int = 0
+    acknowledged_bytes: int = 0
+    excess_bytes: int = 0
+
+    def resize(self, window_bytes: int) -> None:
+        """Set the window; it may change at any time. Switched off, all that was outstanding is forgotten."""
+        if not 0 <= window_bytes <= WINDOW_BYTES_MAX:
+            raise ValueError(f"a flow-control window is 0 to {WINDOW_BYTES_MAX} bytes, not {window_bytes}")
+        self.window_bytes = window_bytes
+        if window_bytes == 0:
+            self.outstanding_bytes = 0
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """Bytes left in the window: a message may go out while this is above 0. None: there is no limit."""
+        if self.window_bytes == 0:
+            return None
+        return max(0, self.window_bytes - self.outstanding_bytes)
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing that counts may be sent until the consumer acknowledges."""
+        return 0 < self.window_bytes <= self.outstanding_bytes
+
+    def send(self, size_bytes: int) -> None:
+        """Enter messages that go out now; only their first byte has to find room (dcp 7: one may overshoot)."""
+        if self.is_full:
+            raise ValueError(f"{size_bytes} bytes do not go through a window of {self.window_bytes} bytes that is full")
+        self.sent_bytes += size_bytes
+        if self.window_bytes:
+            self.outstanding_bytes += size_bytes
+
+    def acknowledge(self, size_bytes: int) -> None:
+        """Enter what the consumer has processed; more than was outstanding is clamped (dcp 7). Off: ignored."""
+        if self.window_bytes == 0:
+            return
+        counted = min(size_bytes, self.outstanding_bytes)
+        self.outstanding_bytes -= counted
+        self.acknowledged_bytes += counted
+        self.excess_bytes += size_bytes - counted

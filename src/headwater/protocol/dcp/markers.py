@@ -1,0 +1,81 @@
+"""The bytes that frame a stream's changes: snapshot markers, in the layout that its connection has agreed to, its end.
+
+    V1      start, end, flags in the extras: nearly all
+    V2.2    when there is a purge seqno to tell, to whom asked for it (controls.PURGE_SEQNOS)
+    UPR     neither extras nor body: a boundary
+
+Source: dcp 2.6, 2.7, 14.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headwater.protocol.dcp.producer_stream import ProducerState, ProducerStream
+from headwater.protocol.dcp.upr import end_status
+from headwater.wire import dcp, upr
+from headwater.wire.dcp import EndReason
+from headwater.wire.dialect import Dialect
+
+
+class Purged(NamedTuple):
+    """Which tombstones a producer lacks: those up to a seqno, of revisions up to `deleted_rev` (0: not told)."""
+
+    seqno: int = 0
+    deleted_rev: int = 0
+
+
+NOTHING_PURGED = Purged()
+
+
+def encode_marker(
+    stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int, purged: Purged = NOTHING_PURGED
+) -> bytes:
+    """A snapshot marker's bytes.
+
+    In UPR a marker is a boundary, which declares whole what came before it. So a snapshot that was replaced before its
+    end just goes on: nothing is sent (dcp 14).
+    """
+    if stream.dialect is Dialect.UPR:
+        marker = upr.SnapshotMarker(vbucket=stream.vbucket, opaque=stream.opaque)
+        return b"" if stream.state is ProducerState.INSIDE else marker.encode()
+    if purged.seqno:
+        return _with_purged(stream, start_seqno, end_seqno, flags, purged)
+    if stream.framing is None:
+        return dcp.SnapshotMarker.encode_plain(stream.vbucket, stream.opaque, start_seqno, end_seqno, int(flags))
+    return dcp.SnapshotMarker(
+        vbucket=stream.vbucket,
+        opaque=stream.opaque,
+        framing=stream.framing,
+        start_seqno=start_seqno,
+        end_seqno=end_seqno,
+        flags=int(flags),
+    ).encode()
+
+
+def _with_purged(stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int, purged: Purged) -> bytes:
+    """V2.2 "if it has a purge seqno [...] to send. Absent numbers in V2 are 0" (dcp 2.7).
+
+    Of synchronous writes there are none here: between nodes of headwater that agreed to it (controls.DELETED_REVS) the
+    place of the high prepared seqno holds the highest revision of all tombstones.
+    """
+    return dcp.SnapshotMarkerV22(
+        vbucket=stream.vbucket,
+        opaque=stream.opaque,
+        framing=stream.framing,
+        start_seqno=start_seqno,
+        end_seqno=end_seqno,
+        flags=int(flags),
+        max_visible_seqno=0,
+        high_completed_seqno=0,
+        purge_seqno=purged.seqno,
+        high_prepared_seqno=purged.deleted_rev,
+    ).encode()
+
+
+def encode_end(stream: ProducerStream, reason: EndReason) -> bytes:
+    """A stream end's bytes."""
+    status = end_status(reason, stream.dialect)
+    if stream.framing is None:
+        return dcp.StreamEnd.encode_plain(stream.vbucket, stream.opaque, status)
+    return dcp.StreamEnd(vbucket=stream.vbucket, opaque=stream.opaque, framing=stream.framing, status=status).encode()

@@ -1,0 +1,196 @@
+"""Where a consumer stands in the history of one vbucket, in all five numbers it takes to come back.
+
+A bare seqno is not a place: after a failover two histories may both hold a seqno 900 and mean different changes by it.
+So a position names the history (vb uuid), the last change held (seqno), and the range the consumer may hold only in
+part (snapshot start, snapshot end): inside it, older versions of a key may already have been merged into newer ones
+that did not arrive yet.
+
+    seqno == snapshot_end     everything up to seqno is held, as one consistent state
+    seqno <  snapshot_end     consistent again only at snapshot_start (behind) or snapshot_end (ahead)
+
+A position also remembers the failover log of the stream it came from. It is no part of the place (equality leaves it
+out) but decides which uuid to quote after going back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TypeAlias
+
+from headwater.errors import OptionError
+from headwater.wire.vbucket import VBUCKET_MAX
+
+FailoverLog: TypeAlias = tuple[tuple[int, int], ...]
+"""(vb uuid, seqno) pairs, newest first: the history `uuid` began after `seqno`."""
+
+WIRE_SEQNO_MAX = 0xFFFF_FFFF_FFFF_FFFF
+"""The highest seqno that can be said; the highest that is stored is `wire.numbers.SEQNO_MAX`."""
+ENDLESS = WIRE_SEQNO_MAX
+
+_NUMBERS = ("vb_uuid", "seqno", "snapshot_start", "snapshot_end")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The last change held of one vbucket, and the snapshot around it.
+
+    Args:
+        vbucket: 0 to 65535.
+        vb_uuid: the history the change belongs to, unsigned 64 bits; 0 only at the very beginning.
+        seqno: the last change held, 0 for none.
+        snapshot_start: the last seqno at which what is held was a consistent state.
+        snapshot_end: the seqno at which it will be one again; `seqno` when it is one now.
+        failover_log: the log of the last successful stream, newest first; may be empty.
+
+    Raises:
+        OptionError: a number out of its range, or a seqno outside its own snapshot.
+
+    Source: DCP, commands/stream-request.md (start seqno, snapshot start, snapshot end).
+    """
+
+    vbucket: int
+    vb_uuid: int = 0
+    seqno: int = 0
+    snapshot_start: int = 0
+    snapshot_end: int = 0
+    failover_log: FailoverLog = field(default=(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        in_order = 0 <= self.snapshot_start <= self.seqno <= self.snapshot_end <= WIRE_SEQNO_MAX
+        if not (in_order and 0 <= self.vbucket <= VBUCKET_MAX and 0 <= self.vb_uuid <= WIRE_SEQNO_MAX):
+            self._complain()
+
+    def _complain(self) -> None:
+        """Tell which number it is."""
+        if not 0 <= self.vbucket <= VBUCKET_MAX:
+            raise OptionError("vbucket", self.vbucket, f"a vbucket number, 0 to {VBUCKET_MAX}")
+        for name in _NUMBERS:
+            if not 0 <= getattr(self, name) <= WIRE_SEQNO_MAX:
+                raise OptionError(name, getattr(self, name), "an unsigned number of 64 bits")
+        # A stream request whose start lies outside its snapshot is answered ERANGE (dcp.md 2.4, step 8).
+        if not self.snapshot_start <= self.seqno <= self.snapshot_end:
+            allowed = f"a seqno inside its snapshot, {self.snapshot_start} to {self.snapshot_end}"
+            raise OptionError("seqno", self.seqno, allowed)
+
+    @classmethod
+    def beginning(cls, vbucket: int) -> Position:
+        """Return the place before the first change: the whole history lies ahead."""
+        return cls(vbucket)
+
+    @classmethod
+    def after(cls, vbucket: int, seqno: int, failover_log: Iterable[Sequence[int]]) -> Position:
+        """Return the place of one who holds everything up to `seqno` of the history described by a failover log."""
+        log = tuple((int(uuid), int(start)) for uuid, start in failover_log)
+        return cls(vbucket, history_at(log, seqno), seqno, seqno, seqno, log)
+
+    @property
+    def complete(self) -> bool:
+        """Whether what is held up to here is a consistent state (no snapshot half received)."""
+        return self.seqno == self.snapshot_end
+
+    def to_json(self) -> str:
+        """Return the position as one line of JSON, keys in fixed order, so that equal positions are equal texts."""
+        held: dict[str, object] = {"vbucket": self.vbucket, "vb_uuid": f"{self.vb_uuid:016x}"}
+        held |= {name: getattr(self, name) for name in _NUMBERS[1:]}
+        if self.failover_log:
+            held["failover_log"] = [[f"{uuid:016x}", seqno] for uuid, seqno in self.failover_log]
+        return json.dumps(held, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Position:
+        """Read what `to_json` wrote.
+
+        Raises:
+            OptionError: not JSON, a field missing, or numbers that are no position.
+        """
+        try:
+            held = json.loads(text)
+            log = tuple((int(uuid, 16), int(seqno)) for uuid, seqno in held.get("failover_log", ()))
+            seqno, start, end = (int(held[name]) for name in _NUMBERS[1:])
+            return cls(int(held["vbucket"]), int(held["vb_uuid"], 16), seqno, start, end, log)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            if isinstance(error, OptionError):
+                raise
+            shown = text if isinstance(text, str) else repr(text)
+            raise OptionError(
+                "position", shown, 'a saved position: {"vbucket":..,"vb_uuid":"16 hex digits",..}'
+            ) from None
+
+
+def history_at(log: Sequence[Sequence[int]], seqno: int) -> int:
+    """Return the uuid of the history that `seqno` belongs to, 0 when the log does not tell.
+
+    The newest entry whose own seqno is at or below ours (failover.md 2.3): an entry that begins after us describes
+    changes we do not hold. Real logs are not always in descending order (errata S7), hence the walk.
+    """
+    return next((uuid for uuid, begins in log if begins <= seqno), 0)
+
+
+def older_histories(position: Position) -> list[int]:
+    """Return the uuids to quote, in this order, to a producer that does not know that of a position.
+
+    A branch that begins where we stand has written nothing of what we hold: without it we stand at the same place of
+    the branch before (dcp.md 9: "newest entry's seqno equals the start: drop that entry, retry with the previous
+    uuid"). So of each entry that was dropped. Behind one that begins below us the branches part: who quoted the one
+    before would claim changes of it that he never had, and a producer that wrote others there would let him go on.
+    Inside a snapshot there is none: what is held may have been merged already with what the branch of its end wrote.
+    """
+    if not position.complete or not position.failover_log:
+        return []
+    begun = [entry for entry in position.failover_log if entry[1] <= position.seqno]
+    at = next((at for at, (uuid, _) in enumerate(begun) if uuid == position.vb_uuid), len(begun))
+    empty = len(list(takewhile(lambda entry: entry[1] == position.seqno, begun[at:])))
+    return [uuid for uuid, _ in begun[at + 1 : at + 1 + empty]]
+
+
+def place(vbucket: int, last: int, held_start: int, held_end: int, log: FailoverLog) -> Position:
+    """Return the position of one who holds `last` and is consistent at `held_start` and again at `held_end`.
+
+    The resume rule of dcp.md 9: at the end of a snapshot, or with nothing of it yet, the position is (last, last,
+    last); inside it carries the range.
+    """
+    if last in (held_start, held_end):
+        held_start = held_end = last
+    return Position(vbucket, history_at(log, last), last, held_start, held_end, log)
+
+
+def safe_point(saved: Iterable[Position], vbucket: int, common: int) -> Position:
+    """Return where to continue after `RollbackRequired`: the newest consistent place at or below `common`.
+
+    Going back to `common` itself is safe only for one who once held exactly that state. Inside a snapshot, a version
+    at or below `common` may never have been sent because a newer one, now undone, had replaced it (dcp.md 9: "the
+    state is exactly a snapshot end at or below that seqno"). So the choice is among places that were complete.
+
+    Args:
+        saved: positions saved earlier, in any order, of any vbuckets.
+        vbucket: the vbucket that was refused.
+        common: `RollbackRequired.common`.
+
+    Returns: a saved position, or the beginning when none fits; the caller drops every change after it.
+    """
+    fitting = [p for p in saved if p.vbucket == vbucket and p.complete and p.seqno <= common]
+    return max(fitting, key=lambda p: p.seqno, default=Position.beginning(vbucket))
+
+
+def save_positions(positions: Mapping[int, Position]) -> str:
+    """Return positions of many vbuckets as a JSON text, a line each, ordered by vbucket; `load_positions` reads it."""
+    return "[" + ",\n".join(positions[vbucket].to_json() for vbucket in sorted(positions)) + "]"
+
+
+def load_positions(text: str | bytes) -> dict[int, Position]:
+    """Read what `save_positions` wrote.
+
+    Raises:
+        OptionError: the text is no such list.
+    """
+    try:
+        entries = json.loads(text)
+        read = [Position.from_json(json.dumps(entry)) for entry in entries]
+    except (ValueError, TypeError) as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError("positions", "...", "a JSON list of saved positions") from None
+    return {position.vbucket: position for position in read}

@@ -1,0 +1,433 @@
+"""The producer's end of a DCP connection, after OPEN: requests in, events out, and a check on all that is sent.
+
+Frames go in by `receive_frame`, with the time; events come out, for whoever owns vbuckets and sockets. What must be
+said because of them waits in `data_to_send`. Changes themselves never pass through here: there are millions. Their
+owner reports each run of them (`sent_changes`), so that the flow-control ledger and the state of each stream stay
+exact, and a message that would break the protocol is refused before it leaves.
+
+Source: dcp 1, 2, 6, 7, 8.5, 9 (error responses).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from headwater.errors import BadMessage, LocalProtocolError, RemoteProtocolError
+from headwater.protocol.dcp.controls import ControlSettings, Negotiated, apply, settings_for, why_refused
+from headwater.protocol.dcp.flow import FlowLedger
+from headwater.protocol.dcp.markers import NOTHING_PURGED, Purged, encode_end, encode_marker
+from headwater.protocol.dcp.noop import NoopTimer
+from headwater.protocol.dcp.producer_events import (
+    Event,
+    FailoverLogRequested,
+    MarkerAnswered,
+    NotDcp,
+    StateAnswered,
+    StreamClosed,
+    StreamRequested,
+    WindowOpened,
+)
+from headwater.protocol.dcp.producer_stream import ProducerState, ProducerStream, SentMessage
+from headwater.protocol.dcp.refusals import Refusals
+from headwater.protocol.dcp.stream_request import (
+    Accepted,
+    Facts,
+    StreamKey,
+    judge,
+    read_plain_request,
+    read_stream_request,
+)
+from headwater.protocol.dcp.upr import settled_by, state_number
+from headwater.protocol.end import PeerGone, each_frame
+from headwater.wire import dcp
+from headwater.wire.dcp import EndReason, SnapshotFlag
+from headwater.wire.dialect import Dialect
+from headwater.wire.framing import FrameBuffer, stream_id_framing, stream_id_of
+from headwater.wire.header import Frame, plain_response, response
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status, name_of
+from headwater.wire.vbucket import State
+
+Change: TypeAlias = dcp.Mutation | dcp.Deletion | dcp.DeletionV2 | dcp.Expiration
+
+
+class Producer:
+    """One connection that was opened as producer.
+
+    Args:
+        negotiated: what HELLO and OPEN settled.
+        now: seconds of a monotonic clock, as in every later call.
+
+    Attributes:
+        refusals: what was refused, and why, for the log.
+
+    `receive_frame` and `tick` raise RemoteProtocolError when the only answer is to hang up; the methods that send
+    raise LocalProtocolError when the caller is about to break the protocol.
+    """
+
+    def __init__(self, negotiated: Negotiated, now: float) -> None:
+        self.negotiated = negotiated
+        self.settings: ControlSettings = settings_for(negotiated)
+        self.dialect = Dialect.DCP if negotiated.speaks_dcp else Dialect.AUTO
+        self.flow = FlowLedger()
+        self.refusals = Refusals(negotiated)
+        self.noop = NoopTimer()
+        self.noop.heard(now)
+        self.streams: dict[StreamKey, ProducerStream] = {}
+        self._out = bytearray()
+        self._ends: deque[bytes] = deque()
+        self._buffer = FrameBuffer()
+
+    # --- input ------------------------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `tick`; None for never."""
+        return self.noop.deadline
+
+    def receive_data(self, data: bytes, now: float) -> list[Event]:
+        """Take received bytes; each event is to be answered before the next call.
+
+        Raises:
+            RemoteProtocolError: the only answer is to hang up.
+        """
+        return each_frame(self._buffer, data, now, self.receive_frame)
+
+    def receive_eof(self) -> list[Event]:
+        """The consumer closed the connection: all streams are over."""
+        return [PeerGone()]
+
+    def receive_frame(self, frame: Frame, now: float) -> list[Event]:
+        """As `receive_data`, for who cuts the frames."""
+        self.noop.heard(now)
+        if frame.is_response:
+            return self._receive_response(frame)
+        # What only a producer may send, sent to a producer, is answered by hanging up (dcp 1).
+        if frame.opcode in CONSUMER_COMMANDS:
+            raise RemoteProtocolError(f"opcode 0x{frame.opcode:02x} was sent to a producer; only a consumer takes it")
+        handler = _HANDLERS.get(frame.opcode)
+        if handler is None:
+            return [NotDcp(frame)]
+        if frame.datatype:
+            self.refuse(frame, Status.EINVAL, f"datatype 0x{frame.datatype:02x} where none belongs")
+            return []
+        try:
+            return handler(self, frame, now)
+        except BadMessage as bad:
+            self.refuse(frame, bad.status, bad.problem)
+            return []
+
+    def receive_plain_request(self, data: memoryview, offset: int, now: float) -> StreamRequested | None:
+        """Handle the stream request that begins at `offset`, as `receive_frame` would; they come by the thousand.
+
+        None, and nothing has happened, if what is there is anything but an ordinary one: let `receive_frame` have it.
+        """
+        if self.dialect is Dialect.UPR or (request := read_plain_request(data, offset)) is None:
+            return None
+        self.noop.heard(now)
+        self.dialect = Dialect.DCP
+        return StreamRequested(request)
+
+    def tick(self, now: float) -> list[Event]:
+        """Act on the deadline that has come: noops, a silent peer."""
+        if self.noop.peer_is_silent(now):
+            return [PeerGone(self.noop.silence_seconds_max)]
+        opaque = self.noop.due(now)
+        if opaque is not None:
+            self._out += dcp.Noop(opaque=opaque).encode()
+        return []
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much `data_to_send` would return."""
+        return len(self._out)
+
+    def data_to_send(self) -> bytes:
+        """Take the bytes that wait to be sent."""
+        data = bytes(self._out)
+        self._out.clear()
+        return data
+
+    def refuse(self, frame: Frame, status: int, reason: str, value: bytes = b"") -> None:
+        """Answer a request with an error that the client understands (wire 3.1); `reason` is for people."""
+        self._out += self.refusals.answer(frame, status, reason, value=value)
+
+    def answer_stream(self, asked: StreamRequested, facts: Facts | None, log: bytes) -> ProducerStream | None:
+        """Decide about a stream and answer; the stream, or None if it was refused.
+
+        Args:
+            asked: the event.
+            facts: what is known of the vbucket; None if it is not here.
+            log: its failover log as it is sent.
+        """
+        request = asked.request
+        verdict = judge(request, facts, negotiated=self.negotiated, settings=self.settings, live=self.streams.keys())
+        if not isinstance(verdict, Accepted):
+            self.refuse(asked.frame, verdict.status, verdict.reason, verdict.value)
+            return None
+        self._out += plain_response(Opcode.DCP_STREAM_REQ, request.opaque, log)
+        stream = ProducerStream(
+            verdict.key, request.opaque, verdict, last_seqno=verdict.start_seqno, dialect=self.dialect
+        )
+        stream.snapshot_end_seqno = verdict.start_seqno
+        if verdict.key[1] is not None:
+            stream.framing = stream_id_framing(verdict.key[1])
+        self.streams[verdict.key] = stream
+        return stream
+
+    def answer_log(self, asked: FailoverLogRequested, log: bytes | None) -> None:
+        """Answer with a failover log, or with NOT_MY_VBUCKET if there is none."""
+        if log is None:
+            self.refuse(asked.frame, Status.NOT_MY_VBUCKET, f"vbucket {asked.frame.vbucket} is not here")
+        else:
+            self._out += response(asked.frame, value=log).encode()
+
+    def marker(
+        self,
+        stream: ProducerStream,
+        start_seqno: int,
+        end_seqno: int,
+        flags: SnapshotFlag,
+        purged: Purged = NOTHING_PURGED,
+    ) -> bytes:
+        """The snapshot marker to send next; it is entered into the ledger. `purged`: what to tell of purges.
+
+        All seqnos of the snapshot lie above the snapshot before it and up to `end_seqno` (dcp 8.2).
+        """
+        if not start_seqno <= end_seqno or end_seqno <= stream.snapshot_end_seqno:
+            raise LocalProtocolError(
+                f"vbucket {stream.vbucket}: a marker [{start_seqno}, {end_seqno}] after one that ended at "
+                f"{stream.snapshot_end_seqno}"
+            )
+        data = encode_marker(stream, start_seqno, end_seqno, flags, purged)
+        self._send(stream, SentMessage.MARKER, len(data))
+        stream.snapshot_end_seqno = end_seqno
+        stream.unanswered_markers += bool(int(flags) & _ACK) and stream.dialect is not Dialect.UPR
+        return data
+
+    def sent_snapshot(self, stream: ProducerStream, end_seqno: int, size_bytes: int) -> None:
+        """Enter a marker and all changes up to its end, which go out now in one piece; the window has room for all."""
+        if not stream.last_seqno < end_seqno or stream.state is not ProducerState.BETWEEN:
+            raise LocalProtocolError(
+                f"vbucket {stream.vbucket}: a snapshot up to {end_seqno} after seqno {stream.last_seqno}, "
+                f"on a stream that is {stream.state.value}"
+            )
+        self.flow.send(size_bytes)
+        stream.snapshot_end_seqno = stream.last_seqno = end_seqno
+
+    def send(
+        self, stream: ProducerStream, changes: Sequence[Change], flags: SnapshotFlag = SnapshotFlag.MEMORY
+    ) -> None:
+        """Send a whole snapshot with `data_to_send`: its marker, then its changes, in the order of their seqnos.
+
+        For who has few changes; a node's go from the store to the socket without passing here.
+
+        Raises:
+            LocalProtocolError: the window is full (`flow.is_full`; wait for WindowOpened), or a seqno does not rise.
+        """
+        self._out += self.marker(stream, changes[0].by_seqno, changes[-1].by_seqno, flags)
+        for change in changes:
+            data = replace(change, vbucket=stream.vbucket, opaque=stream.opaque).encode()
+            self.sent_changes(stream, len(data), change.by_seqno)
+            self._out += data
+
+    def set_state(self, stream: ProducerStream, state: State) -> None:
+        """Tell the consumer which state the vbucket has there: a step of a takeover, which it must answer."""
+        as_printed = self.negotiated.upr_states_as_printed and stream.dialect is Dialect.UPR
+        number = state_number(state, as_printed=as_printed)
+        data = dcp.SetVbucketState(vbucket=stream.vbucket, opaque=stream.opaque, state=number).encode()
+        self._send(stream, SentMessage.STATE, len(data))
+        self._out += data
+
+    def sent_changes(self, stream: ProducerStream, size_bytes: int, last_seqno: int) -> None:
+        """Enter a run of changes that goes out now: its wire size, and the seqno of its last."""
+        if not stream.last_seqno < last_seqno <= stream.snapshot_end_seqno:
+            raise LocalProtocolError(
+                f"vbucket {stream.vbucket}: seqno {last_seqno} after {stream.last_seqno}, in a snapshot that ends at "
+                f"{stream.snapshot_end_seqno}"
+            )
+        is_last = last_seqno == stream.snapshot_end_seqno
+        self._send(stream, SentMessage.LAST_CHANGE if is_last else SentMessage.CHANGES, size_bytes)
+        stream.last_seqno = last_seqno
+
+    def end_stream(self, stream: ProducerStream, reason: EndReason) -> None:
+        """End a stream: it is forgotten now; its STREAM_END goes out as soon as the window has room."""
+        stream.step(SentMessage.END_OK if reason is EndReason.OK else SentMessage.CUT)
+        del self.streams[stream.key]
+        self._ends.append(encode_end(stream, reason))
+        self._flush_ends()
+
+    def _send(self, stream: ProducerStream, sent: SentMessage, size_bytes: int) -> None:
+        if self.flow.is_full:
+            raise LocalProtocolError(f"vbucket {stream.vbucket}: {sent.value} through a window that is full")
+        stream.step(sent)
+        self.flow.send(size_bytes)
+
+    def _flush_ends(self) -> None:
+        while self._ends and not self.flow.is_full:
+            self.flow.send(len(self._ends[0]))
+            self._out += self._ends.popleft()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _stream_request(self, frame: Frame, _: float) -> list[Event]:
+        dialect = settled_by(frame, self.dialect)
+        request = read_stream_request(frame, collections=self.negotiated.collections, dialect=dialect)
+        self.dialect = dialect
+        return [StreamRequested(request)]
+
+    def _close_stream(self, frame: Frame, _: float) -> list[Event]:
+        """dcp 2.3: KEY_ENOENT without a stream; 8d if stream ids are used wrongly, or only others are open."""
+        vbucket = dcp.CloseStream.decode(frame).vbucket
+        stream_id = stream_id_of(frame.framing)
+        stream = self.streams.get((vbucket, stream_id))
+        if (stream_id is not None) != self.settings.stream_ids:
+            wanted = "needed" if self.settings.stream_ids else "not enabled"
+            self.refuse(frame, Status.DCP_STREAMID_INVALID, f"a stream id is {wanted} on this connection")
+        elif stream is None:
+            others = any(key[0] == vbucket for key in self.streams)
+            status = Status.DCP_STREAMID_INVALID if others else Status.KEY_ENOENT
+            self.refuse(frame, status, f"no such stream of vbucket {vbucket} is open on this connection")
+        else:
+            self._out += response(frame).encode()
+            self._close(stream)
+            return [StreamClosed(stream)]
+        return []
+
+    def _close(self, stream: ProducerStream) -> None:
+        """A STREAM_END tells of it only if the consumer asked for that."""
+        if self.settings.stream_end_on_client_close:
+            self.end_stream(stream, EndReason.CLOSED)
+        else:
+            stream.step(SentMessage.CUT)
+            del self.streams[stream.key]
+
+    def _failover_log(self, frame: Frame, _: float) -> list[Event]:
+        dcp.GetFailoverLog.decode(frame)
+        return [FailoverLogRequested(frame)]
+
+    def _buffer_ack(self, frame: Frame, _: float) -> list[Event]:
+        """Take an acknowledgement of bytes; a well-formed one is never answered (erratum P3)."""
+        self.flow.acknowledge(dcp.BufferAck.decode(frame).acked_bytes)
+        self._flush_ends()
+        return [WindowOpened()]
+
+    def _control(self, frame: Frame, now: float) -> list[Event]:
+        control = dcp.Control.decode(frame)
+        if self.dialect is Dialect.AUTO:
+            self.dialect = Dialect.DCP
+        status = apply(self.settings, self.negotiated, control.key, control.value)
+        if status is not Status.SUCCESS:
+            self.refuse(frame, status, why_refused(control.key))
+            return []
+        self._out += response(frame).encode()
+        self.noop.interval_seconds = self.settings.noop_interval_seconds
+        if self.settings.enable_noop:
+            self.noop.enable(now)
+        else:
+            self.noop.disable()
+        if self.settings.window_bytes != self.flow.window_bytes:
+            self.flow.resize(self.settings.window_bytes)
+            self._flush_ends()
+        return [WindowOpened()]
+
+    def _second_open(self, frame: Frame, _: float) -> list[Event]:
+        """Refuse a second OPEN (dcp 2.1)."""
+        self.refuse(frame, Status.EINVAL, "the same socket may not be opened twice")
+        return []
+
+    def _seqno_acknowledged(self, frame: Frame, _: float) -> list[Event]:
+        """Refuse: it belongs to synchronous writes, which this producer does not send (dcp 2.17)."""
+        self.refuse(frame, Status.EINVAL, "synchronous replication was not negotiated")
+        return []
+
+    def _flush(self, frame: Frame, _: float) -> list[Event]:
+        """Refuse a FLUSH, which is retired (dcp 2.11)."""
+        self.refuse(frame, Status.NOT_SUPPORTED, "FLUSH is retired in DCP")
+        return []
+
+    # --- responses --------------------------------------------------------------------------------------------------
+
+    def _receive_response(self, frame: Frame) -> list[Event]:
+        """Answers to no-ops must be right; "no such stream" stops that stream; other errors end it all (dcp 9)."""
+        if frame.opcode == Opcode.DCP_NOOP:
+            if frame.status or not self.noop.answered(frame.opaque):
+                raise RemoteProtocolError(
+                    f"a no-op was answered with {name_of(frame.status)} and opaque {frame.opaque:#x}"
+                )
+            return []
+        if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE:
+            return [StateAnswered(stream, frame.status) for stream in self._streams_of(frame)]
+        if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER and frame.status == Status.SUCCESS:
+            return [self._marker_answered(stream) for stream in self._streams_of(frame)]
+        if frame.status == Status.SUCCESS or frame.status in self._tolerated:
+            return self._drop_unknown(frame) if frame.status in _NO_SUCH_STREAM else []
+        raise RemoteProtocolError(
+            f"the consumer answered opcode 0x{frame.opcode:02x} with {name_of(frame.status)}; it can not follow"
+        )
+
+    def _streams_of(self, frame: Frame) -> list[ProducerStream]:
+        """The live stream with the opaque of a response; none if it is over."""
+        return [each for each in self.streams.values() if each.opaque == frame.opaque]
+
+    def _marker_answered(self, stream: ProducerStream) -> MarkerAnswered:
+        stream.unanswered_markers = max(0, stream.unanswered_markers - 1)
+        return MarkerAnswered(stream)
+
+    @property
+    def _tolerated(self) -> frozenset[Status]:
+        """Before the codes of version 7 were negotiated, the general ones said the same."""
+        return _STREAM_ERRORS if self.settings.v7_status_codes else _STREAM_ERRORS | _OLD_STREAM_ERRORS
+
+    def _drop_unknown(self, frame: Frame) -> list[Event]:
+        """The consumer does not have this stream (any more): it is closed without a word (dcp 2.3)."""
+        dropped = self._streams_of(frame)
+        for stream in dropped:
+            stream.step(SentMessage.CUT)
+            del self.streams[stream.key]
+        return [StreamClosed(stream) for stream in dropped]
+
+
+_ACK = int(SnapshotFlag.ACK)  # with plain numbers: a live change has a marker of its own
+
+CONSUMER_COMMANDS = frozenset(
+    {
+        Opcode.DCP_ADD_STREAM,
+        Opcode.DCP_STREAM_END,
+        Opcode.DCP_SNAPSHOT_MARKER,
+        Opcode.DCP_MUTATION,
+        Opcode.DCP_DELETION,
+        Opcode.DCP_EXPIRATION,
+        Opcode.DCP_SET_VBUCKET_STATE,
+        Opcode.DCP_NOOP,
+        Opcode.DCP_SYSTEM_EVENT,
+        Opcode.DCP_PREPARE,
+        Opcode.DCP_COMMIT,
+        Opcode.DCP_ABORT,
+        Opcode.DCP_SEQNO_ADVANCED,
+        Opcode.DCP_OSO_SNAPSHOT,
+        Opcode.DCP_CACHE_TRANSFER,
+        Opcode.DCP_CACHE_TRANSFER_END,
+    }
+)
+"""Requests that a producer sends and never takes."""
+
+_STREAM_ERRORS = frozenset({Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH})
+_OLD_STREAM_ERRORS = frozenset({Status.KEY_ENOENT, Status.KEY_EEXISTS})
+_NO_SUCH_STREAM = frozenset({Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUND})
+
+_HANDLERS: dict[int, Callable[[Producer, Frame, float], list[Event]]] = {
+    Opcode.DCP_OPEN: Producer._second_open,
+    Opcode.DCP_CLOSE_STREAM: Producer._close_stream,
+    Opcode.DCP_STREAM_REQ: Producer._stream_request,
+    Opcode.DCP_GET_FAILOVER_LOG: Producer._failover_log,
+    Opcode.DCP_FLUSH: Producer._flush,
+    Opcode.DCP_BUFFER_ACKNOWLEDGEMENT: Producer._buffer_ack,
+    Opcode.DCP_CONTROL: Producer._control,
+    Opcode.DCP_SEQNO_ACKNOWLEDGED: Producer._seqno_acknowledged,
+}

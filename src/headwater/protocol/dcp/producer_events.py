@@ -1,0 +1,75 @@
+"""Events of a producer's connection, for whoever owns vbuckets and sockets. Source: dcp 2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headwater.protocol.dcp.producer_stream import ProducerStream
+from headwater.protocol.dcp.upr import StreamRequest
+from headwater.protocol.end import PeerGone
+from headwater.wire.header import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRequested:
+    """A stream is asked for; `Producer.answer_stream` takes what is known of its vbucket."""
+
+    request: StreamRequest
+
+    @property
+    def frame(self) -> Frame:
+        """The request as a frame, for a refusal."""
+        return self.request.frame()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed:
+    """The consumer closed a stream, and was answered."""
+
+    stream: ProducerStream
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverLogRequested:
+    """A vbucket's failover log is asked for; `Producer.answer_log` takes it."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerAnswered:
+    """The consumer has received the whole snapshot of a marker with flag ACK."""
+
+    stream: ProducerStream
+
+
+@dataclass(frozen=True, slots=True)
+class StateAnswered:
+    """The consumer answered SET_VBUCKET_STATE; anything but SUCCESS fails the takeover."""
+
+    stream: ProducerStream
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOpened:
+    """The consumer acknowledged bytes, or changed its window: more may be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDcp:
+    """A request that is no DCP; a DCP connection serves those as well."""
+
+    frame: Frame
+
+
+Event = (
+    StreamRequested
+    | StreamClosed
+    | FailoverLogRequested
+    | MarkerAnswered
+    | StateAnswered
+    | WindowOpened
+    | NotDcp
+    | PeerGone
+)

@@ -1,0 +1,313 @@
+"""STREAM_REQ, as the producer sees it: the checks of dcp 2.4 in their order, the first that fails answers.
+
+    1 malformed                  5 from latest            11 a live stream is there already
+    2 superseded (the node)      6 no-ops needed          12 rollback (failover.py)
+    3 not on this node           7, 8 ranges              13 to latest, disk only: the end that is asked for in truth
+    4 not active or replica,     9, 10 value, stream id   15 still receiving its first snapshot
+      or behind the fence
+
+A request that is refused leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from headwater.errors import BadMessage
+from headwater.protocol.dcp.controls import ControlSettings, Negotiated
+from headwater.protocol.dcp.failover import END_OF_TIME, Claim, Erange, Rollback, check_ranges, decide
+from headwater.protocol.dcp.upr import StreamRequest, claim_of, known_flags
+from headwater.wire import dcp, upr
+from headwater.wire.datatype import Datatype
+from headwater.wire.dcp import StreamFlag
+from headwater.wire.dialect import Dialect
+from headwater.wire.header import HEADER_BYTES, Frame
+from headwater.wire.json_text import read_json
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+STREAM_ID_MAX = 65_535
+PLAIN_REQUEST_BYTES = HEADER_BYTES + 48
+"""The fields that `read_plain_request` reads."""
+StreamKey = tuple[int, int | None]
+"""The name of a stream on its connection: vbucket, and stream id where those are enabled."""
+
+# Plain numbers: with an IntFlag every & costs as much as the rest of a request.
+_KNOWN = int(sum(StreamFlag))
+_TAKEOVER = int(StreamFlag.TAKEOVER)
+_FROM_LATEST = int(StreamFlag.FROM_LATEST)
+_STRICT = int(StreamFlag.STRICT_VB_UUID)
+_IGNORE_PURGED = int(StreamFlag.IGNORE_PURGED_TOMBSTONES)
+_CACHE_TRANSFER = int(StreamFlag.CACHE_TRANSFER)
+_THOUGHT = ~_KNOWN | _CACHE_TRANSFER
+_CACHE_TRANSFER_NEEDS = int(StreamFlag.TAKEOVER | StreamFlag.ACTIVE_VB_ONLY)
+_OWNER = int(StreamFlag.ACTIVE_VB_ONLY | StreamFlag.TAKEOVER)
+_TO_LATEST = int(StreamFlag.TO_LATEST)
+_DISK_ONLY = int(StreamFlag.DISK_ONLY)
+_FINITE = _TO_LATEST | _DISK_ONLY
+_OWNED, _HELD = (State.ACTIVE,), (State.ACTIVE, State.REPLICA)
+_VALUE_KEYS = {"collections", "scope", "uid", "sid", "purge_seqno", "cts"}
+
+
+class Facts(NamedTuple):
+    """The facts about a vbucket by which a stream request is judged.
+
+    Attributes:
+        state: active, replica, pending or dead.
+        high_seqno: the newest seqno that may be seen, that is, the newest on disk.
+        purge_seqno: the highest tombstone seqno that was purged.
+        failover_log: (vb uuid, seqno), newest first.
+        receives_first_snapshot: a replica of which no state is consistent yet.
+        is_being_handed_over: another stream is taking it over.
+        is_fenced: it is active here, but whether another node owns it by now is not known yet.
+    """
+
+    state: State
+    high_seqno: int
+    purge_seqno: int
+    failover_log: Collection[tuple[int, int]]
+    receives_first_snapshot: bool = False
+    is_being_handed_over: bool = False
+    is_fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFilter:
+    """The value of a stream request (dcp 5)."""
+
+    stream_id: int | None = None
+    purge_seqno: int = 0
+
+
+_NO_FILTER = StreamFilter()
+
+
+class Accepted(NamedTuple):
+    """The stream may begin: after `start_seqno`, the first snapshot announced from `snap_start_seqno`; `flags` are
+    StreamFlag bits."""
+
+    key: StreamKey
+    start_seqno: int
+    end_seqno: int
+    snap_start_seqno: int
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefusal:
+    """The answer is `status`, with this value; `reason` is for people."""
+
+    status: Status
+    reason: str
+    value: bytes = b""
+
+
+def read_stream_request(frame: Frame, *, collections: bool, dialect: Dialect = Dialect.DCP) -> StreamRequest:
+    """Check 1: the form of the request. Raises BadMessage."""
+    if dialect is Dialect.UPR:
+        request = upr.StreamRequest.decode(frame)
+        return replace(request, flags=known_flags(request.flags))
+    return _read_dcp(frame, collections=collections)
+
+
+def read_plain_request(data: memoryview, offset: int) -> dcp.StreamRequest | None:
+    """The stream request at `offset` if it is one of DCP, plain and with flags that need no thought: nearly all are.
+
+    None says nothing about what is there; `read_stream_request` does.
+    """
+    request = dcp.StreamRequest.read_plain(data, offset)
+    return None if request is None or request.flags & _THOUGHT else request
+
+
+def _read_dcp(frame: Frame, *, collections: bool) -> dcp.StreamRequest:
+    request = dcp.StreamRequest.decode(frame)
+    flags, problem, status = request.flags, "", Status.EINVAL
+    if flags & ~_KNOWN:
+        problem = f"flags 0x{flags & ~_KNOWN:x} are unknown or retired"
+    elif flags & _CACHE_TRANSFER and not flags & _CACHE_TRANSFER_NEEDS:
+        problem = "flag 0x100 needs flag 0x01 or 0x10"
+    elif request.value and not collections:
+        problem = f"a value of {len(request.value)} bytes needs Collections"
+        if _names_stream_id(request.value):
+            problem, status = "stream ids are not enabled on this connection", Status.DCP_STREAMID_INVALID
+    if problem:
+        raise BadMessage("StreamRequest", frame.opcode, problem, status)
+    return request
+
+
+def _names_stream_id(value: bytes) -> bool:
+    """Whether a stream id is asked for: that has a status of its own, also without Collections (dcp 2.4, check 10)."""
+    try:
+        told = read_json(value)
+    except ValueError:
+        return False
+    return isinstance(told, dict) and "sid" in told
+
+
+def judge(
+    request: StreamRequest,
+    facts: Facts | None,
+    *,
+    negotiated: Negotiated,
+    settings: ControlSettings,
+    live: Collection[StreamKey],
+) -> Accepted | RequestRefusal:
+    """Checks 3 to 16 of a well-formed request.
+
+    Args:
+        request: what `read_stream_request` returned.
+        facts: the vbucket; None if this node does not have it.
+        negotiated, settings: those of the connection.
+        live: the streams that are open on the connection.
+    """
+    if facts is None:
+        return RequestRefusal(Status.NOT_MY_VBUCKET, f"vbucket {request.vbucket} is not here")
+    needs_noops = (negotiated.xattrs or negotiated.collections) and not settings.enable_noop
+    if (unfit := _unfit(request, facts, needs_noops=needs_noops)) is not None:
+        return unfit
+    claim = _claim(request, facts)
+    if (contradiction := check_ranges(claim)) is not None:
+        return RequestRefusal(Status.ERANGE, contradiction.reason)
+    try:
+        filtered = _read_value(request, settings)
+    except _ValueError as error:
+        return RequestRefusal(error.status, str(error))
+    key = (request.vbucket, filtered.stream_id)
+    if key in live:
+        return RequestRefusal(Status.KEY_EEXISTS, f"a stream of vbucket {request.vbucket} is open on this connection")
+    return _place(request, claim, facts, key, filtered.purge_seqno)
+
+
+def _unfit(request: StreamRequest, facts: Facts, *, needs_noops: bool) -> RequestRefusal | None:
+    """Checks 4 and 6: the state is not one that is streamed, or may not be the vbucket's any more; no-ops are off."""
+    # Only its owner can hand a vbucket over: were a replica to do so, there would be two (failover 4, step 1).
+    wanted = _OWNED if request.flags & _OWNER else _HELD
+    if facts.state not in wanted:
+        states = f"{facts.state.name.lower()}, not {' or '.join(state.name.lower() for state in wanted)}"
+        return RequestRefusal(Status.NOT_MY_VBUCKET, f"vbucket {request.vbucket} is {states}")
+    # "ETMPFAIL: can not now, may later": what is true of it now may not be once its peers have been heard (kv.md 5).
+    if facts.is_fenced:
+        return RequestRefusal(
+            Status.ETMPFAIL, f"vbucket {request.vbucket} is not served until the other nodes were heard"
+        )
+    if needs_noops:
+        return RequestRefusal(
+            Status.NOT_SUPPORTED, "xattrs and Collections need no-ops: send CONTROL enable_noop first"
+        )
+    return None
+
+
+def _claim(request: StreamRequest, facts: Facts) -> Claim:
+    """The numbers of the request; check 5: with FROM_LATEST, those of a consumer that has everything.
+
+    The end is that of check 13 already, or of the time where `_place` finds it: it is not held against the start
+    before it is replaced (erratum A6).
+    """
+    claim, flags = claim_of(request), request.flags
+    # "Takeover forces end = endless" (dcp 2.4).
+    if flags & (_TAKEOVER | _TO_LATEST) or (flags & _DISK_ONLY and not claim.end_seqno):
+        claim = claim._replace(end_seqno=END_OF_TIME)
+    if not request.flags & _FROM_LATEST:
+        return claim
+    high = facts.high_seqno
+    uuid = claim.vb_uuid or next(iter(facts.failover_log))[0]
+    return claim._replace(start_seqno=high, snap_start_seqno=high, snap_end_seqno=high, vb_uuid=uuid)
+
+
+def _place(
+    request: StreamRequest, claim: Claim, facts: Facts, key: StreamKey, remote_purge_seqno: int
+) -> Accepted | RequestRefusal:
+    """Checks 12 to 16: where in the history the stream begins and ends."""
+    flags = request.flags
+    match decide(
+        claim,
+        facts.failover_log,
+        facts.high_seqno,
+        purge_seqno=0 if flags & _IGNORE_PURGED else facts.purge_seqno,
+        remote_purge_seqno=remote_purge_seqno,
+        strict=bool(flags & _STRICT),
+    ):
+        case Rollback(seqno=seqno, reason=reason):
+            # The seqno is the value: 8 bytes, no extras (errata S11, U3).
+            return RequestRefusal(Status.ROLLBACK, reason, dcp.StreamRollback(rollback_seqno=seqno).frame().value)
+        case Erange(reason=reason):
+            return RequestRefusal(Status.ERANGE, reason)
+    # 13. Both mean what is on disk now: TO_LATEST as the end, DISK_ONLY if the end asked for lies behind it.
+    is_finite = flags & _FINITE and not flags & _TAKEOVER
+    end = min(facts.high_seqno, claim.end_seqno) if is_finite else claim.end_seqno
+    if claim.start_seqno > end:
+        return RequestRefusal(Status.ERANGE, f"start seqno {claim.start_seqno} lies above end seqno {end}")
+    if facts.receives_first_snapshot:
+        return RequestRefusal(Status.ETMPFAIL, f"vbucket {request.vbucket} still receives its first snapshot")
+    if flags & _TAKEOVER and facts.is_being_handed_over:
+        return RequestRefusal(Status.ETMPFAIL, f"vbucket {request.vbucket} is being handed over to somebody else")
+    return Accepted(key, claim.start_seqno, end, claim.snap_start_seqno, flags)
+
+
+class _ValueError(Exception):
+    """The value of a request is refused, with this status."""
+
+    def __init__(self, problem: str, status: Status = Status.EINVAL) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+def _read_value(request: StreamRequest, settings: ControlSettings) -> StreamFilter:
+    """Checks 9 and 10: the JSON value, and that a stream id is there exactly if those are enabled."""
+    found = _parse_value(request) if request.value else _NO_FILTER
+    if (found.stream_id is not None) != settings.stream_ids:
+        wanted = "needed" if settings.stream_ids else "not enabled"
+        raise _ValueError(f"a stream id is {wanted} on this connection", Status.DCP_STREAMID_INVALID)
+    return found
+
+
+def _parse_value(request: StreamRequest) -> StreamFilter:
+    if request.datatype != Datatype.RAW:
+        raise _ValueError("the datatype of the value must be RAW")
+    try:
+        value = read_json(request.value)
+    except ValueError:
+        raise _ValueError("the value is not JSON") from None
+    if not isinstance(value, dict) or not value.keys() & _VALUE_KEYS:
+        raise _ValueError(f"the value is no JSON object with one of {', '.join(sorted(_VALUE_KEYS))}")
+    _check_filter(value)
+    return StreamFilter(_stream_id(value.get("sid")), _purge_seqno(value.get("purge_seqno", "0")))
+
+
+def _check_filter(value: dict[str, Any]) -> None:
+    """Check a collections filter: only the default scope and collection exist here, both with id 0."""
+    if "collections" in value and "scope" in value:
+        raise _ValueError("collections and scope exclude each other")
+    collections = value.get("collections", ["0"])
+    if not isinstance(collections, list) or not collections or not all(map(_is_hex, collections)):
+        raise _ValueError("collections is not an array of hex strings")
+    if not _is_hex(value.get("scope", "0")) or not _is_hex(value.get("uid", "0")):
+        raise _ValueError("scope and uid are hex strings")
+    if any(int(collection, 16) for collection in collections):
+        raise _ValueError("there is only collection 0", Status.UNKNOWN_COLLECTION)
+    if int(value.get("scope", "0"), 16):
+        raise _ValueError("there is only scope 0", Status.UNKNOWN_SCOPE)
+
+
+def _is_hex(text: object) -> bool:
+    return isinstance(text, str) and re.fullmatch(r"[0-9a-fA-F]{1,16}", text) is not None
+
+
+def _stream_id(number: object) -> int | None:
+    """1 to 65535 (errata P13); 0 has a status of its own."""
+    if number is None:
+        return None
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= STREAM_ID_MAX:
+        raise _ValueError(f"sid is not a number from 1 to {STREAM_ID_MAX}")
+    if number == 0:
+        raise _ValueError("sid 0 is no stream id", Status.DCP_STREAMID_INVALID)
+    return number
+
+
+def _purge_seqno(text: object) -> int:
+    if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,20}", text):
+        raise _ValueError("purge_seqno is not a decimal string")
+    return int(text)

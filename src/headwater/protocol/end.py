@@ -1,0 +1,87 @@
+"""The one surface of all ends of a conversation: bytes and the time in, events and bytes out.
+
+Whoever has a socket drives any of them in the same way, which docs/howto/sans-io.md shows:
+
+    handshake.Handshake     dcp.drain.Drain          tap.consumer.TapConsumer
+                            dcp.consumer.Consumer    tap.producer.TapProducer
+                            dcp.producer.Producer
+
+Send `data_to_send` after every call. No end has a socket, a thread or a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
+
+Event = TypeVar("Event")
+Event_co = TypeVar("Event_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerGone:
+    """Nothing more comes: hang up.
+
+    Attributes:
+        silent_seconds: for how long nothing was heard; None when the peer closed the connection.
+        waited_for: what was not answered, where that is the reason.
+    """
+
+    silent_seconds: float | None = None
+    waited_for: str = ""
+
+    def __str__(self) -> str:
+        what = f" ({self.waited_for})" * bool(self.waited_for)
+        if self.silent_seconds is None:
+            return f"closed the connection{what}"
+        return f"has been silent for {self.silent_seconds:g} s{what}"
+
+
+class End(Protocol[Event_co]):
+    """One end of a conversation."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `tick`; None for never. Read it again after every other call."""
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Event_co]:
+        """Take received bytes, cut anywhere; returns what they tell, oldest first.
+
+        Args:
+            data: at least one byte; none is `receive_eof`.
+            now: seconds of one monotonic clock, as in every other call.
+
+        Raises:
+            RemoteProtocolError: the peer broke the rules. Send what waits, then close the connection.
+        """
+
+    def receive_eof(self) -> Sequence[Event_co]:
+        """The peer closed the connection: the last event is `PeerGone`. Call nothing after it."""
+
+    def tick(self, now: float) -> Sequence[Event_co]:
+        """The deadline has come; `PeerGone` if the peer was silent for too long.
+
+        Raises:
+            RemoteProtocolError: as `receive_data`.
+        """
+
+    def data_to_send(self) -> bytes:
+        """Take the bytes that wait to be sent; empty when none do."""
+
+
+def each_frame(
+    buffer: FrameBuffer, data: bytes, now: float, receive_frame: Callable[[Frame, float], Sequence[Event]]
+) -> list[Event]:
+    """Give the frames that `data` completes to `receive_frame`; returns the events of all.
+
+    Raises:
+        BadFrame: the bytes behind them are none.
+    """
+    events = [event for frame in buffer.receive_data(data) for event in receive_frame(frame, now)]
+    if buffer.failure is not None:
+        raise buffer.failure
+    return events

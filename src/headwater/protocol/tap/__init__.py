@@ -1,0 +1,1 @@
+"""TAP: the options of a session, its consumer, its producer and the ledger of what was acknowledged."""

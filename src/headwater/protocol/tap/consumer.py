@@ -1,0 +1,241 @@
+"""The consumer's end of TAP: messages in, what they tell out, and the answers they are owed.
+
+Used by the client and by a node that is fed by a mover alike. A message is answered when it asks (flag ACK), and, once
+the producer said OPAQUE 0, also when it could not be obeyed; so the caller obeys first, durably, and then lets it be
+answered. Source: tap.md 3 (what messages mean), 4 (what is answered), 5.3 (what is applied).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from headwater.errors import BadMessage, RemoteProtocolError
+from headwater.protocol.end import PeerGone, each_frame
+from headwater.protocol.tap.options import TapOptions
+from headwater.wire import tap
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame, response
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status, name_of
+from headwater.wire.tap import OpaqueCode, asks_for_answer
+from headwater.wire.vbucket import State
+
+TapMessage: TypeAlias = (
+    "tap.Mutation | tap.Delete | tap.Flush | tap.Opaque | tap.VbucketSet | tap.CheckpointStart | tap.CheckpointEnd"
+)
+
+TTL_MAX: Final = 255
+"""tap.md 3.2: "a producer sends 255"."""
+
+SILENCE_SECONDS_MAX: Final = 600.0
+"""tap.md 3.3: no-ops come every 200 s; "a client that sees nothing for several intervals should reconnect"."""
+
+MESSAGES: Final[dict[int, type[TapMessage]]] = {
+    Opcode.TAP_MUTATION: tap.Mutation,
+    Opcode.TAP_DELETE: tap.Delete,
+    Opcode.TAP_FLUSH: tap.Flush,
+    Opcode.TAP_OPAQUE: tap.Opaque,
+    Opcode.TAP_VBUCKET_SET: tap.VbucketSet,
+    Opcode.TAP_CHECKPOINT_START: tap.CheckpointStart,
+    Opcode.TAP_CHECKPOINT_END: tap.CheckpointEnd,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message to be obeyed, and then answered: `TapConsumer.processed`."""
+
+    message: TapMessage
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectRefused:
+    """The producer does not do what TAP_CONNECT asked for."""
+
+    status: int
+
+
+Event: TypeAlias = Received | ConnectRefused | PeerGone
+
+
+class TapConsumer:
+    """One connection's answers.
+
+    A producer ends a dump or takeover by closing the connection, and a connection closes for worse reasons as well. So
+    what has to come is known from outside (`expected`), and an end is one only when all of it came.
+
+    Args:
+        expects: vbuckets without which a dump or takeover is not whole; None where that is not known.
+        takes_over: a vbucket is complete when it was made active, not when its backfill is.
+        now: seconds of a monotonic clock; without it, silence counts from the first bytes on.
+
+    Attributes:
+        answers_errors: the producer said OPAQUE 0.
+        open_vbuckets: those that come from scratch and are not complete.
+        handed_over: those that a takeover is not done with.
+        completed: those of which all came.
+    """
+
+    def __init__(
+        self, expects: Collection[int] | None = None, *, takes_over: bool = False, now: float | None = None
+    ) -> None:
+        self.expects, self.takes_over = expects, takes_over
+        self.answers_errors = False
+        self.open_vbuckets: set[int] = set()
+        self.handed_over: set[int] = set()
+        self.completed: set[int] = set()
+        self._heard_at = now
+        self._buffer = FrameBuffer()
+        self._out = bytearray()
+
+    # --- the five methods (protocol/end.py) -------------------------------------------------------------------------
+
+    def connect(self, options: TapOptions) -> None:
+        """Ask for the stream."""
+        self._out += options.encode()
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `tick`; None for never."""
+        return None if self._heard_at is None else self._heard_at + SILENCE_SECONDS_MAX
+
+    def receive_data(self, data: bytes, now: float) -> list[Event]:
+        """Take received bytes. Obey each message, then give it to `processed`.
+
+        Raises:
+            RemoteProtocolError: disconnect.
+        """
+        return each_frame(self._buffer, data, now, self.receive_frame)
+
+    def receive_frame(self, frame: Frame, now: float) -> list[Event]:
+        """As `receive_data`, for who cuts the frames."""
+        self._heard_at = now
+        if frame.is_response:
+            return [ConnectRefused(frame.status)] if frame.opcode == Opcode.TAP_CONNECT else []
+        try:
+            message = self.read(frame)
+        except BadMessage as bad:
+            self._reply(frame, bad.status)
+            return []
+        return [] if message is None else [Received(message, frame)]
+
+    def processed(self, received: Received, status: int = Status.SUCCESS) -> None:
+        """A message was obeyed, durably, or could not be: ETMPFAIL makes the producer send it again later, any other
+        error ends the session for good. Errors as `answer`."""
+        self._reply(received.frame, status)
+
+    def _reply(self, frame: Frame, status: int) -> None:
+        if (answer := self.answer(frame, status)) is not None:
+            self._out += answer.encode()
+
+    def receive_eof(self) -> list[Event]:
+        """The producer closed the connection, which ends a dump or takeover that `is_whole`, and breaks any other."""
+        return [PeerGone(waited_for=f"vbuckets {', '.join(map(str, sorted(self.missing)))}" if self.missing else "")]
+
+    def tick(self, now: float) -> list[Event]:
+        """The deadline has come: "a client that sees nothing for several intervals should reconnect" (tap.md 3.3)."""
+        if self._heard_at is None or now < self._heard_at + SILENCE_SECONDS_MAX:
+            return []
+        return [PeerGone(now - self._heard_at)]
+
+    def data_to_send(self) -> bytes:
+        """Take the bytes that wait to be sent."""
+        data = bytes(self._out)
+        self._out.clear()
+        return data
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that a dump or takeover has to bring came; where that is not known, whether something did, and
+        all of it was completed."""
+        return not self.missing and (self.expects is not None or bool(self.completed))
+
+    @property
+    def missing(self) -> set[int]:
+        """The vbuckets that have to come, or were begun, and are not complete."""
+        return self.open_vbuckets | self.handed_over | (set(self.expects or ()) - self.completed)
+
+    def read(self, frame: Frame) -> TapMessage | None:
+        """Read one request of the producer; None for a no-op.
+
+        Raises:
+            BadMessage: it is malformed, or its time to live is over; answer its status.
+            RemoteProtocolError: no message of TAP, or a checkpoint without an id: disconnect.
+        """
+        if frame.opcode == Opcode.NOOP:
+            return None
+        kind = MESSAGES.get(frame.opcode)
+        if kind is None:
+            raise RemoteProtocolError(f"opcode 0x{frame.opcode:02x} on a TAP stream")
+        try:
+            message = kind.decode(frame)
+        except BadMessage as bad:
+            if issubclass(kind, tap.CheckpointStart):
+                raise RemoteProtocolError(f"a checkpoint without an id: {bad.problem}") from None
+            raise
+        # tap.md 3.2: "a message received with ttl 0 is not applied and is answered with EINVAL".
+        if message.ttl == 0:
+            raise BadMessage(kind.__name__, frame.opcode, "its time to live is over: it goes in a circle")
+        self._note(message)
+        return message
+
+    def _note(self, message: TapMessage) -> None:
+        match message:
+            case tap.Opaque() if message.code == OpaqueCode.ENABLE_AUTO_NACK:
+                self.answers_errors = True
+            case tap.Opaque() if message.code == OpaqueCode.INITIAL_VBUCKET_STREAM:
+                self.open_vbuckets.add(message.vbucket)
+                self.completed.discard(message.vbucket)
+            case tap.Opaque() if message.code == OpaqueCode.CLOSE_BACKFILL:
+                self.open_vbuckets.discard(message.vbucket)
+                if not self.takes_over:
+                    self.completed.add(message.vbucket)
+            case tap.VbucketSet() if message.state == State.PENDING:
+                self.handed_over.add(message.vbucket)
+            case tap.VbucketSet() if message.state == State.ACTIVE:
+                self.handed_over.discard(message.vbucket)
+                self.completed.add(message.vbucket)
+
+    def answer(self, frame: Frame, status: int = Status.SUCCESS) -> Frame | None:
+        """The answer a message is owed; None if it is owed none.
+
+        Raises:
+            RemoteProtocolError: it could not be obeyed, and the producer does not take answers: disconnect, so that it
+                does not go on as if.
+        """
+        asks = asks_for_answer(frame)
+        if asks or (status and self.answers_errors):
+            return response(frame, status)
+        if status:
+            raise RemoteProtocolError(f"{name_of(status)} for opcode 0x{frame.opcode:02x}, which asked for no answer")
+        return None
+
+
+def hops_after(ttl: int) -> int:
+    """How many nodes a change has been brought through when it came with a TTL: a producer's own goes out with 255."""
+    return TTL_MAX + 1 - ttl
+
+
+def expected(options: TapOptions, stats: Mapping[str, str]) -> set[int] | None:
+    """The vbuckets without which a dump or takeover is not whole; None where there is no telling.
+
+    A takeover has to bring every vbucket of its list. "DUMP covers the active vbuckets of the filter that hold items"
+    (tap.md 1.1); one that was asked for by number and is not active there is missing, whatever it holds.
+
+    Args:
+        options: what is asked for.
+        stats: the producer's group `vbucket-details`; empty where it has none.
+    """
+    if options.takeover:
+        return set(options.vbuckets)
+    states = {int(name[3:]): told for name, told in stats.items() if name.startswith("vb_") and name[3:].isdecimal()}
+    if not states:
+        return None
+    active = {vb for vb, told in states.items() if told == "active"}
+    filled = {vb for vb in active if stats.get(f"vb_{vb}:num_items", "0") != "0"}
+    return filled if not options.vbuckets else set(options.vbuckets) - (active - filled)

@@ -1,0 +1,159 @@
+"""The options of a TAP_CONNECT, read and checked; and written, for clients.
+
+Source: tap.md 1 and 1.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headwater.errors import BadMessage, OptionError, RemoteProtocolError
+from headwater.wire.header import Frame
+from headwater.wire.status import Status
+from headwater.wire.tap import Connect, ConnectFlag, ConnectWide
+from headwater.wire.vbucket import VBUCKET_MAX
+
+_FORMS: dict[int, type[Connect] | type[ConnectWide]] = {
+    size: form for form in (Connect, ConnectWide) for size in form.layout.extras_lengths
+}
+"""Which one has extras of so many bytes."""
+_AGE_BYTES = Connect.layout.field_bytes("backfill_age")
+OPTIONS_BYTES_MAX = 16 << 10
+"""More than an age, a list of all 1024 vbuckets and one of their checkpoints."""
+SESSION_NAME_BYTES_MAX = 250
+NOW = 0xFFFF_FFFF_FFFF_FFFF
+"""As `since`: changes only, nothing of what is there."""
+
+FLAGS = {
+    "since": ConnectFlag.BACKFILL,
+    "dump": ConnectFlag.DUMP,
+    "vbuckets": ConnectFlag.LIST_VBUCKETS,
+    "takeover": ConnectFlag.TAKEOVER_VBUCKETS,
+    "acknowledge": ConnectFlag.SUPPORT_ACK,
+    "keys_only": ConnectFlag.REQUEST_KEYS_ONLY,
+    "checkpoints": ConnectFlag.CHECKPOINT,
+    "registered": ConnectFlag.REGISTERED_CLIENT,
+    "network_byte_order": ConnectFlag.FIX_FLAG_BYTEORDER,
+}
+"""Which flag says that a field of TapOptions is set, or that its value follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapOptions:
+    """The options of a TAP stream.
+
+    Attributes:
+        name: of the session; empty for one that can not be resumed.
+        since: Unix seconds, the oldest change of interest; a future time (NOW) means "changes only", None and 0
+            everything.
+        dump: what there is, then the end.
+        vbuckets: only these; empty for all.
+        takeover: they are handed over: at the end they are active where the messages go to, and dead there.
+        acknowledge: the client acknowledges messages that ask for it.
+        keys_only: no values.
+        checkpoints: for each vbucket the last checkpoint the client has whole; None: no checkpoint messages.
+        registered, closed_checkpoints_only: accepted, without effect.
+        network_byte_order: item flags as the four bytes they are; without it reversed (tap.md 3.1).
+    """
+
+    name: bytes = b""
+    since: int | None = None
+    dump: bool = False
+    vbuckets: tuple[int, ...] = ()
+    takeover: bool = False
+    acknowledge: bool = False
+    keys_only: bool = False
+    checkpoints: dict[int, int] | None = None
+    registered: bool = False
+    closed_checkpoints_only: bool = False
+    network_byte_order: bool = False
+
+    @property
+    def flags(self) -> ConnectFlag:
+        """The flags that say so."""
+        with_values = {"since": self.since is not None, "vbuckets": bool(self.vbuckets)}
+        with_values["checkpoints"] = self.checkpoints is not None
+        return ConnectFlag(sum(flag for name, flag in FLAGS.items() if with_values.get(name, getattr(self, name))))
+
+    @property
+    def ends(self) -> bool:
+        """Whether the producer closes the connection when all is sent."""
+        return self.dump or self.takeover
+
+    def goes_on_from(self, kept: TapOptions) -> bool:
+        """Whether a client of a name that asks for this resumes a session of its name that asked for `kept`.
+
+        A dump is "existing items only", all of them: it begins anew whatever went before, and nothing goes on from it.
+        A takeover makes the vbuckets pending first, which no other session has done.
+        """
+        return not self.dump and not kept.dump and self.takeover == kept.takeover
+
+    def check(self) -> TapOptions:
+        """Return self; OptionError if no client can ask for that.
+
+        Raises:
+            OptionError: a value that can't be.
+        """
+        if len(self.name) > SESSION_NAME_BYTES_MAX:
+            raise OptionError("name", self.name, f"at most {SESSION_NAME_BYTES_MAX} bytes")
+        if bad := [vb for vb in self.vbuckets if not 0 <= vb <= VBUCKET_MAX]:
+            raise OptionError("vbuckets", bad[0], f"vbuckets, 0 to {VBUCKET_MAX}")
+        if self.takeover and not self.vbuckets:
+            raise OptionError("takeover", self.takeover, "given together with the vbuckets to take over")
+        if self.since is not None and not 0 <= self.since <= NOW:
+            raise OptionError("since", self.since, "Unix seconds, or NOW")
+        return self
+
+    def wants_backfill(self, now: int) -> bool:
+        """ "The age defaults to 0 when BACKFILL is absent. Backfilled in full iff age < now" (Unix seconds)."""
+        return (self.since or 0) < now
+
+    def encode(self) -> bytes:
+        """The TAP_CONNECT."""
+        return Connect(
+            key=self.name,
+            flags=int(self.flags),
+            backfill_age=self.since,
+            vbuckets=list(self.vbuckets) or None,
+            checkpoints=None if self.checkpoints is None else sorted(self.checkpoints.items()),
+            closed_checkpoints_only=int(self.closed_checkpoints_only) if self.registered else None,
+        ).encode()
+
+
+def read_connect(frame: Frame) -> TapOptions:
+    """Read a TAP_CONNECT.
+
+    Raises:
+        BadMessage: answer its status, then close: EINVAL, or NOT_SUPPORTED for a malformed list of vbuckets.
+        RemoteProtocolError: "body too short for the announced option values: disconnect".
+    """
+    if frame.extras and not any(frame.extras):
+        # gotap puts in as many zero bytes as its flags are worth. Servers of its time read "no flags", and no value.
+        frame = replace(frame, extras=b"", value=b"")
+    if len(frame.value) > OPTIONS_BYTES_MAX:  # before it is taken apart, row by row
+        problem = f"option values of {len(frame.value)} bytes, {OPTIONS_BYTES_MAX} are allowed"
+        raise BadMessage("TAP_CONNECT", frame.opcode, problem)
+    form = _FORMS.get(len(frame.extras))
+    if form is None:
+        raise BadMessage("TAP_CONNECT", frame.opcode, f"extras are {len(frame.extras)} bytes, expected 0, 4 or 8")
+    try:
+        read = form.decode(frame)
+    except BadMessage as bad:
+        raise _refusal(frame, form, bad) from None
+    flags = ConnectFlag((read.flags or 0) & sum(ConnectFlag))  # "unknown flag bits: ignore"
+    fields: dict[str, Any] = {name: flag in flags for name, flag in FLAGS.items()}
+    fields |= {"since": read.backfill_age, "vbuckets": tuple(dict.fromkeys(read.vbuckets or ()))}
+    fields["takeover"] &= bool(read.vbuckets)
+    fields["checkpoints"] = dict(read.checkpoints or ()) if fields["checkpoints"] else None
+    return TapOptions(name=read.key, closed_checkpoints_only=bool(read.closed_checkpoints_only), **fields)
+
+
+def _refusal(frame: Frame, form: type[Connect] | type[ConnectWide], bad: BadMessage) -> RemoteProtocolError:
+    flags = form.layout.extras.read(frame.extras, 0).get("flags")
+    if flags is None:
+        return bad  # a value without flags
+    before = _AGE_BYTES if flags & ConnectFlag.BACKFILL else 0
+    if flags & ConnectFlag.LIST_VBUCKETS and len(frame.value) >= before:
+        return BadMessage("TAP_CONNECT", frame.opcode, bad.problem, Status.NOT_SUPPORTED)
+    return RemoteProtocolError(f"TAP_CONNECT: {bad.problem}")

@@ -1,0 +1,445 @@
+"""The producer's end of a TAP session: which message comes next, and what the client's answers mean.
+
+A session outlives its connection if it is named and the node keeps it. It owns a stream for each vbucket, which is a
+`TapPlace` that moves through the steps of tap.md 5 and nothing else; whoever owns the log asks `message` (what is not a
+change: bytes to send) and `until` (up to which seqno changes may be sent now), sends, and reports by `sent`. Answers go
+in by `receive_frame`: they move the window, put places back (resend), or end the session.
+
+Checkpoints are ranges of CHECKPOINT_SEQNOS seqnos, numbered from 1: ids that grow by one, are the same for every client
+and after a restart, and need no state. Source: tap.md 3 to 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, TypeAlias
+
+from headwater.errors import RemoteProtocolError
+from headwater.protocol.end import PeerGone, each_frame
+from headwater.protocol.tap.ledger import Ledger, TapPlace, TapStep
+from headwater.protocol.tap.options import TapOptions
+from headwater.wire import tap
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame, Magic
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.tap import MessageFlag, OpaqueCode
+from headwater.wire.vbucket import State
+
+NOOP_SECONDS: Final = 200.0
+GRACE_SECONDS: Final = 300.0
+BACKOFF_SECONDS: Final = 5.0
+HANDOVER_UNACKED_MAX: Final = 10
+CHECKPOINT_SEQNOS: Final = 1000
+
+TEMPORARY: Final = frozenset({Status.EBUSY, Status.ETMPFAIL})
+_ORDERS: Final = frozenset({TapStep.PENDING, TapStep.INITIAL})  # before any data; needs no room but its own
+
+
+class Fate(Enum):
+    """The end that a session comes to."""
+
+    LIVE = "live"
+    DONE = "done"  # dump or takeover is complete
+    FAILED = "failed"  # the client refused a message
+
+
+class Wait(Enum):
+    """Which answers of the client a stream needs before it may go on."""
+
+    ORDERS = "orders"  # room in the window, and the end of a suspension
+    DATA = "data"  # also those to every OPAQUE
+    HANDOVER = "handover"  # also all but a few
+    LAST_WORD = "last word"  # also all that were asked for
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRefused:
+    """The client refused a message for good: the session is over."""
+
+    status: Status
+
+
+Event: TypeAlias = MessageRefused | PeerGone
+
+
+class TapProducerStream:
+    """One vbucket of a session.
+
+    Attributes:
+        place: what is sent.
+        upto: seqno at which the backfill ends.
+        acked_seqno: everything up to here has arrived (without acknowledgements: was sent).
+        deleted_rev: the highest revision of what was ever deleted in the vbucket; whoever owns the log sets it.
+        blocked_by: number of a checkpoint's end that must be acknowledged before the next begins; 0: none.
+    """
+
+    def __init__(self, vbucket: int, place: TapPlace) -> None:
+        self.vbucket = vbucket
+        self.place = place
+        self.upto = 0
+        self.acked_seqno = place.seqno
+        self.blocked_by = self.deleted_rev = 0
+
+
+class TapProducer:
+    """A session.
+
+    Args:
+        options: what the client asked for.
+        now: seconds of a monotonic clock, as in every later call.
+
+    Attributes:
+        streams: by vbucket.
+        ledger: numbers and window.
+        fate: whether it goes on.
+        nacks, unknown: how often the client refused, and acknowledged what was never sent.
+    """
+
+    def __init__(self, options: TapOptions, now: float) -> None:
+        self.options = options
+        self.ledger = Ledger(acknowledges=options.acknowledge)
+        self.streams: dict[int, TapProducerStream] = {}
+        self.fate = Fate.LIVE
+        self.nacks = self.unknown = self.reconnects = 0
+        self.suspended_until = 0.0
+        self.failure = Status.SUCCESS
+        self._released: list[TapProducerStream] = []
+        self._unfinished: TapProducerStream | None = None
+        self._heard_at = self._sent_at = now
+        self._opaque_asked = 0  # number of the last TAP_OPAQUE: data waits for its acknowledgement
+        self._out = bytearray()
+        self._buffer = FrameBuffer()
+        self._now = now
+        self._set_up()
+
+    # --- session ----------------------------------------------------------------------------------------------------
+
+    def _set_up(self) -> None:
+        """tap.md 3.4: with acknowledgements the first messages are OPAQUE 0 (and 2 with checkpoints)."""
+        if self.options.acknowledge:
+            self._out += self._opaque(None, OpaqueCode.ENABLE_AUTO_NACK)
+            if self.options.checkpoints is not None:
+                self._out += self._opaque(None, OpaqueCode.ENABLE_CHECKPOINT_SYNC)
+
+    def resume(self, options: TapOptions, now: float, now_unix: int) -> None:
+        """The client is back: "unacked messages are re-queued and sent again with new seqnos; the filter is replaced
+        by the new one. If BACKFILL is given with a different age, a new backfill is planned for it; without BACKFILL
+        the old criterion stays" (tap.md 1.2)."""
+        if options.since is None:
+            options = replace(options, since=self.options.since)
+        again = options.since != self.options.since
+        self._take_back()
+        self.options, self.ledger.acknowledges = options, options.acknowledge
+        # Who now wants changes only gives up the rest of a backfill, not the changes that it has not heard of.
+        given_up = TapStep.DONE if options.wants_backfill(now_unix) else TapStep.BACKFILL
+        for vb in [vb for vb, stream in self.streams.items() if again and stream.place.step <= given_up]:
+            del self.streams[vb]
+        for vb in [vb for vb in self.streams if options.vbuckets and vb not in options.vbuckets]:
+            del self.streams[vb]
+        self.reconnects += 1
+        self.suspended_until = 0.0
+        self._heard_at = self._sent_at = now
+        self._set_up()
+
+    def follow(self, vbucket: int, high_seqno: int, purge_seqno: int, now_unix: int) -> TapProducerStream:
+        """Begin the stream of a vbucket; `high_seqno` is what is durable of it now."""
+        closed = (self.options.checkpoints or {}).get(vbucket, 0) * CHECKPOINT_SEQNOS
+        if self.options.takeover:
+            place = TapPlace(TapStep.PENDING)
+        elif closed and purge_seqno <= closed <= high_seqno:
+            place = TapPlace(TapStep.LIVE, closed)  # "positions its cursor at the next checkpoint if it still has it"
+        elif self.options.wants_backfill(now_unix) or closed:
+            place = TapPlace(TapStep.INITIAL)
+        else:
+            place = TapPlace(TapStep.DONE if self.options.dump else TapStep.LIVE, high_seqno)
+        made = self.streams[vbucket] = TapProducerStream(vbucket, place)
+        return made
+
+    def leave(self, vbucket: int) -> None:
+        """The vbucket is gone. If one of its number comes, that has another history, of which the client has no
+        checkpoint."""
+        self.streams.pop(vbucket, None)
+        if self.options.checkpoints:
+            kept = {vb: number for vb, number in self.options.checkpoints.items() if vb != vbucket}
+            self.options = replace(self.options, checkpoints=kept)
+
+    def restart(self, stream: TapProducerStream) -> None:
+        """Begin from scratch: the history that the client knows is not the vbucket's any more."""
+        if stream.place.step < TapStep.DRAIN:
+            stream.place, stream.acked_seqno, stream.blocked_by = TapPlace(TapStep.INITIAL), 0, 0
+
+    def filter_changed(self) -> None:
+        """Tell the client that CHANGE_VB_FILTER is done."""
+        self._out += self._opaque(None, OpaqueCode.COMPLETE_VB_FILTER_CHANGE)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a dump or takeover has sent all there is and heard all it asked for."""
+        if not self.options.ends or self.ledger.awaits or self._out:
+            return False
+        return self._is_done(self._unfinished) and self._find_unfinished() is None
+
+    def _is_done(self, stream: TapProducerStream | None) -> bool:
+        return stream is None or stream.place.step is TapStep.DONE or self.streams.get(stream.vbucket) is not stream
+
+    def _find_unfinished(self) -> TapProducerStream | None:
+        """Some stream that is not done; remembered, so that not every answer costs a look at every vbucket."""
+        self._unfinished = next((each for each in self.streams.values() if each.place.step is not TapStep.DONE), None)
+        return self._unfinished
+
+    @property
+    def deadline(self) -> float:
+        """When to call `tick`."""
+        waits = [self._sent_at + NOOP_SECONDS]
+        if self.ledger.room <= 0:
+            waits.append(self._heard_at + GRACE_SECONDS)
+        if self.suspended_until:
+            waits.append(self.suspended_until)
+        return min(waits)
+
+    def tick(self, now: float) -> list[Event]:
+        """The deadline has come: a no-op is due, or a suspension is over.
+
+        Raises:
+            RemoteProtocolError: "nothing acked for the grace period while full: disconnect".
+        """
+        if self.suspended_until and now >= self.suspended_until:
+            self.suspended_until = 0.0
+        if self.ledger.room <= 0 and now >= self._heard_at + GRACE_SECONDS:
+            raise RemoteProtocolError(f"{self.ledger.unacked} messages are unacknowledged for {GRACE_SECONDS:g} s")
+        if now >= self._sent_at + NOOP_SECONDS:
+            self._out += Frame(Magic.CLIENT_REQUEST, Opcode.NOOP).encode()
+            self._sent_at = now
+        self._now = now
+        return []
+
+    def data_to_send(self) -> bytes:
+        """Take the bytes that wait to be sent; what `message` returns, and changes, goes out behind them."""
+        data = bytes(self._out)
+        self._out.clear()
+        if data:
+            self._sent_at = max(self._sent_at, self._now)
+        return data
+
+    def wrote(self, now: float) -> None:
+        """Bytes of the session went out, or may have: the next no-op is due an interval from now."""
+        self._sent_at = self._now = now
+
+    # --- what a stream may send -------------------------------------------------------------------------------------
+
+    def message(self, stream: TapProducerStream, high_seqno: int) -> bytes | None:
+        """The message that is due and no change; None if there is none, or it has to wait."""
+        if self._holds_back(stream):
+            return None
+        place = stream.place
+        match place.step:
+            case TapStep.PENDING:
+                return self._state(stream, State.PENDING, TapStep.INITIAL)
+            case TapStep.INITIAL:
+                stream.upto = high_seqno
+                return self._opaque(stream, OpaqueCode.INITIAL_VBUCKET_STREAM, TapPlace(TapStep.BACKFILL))
+            case TapStep.BACKFILL if place.seqno >= stream.upto:
+                # "DUMP: existing items only"; else what was written meanwhile follows.
+                after = replace(place, step=TapStep.DONE if self.options.dump else TapStep.LIVE)
+                return self._opaque(stream, OpaqueCode.CLOSE_BACKFILL, after)
+            case TapStep.LIVE | TapStep.DRAIN:
+                return self._checkpoint(stream, high_seqno) or self._hand_over(stream, high_seqno)
+        return None
+
+    def until(self, stream: TapProducerStream, high_seqno: int) -> int | None:
+        """Return the seqno up to which changes may be sent now; None if none may."""
+        place = stream.place
+        if place.step not in (TapStep.BACKFILL, TapStep.LIVE, TapStep.DRAIN) or self._holds_back(stream):
+            return None
+        upto = stream.upto if place.step is TapStep.BACKFILL else high_seqno
+        if self.options.checkpoints is not None and place.step is not TapStep.BACKFILL:
+            if not place.checkpoint:
+                return None  # its START is due first
+            upto = min(upto, place.checkpoint * CHECKPOINT_SEQNOS)
+        return upto if upto > place.seqno else None
+
+    def sends_all(self, stream: TapProducerStream) -> bool:
+        """Whether a change goes out whose TTL is over: "break loops" (tap.md 3.2) is about what is passed on live.
+
+        A backfill, and what is taken over, is all that a vbucket holds. Left out of those, a change would be lost, and
+        none of them makes a loop: each is asked for once.
+        """
+        return self.options.ends or stream.place.step is TapStep.BACKFILL
+
+    def asks_for_handover(self, stream: TapProducerStream, high_seqno: int) -> bool:
+        """tap.md 5, 6: "once backfill and queues are drained and fewer than 10 messages are unacked" the producer's
+        own vbucket becomes dead; then call `handing_over`."""
+        place = stream.place
+        drained = place.step is TapStep.LIVE and place.seqno >= high_seqno
+        return self.options.takeover and drained and self.ledger.unacked < HANDOVER_UNACKED_MAX
+
+    def handing_over(self, stream: TapProducerStream) -> None:
+        """The vbucket is dead here: nothing is added to it any more."""
+        stream.place = replace(stream.place, step=TapStep.DRAIN)
+
+    def sent(self, stream: TapProducerStream, seqnos: Sequence[int], upto: int, *, asks: bool) -> None:
+        """Changes go out now; `upto`: what the client has with the last of them, `asks`: if it asks for an answer."""
+        self.ledger.sending(stream, stream.place, seqnos, asks=asks)
+        self.reached(stream, upto)
+
+    def reached(self, stream: TapProducerStream, upto: int) -> None:
+        """The client is sent all there is up to a seqno."""
+        stream.place = replace(stream.place, seqno=upto)
+        if not self.ledger.acknowledges:
+            stream.acked_seqno = upto
+
+    def wait(self, stream: TapProducerStream, high_seqno: int) -> Wait | None:
+        """Return what an idle stream waits for; None: for a change of its vbucket, or the answer to its
+        own last message (`released`)."""
+        place = stream.place
+        if place.step in _ORDERS:
+            return Wait.ORDERS
+        if place.step >= TapStep.HANDED:
+            return None
+        if place.step < TapStep.LIVE or place.seqno < high_seqno or not self.options.takeover:
+            return Wait.DATA
+        return Wait.LAST_WORD if place.step is TapStep.DRAIN else Wait.HANDOVER
+
+    def stops(self, wait: Wait) -> bool:
+        """Whether the answers that streams with this wait need are not here yet."""
+        if self.ledger.room <= 0 or self.suspended_until or self.fate is not Fate.LIVE:
+            return True
+        if wait is Wait.ORDERS:
+            return False
+        # "No data is sent until all outstanding OPAQUE acks have arrived."
+        if self.ledger.acknowledges and self._opaque_asked > self.ledger.acked:
+            return True
+        few = self.ledger.unacked < HANDOVER_UNACKED_MAX
+        return (wait is Wait.HANDOVER and not few) or (wait is Wait.LAST_WORD and self.ledger.awaits)
+
+    def take_released(self) -> list[TapProducerStream]:
+        """The streams that an answer gave something to do, whatever else they wait for: they go on behind a checkpoint,
+        or go back to send again what was refused. Each is told once."""
+        released, self._released = self._released, []
+        return released
+
+    def _holds_back(self, stream: TapProducerStream) -> bool:
+        return self.stops(Wait.ORDERS if stream.place.step in _ORDERS else Wait.DATA)
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def _opaque(self, stream: TapProducerStream | None, code: OpaqueCode, after: TapPlace | None = None) -> bytes:
+        if self.ledger.acknowledges:
+            self._opaque_asked = self.ledger.sent + 1
+        return self._send(stream, tap.Opaque, after, engine_specific=tap.code_or_state(code))
+
+    def _state(self, stream: TapProducerStream, state: State, step: TapStep) -> bytes:
+        after = replace(stream.place, step=step)
+        return self._send(stream, tap.VbucketSet, after, engine_specific=tap.code_or_state(state))
+
+    def _checkpoint(self, stream: TapProducerStream, high_seqno: int) -> bytes | None:
+        """START before the first change of a checkpoint, END behind its last; START of the next only "after END of the
+        previous was acked, so both sides rotate checkpoints in step"."""
+        place = stream.place
+        if self.options.checkpoints is None:
+            return None
+        if place.checkpoint:
+            if place.seqno < place.checkpoint * CHECKPOINT_SEQNOS:
+                return None
+            stream.blocked_by = self.ledger.sent + 1 if self.ledger.acknowledges else 0
+            after = replace(place, checkpoint=0)
+            return self._mark(stream, tap.CheckpointEnd, after, key=b"checkpoint_end", checkpoint_id=place.checkpoint)
+        if stream.blocked_by > self.ledger.acked or (place.step is TapStep.DRAIN and place.seqno >= high_seqno):
+            return None
+        opened = place.seqno // CHECKPOINT_SEQNOS + 1
+        after = replace(place, checkpoint=opened)
+        # tap.md 2: the private section is the highest deleted revision: new keys of the consumer start above it.
+        named = {"key": b"checkpoint_start", "engine_specific": tap.revision(stream.deleted_rev)}
+        return self._mark(stream, tap.CheckpointStart, after, checkpoint_id=opened, **named)
+
+    def _mark(
+        self, stream: TapProducerStream, kind: type[tap.CheckpointStart], after: TapPlace, **fields: object
+    ) -> bytes:
+        return self._send(stream, kind, after, item_flags=0, item_expiration=0, **fields)
+
+    def _hand_over(self, stream: TapProducerStream, high_seqno: int) -> bytes | None:
+        """The last word of a takeover, when nothing else is outstanding; without acknowledgements it is the end."""
+        if stream.place.step is not TapStep.DRAIN or stream.place.seqno < high_seqno or self.ledger.awaits:
+            return None
+        return self._state(stream, State.ACTIVE, TapStep.HANDED if self.ledger.acknowledges else TapStep.DONE)
+
+    def _send(self, stream: TapProducerStream | None, kind: type, after: TapPlace | None, **fields: object) -> bytes:
+        """Send one message that is no change; all of them ask for an acknowledgement (tap.md 4)."""
+        flags, vb = int(MessageFlag.ACK) * self.ledger.acknowledges, stream.vbucket if stream else 0
+        data: bytes = kind(vbucket=vb, opaque=self.ledger.next_opaque, flags=flags, **fields).encode()
+        self.ledger.sending(stream, stream.place if stream else TapPlace(TapStep.DONE), asks=True)
+        if stream is not None and after is not None:
+            stream.place = after
+        return data
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def receive_data(self, data: bytes, now: float) -> list[Event]:
+        """Take received bytes; then look which streams may go on (`take_released`, `stops`).
+
+        Raises:
+            BadFrame: they are no frames; hang up.
+        """
+        return each_frame(self._buffer, data, now, self.receive_frame)
+
+    def receive_eof(self) -> list[Event]:
+        """The client closed the connection; a session that is kept is gone on with by `resume`."""
+        self._buffer = FrameBuffer()
+        return [PeerGone()]
+
+    def receive_frame(self, frame: Frame, now: float) -> list[Event]:
+        """As `receive_data`, for who cuts the frames: "the client may only send responses on that socket"."""
+        self._now = now
+        if frame.is_response:
+            self._take_answer(frame, now)
+        return [MessageRefused(self.failure)] if self.fate is Fate.FAILED else []
+
+    def _take_answer(self, frame: Frame, now: float) -> None:
+        number = self.ledger.number_of(frame.opaque)
+        if frame.opcode == Opcode.NOOP:
+            return
+        if number is None:
+            self.unknown += 1  # "ack of an unknown seqno is logged and ignored"
+            return
+        self._heard_at = now
+        if frame.status == Status.SUCCESS:
+            self._acknowledged(number)
+            return
+        self.nacks += 1
+        self._acknowledged(number - 1)
+        if frame.status not in TEMPORARY:
+            self.fate, self.failure = Fate.FAILED, Status(frame.status)
+            return
+        if not any(stream.place.step >= TapStep.DRAIN for stream in self.streams.values() if self.options.takeover):
+            self.suspended_until = now + BACKOFF_SECONDS
+        if self._take_back():
+            self._set_up()
+
+    def _acknowledged(self, number: int) -> None:
+        for run in self.ledger.acknowledge(number):
+            stream = run.stream
+            if not isinstance(stream, TapProducerStream):
+                continue
+            if run.last > number:
+                stream.acked_seqno = run.place_before(number + 1).seqno
+                continue
+            if run.last == stream.blocked_by:
+                self._released.append(stream)
+            stream.acked_seqno = int(run.seqnos[-1]) if len(run.seqnos) else max(stream.acked_seqno, run.before.seqno)
+            if run.before.step is TapStep.DRAIN and stream.place.step is TapStep.HANDED and not len(run.seqnos):
+                stream.place = replace(stream.place, step=TapStep.DONE)
+
+    def _take_back(self) -> bool:
+        """All that is unacknowledged goes out again: with what was refused, whatever was sent behind it, so that the
+        client never sees an older version after a newer one. Returns whether messages of the set-up were among it."""
+        places = self.ledger.take_back()
+        for stream, place in places:
+            if isinstance(stream, TapProducerStream):
+                stream.place, stream.blocked_by = place, 0
+                self._released.append(stream)
+        self._out.clear()
+        self._opaque_asked = 0
+        return any(not isinstance(stream, TapProducerStream) for stream, _ in places)

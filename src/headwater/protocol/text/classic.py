@@ -1,0 +1,188 @@
+"""The classic commands: get, set, incr and their kin, as the requests that carry them out. Source: kv.md 7.
+
+A command is a generator (words.Steps). Who ends its line with `noreply` is told nothing, of failures neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headwater.protocol.text import words
+from headwater.protocol.text.answers import UNAUTHENTICATED, failed, said
+from headwater.protocol.text.words import ERROR, LineRefused, Steps
+from headwater.wire import bootstrap, documents
+from headwater.wire.layout import Request
+from headwater.wire.status import Status
+
+__all__ = ["COMMANDS", "Classic", "Given", "login"]
+
+_BAD_DELTA = b"CLIENT_ERROR invalid numeric delta argument\r\n"
+_BAD_EXPTIME = b"CLIENT_ERROR invalid exptime argument\r\n"
+_BAD_DELETE = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n"
+_BAD_TOKEN = b"CLIENT_ERROR bad authentication token format\r\n"
+_OK: dict[int, bytes] = {Status.SUCCESS: b"OK\r\n"}
+_END = b"END\r\n"
+_MUST_EXIST = 0xFFFF_FFFF
+
+Given = Sequence[bytes]
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _get(given: Given, block: bytes) -> Steps:
+    name, *keys = given
+    yield from _values([documents.Get(key=words.key(key)) for key in keys], with_cas=name == b"gets")
+
+
+def _get_and_touch(given: Given, block: bytes) -> Steps:
+    name, word, *keys = given
+    expiry = words.expiry(word, _BAD_EXPTIME)
+    asked = [documents.GetAndTouch(key=words.key(key), expiration=expiry) for key in keys]
+    yield from _values(asked, with_cas=name == b"gats")
+
+
+def _values(asked: Sequence[Request], *, with_cas: bool) -> Steps:
+    """Those that are there, then END; an error takes END's place."""
+    for each in asked:
+        answer = yield each
+        if isinstance(answer, documents.GetResponse):
+            cas = b" %d" % answer.cas if with_cas else b""
+            yield b"VALUE %b %d %d%b\r\n%b\r\n" % (each.key, answer.flags, len(answer.value), cas, answer.value)
+        elif answer is None or answer.status != Status.KEY_ENOENT:
+            yield failed(answer)
+            return
+    yield _END
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+_STORING: dict[bytes, type[documents.Set]] = {
+    b"set": documents.Set,
+    b"add": documents.Add,
+    b"replace": documents.Replace,
+    b"cas": documents.Set,
+}
+_EXTENDING = {b"append": documents.Append, b"prepend": documents.Prepend}
+_STORED: dict[int, bytes] = {Status.SUCCESS: b"STORED\r\n"}
+_KEPT_OUT: dict[int, bytes] = {Status.NOT_STORED: b"NOT_STORED\r\n"}
+_SAID = {
+    b"set": _STORED,
+    b"add": _STORED | {Status.KEY_EEXISTS: b"NOT_STORED\r\n"},
+    b"replace": _STORED | {Status.KEY_ENOENT: b"NOT_STORED\r\n"},
+    b"append": _STORED | _KEPT_OUT,
+    b"prepend": _STORED | _KEPT_OUT,
+    b"cas": _STORED | {Status.KEY_EEXISTS: b"EXISTS\r\n", Status.KEY_ENOENT: b"NOT_FOUND\r\n"},
+}
+
+
+def _store(given: Given, block: bytes) -> Steps:
+    name, key, told = given[0], words.key(given[1]), (words.number(given[2], 32), words.expiry(given[3]))
+    cas = words.number(given[5], 64) if name == b"cas" else 0
+    if name == b"cas" and cas == 0:  # a CAS of 0 would be none, and nothing stored has it
+        answer = yield documents.Get(key=key)
+        yield b"EXISTS\r\n" if isinstance(answer, documents.GetResponse) else said(answer, _SAID[name])
+        return
+    if name in _EXTENDING:
+        answer = yield _EXTENDING[name](key=key, value=block)
+    elif name == b"add":
+        answer = yield documents.Add(key=key, value=block, flags=told[0], expiration=told[1])
+    else:
+        answer = yield _STORING[name](key=key, value=block, flags=told[0], expiration=told[1], cas=cas)
+    yield said(answer, _SAID[name])
+
+
+def _delete(given: Given, block: bytes) -> Steps:
+    if tuple(given[2:]) not in {(), (b"0",)}:
+        raise LineRefused(_BAD_DELETE)
+    answer = yield documents.Delete(key=words.key(given[1]))
+    yield said(answer, {Status.SUCCESS: b"DELETED\r\n", Status.KEY_ENOENT: b"NOT_FOUND\r\n"})
+
+
+def _touch(given: Given, block: bytes) -> Steps:
+    answer = yield documents.Touch(key=words.key(given[1]), expiration=words.expiry(given[2], _BAD_EXPTIME))
+    yield said(answer, {Status.SUCCESS: b"TOUCHED\r\n", Status.KEY_ENOENT: b"NOT_FOUND\r\n"})
+
+
+def _count(given: Given, block: bytes) -> Steps:
+    form = documents.Increment if given[0] == b"incr" else documents.Decrement
+    delta = words.number(given[2], 64, _BAD_DELTA)
+    answer = yield form(key=words.key(given[1]), delta=delta, initial=0, expiration=_MUST_EXIST)
+    if isinstance(answer, documents.IncrementResponse):
+        yield b"%d\r\n" % answer.counter
+    else:
+        yield said(answer, {Status.KEY_ENOENT: b"NOT_FOUND\r\n"})
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def _flush_all(given: Given, block: bytes) -> Steps:
+    delay = given[1] if given[1:] else b"0"
+    at_once = delay.startswith(b"-") and words.integer(delay) is not None
+    answer = yield documents.Flush(expiration=0 if at_once else words.expiry(delay, _BAD_EXPTIME))
+    yield said(answer, _OK)
+
+
+def _stats(given: Given, block: bytes) -> Steps:
+    """All lines are sent by the handler's answers; only what is none of them is answered here."""
+    answer = yield bootstrap.Stat(key=b" ".join(given[1:]))
+    if answer is not None:
+        yield said(answer, {Status.KEY_ENOENT: ERROR})
+
+
+def _version(given: Given, block: bytes) -> Steps:
+    answer = yield bootstrap.Version()
+    yield b"VERSION %b\r\n" % answer.value if isinstance(answer, bootstrap.VersionResponse) else failed(answer)
+
+
+def _verbosity(given: Given, block: bytes) -> Steps:
+    if len(given) < 2:
+        raise LineRefused(ERROR)
+    answer = yield bootstrap.Verbosity(level=words.number(given[1], 32))
+    yield said(answer, _OK)
+
+
+def _quit(given: Given, block: bytes) -> Steps:
+    yield bootstrap.Quit(quiet=True)
+
+
+def login(given: Given, block: bytes | None) -> Steps:
+    """Take the first `set` of a connection for a login: its data are a user and a password. Else: not logged in."""
+    if given and given[0] == b"quit":
+        yield from _quit(given, b"")
+        return
+    if len(given) < 5 or given[0] != b"set" or block is None:
+        raise LineRefused(UNAUTHENTICATED)
+    told = block.split()
+    if len(told) < 2:
+        raise LineRefused(_BAD_TOKEN)
+    answer = yield bootstrap.SaslAuth(key=b"PLAIN", value=b"\0%b\0%b" % (told[0], told[1]))
+    yield said(answer, _STORED)
+
+
+@dataclass(frozen=True, slots=True)
+class Classic:
+    """A command: how many words it may have without `noreply`, and whether that may stand behind them."""
+
+    steps: Callable[[Given, bytes], Steps]
+    least: int
+    most: int | None
+    noreply: bool = True
+
+
+COMMANDS = {
+    **dict.fromkeys((b"get", b"gets"), Classic(_get, 2, None, noreply=False)),
+    **dict.fromkeys((b"gat", b"gats"), Classic(_get_and_touch, 3, None, noreply=False)),
+    **dict.fromkeys((b"set", b"add", b"replace", b"append", b"prepend"), Classic(_store, 5, 5)),
+    b"cas": Classic(_store, 6, 6),
+    b"delete": Classic(_delete, 2, 4),
+    b"touch": Classic(_touch, 3, 3),
+    **dict.fromkeys((b"incr", b"decr"), Classic(_count, 3, 3)),
+    b"flush_all": Classic(_flush_all, 1, 2),
+    b"stats": Classic(_stats, 1, None, noreply=False),
+    b"version": Classic(_version, 1, None, noreply=False),
+    b"verbosity": Classic(_verbosity, 1, None),
+    b"quit": Classic(_quit, 1, None, noreply=False),
+}

@@ -1,0 +1,250 @@
+"""The meta commands: mg, ms, md, ma, mn and me, as the requests that carry them out. Source: kv.md 7.
+
+Behind the key stand flags, letters with or without a token: some say what to do, others what to answer, and that is
+answered in the order in which it was asked for. Flags about what only a cache in memory knows (when an item was last
+read, whether it is stale, who has won it) are refused, and so is a CAS of the client's own making.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from headwater.protocol.text import words
+from headwater.protocol.text.answers import failed, said
+from headwater.protocol.text.classic import Given
+from headwater.protocol.text.words import BAD_LINE, LineRefused, Steps
+from headwater.wire import documents
+from headwater.wire.layout import Answer, Request
+from headwater.wire.meta import GetMeta, GetMetaResponse
+from headwater.wire.status import Status
+
+__all__ = ["COMMANDS"]
+
+_BAD_TOKEN = b"CLIENT_ERROR bad token in command line format\r\n"
+_BAD_FLAG = b"CLIENT_ERROR invalid flag\r\n"
+_TWICE = b"CLIENT_ERROR duplicate flag\r\n"
+_BAD_KEY = b"CLIENT_ERROR error decoding key\r\n"
+_NOT_SERVED = frozenset("EIRxhlNLP")
+_TOKENS = frozenset("CFTMNJDO")
+_EN, _HD, _NF, _NS, _EX = b"EN", b"HD", b"NF", b"NS", b"EX"
+_MUST_EXIST = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The flags of a line by their letters, in its order, with their tokens; `now`: Unix seconds."""
+
+    key: bytes
+    word: bytes
+    told: Mapping[str, bytes]
+    now: int
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the usual outcome is not to be told."""
+        return "q" in self.told
+
+    def number(self, letter: str, bits: int, default: int) -> int:
+        """The number behind a flag, `default` without the flag."""
+        return words.number(self.told[letter], bits, _BAD_TOKEN) if letter in self.told else default
+
+    def expiry(self, letter: str, default: int = 0) -> int:
+        """The expiry behind a flag, `default` without the flag."""
+        return words.expiry(self.told[letter], _BAD_TOKEN) if letter in self.told else default
+
+    def line(self, begins: bytes, known: Mapping[str, int] | None = None) -> bytes:
+        """An answer: its beginning, then what was asked for as far as it is known."""
+        out = [begins]
+        for letter, token in self.told.items():
+            if letter == "O":
+                out.append(b"O" + token)
+            elif letter == "k":
+                out.append(b"k" + self.word)
+            elif letter == "b":
+                out.append(b"b")
+            elif known is not None and letter in known:
+                out.append(b"%b%d" % (letter.encode(), known[letter]))
+        return b" ".join(out) + b"\r\n"
+
+
+def _flags(given: Given, at: int, allowed: str, now: int) -> Flags:
+    """The flags from a word on; LineRefused when one is not allowed, comes twice or lacks its token."""
+    if len(given) < 2:
+        raise LineRefused(BAD_LINE)
+    told: dict[str, bytes] = {}
+    for word in given[at:]:
+        letter, token = chr(word[0]), word[1:]
+        if letter in told:
+            raise LineRefused(_TWICE)
+        if letter not in allowed:
+            served = letter not in _NOT_SERVED
+            raise LineRefused(_BAD_FLAG if served else b"CLIENT_ERROR flag %b is not served\r\n" % letter.encode())
+        if letter in _TOKENS and letter != "O" and not token:
+            raise LineRefused(_BAD_TOKEN)
+        told[letter] = token
+    return Flags(_key(given[1], is_encoded="b" in told), given[1], told, now)
+
+
+def _key(word: bytes, *, is_encoded: bool) -> bytes:
+    key = words.key(word)
+    if not is_encoded:
+        return key
+    try:
+        decoded = base64.b64decode(word, validate=True)
+    except binascii.Error:
+        decoded = b""
+    if not decoded:
+        raise LineRefused(_BAD_KEY)
+    return decoded
+
+
+def _remaining(flags: Flags, meta: Answer | None) -> int:
+    """Seconds a document has to live; -1 without end."""
+    expiry = meta.expiration if isinstance(meta, GetMetaResponse) else 0
+    return max(0, expiry - flags.now) if expiry else -1
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _get(given: Given, block: bytes, now: int) -> Steps:
+    flags = _flags(given, 2, "bcfkOqstTvu", now)
+    asked: Request = documents.Get(key=flags.key)
+    if "T" in flags.told:
+        asked = documents.GetAndTouch(key=flags.key, expiration=flags.expiry("T"))
+    answer = yield asked
+    if not isinstance(answer, documents.GetResponse):
+        missed = answer is not None and answer.status == Status.KEY_ENOENT
+        yield b"" if missed and flags.quiet else said(answer, {Status.KEY_ENOENT: flags.line(_EN)})
+        return
+    known = {"c": answer.cas, "f": answer.flags, "s": len(answer.value)}
+    if "t" in flags.told:
+        known["t"] = _remaining(flags, (yield GetMeta(key=flags.key)))
+    if "v" in flags.told:
+        yield flags.line(b"VA %d" % len(answer.value), known) + answer.value + b"\r\n"
+    else:
+        yield flags.line(_HD, known)
+
+
+def _describe(given: Given, block: bytes, now: int) -> Steps:
+    """ME: what is known of a document, for people."""
+    flags = _flags(given, 2, "b", now)
+    answer = yield documents.Get(key=flags.key)
+    if not isinstance(answer, documents.GetResponse):
+        yield said(answer, {Status.KEY_ENOENT: b"EN\r\n"})
+        return
+    left = _remaining(flags, (yield GetMeta(key=flags.key)))
+    yield b"ME %b exp=%d cas=%d size=%d\r\n" % (flags.word, left, answer.cas, len(answer.value))
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+_MODES = {"S": "S", "E": "E", "A": "A", "P": "P", "R": "R"}
+_OUTCOMES: dict[int, bytes] = {Status.KEY_ENOENT: _NF, Status.KEY_EEXISTS: _EX, Status.NOT_STORED: _NS}
+
+
+def _mode(flags: Flags, modes: Mapping[str, str], command: bytes) -> str:
+    told = flags.told.get("M", b"").decode("latin-1")[:1].upper()
+    found = modes.get(told) if told else next(iter(modes.values()))
+    if found is None:
+        raise LineRefused(b"CLIENT_ERROR invalid mode for %b M token\r\n" % command)
+    return found
+
+
+def _outcome(flags: Flags, answer: Answer | None, lines: Mapping[int, bytes], known: Mapping[str, int]) -> bytes:
+    """HD and what was asked for, unless the client is quiet; or the two letters of a failure."""
+    if answer is not None and answer.status == Status.SUCCESS:
+        return b"" if flags.quiet else flags.line(_HD, {**known, "c": answer.cas})
+    found = lines.get(answer.status) if answer is not None else None
+    if found is None:
+        return failed(answer)
+    return b"" if flags.quiet and found == _NF else flags.line(found)
+
+
+def _set(given: Given, block: bytes, now: int) -> Steps:
+    flags = _flags(given, 3, "bcCFkMOqsTN", now)
+    asked = _storing(flags, block)
+    if "C" in flags.told and not asked.cas:  # a CAS of 0 would be none, and what must not be there has none
+        answer = yield documents.Get(key=flags.key)
+        is_there = isinstance(answer, documents.GetResponse)
+        yield flags.line(_EX) if is_there else said(answer, {Status.KEY_ENOENT: flags.line(_NF)})
+        return
+    begins = flags.expiry("N")
+    answer = yield asked
+    if "N" in flags.told and answer is not None and answer.status == Status.NOT_STORED:
+        answer = yield documents.Add(key=flags.key, value=block, flags=flags.number("F", 32, 0), expiration=begins)
+    by_mode: dict[int, bytes] = {} if asked.cas else {Status.KEY_ENOENT: _NS, Status.KEY_EEXISTS: _NS}
+    yield _outcome(flags, answer, _OUTCOMES | by_mode, {"s": len(block)})
+
+
+def _storing(flags: Flags, block: bytes) -> Request:
+    mode, cas = _mode(flags, _MODES, b"ms"), flags.number("C", 64, 0)
+    key, own, expiry = flags.key, flags.number("F", 32, 0), flags.expiry("T")
+    if mode == "A":
+        return documents.Append(key=key, value=block, cas=cas)
+    if mode == "P":
+        return documents.Prepend(key=key, value=block, cas=cas)
+    if mode == "E":
+        return documents.Add(key=key, value=block, flags=own, expiration=expiry)
+    form = documents.Replace if mode == "R" else documents.Set
+    return form(key=key, value=block, flags=own, expiration=expiry, cas=cas)
+
+
+def _delete(given: Given, block: bytes, now: int) -> Steps:
+    flags = _flags(given, 2, "bCkOq", now)
+    cas = flags.number("C", 64, 0)
+    if "C" in flags.told and cas == 0:
+        answer = yield documents.Get(key=flags.key)
+        there = isinstance(answer, documents.GetResponse)
+        yield flags.line(_EX) if there else _outcome(flags, answer, _OUTCOMES, {})
+        return
+    answer = yield documents.Delete(key=flags.key, cas=cas)
+    yield _outcome(flags, answer, _OUTCOMES, {})
+
+
+_COUNTS = {"I": "I", "+": "I", "D": "D", "-": "D"}
+
+
+def _count(given: Given, block: bytes, now: int) -> Steps:
+    flags = _flags(given, 2, "bcDJkMNOqtTv", now)
+    form = documents.Increment if _mode(flags, _COUNTS, b"ma") == "I" else documents.Decrement
+    delta, initial = flags.number("D", 64, 1), flags.number("J", 64, 0)
+    expiry = flags.expiry("T")
+    answer = yield form(key=flags.key, delta=delta, initial=initial, expiration=flags.expiry("N", _MUST_EXIST))
+    if not isinstance(answer, documents.IncrementResponse):
+        yield _outcome(flags, answer, {Status.KEY_ENOENT: _NF}, {})
+        return
+    known = {"c": answer.cas}
+    if "T" in flags.told:
+        touched = yield documents.Touch(key=flags.key, expiration=expiry)
+        known["c"] = touched.cas if touched is not None and touched.status == Status.SUCCESS else answer.cas
+    if "t" in flags.told:
+        known["t"] = _remaining(flags, (yield GetMeta(key=flags.key)))
+    yield _counted(flags, answer.counter, known)
+
+
+def _counted(flags: Flags, counter: int, known: Mapping[str, int]) -> bytes:
+    if flags.quiet:
+        return b""
+    digits = b"%d" % counter
+    if "v" in flags.told:
+        return flags.line(b"VA %d" % len(digits), known) + digits + b"\r\n"
+    return flags.line(_HD, known)
+
+
+def _nothing(given: Given, block: bytes, now: int) -> Steps:
+    """MN: told when everything before it is done."""
+    yield b"MN\r\n"
+
+
+COMMANDS: dict[bytes, Callable[[Given, bytes, int], Steps]] = {
+    b"mg": _get,
+    b"ms": _set,
+    b"md": _delete,
+    b"ma": _count,
+    b"me": _describe,
+    b"mn": _nothing,
+}

@@ -1,0 +1,93 @@
+"""Rows that a node refused for good, kept aside as Parquet with the reason.
+
+One file a task, under a name that a repeated task has again: it replaces its file, and removes it when nothing was
+refused this time. A file appears whole or not at all: it is written under a name that Spark passes over, then renamed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from headwater.errors import OptionError, StatusError
+from headwater.spark.rows import Row
+
+_KINDS: dict[str, Any] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "deleted": pa.bool_(),
+    "event": pa.string(),
+    "expiry": pa.int64(),
+    "flags": pa.int64(),
+    "cas": pa.int64(),
+    "rev_seqno": pa.int64(),
+    "datatype": pa.int32(),
+    "status": pa.int32(),
+    "reason": pa.string(),
+}
+SCHEMA = pa.schema(list(_KINDS.items()))
+
+
+def located(place: str) -> str:
+    """Return a place that means the same everywhere: a path becomes absolute, a URL stays."""
+    return place if "://" in place else str(Path(place).absolute())
+
+
+class DeadLetters:
+    """The file of one task.
+
+    Args:
+        place: the directory, a path or URL.
+        name: of the file, without ending; the same for a repeated task.
+    """
+
+    def __init__(self, place: str, name: str) -> None:
+        if "://" in place:
+            self._files, base = pyarrow.fs.FileSystem.from_uri(place)
+        else:
+            self._files, base = pyarrow.fs.LocalFileSystem(), place
+        self._base, self._path, self._open = base, f"{base}/{name}.parquet", f"{base}/_{name}.parquet"
+        self._writer: Any = None
+
+    def add(self, refused: list[tuple[Row, StatusError | OptionError]]) -> None:
+        """Keep some rows."""
+        if not refused:
+            return
+        if self._writer is None:
+            self._files.create_dir(self._base, recursive=True)
+            self._writer = pq.ParquetWriter(self._open, SCHEMA, filesystem=self._files)
+        told = [_told(row, error) for row, error in refused]
+        self._writer.write_table(pa.Table.from_pylist(told, SCHEMA))
+
+    def close(self) -> None:
+        """Make the file visible, or remove that of an earlier try if there is nothing to tell."""
+        if self._writer is not None:
+            self._writer.close()
+            self._files.move(self._open, self._path)
+        elif self._files.get_file_info(self._path).type != pyarrow.fs.FileType.NotFound:
+            self._files.delete_file(self._path)
+
+
+def _told(row: Row, error: StatusError | OptionError) -> dict[str, Any]:
+    expiry = row.expiry
+    return {
+        "key": _bytes(row.key),
+        "value": _bytes(row.value),
+        "deleted": row.deleted,
+        "event": row.event,
+        "expiry": int(expiry.timestamp()) if hasattr(expiry, "timestamp") else expiry,
+        "flags": row.flags,
+        "cas": row.cas,
+        "rev_seqno": row.rev_seqno,
+        "datatype": row.datatype,
+        "status": error.status if isinstance(error, StatusError) else None,
+        "reason": str(error),
+    }
+
+
+def _bytes(data: str | bytes | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data

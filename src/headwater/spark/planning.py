@@ -1,0 +1,99 @@
+"""The planner's memory between batches of an endless read, whoever drives it: Spark, or a loop of our own.
+
+Offsets go in and out as Spark hands them over, dicts of JSON types (offsets.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from headwater.errors import RollbackRequired
+from headwater.spark.history import BranchHistory, HeldPoints
+from headwater.spark.nodes import SourceNodes
+from headwater.spark.offsets import Offset
+from headwater.spark.planner import newest, plan, settled
+from headwater.spark.settings import SourceSettings
+
+
+def check(policy: str, start: Offset, end: Offset) -> None:
+    """Refuse a plan that takes delivered changes back, if that is what the user wants.
+
+    Raises:
+        RollbackRequired: the policy is `fail` and the plan has a rollback.
+    """
+    if policy == "fail" and end.rollbacks:
+        vb = min(end.rollbacks)
+        told = f"a failover or a purge, in {len(end.rollbacks)} vbuckets; rollbackPolicy is fail"
+        raise RollbackRequired(vb, start.position(vb).seqno, end.position(vb).snapshot_start, told)
+
+
+SETTLE_SECONDS = 3.0
+"""Without changes for so long, an endless read says that it has everything."""
+
+
+class Planning:
+    """The planner's memory: what the nodes said last, points to return to, and the goal of an AvailableNow run.
+
+    Args:
+        settings: the options of the read.
+        settle: end an AvailableNow run, and a while without changes, with an offset that says which vbuckets were read
+            to the end of a history that did not move meanwhile: whoever starts there later need not read them again
+            should that history get another name.
+    """
+
+    def __init__(self, settings: SourceSettings, *, settle: bool = False) -> None:
+        self.settings, self.nodes, self.held = settings, SourceNodes(settings), HeldPoints()
+        self._settle = settle
+        self.targets: dict[int, int] | None = None
+        self.reported: dict[str, Any] | None = None
+        self._seen: dict[int, BranchHistory] = {}
+        self._asked_at = float("-inf")
+        self._start: dict[str, Any] | None = None
+        self._calm_since = float("inf")
+        self._idle = False
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.nodes.close()
+
+    def look_again(self) -> None:
+        """Ask the nodes before the next plan, however lately they were asked."""
+        self._asked_at, self._idle = float("-inf"), False
+
+    def aim(self) -> None:
+        """Make what there is now the end of this run."""
+        self._observe(whole=True)
+        self.targets = {vb: history.high_seqno for vb, history in self._seen.items()}
+
+    def latest(self, start: dict[str, Any], changes_max: int | None) -> dict[str, Any]:
+        """Plan the batch that begins at `start`.
+
+        Spark asks a hundred times a second while nothing moves, so an answer is believed for a while. Not so with a
+        new `start`: its batch has just been read, and only what is observed after that tells whether it was whole.
+        """
+        if start != self._start or time.monotonic() >= self._asked_at + self.settings.poll_interval_seconds:
+            self._observe(idle=self._idle and start == self._start)
+            self._calm_since = self._calm_since if start == self._start else float("inf")
+            self._start = start
+        begun = Offset.from_json(start)
+        if begun.latest:
+            return newest(self._seen).to_json()
+        self.held.record(begun.positions, self._seen, begun.rollbacks)
+        end = plan(begun, self._seen, held=self.held, changes_max=changes_max, targets=self.targets)
+        self._idle = end is begun
+        if end is begun:
+            calm = settled(begun, self._seen) if self._settles() else begun
+            return start if calm is begun else calm.to_json()
+        check(self.settings.rollback_policy, begun, end)
+        return end.to_json()
+
+    def _settles(self) -> bool:
+        self._calm_since = min(self._calm_since, self._asked_at)
+        calm = self._asked_at - self._calm_since
+        return self._settle and (self.targets is not None or calm >= SETTLE_SECONDS)
+
+    def _observe(self, *, whole: bool = False, idle: bool = False) -> None:
+        self._seen = self.nodes.observe(whole=whole, idle=idle)
+        self._asked_at = time.monotonic()
+        self.reported = newest(self._seen).to_json()

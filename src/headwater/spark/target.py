@@ -1,0 +1,77 @@
+"""The writer that Spark sees: `df.write.format("dcp")` and `writeStream.format("dcp")`.
+
+Spark writes in tasks, and may run a task twice; nothing is held back until a commit, for a bucket knows none. That is
+why each write can be repeated (writing.py). Commit and abort have nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from headwater.errors import OptionError
+from headwater.spark.rows import check_columns
+from headwater.spark.settings import WriteSettings, parse_write
+
+
+@dataclass
+class WrittenByTask(WriterCommitMessage):
+    """A task's message to the driver: the counts of `writing.Written`, by name."""
+
+    counts: dict[str, int]
+
+
+class _Writing:
+    """The base of both writers: the settings, the columns, and a task's work."""
+
+    def __init__(self, options: Any, schema: StructType) -> None:
+        from headwater.spark.deadletters import located  # noqa: PLC0415 -- Arrow: not for reading
+
+        settings = parse_write(options)
+        if settings.dead_letters is not None:
+            settings = replace(settings, dead_letters=located(settings.dead_letters))
+        self.settings: WriteSettings = settings
+        columns = [(column.name, column.dataType.simpleString()) for column in schema.fields]
+        self.names = check_columns(columns, with_meta=settings.with_meta)
+        self.job = uuid4().hex
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write a partition; runs in a task."""
+        from headwater.spark.writing import write  # noqa: PLC0415 -- Arrow and the client: for tasks only
+
+        return WrittenByTask(vars(write(self.settings, self.names, iterator, self._name())))
+
+    def _name(self) -> str:
+        """Of this task's dead letters: a repeated micro-batch has the same."""
+        context = TaskContext.get()
+        if context is None:
+            return f"refused-{self.job}"
+        query, batch = map(context.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
+        job = f"{query}-{int(batch):08d}" if query and batch else self.job
+        return f"refused-{job}-{context.partitionId():05d}"
+
+
+class DcpBatchWriter(_Writing, DataSourceArrowWriter):
+    """Writes a DataFrame."""
+
+    def __init__(self, options: Any, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            allowed = "possible: a bucket is not emptied by a write. append stores and deletes row by row"
+            raise OptionError("mode", "overwrite", allowed)
+        super().__init__(options, schema)
+
+
+class DcpStreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """Writes each micro-batch of a stream. With output mode complete all rows of the result are stored each time."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to do: what is written is written."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to do: the batch is written again."""

@@ -1,0 +1,179 @@
+"""The part of a write that runs in a task: rows to pipelined requests, answers to counts and dead letters.
+
+Whatever is written may be written again, by a retried task or a repeated micro-batch, and must then change nothing:
+an upsert and a deletion are what they were; a row that is behind is passed over (`withMeta`); a row under a CAS that
+meets its own value was written before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import (
+    CasInvalid,
+    InvalidArguments,
+    KeyExists,
+    KeyNotFound,
+    OptionError,
+    RowsRefused,
+    StatusError,
+    TooBig,
+    XattrInvalid,
+)
+from headwater.spark.deadletters import DeadLetters
+from headwater.spark.nodes import patiently
+from headwater.spark.rows import Row, rows
+from headwater.spark.settings import WriteSettings
+
+if TYPE_CHECKING:
+    from headwater.client import Client
+    from headwater.client.writes import Failed, Write, WriteWithMeta
+
+ROWS_PER_CALL = 20_000
+"""Enough to fill the pipeline; what of a call is kept in memory twice is bounded by it."""
+
+_OF_THE_ROW = (OptionError, TooBig, InvalidArguments, KeyExists, KeyNotFound, CasInvalid, XattrInvalid)
+"""Refusals that say something about the row. Any other says that nothing can be written now, so the task fails."""
+
+
+@dataclass
+class WriteCounts:
+    """The outcome of rows.
+
+    Attributes:
+        stored, deleted: rows carried out.
+        absent: deletions of what was not there.
+        behind: rows that changed nothing because a later version was there (`withMeta`).
+        repeated: rows under a CAS that had been written before.
+        refused: rows that went to the dead letters.
+    """
+
+    stored: int = 0
+    deleted: int = 0
+    absent: int = 0
+    behind: int = 0
+    repeated: int = 0
+    refused: int = 0
+
+    def __add__(self, other: WriteCounts) -> WriteCounts:
+        return WriteCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+def connect(settings: WriteSettings) -> Client:
+    """Open a task's client."""
+    from headwater import client  # noqa: PLC0415 -- Spark loads the source in every session
+
+    return client.connect(
+        settings.url,
+        settings.user,
+        settings.password,
+        timeout_seconds=max(settings.retry_seconds, 1.0),
+        xattrs=settings.with_meta,
+    )
+
+
+def write(
+    settings: WriteSettings,
+    names: tuple[str, ...],
+    batches: Iterable[Any],
+    name: str,
+    connect: Callable[[WriteSettings], Client] = connect,
+) -> WriteCounts:
+    """Write the rows of one Spark partition.
+
+    Args:
+        settings: the options.
+        names: the columns to write, as `rows.check_columns` returned them.
+        batches: Arrow batches.
+        name: of this task's dead letters; the same when it is repeated.
+        connect: opens a client.
+
+    Raises:
+        RowsRefused: a node refused rows for good and there is no place for dead letters.
+        TransportError, StatusError: nodes did not answer, or could not write, for `retrySeconds`.
+    """
+    letters = DeadLetters(settings.dead_letters, name) if settings.dead_letters else None
+    total = WriteCounts()
+    with closing(patiently(lambda: connect(settings), settings.retry_seconds)) as client:
+        task = _Task(settings, client)
+        for batch in batches:
+            for start in range(0, batch.num_rows, ROWS_PER_CALL):
+                wanted = list(rows(batch.slice(start, ROWS_PER_CALL), names))
+                written, refused = task.write(wanted)
+                total += written
+                if letters is not None:
+                    letters.add(refused)
+                elif refused:
+                    row, error = refused[0]
+                    key = row.key.encode() if isinstance(row.key, str) else row.key
+                    raise RowsRefused(len(refused), key, str(error))
+    if letters is not None:
+        letters.close()
+    return total
+
+
+Refused = list[tuple[Row, StatusError | OptionError]]
+
+
+class _Task:
+    """Writes rows by the call, and tells what became of each."""
+
+    def __init__(self, settings: WriteSettings, client: Client) -> None:
+        self.settings, self.client = settings, client
+
+    def write(self, wanted: list[Row]) -> tuple[WriteCounts, Refused]:
+        """Write some rows; what is refused for good comes back."""
+        asked: list[tuple[Row, Write | WriteWithMeta]] = []
+        refused: Refused = []
+        for row in wanted:
+            try:
+                asked.append((row, row.write_with_meta() if self.settings.with_meta else row.write()))
+            except OptionError as error:
+                if row.event == "rollback":
+                    raise
+                refused.append((row, error))
+        # A connection that broke leaves open what was written: all of it is written again.
+        writes = [write for _, write in asked]
+        failed = patiently(lambda: self.client.write_many(writes), self.settings.retry_seconds)
+        told, more = self._told(asked, failed)
+        told.refused = len(refused) + len(more)
+        return told, refused + more
+
+    def _told(self, asked: list[tuple[Row, Write | WriteWithMeta]], failed: Failed) -> tuple[WriteCounts, Refused]:
+        told = WriteCounts()
+        refused: Refused = []
+        held = self._held([asked[place][0] for place, error in failed.items() if isinstance(error, KeyExists)])
+        for place, (row, _) in enumerate(asked):
+            error = failed.get(place)
+            if error is None:
+                told.deleted, told.stored = told.deleted + row.deletes, told.stored + (not row.deletes)
+            elif isinstance(error, KeyNotFound) and row.deletes:
+                told.absent += 1
+            elif isinstance(error, KeyExists) and self.settings.with_meta:
+                told.behind += 1
+            elif isinstance(error, KeyExists) and not row.deletes and held.get(_bytes(row.key)) == _document(row):
+                told.repeated += 1
+            elif isinstance(error, _OF_THE_ROW):
+                refused.append((row, error))
+            else:
+                raise error
+        return told, refused
+
+    def _held(self, met: list[Row]) -> dict[bytes, tuple[bytes, int]]:
+        """Return what is stored under the keys of rows that met another version than their CAS."""
+        if not met or self.settings.with_meta:
+            return {}
+        keys = [_bytes(row.key) for row in met]
+        found = patiently(lambda: self.client.get_many(keys), self.settings.retry_seconds)
+        return {key: (document.value, document.flags) for key, document in found.items()}
+
+
+def _document(row: Row) -> tuple[bytes, int]:
+    return _bytes(row.value), row.flags or 0
+
+
+def _bytes(data: str | bytes) -> bytes:
+    return data.encode() if isinstance(data, str) else bytes(data)

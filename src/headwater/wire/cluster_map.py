@@ -1,0 +1,360 @@
+"""The cluster map: which node holds which vbucket of a bucket. Source: specification, kv.md 1.4.
+
+Nodes, clients and an orchestrator send it to each other as JSON. This is its only reader and its only writer.
+
+    vBucketServerMap.serverList    the nodes with vbuckets, host:port; "$HOST" is the host the map was fetched from
+    vBucketServerMap.vBucketMap    for each vbucket a row: its active node and its replicas as positions in serverList,
+                                   -1 in front for nobody, and -1 behind up to the length of the longest
+    nodes, nodesExt                the same nodes for clients of the second and third generation
+
+A change makes a new map with the next revision; (epoch, rev) never goes back. A chain may be longer than
+1 + numReplicas for a while: a rebalance lets new copies join before old ones leave.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from headwater.errors import RemoteProtocolError
+from headwater.wire.address import Address
+from headwater.wire.json_text import read_json
+from headwater.wire.vbucket import vbucket_of
+
+__all__ = ["CAPABILITIES", "HOST", "MAP_VBUCKETS_MAX", "NOBODY", "PORT", "SERVERS_MAX"]
+__all__ += ["Chain", "ClusterMap", "newest_addresses", "server_list"]
+
+CAPABILITIES = ("dcp", "cccp", "cbhello", "xattr", "nodesExt", "couchapi", "touch", "dcp.IgnorePurgedTombstones")
+"""A headwater node's: without `collections` clients send bare keys. Advertise only what is implemented."""
+
+HOST = "$HOST"
+NOBODY = -1
+PORT = 11210
+SERVERS_MAX = 4096
+MAP_VBUCKETS_MAX = 65536
+
+Chain: TypeAlias = tuple[int, ...]
+"""The active node of a vbucket (or NOBODY) and its replicas as positions in the list of servers; no filling."""
+
+Addresses: TypeAlias = Callable[[Mapping[str, Any], Address | None], tuple[Address, ...]]
+"""A way to read the nodes out of a map: its JSON, and where it was fetched from."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMap:
+    """A checked map.
+
+    Attributes:
+        bucket, uuid: the bucket's name, and its uuid as 32 hexadecimal digits; empty if the text has none.
+        epoch, rev: of two maps the one with the greater pair is the newer.
+        servers: the nodes, in the order that chains count them.
+        chains: for each vbucket the positions of its active node (or -1) and its replicas; no node twice.
+        replica_count: how many replicas each vbucket is to have; fewer where there are too few nodes.
+        capabilities: what clients are told the nodes can.
+        this: the position of the node that the text was made for; None if no entry, or one without vbuckets, says so.
+        text: the JSON it was read from; empty for one that was made here.
+
+    Raises:
+        ValueError: no vbuckets or nodes, or too many; a node twice; a chain that points nowhere or has a node twice.
+            The text says which vbucket.
+    """
+
+    bucket: str
+    uuid: str
+    epoch: int
+    rev: int
+    servers: tuple[Address, ...]
+    chains: tuple[Chain, ...]
+    replica_count: int = 0
+    capabilities: tuple[str, ...] = CAPABILITIES
+    this: int | None = field(default=None, compare=False)
+    text: bytes = field(default=b"", repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.servers) <= SERVERS_MAX or len(set(self.servers)) != len(self.servers):
+            raise ValueError(f"{len(self.servers)} servers, {len(set(self.servers))} of them different")
+        if not 0 < len(self.chains) <= MAP_VBUCKETS_MAX:
+            raise ValueError(f"{len(self.chains)} vbuckets, 1 to {MAP_VBUCKETS_MAX} are possible")
+        for vbucket, chain in enumerate(self.chains):
+            _check_chain(vbucket, chain, len(self.servers))
+
+    # ------------------------------------------------------------------ what it says
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """(epoch, rev)."""
+        return self.epoch, self.rev
+
+    @property
+    def label(self) -> str:
+        """The version for messages: "epoch.rev"."""
+        return f"{self.epoch}.{self.rev}"
+
+    @property
+    def vbuckets(self) -> int:
+        """How many vbuckets the bucket has."""
+        return len(self.chains)
+
+    def vbucket_of(self, key: bytes) -> int:
+        """The vbucket a key belongs to."""
+        return vbucket_of(key, len(self.chains))
+
+    def owner(self, vbucket: int) -> Address | None:
+        """The node with the active copy; None when there is none at present, or no such vbucket."""
+        head = self.chains[vbucket][0] if 0 <= vbucket < len(self.chains) else NOBODY
+        return None if head == NOBODY else self.servers[head]
+
+    @property
+    def owning(self) -> tuple[Address, ...]:
+        """The nodes that own a vbucket, in the order of `servers`."""
+        return tuple(self.servers[index] for index in sorted({chain[0] for chain in self.chains}) if index != NOBODY)
+
+    def chain(self, vbucket: int) -> tuple[Address | None, ...]:
+        """The owner (None: nobody) and the replicas of a vbucket."""
+        return tuple(None if index == NOBODY else self.servers[index] for index in self.chains[vbucket])
+
+    def replicas(self, vbucket: int) -> tuple[Address, ...]:
+        """The nodes with a replica of a vbucket."""
+        return tuple(self.servers[index] for index in self.chains[vbucket][1:])
+
+    def copies(self, vbucket: int) -> tuple[Address, ...]:
+        """All nodes with a copy: the owner first, if there is one."""
+        return tuple(self.servers[index] for index in self.chains[vbucket] if index != NOBODY)
+
+    def held_by(self, address: Address) -> tuple[list[int], list[int]]:
+        """The vbuckets a node owns, and those it has a replica of."""
+        if address not in self.servers:
+            return [], []
+        index = self.servers.index(address)
+        owned = [vb for vb, chain in enumerate(self.chains) if chain[0] == index]
+        return owned, [vb for vb, chain in enumerate(self.chains) if index in chain[1:]]
+
+    # ------------------------------------------------------------------ as the node sees it that it was made for
+
+    @property
+    def here(self) -> Address | None:
+        """This node, as the others know it."""
+        return None if self.this is None else self.servers[self.this]
+
+    @property
+    def peers(self) -> tuple[Address, ...]:
+        """The other nodes."""
+        return tuple(server for index, server in enumerate(self.servers) if index != self.this)
+
+    def is_owner(self, vbucket: int) -> bool:
+        """Whether a vbucket belongs to this node."""
+        return self.this is not None and self.chains[vbucket][0] == self.this
+
+    def is_replica(self, vbucket: int) -> bool:
+        """Whether this node is to hold a replica of a vbucket."""
+        return self.this in self.chains[vbucket][1:]
+
+    # ------------------------------------------------------------------ its successors
+
+    def with_chains(self, changed: Mapping[int, Sequence[Address | None]]) -> ClusterMap:
+        """The next map: some vbuckets held by other nodes, each owner first (None: nobody owns it).
+
+        Raises:
+            ValueError: a node that is no member, or twice in a chain.
+        """
+        chains = list(self.chains)
+        for vbucket, nodes in changed.items():
+            chains[vbucket] = tuple(NOBODY if node is None else self.servers.index(node) for node in nodes) or (NOBODY,)
+        return self._next(chains=tuple(chains))
+
+    def with_servers(self, servers: Iterable[Address]) -> ClusterMap:
+        """The next map: other members. Who is no member any more leaves its chains; what it owned, nobody owns."""
+        kept = tuple(servers)
+        place = {old: kept.index(address) for old, address in enumerate(self.servers) if address in kept}
+        chains = tuple(
+            (place.get(chain[0], NOBODY), *(place[index] for index in chain[1:] if index in place))
+            for chain in self.chains
+        )
+        return self._next(servers=kept, chains=chains)
+
+    def with_replica_count(self, count: int) -> ClusterMap:
+        """The next map: another number of replicas to strive for."""
+        return self._next(replica_count=count)
+
+    def after(self, rev: int) -> ClusterMap:
+        """The same with a revision above `rev`."""
+        return self._next(rev=max(self.rev, rev) + 1)
+
+    def _next(self, **changed: Any) -> ClusterMap:
+        return replace(self, **{"rev": self.rev + 1, "this": None, "text": b""} | changed)
+
+    # ------------------------------------------------------------------ JSON
+
+    def to_json(self, this: Address | None) -> bytes:
+        """The map as it is sent to the node `this`, whose own entry says `thisNode`; None marks no entry."""
+        path = f"/pools/default/{{}}/{self.bucket}?bucket_uuid={self.uuid}"
+        width = max(1 + self.replica_count, *map(len, self.chains))
+        names = [str(server) for server in self.servers]
+        content = {
+            "rev": self.rev,
+            "revEpoch": self.epoch,
+            "name": self.bucket,
+            "uuid": self.uuid,
+            "nodeLocator": "vbucket",
+            "uri": path.format("buckets"),
+            "streamingUri": path.format("bucketsStreaming"),
+            "bucketCapabilitiesVer": "",
+            "bucketCapabilities": list(self.capabilities),
+            "clusterCapabilitiesVer": [1, 0],
+            "clusterCapabilities": {},
+            "nodes": [{"hostname": str(server), "ports": {"direct": server.port}} for server in self.servers],
+            "nodesExt": [_extended(server, server == this) for server in self.servers],
+            "vBucketServerMap": {
+                "hashAlgorithm": "CRC",
+                "numReplicas": self.replica_count,
+                "serverList": names,
+                "vBucketMap": [[*chain, *[NOBODY] * (width - len(chain))] for chain in self.chains],
+            },
+        }
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(
+        cls,
+        text: bytes,
+        source: Address | None = None,
+        *,
+        addresses: Addresses | None = None,
+        epoch: int = 0,
+    ) -> ClusterMap:
+        """Read and check a map.
+
+        Args:
+            source: where it was fetched from, which is what "$HOST" stands for; None leaves that as it is.
+            addresses: how the nodes are read; `server_list` unless given.
+            epoch: that of a map that says none.
+
+        Raises:
+            RemoteProtocolError: not JSON, or no map: fields missing, of the wrong type, or pointing nowhere.
+        """
+        try:
+            content = read_json(text)
+            table = content["vBucketServerMap"]
+            servers = (addresses or server_list)(content, source)
+            return cls(
+                bucket=str(content.get("name", "")),
+                uuid=str(content.get("uuid", "")),
+                epoch=_number(content.get("revEpoch", epoch)),
+                rev=_number(content.get("rev", 0)),
+                servers=servers,
+                chains=tuple(_chain(vbucket, row) for vbucket, row in enumerate(_rows(table))),
+                replica_count=_number(table.get("numReplicas", 0)),
+                capabilities=tuple(map(str, content.get("bucketCapabilities", ()))),
+                this=_this(content, len(servers)),
+                text=bytes(text),
+            )
+        except KeyError as missing:
+            problem = f"it has no {missing.args[0]}"
+        except (ValueError, TypeError, AttributeError, IndexError) as error:
+            problem = f"it can not be read: {error}"
+        raise RemoteProtocolError(f"cluster map{f' of {source}' if source else ''}: {problem}")
+
+
+# ---------------------------------------------------------------------- the nodes
+
+
+def server_list(content: Mapping[str, Any], source: Address | None) -> tuple[Address, ...]:
+    """Return the nodes of `serverList`, which every map of this family's nodes has."""
+    return tuple(_address(name, source) for name in _bounded(content["vBucketServerMap"]["serverList"]))
+
+
+def newest_addresses(content: Mapping[str, Any], source: Address | None) -> tuple[Address, ...]:
+    """Return the key-value nodes as clients find them: of the three generations of a map the newest that is present
+    wins, position by position, as in the SDKs. A missing host name means the host it was fetched from."""
+    if source is None:
+        raise ValueError("nobody knows where it came from")
+    names = _bounded(content["vBucketServerMap"].get("serverList", ()))
+    listed, extended = _bounded(content.get("nodes", ())), _bounded(content.get("nodesExt", ()))
+    # Nodes that are no members of the bucket yet come last in nodesExt (kv.md 1.4): the map counts the others.
+    count = max(len(listed), len(names)) or len(extended)
+    if count == 1 and _is_source(extended):
+        return (source,)
+    found = []
+    for index in range(count):
+        host, port = _address(names[index], source) if index < len(names) else (source.host, PORT)
+        if index < len(extended):
+            services = extended[index].get("services", {})
+            host = extended[index].get("hostname", host)
+            port = int(services.get("kv", port))
+        found.append(Address(source.host if host == HOST else host, port))
+    return tuple(found)
+
+
+def _is_source(extended: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the only node of a map is the one that we are talking to.
+
+    Then the address that worked is better than the one it believes to have (behind a proxy, or a container's port
+    mapping, that one leads nowhere). But a node that has left the cluster may name the one that is left.
+    """
+    return not extended or "hostname" not in extended[0] or bool(extended[0].get("thisNode"))
+
+
+def _address(text: Any, source: Address | None) -> Address:
+    host, _, port = str(text).rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError(f'"{text}" is no host:port')
+    return Address(source.host if source is not None and host == HOST else host.strip("[]"), int(port))
+
+
+def _bounded(entries: Any) -> Sequence[Any]:
+    if not isinstance(entries, list | tuple):
+        raise TypeError(f"{type(entries).__name__} where a list of nodes belongs")
+    if len(entries) > SERVERS_MAX:
+        raise ValueError(f"{len(entries)} nodes, at most {SERVERS_MAX} are possible")
+    return entries
+
+
+def _extended(server: Address, is_this: bool) -> dict[str, Any]:
+    """An entry without a host name is that of the host the map was fetched from."""
+    entry: dict[str, Any] = {"services": {"kv": server.port, "mgmt": server.port}}
+    if server.host != HOST:
+        entry["hostname"] = server.host
+    return {**entry, "thisNode": True} if is_this else entry
+
+
+def _this(content: Mapping[str, Any], servers: int) -> int | None:
+    """ "nodesExt[i] corresponds to serverList[i]; nodes that are not yet KV members come last" (kv.md 1.4)."""
+    marked = [index for index, entry in enumerate(_bounded(content.get("nodesExt", ()))) if entry.get("thisNode")]
+    if len(marked) > 1:
+        raise ValueError(f"{len(marked)} entries say thisNode")
+    return marked[0] if marked and marked[0] < servers else None
+
+
+# ---------------------------------------------------------------------- the chains
+
+
+def _rows(table: Mapping[str, Any]) -> Sequence[Any]:
+    rows = table["vBucketMap"]
+    if not isinstance(rows, list) or len(rows) > MAP_VBUCKETS_MAX:
+        size = len(rows) if isinstance(rows, list) else type(rows).__name__
+        raise ValueError(f"{size} vbuckets, 1 to {MAP_VBUCKETS_MAX} are possible")
+    return rows
+
+
+def _chain(vbucket: int, row: Any) -> Chain:
+    """The chain of a row, without the filling."""
+    if not isinstance(row, list) or not row:
+        raise ValueError(f"vbucket {vbucket} has the chain {row}, a list of nodes belongs there")
+    head, *rest = [_number(index) for index in row]
+    return head, *(index for index in rest if index != NOBODY)
+
+
+def _check_chain(vbucket: int, chain: Chain, servers: int) -> None:
+    named = [index for index in chain if index != NOBODY]
+    if not chain or NOBODY in chain[1:] or len(set(named)) != len(named):
+        raise ValueError(f"vbucket {vbucket} has the chain {list(chain)}: a node twice, or a hole")
+    if not all(0 <= index < servers for index in named):
+        raise ValueError(f"vbucket {vbucket} has the chain {list(chain)} with {servers} nodes")
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} where a whole number belongs")
+    return value

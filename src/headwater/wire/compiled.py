@@ -1,0 +1,225 @@
+"""The short ways between a message and its bytes: two functions a class, compiled from its table when first used.
+
+A node takes a request apart and puts an answer together tens of thousands of times a second, and to go through the
+table behind the class (declare.py) field by field takes longer than to find the answer. So the table is turned into
+source, as `@dataclass` does, and that into functions. Of GET's answer, four bytes of flags and a value, it is:
+
+    def write(values, opcode, opaque):
+        key, value = values['key'], values['value']
+        if key:
+            return None
+        try:
+            size = 4 + len(key) + len(value)
+            head = pack_0(129, opcode, len(key), 4, values['datatype'], values['status'], size, opaque,
+                          values['cas'], values['flags'])
+        except (StructError, TypeError, ValueError):
+            return None
+        return b''.join((head, key, value)) if size <= 31457280 else None
+
+Whatever can not go that way gets None here, and on the long way through the table its complaint or its bytes: a number
+too large, say, a key where none belongs, framing extras. What is legal is told in one place only; tests hold the two
+ways against each other. Functions are made when a class is first used: there are some hundred and fifty classes, and
+one process meets few of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from struct import Struct
+from typing import Any
+
+from headwater.wire.declare import ANY_FAILURE, ANY_STATUS, Declared, Layout, Presence, Short
+from headwater.wire.header import BODY_BYTES_MAX, HEADER
+from headwater.wire.sections import Field, Fixed, Running, Shape
+
+__all__ = ["short_of"]
+
+
+def short_of(cls: type[Declared], defaults: Mapping[str, Any]) -> Short:
+    """Compile the short ways of a message class, whose fields are `defaults` where a frame lacks them.
+
+    Where its form can't be told beforehand both always return None.
+    """
+    extras = cls.layout.extras
+    if cls.layout.engine or not isinstance(extras, Fixed) or not all(each.packs for each in extras.shapes.values()):
+        return Short(_nothing, _nothing)
+    made = _Source(cls, extras, defaults)
+    lines = "\n".join([*made.reading(), *made.writing()])
+    exec(compile(lines, f"<short ways of {cls.__name__}>", "exec"), made.names)  # noqa: S102 - of our own tables
+    return Short(made.names["read"], made.names["write"])
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+class _Source:
+    """The source for one class, line by line, and the objects that it names."""
+
+    def __init__(self, cls: type[Declared], extras: Fixed, defaults: Mapping[str, Any]) -> None:
+        self._defaults = defaults
+        self._layout = cls.layout
+        self._extras = extras
+        self._behind = _behind(cls.layout)
+        self.names: dict[str, Any] = {
+            "StructError": struct.error,
+            "cls": cls,
+            "new": object.__new__,
+            "fill": object.__setattr__,  # a message is frozen for everyone else
+        }
+        if self._layout.body is not None:
+            self.names |= {"read_body": self._layout.body.read, "write_body": self._layout.body.write}
+        self._alone = _alone(cls.layout)
+        if self._alone is not None:
+            self.names |= {"read_body": self._alone.codec.read, "write_body": self._alone.codec.write}
+
+    def _misplaced(self) -> list[str]:
+        """The conditions under which a key or value is there that may not be, or is missing."""
+        return [*_wrong("key", self._layout.key), *(() if self._layout.body else _wrong("value", self._layout.value))]
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def writing(self) -> Iterator[str]:
+        """Return the lines of `write`."""
+        yield "def write(values, opcode, opaque):"
+        yield "    key, value = values['key'], values['value']"
+        yield from _leaving("    ", [*self._misplaced(), *(["value"] if self._layout.body else [])])
+        yield "    try:"
+        if self._layout.body is not None and self._behind is None:
+            yield f"        value = write_body(values{'' if self._alone is None else f'[{self._alone.name!r}]'})"
+        for number, (gone, shape) in enumerate(self._extras.chosen.items()):
+            absent = dict(zip(self._extras.optional, gone, strict=True))
+            told = [f"values[{name!r}] is {'' if is_gone else 'not '}None" for name, is_gone in absent.items()]
+            yield f"        {'el' * bool(number)}if {' and '.join(told) or True}:"
+            yield from self._packing(number, shape)
+        yield "        else:"
+        yield "            return None"
+        yield "    except (StructError, TypeError, ValueError):"
+        yield "        return None"
+        yield f"    return b''.join((head, key, value)) if size <= {BODY_BYTES_MAX} else None"
+
+    def _packing(self, number: int, shape: Shape) -> Iterator[str]:
+        """The lines that make header and numbers of one form."""
+        shapes = [shape] if self._behind is None else [shape, self._behind]
+        fields = [each for part in shapes for each in part.fields]
+        codes = "".join(part.struct.format.removeprefix(">") for part in shapes)
+        self.names[f"pack_{number}"] = Struct(HEADER.format + codes).pack
+        third = "status" if self._layout.is_response else "vbucket"
+        own = "".join(f", values[{each.name!r}]" for each in fields)
+        yield from _leaving("            ", _disallowed(fields, "values[{!r}]"))
+        yield f"            size = {sum(part.struct.size for part in shapes)} + len(key) + len(value)"
+        yield f"            head = pack_{number}({int(self._layout.magic)}, opcode, len(key), {shape.struct.size}, "
+        yield f"                values['datatype'], values[{third!r}], size, opaque, values['cas']{own})"
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def reading(self) -> Iterator[str]:
+        """Return the lines of `read`."""
+        yield "def read(frame):"
+        yield from _leaving("    ", self._of_others())
+        yield "    extras, key, value = frame.extras, frame.key, frame.value"
+        yield from _leaving("    ", self._misplaced())
+        for number, (size, shape) in enumerate(self._extras.shapes.items()):
+            self.names[f"unpack_{number}"] = shape.struct.unpack
+            absent = [each.name for each in self._extras.fields if each not in shape.fields]
+            yield f"    {'el' * bool(number)}if len(extras) == {size}:"
+            yield f"        {_targets(shape.fields)} = unpack_{number}(extras)"
+            yield from (f"        of_{name} = None" for name in absent)
+            yield from _leaving("        ", _disallowed(shape.fields, "of_{}"))
+        yield "    else:"
+        yield "        return None"
+        yield from self._reading_body()
+        yield "    message = new(cls)"
+        yield "    fill(message, '__dict__', {"
+        yield from (f"        {name!r}: {value}," for name, value in self._values().items())
+        if self._layout.body is not None and self._behind is None and self._alone is None:
+            yield "        **body,"
+        yield "    })"
+        yield "    return message"
+
+    def _of_others(self) -> Iterator[str]:
+        """The conditions under which a frame is another message, or is flexible."""
+        layout = self._layout
+        yield f"frame.magic != {int(layout.magic)}"
+        if layout.opcodes:
+            yield " and ".join(f"frame.opcode != {int(opcode)}" for opcode in layout.opcodes)
+        if layout.is_response and layout.status == ANY_FAILURE:
+            yield "frame.vbucket == 0"
+        elif layout.is_response and layout.status != ANY_STATUS:
+            yield f"frame.vbucket != {int(layout.status)}"
+
+    def _reading_body(self) -> Iterator[str]:
+        if self._behind is not None:
+            self.names["unpack_behind"] = self._behind.struct.unpack
+            yield from _leaving("    ", [f"len(value) != {self._behind.struct.size}"])
+            yield f"    {_targets(self._behind.fields)} = unpack_behind(value)"
+            yield from _leaving("    ", _disallowed(self._behind.fields, "of_{}"))
+        elif self._layout.body is not None:
+            yield "    try:"
+            if self._alone is not None:
+                yield f"        of_{self._alone.name}, end = read_body(value, 0)"
+            else:
+                yield f"        body = read_body(value, {self._flags()})"
+            yield "    except ValueError:"
+            yield "        return None"
+            yield from _leaving("    ", ["end != len(value)"] if self._alone is not None else [])
+
+    def _flags(self) -> str:
+        return "of_flags or 0" if "flags" in {each.name for each in self._extras.fields} else "0"
+
+    def _values(self) -> dict[str, str]:
+        """The value of each field of a message, in source."""
+        layout = self._layout
+        values = {name: f"default_{name}" for name in self._defaults}
+        self.names |= {f"default_{name}": value for name, value in self._defaults.items()}
+        values |= {"key": "key", "value": "value" if layout.body is None else "b''", "framing": "None"}
+        values |= {name: f"frame.{name}" for name in ("opaque", "cas", "datatype")}
+        if layout.is_response:
+            values |= {"status": "frame.vbucket"} | ({} if layout.opcodes else {"opcode": "frame.opcode"})
+        else:
+            values |= {"vbucket": "frame.vbucket", "quiet": f"frame.opcode == {int(layout.quiet)}"}
+        behind = self._behind.fields if self._behind is not None else ()
+        alone = () if self._alone is None else (self._alone,)
+        return values | {each.name: f"of_{each.name}" for each in (*self._extras.fields, *behind, *alone)}
+
+
+def _behind(layout: Layout) -> Shape | None:
+    """The fields of the value, where they follow the extras at once and have one fixed form."""
+    body = layout.body
+    if not isinstance(body, Fixed) or len(body.shapes) != 1 or not layout.key.refuses(b"?"):
+        return None
+    (shape,) = body.shapes.values()
+    return shape if shape.packs else None
+
+
+def _alone(layout: Layout) -> Field | None:
+    """The field that is all of the value, whatever its form, as a list of rows is."""
+    if not isinstance(layout.body, Running) or len(layout.body.fields) != 1:
+        return None
+    (field,) = layout.body.fields
+    return None if field.when or field.only else field
+
+
+def _targets(fields: Iterable[Field]) -> str:
+    """The left side of an assignment from a struct."""
+    return f"({''.join(f'of_{each.name}, ' for each in fields)})"
+
+
+def _wrong(name: str, presence: Presence) -> Iterator[str]:
+    if presence.refuses(b"?"):
+        yield name
+    if presence.refuses(b""):
+        yield f"not {name}"
+
+
+def _disallowed(fields: Iterable[Field], named: str) -> Iterator[str]:
+    """The conditions under which a field's value belongs to another version of the message."""
+    return (f"{named.format(each.name)} not in {each.only!r}" for each in fields if each.only)
+
+
+def _leaving(indent: str, conditions: Iterable[str]) -> Iterator[str]:
+    """The lines that go the long way under any of the conditions."""
+    if told := " or ".join(conditions):
+        yield f"{indent}if {told}:"
+        yield f"{indent}    return None"

@@ -1,0 +1,61 @@
+"""JSON as it comes over the wire, from anybody, and the JSON that tells why a request was refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+CONTEXT_CHARACTERS_MAX = 200
+"""So much of what a peer says is believed to be meant for people."""
+
+
+LEVELS_MAX = 64
+"""Deeper JSON is refused. A bound of our own: how deep Python's goes depends on who calls it, so that what was taken
+here could break whoever reads it again elsewhere."""
+
+
+def read_json(text: bytes | str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: it is none, is no UTF-8, or is nested more than LEVELS_MAX deep.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {LEVELS_MAX} levels deep") from None
+    _check_levels(value)
+    return value
+
+
+def _check_levels(value: Any) -> None:
+    level = [value]
+    for _ in range(LEVELS_MAX):
+        level = [inner for each in level if isinstance(each, dict | list) for inner in _inside(each)]
+        if not level:
+            return
+    if any(isinstance(each, dict | list) for each in level):
+        raise ValueError(f"it is nested more than {LEVELS_MAX} levels deep")
+
+
+def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
+def error_body(context: str) -> bytes:
+    """The body of a refusal, for clients that negotiated XERROR (kv.md 1.5)."""
+    return json.dumps({"error": {"context": context}}).encode()
+
+
+def context_of(body: bytes) -> str:
+    """Return a refusal's message for people: its context, or the text that it is; empty if there is none."""
+    if not body.startswith(b"{"):
+        return body[:CONTEXT_CHARACTERS_MAX].decode(errors="replace")
+    try:
+        told = read_json(body)
+    except ValueError:
+        return ""
+    error = told.get("error")
+    context = error.get("context") if isinstance(error, dict) else None
+    return context[:CONTEXT_CHARACTERS_MAX] if isinstance(context, str) else ""

@@ -1,0 +1,47 @@
+"""The right that a request needs, said where the request is declared: `privilege=` of its class.
+
+A session holds what its user may do as one number of these bits, so to look is one operation. Where a flag of a request
+asks for more than the request by itself (a stream that takes its vbucket over), the declaration says so: `beyond=`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntFlag
+
+__all__ = ["ADMINISTER", "EVERYTHING", "LOGIN", "MONITOR", "NONE", "READ", "REPLICATE", "STREAM", "WRITE"]
+__all__ += ["Beyond", "Privilege", "in_words"]
+
+
+class Privilege(IntFlag):
+    """Who may send a request: everybody, whoever has logged in, or a user with these rights in the bucket."""
+
+    NONE = 0
+    LOGIN = 0x01
+    READ = 0x02
+    WRITE = 0x04
+    STREAM = 0x08
+    REPLICATE = 0x10
+    MONITOR = 0x20
+    ADMINISTER = 0x40
+
+
+NONE, LOGIN, READ, WRITE = Privilege.NONE, Privilege.LOGIN, Privilege.READ, Privilege.WRITE
+STREAM, REPLICATE, MONITOR = Privilege.STREAM, Privilege.REPLICATE, Privilege.MONITOR
+ADMINISTER = Privilege.ADMINISTER
+EVERYTHING = LOGIN | READ | WRITE | STREAM | REPLICATE | MONITOR | ADMINISTER
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """A privilege needed besides when the bits `mask` of its field `flags` are `bits`; `about` names it."""
+
+    about: str
+    mask: int
+    bits: int
+    privilege: Privilege
+
+
+def in_words(privilege: int) -> str:
+    """Say a privilege in words, for people: "read and write"."""
+    return " and ".join((each.name or "").lower() for each in Privilege if each & privilege) or "nothing"

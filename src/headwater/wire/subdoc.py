@@ -1,0 +1,269 @@
+"""Sub-documents: parts of a JSON document, or of its extended attributes, by path.
+
+A request names one path, or as many as 16 in `specs`. `path_bytes` says where in the value the path ends and what is
+stored begins. Attributes are named by `XATTR` in a path's flags: its first name is then the attribute's. Answers to
+several paths have a status for each; the answer's own is SUBDOC_MULTI_PATH_FAILURE if any of them failed. What is
+done to a tombstone (`ACCESS_DELETED`) is answered with SUBDOC_SUCCESS_DELETED in place of SUCCESS.
+Source: specification, kv.md 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntFlag
+from struct import Struct
+from typing import Annotated, Any, ClassVar
+
+from headwater.wire.codec import NUMBERS
+from headwater.wire.documents import Stored
+from headwater.wire.layout import ANY_STATUS, OPTIONAL, REQUIRED, VALUE, Answer, Request, about, u8, u16, u32
+from headwater.wire.opcodes import Opcode
+from headwater.wire.privilege import READ, WRITE
+from headwater.wire.status import Status
+
+__all__ = ["PATH_BYTES_MAX", "SPECS_MAX", "DocumentFlag", "LookupSpec", "MutationSpec", "PathFlag", "SubdocArrayInsert"]
+__all__ += ["SubdocArrayAddUnique", "SubdocArrayPushFirst", "SubdocArrayPushLast", "SubdocCounter", "SubdocDelete"]
+__all__ += ["SubdocDictAdd", "SubdocDictUpsert", "SubdocExists", "SubdocGet", "SubdocGetCount", "SubdocLookup"]
+__all__ += ["SubdocMultiLookup", "SubdocMultiLookupResponse", "SubdocMultiMutation", "SubdocMultiStored"]
+__all__ += ["SubdocMutation", "SubdocPathFailure", "SubdocReplace", "SubdocStored", "SubdocValue"]
+
+_SPEC, _SPEC_WITH_VALUE = Struct(">BBH"), Struct(">BBHI")
+_RESULT, _RESULT_WITH_INDEX = Struct(">HI"), Struct(">BHI")
+
+PATH_BYTES_MAX = 1024
+SPECS_MAX = 16
+
+
+class PathFlag(IntFlag):
+    """How one path is meant."""
+
+    MKDIR_P = 0x01  # make the dictionaries on the way
+    XATTR = 0x04  # of an extended attribute
+    EXPAND_MACROS = 0x10  # the value may be a macro; attributes only
+
+
+class DocumentFlag(IntFlag):
+    """How the document is meant."""
+
+    MKDOC = 0x01  # make it if there is none
+    ADD = 0x02  # make it, there must be none
+    ACCESS_DELETED = 0x04  # a tombstone will do
+    CREATE_AS_DELETED = 0x08  # what is made is a tombstone with attributes
+    REVIVE_DOCUMENT = 0x10  # make the tombstone a document again
+
+
+LookupSpec = tuple[int, int, bytes]
+"""Opcode, PathFlag bits, path."""
+MutationSpec = tuple[int, int, bytes, bytes]
+"""Opcode, PathFlag bits, path, value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Specs:
+    """Paths up to the end of the value: their lengths stand before their bytes. `has_value`: what to store as well."""
+
+    has_value: bool
+    size: ClassVar[None] = None
+
+    def write(self, value: Any) -> bytes:
+        """Return the specs one after the other."""
+        return b"".join(map(self._written, value))
+
+    def _written(self, spec: Any) -> bytes:
+        opcode, flags, *parts = spec
+        lengths = NUMBERS[16].write(len(parts[0]))
+        if self.has_value:
+            lengths += NUMBERS[32].write(len(parts[1]))
+        return NUMBERS[8].write(opcode) + NUMBERS[8].write(flags) + lengths + b"".join(parts)
+
+    def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
+        """Return the specs, as many as there are, and one more than SPECS_MAX at most."""
+        head = _SPEC_WITH_VALUE if self.has_value else _SPEC
+        specs: list[Any] = []
+        while at < len(data) and len(specs) <= SPECS_MAX:
+            if len(data) - at < head.size:
+                raise ValueError(f"{head.size} bytes expected at offset {at} of {len(data)}")
+            opcode, flags, *sizes = head.unpack_from(data, at)
+            at += head.size
+            if len(data) - at < sum(sizes):
+                raise ValueError(f"path {len(specs) + 1}: {sum(sizes)} bytes expected at offset {at} of {len(data)}")
+            parts = []
+            for size in sizes:
+                parts.append(data[at : at + size])
+                at += size
+            specs.append((opcode, flags, *parts))
+        return specs, len(data)
+
+    def describe(self) -> str:
+        """Return the columns of a spec."""
+        lengths = "u16 path length, u32 value length, path, value" if self.has_value else "u16 path length, path"
+        return f"n x (u8 opcode, u8 flags, {lengths})"
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A status and a value for each path, up to the end. `indexed`: only some paths have one, and it says which."""
+
+    indexed: bool
+    size: ClassVar[None] = None
+
+    def write(self, value: Any) -> bytes:
+        """Return the results one after the other."""
+        return b"".join(map(self._written, value))
+
+    def _written(self, result: Any) -> bytes:
+        *numbers, part = result
+        head = _RESULT_WITH_INDEX if self.indexed else _RESULT
+        return head.pack(*numbers, len(part)) + bytes(part)
+
+    def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
+        """Return all results; a last one cut short is an error."""
+        head = _RESULT_WITH_INDEX if self.indexed else _RESULT
+        found: list[Any] = []
+        while at < len(data):
+            if len(data) - at < head.size:
+                raise ValueError(f"{head.size} bytes expected at offset {at} of {len(data)}")
+            *numbers, size = head.unpack_from(data, at)
+            at += head.size
+            if len(data) - at < size:
+                raise ValueError(f"result {len(found) + 1}: {size} bytes expected at offset {at} of {len(data)}")
+            found.append((*numbers, data[at : at + size]))
+            at += size
+        return found, at
+
+    def describe(self) -> str:
+        """Return the columns of a result."""
+        return f"n x ({'u8 index, ' if self.indexed else ''}u16 status, u32 length, bytes)"
+
+
+# --------------------------------------------------------------------------- looking up
+
+
+class SubdocValue(Answer, status=ANY_STATUS, value=OPTIONAL):
+    """The value that a path leads to, as it stands in the document; of EXISTS nothing."""
+
+
+class SubdocLookup(Request, privilege=READ, key=REQUIRED, value=OPTIONAL):
+    """Asks for one path; the value is the path."""
+
+    path_bytes: u16 = about("length of the path")
+    flags: u8 = about("PathFlag bits", default=0)
+    doc_flags: u8 | None = about("DocumentFlag bits", default=None)
+
+
+class SubdocGet(SubdocLookup, opcode=Opcode.SUBDOC_GET, answer=SubdocValue):
+    """Asks for what a path leads to."""
+
+
+class SubdocExists(SubdocLookup, opcode=Opcode.SUBDOC_EXISTS, answer=SubdocValue):
+    """Asks whether a path leads to anything."""
+
+
+class SubdocGetCount(SubdocLookup, opcode=Opcode.SUBDOC_GET_COUNT, answer=SubdocValue):
+    """Asks how many members or elements there are."""
+
+
+class SubdocMultiLookupResponse(Answer, status=ANY_STATUS):
+    """The values that the paths lead to, in their order."""
+
+    results: Annotated[list[tuple[int, bytes]], Results(indexed=False)] = about("status and value", where=VALUE)
+
+
+class SubdocMultiLookup(
+    Request,
+    opcode=Opcode.SUBDOC_MULTI_LOOKUP,
+    privilege=READ,
+    key=REQUIRED,
+    extras_bytes=(0, 1),
+    answer=SubdocMultiLookupResponse,
+):
+    """Asks for up to 16 paths; the opcode of one is SUBDOC_GET, _EXISTS, _GET_COUNT, or GET for the whole body."""
+
+    doc_flags: u8 | None = about("DocumentFlag bits", default=None)
+    specs: Annotated[list[LookupSpec], Specs(has_value=False)] = about("the paths", where=VALUE)
+
+
+# --------------------------------------------------------------------------- changing
+
+
+class SubdocStored(Stored, status=ANY_STATUS, value=OPTIONAL):
+    """A change was made; the value is the sum of a counter."""
+
+
+class SubdocMultiStored(Stored, status=ANY_STATUS):
+    """Several paths were changed; what has a result tells it."""
+
+    results: Annotated[list[tuple[int, int, bytes]], Results(indexed=True)] = about("sums of counters", where=VALUE)
+
+
+class SubdocPathFailure(Answer, status=Status.SUBDOC_MULTI_PATH_FAILURE):
+    """Nothing was changed, because one of several paths could not be."""
+
+    index: u8 = about("which path, from 0", where=VALUE)
+    path_status: u16 = about("why", where=VALUE)
+
+
+class SubdocMutation(
+    Request, privilege=READ | WRITE, key=REQUIRED, value=REQUIRED, cas=True, extras_bytes=(3, 4, 7, 8)
+):
+    """Changes one path; the value is the path, then what is stored."""
+
+    path_bytes: u16 = about("length of the path")
+    flags: u8 = about("PathFlag bits", default=0)
+    expiration: u32 | None = about("when the document runs out", default=None)
+    doc_flags: u8 | None = about("DocumentFlag bits", default=None)
+
+
+class SubdocDictAdd(SubdocMutation, opcode=Opcode.SUBDOC_DICT_ADD, answer=SubdocStored):
+    """Adds a member, which must not be there."""
+
+
+class SubdocDictUpsert(SubdocMutation, opcode=Opcode.SUBDOC_DICT_UPSERT, answer=SubdocStored):
+    """Adds or replaces a member."""
+
+
+class SubdocDelete(SubdocMutation, opcode=Opcode.SUBDOC_DELETE, answer=SubdocStored):
+    """Removes a member or an element."""
+
+
+class SubdocReplace(SubdocMutation, opcode=Opcode.SUBDOC_REPLACE, answer=SubdocStored):
+    """Replaces what is there."""
+
+
+class SubdocArrayPushLast(SubdocMutation, opcode=Opcode.SUBDOC_ARRAY_PUSH_LAST, answer=SubdocStored):
+    """Adds elements to the end of an array."""
+
+
+class SubdocArrayPushFirst(SubdocMutation, opcode=Opcode.SUBDOC_ARRAY_PUSH_FIRST, answer=SubdocStored):
+    """Adds elements to the start of an array."""
+
+
+class SubdocArrayInsert(SubdocMutation, opcode=Opcode.SUBDOC_ARRAY_INSERT, answer=SubdocStored):
+    """Puts elements before the one that the path names."""
+
+
+class SubdocArrayAddUnique(SubdocMutation, opcode=Opcode.SUBDOC_ARRAY_ADD_UNIQUE, answer=SubdocStored):
+    """Adds an element to an array of simple values, unless it is there."""
+
+
+class SubdocCounter(SubdocMutation, opcode=Opcode.SUBDOC_COUNTER, answer=SubdocStored):
+    """Adds to a whole number; the value is the signed decimal difference."""
+
+
+class SubdocMultiMutation(
+    Request,
+    opcode=Opcode.SUBDOC_MULTI_MUTATION,
+    privilege=READ | WRITE,
+    key=REQUIRED,
+    cas=True,
+    extras_bytes=(0, 1, 4, 5),
+    answer=(SubdocMultiStored, SubdocPathFailure),
+):
+    """Changes up to 16 paths, all or none; attributes come first.
+
+    Opcodes are those above, and of the whole body SET, ADD, DELETE, and REPLACE_BODY_WITH_XATTR.
+    """
+
+    expiration: u32 | None = about("when the document runs out", default=None)
+    doc_flags: u8 | None = about("DocumentFlag bits", default=None)
+    specs: Annotated[list[MutationSpec], Specs(has_value=True)] = about("paths and values", where=VALUE)

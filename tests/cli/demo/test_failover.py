@@ -1,0 +1,33 @@
+"""The demo of a failover: two real nodes, a real mirror without Spark, the operator's commands as processes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from headwater.cli.demo.failover import ADDED, DELETED, OVERWRITTEN, Undone, show, undone
+
+
+def test_the_demo_undoes_what_was_lost_and_ends_with_a_table_that_equals_the_node(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headwater", "demo", "failover", "--keep", str(tmp_path / "kept")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "the table equals the node"
+    assert f"  {len(ADDED)} rows only the lost branch had" in lines
+    assert f"  {len(OVERWRITTEN)} rows it had overwritten" in lines
+    assert f"  {len(DELETED)} rows it had deleted" in lines
+    assert "    order:0: lost is kept again" in lines
+    assert {path.name for path in (tmp_path / "kept").iterdir()} >= {"A", "B", "table", "table_changes", "mirror.log"}
+
+
+def test_each_kind_of_row_that_was_undone_is_told() -> None:
+    found = undone({b"a": b"lost", b"b": b"1", b"c": b"1"}, {b"b": b"2", b"c": b"1", b"d": b"1"})
+    assert found == Undone((b"a",), ((b"b", b"1", b"2"),), (b"d",))
+    assert show(found) == [
+        *("  1 row only the lost branch had", "    a"),
+        *("  1 row it had overwritten", "    b: 1 is 2 again"),
+        *("  1 row it had deleted", "    d"),
+    ]
+    assert show(undone({b"%d" % n: b"" for n in range(5)}, {}))[:5] == [
+        *("  5 rows only the lost branch had", "    0", "    1", "    2", "    ..."),
+    ]

@@ -1,0 +1,52 @@
+"""The commands for a table, beside a real node and a mirror without Spark."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from headwater import testing
+from headwater.cli.app import app
+from headwater.lake.index import FOLDER
+from headwater.pipelines.mirror import mirror
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, ["lake", *words])
+
+
+def test_a_table_is_described_verified_folded_and_vacuumed(tmp_path: Path) -> None:
+    place = str(tmp_path / "t")
+    with testing.node(vbuckets=8) as node, node.client() as client:
+        for n in range(4):
+            client.set_many((f"k{i}", f"{n}") for i in range(n * 20, 100))
+            client.delete(f"k{n}")
+            mirror(None, node.url, place, once=True, changelog=True, upkeep=False)
+        url = node.url
+        before = json.loads(run("describe", place).stdout)
+        assert (before["rows"], before["bucket"], before["files"]) == (96, "default", 4)
+        told = run("verify", place, "--bucket", url)
+        assert (told.exit_code, told.stdout) == (0, "96 rows, 96 documents: all is well\n")
+        assert "folded 4 files: the table had 4 and has 1" in run("optimize", place, "--all").stdout
+        assert run("verify", place, "--bucket", url).exit_code == 0
+        assert "0 files would be removed" in run("vacuum", place, "--dry-run").stdout
+        assert "the table had 4 and has 1" in run("optimize", f"{place}_changes", "--all").stdout
+        client.set("k50", "later")
+        next(Path(place, FOLDER).glob("fold*")).unlink()
+        wrong = run("verify", place, "--bucket", url)
+    assert wrong.exit_code == 1
+    assert "its index is missing or damaged" in wrong.stdout
+    assert "1 documents are of another seqno or CAS" in wrong.stdout
+    assert wrong.stderr == "headwater: 96 rows, 96 documents: 2 problems\n"
+
+
+@pytest.mark.parametrize("command", ["describe", "verify", "optimize", "vacuum"])
+def test_where_there_is_no_table_one_line_says_so(command: str, tmp_path: Path) -> None:
+    told = run(command, str(tmp_path))
+    assert (told.exit_code, told.stderr) == (1, f"headwater: {tmp_path}: there is no table here\n")
+
+
+def test_a_retention_of_less_than_an_hour_is_refused(tmp_path: Path) -> None:
+    assert run("vacuum", str(tmp_path), "--older-than", "0").exit_code == 2

@@ -1,0 +1,39 @@
+"""The battery in short, and that it tells when a bound is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from harness.attack.__main__ import main
+from harness.attack.battery import TURN_SECONDS_MAX, Battery, Report, two_nodes
+from harness.attack.witness import Row
+
+SHORT = r"^(SET|HELLO|STAT|DCP_OPEN|TAP_CONNECT|/pools)( |$)|dcp open storm|busy|grow|of many$|filters"
+
+
+def target(*, running: bool = True, bound: int = 100) -> SimpleNamespace:
+    return SimpleNamespace(node=SimpleNamespace(is_running=running), bound_bytes=bound)
+
+
+def test_each_bound_that_is_broken_is_a_complaint() -> None:
+    report = Report()
+    report.add(target(), Row("good", turn_seconds=TURN_SECONDS_MAX, peak_bytes=100))  # type: ignore[arg-type]
+    assert report.complaints == []
+    report.add(target(), Row("slow", turn_seconds=0.07))  # type: ignore[arg-type]
+    report.add(target(), Row("fat", peak_bytes=101))  # type: ignore[arg-type]
+    report.add(target(), Row("deaf", unserved=2))  # type: ignore[arg-type]
+    report.add(target(running=False), Row("deadly"))  # type: ignore[arg-type]
+    assert [each.partition(":")[0] for each in report.complaints] == ["slow", "fat", "deaf", "deadly"]
+    assert len(list(report.table())) == 6
+
+
+def test_a_few_guests_of_each_kind_break_no_bound(tmp_path: Path) -> None:
+    with two_nodes(tmp_path, documents=10_000) as (everybody, users):
+        report = Battery(everybody, users, seconds=120, scale=0.05, only=SHORT).run()
+    assert report.complaints == []
+    assert len(report.rows) > 20
+
+
+def test_what_was_not_tried_in_time_is_a_complaint_and_the_status_says_so(tmp_path: Path) -> None:
+    assert main(["--seconds", "0", "--scale", "0.01", "--only", "^NOOP", "--quiet", "--documents", "1000"]) == 1

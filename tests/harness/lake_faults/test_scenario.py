@@ -1,0 +1,24 @@
+"""A seed of each kind: whatever happens to nodes, mirrors and files, the table is what the bucket is."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.lake_faults.scenario import PROFILES, profile_of, run
+
+
+@pytest.mark.parametrize("seed", range(len(PROFILES)), ids=lambda seed: PROFILES[seed].name)
+def test_after_all_that_happened_the_table_is_what_the_bucket_is(seed: int) -> None:
+    result = run(seed)
+    assert result.problem == "", "\n".join([*result.lines, result.trace])
+    assert result.steps >= 8 and result.lines
+
+
+def test_kinds_take_turns() -> None:
+    assert [profile_of(seed) for seed in range(2 * len(PROFILES))] == [*PROFILES, *PROFILES]
+
+
+def test_what_goes_wrong_is_a_line_of_the_result_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.lake_faults.world.World.check", lambda self: 1 / 0)
+    result = run(0)
+    assert result.problem == "ZeroDivisionError: division by zero" and "check" in result.trace

@@ -1,0 +1,29 @@
+"""The disk battery, a short one; `make disk-battery` runs it for ten minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shutil import disk_usage
+
+import pytest
+
+from harness.disk_battery import Battery, main
+from harness.small_disk import may_mount, small_filesystem
+
+if may_mount():
+
+    @pytest.mark.slow
+    def test_a_small_disk_full_again_and_again_loses_nothing_and_is_written_to_again(tmp_path: Path) -> None:
+        small = tmp_path / "small"
+        with small_filesystem(small, 100):
+            battery = Battery(small, disk_usage(small).total, seed=6)
+            try:
+                battery.run(10.0)
+            finally:
+                battery.node.kill()
+        # A battery that kills nothing and fills nothing proves nothing.
+        assert battery.tally.kills and battery.ledger.acknowledged > 200 and battery.ledger.observations > 400
+
+    def test_what_it_did_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["--seconds", "1", "--mebibytes", "60", "--seed", "3"]) == 0
+        assert "lost 0, made up 0" in capsys.readouterr().out

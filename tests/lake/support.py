@@ -1,0 +1,107 @@
+"""A table without a node: changes made by hand, and the table read by somebody else's code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from headwater.lake.commit import DOMAIN, BatchCommit, Record, commit, record_of
+from headwater.lake.index import Indexes
+from headwater.lake.log import TableLog, creation, record
+from headwater.lake.shape import TableShape, fields
+from headwater.lake.store import TableStore
+from headwater.lake.writer import Portion, TaskResult, write
+
+SEED = bytes(range(16))
+Change = tuple[str, int, int, str | None]
+"""Key, vbucket, seqno, value; None deletes."""
+
+SCHEMA = pa.schema(
+    [
+        ("vbucket", pa.int32()),
+        ("seqno", pa.int64()),
+        ("vb_uuid", pa.string()),
+        ("event", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("cas", pa.int64()),
+        ("rev_seqno", pa.int64()),
+        ("flags", pa.int64()),
+        ("expiry", pa.int64()),
+        ("datatype", pa.int32()),
+    ]
+)
+
+
+def rows(*changes: Change) -> pa.RecordBatch:
+    """Changes as the source yields them."""
+    made = [
+        {
+            "vbucket": vb,
+            "seqno": seqno,
+            "vb_uuid": "0" * 16,
+            "event": "deletion" if value is None else "mutation",
+            "key": key.encode(),
+            "value": None if value is None else value.encode(),
+            "cas": 1_800_000_000_000_000_000 + seqno,
+            "rev_seqno": 1,
+            "flags": 0,
+            "expiry": 0,
+            "datatype": 0,
+        }
+        for key, vb, seqno, value in changes
+    ]
+    return pa.RecordBatch.from_pylist(made, SCHEMA)
+
+
+class Table:
+    """A mirror's table, driven batch by batch."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.store = place, TableStore(place)
+        self.log = TableLog(self.store)
+        self.log.refresh()
+        if not self.log.exists:
+            begun = record(DOMAIN, {"v": 1, "bucket": "b", "end": {}, "batch": 0})
+            assert self.log.commit([*creation(fields(), {}, "b"), begun], "CREATE TABLE")
+        self.indexes = Indexes(self.store, self.log.state.id, SEED)
+
+    @property
+    def record(self) -> Record:
+        return record_of(self.store.root, self.log.state)
+
+    def write(
+        self, changes: Sequence[Change], *, fresh: Sequence[int] = (), replaced: Sequence[int] = ()
+    ) -> TaskResult:
+        """Write changes as a task does."""
+        self.log.refresh()
+        vbuckets = frozenset(vb for _, vb, _, _ in changes) | set(fresh) | set(replaced)
+        portion = Portion(frozenset(vbuckets), frozenset(fresh), frozenset(replaced))
+        shape = TableShape(self.log.state.fields)
+        return write(self.store, self.log.state, self.indexes, shape, portion, [rows(*changes)] if changes else [])
+
+    def commit(self, *written: TaskResult, after: str | None = None) -> Record:
+        """Commit as the driver does."""
+        before = self.record
+        then = Record("b", {"n": before.batch + 1}, before.batch + 1)
+        commit(self.log, BatchCommit(after or before.digest, then, ("app", then.batch), written))
+        return then
+
+    def take(self, *changes: Change, **known: Any) -> None:
+        """A whole batch of one task."""
+        self.commit(self.write(changes, **known))
+
+    def held(self) -> dict[str, str]:
+        return held(self.place)
+
+
+def held(place: Path) -> dict[str, str]:
+    """Return the table as a reader sees it: key to value, read by Polars; a key that is there twice fails."""
+    found = pl.read_delta(str(place), columns=["key", "value"]).to_dicts()
+    read = {row["key"].decode(): row["value"].decode() for row in found}
+    assert len(read) == len(found), "a key has two rows"
+    return read

@@ -1,0 +1,57 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from headwater.errors import CorruptStore
+from headwater.lake import checkpoints
+from headwater.lake.log import FOLDER, TableLog
+from headwater.lake.store import TableStore
+from tests.lake.support import Table, held
+
+
+def test_the_state_is_the_same_with_and_without_the_commits_before_it(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.take(*[(f"k{n}", 0, n + 1, "v") for n in range(3000)], fresh=[0])
+    table.take(*[(f"k{n}", 0, n + 5000, "w") for n in range(0, 3000, 2)])
+    whole = table.log.state
+    checkpoints.write(table.store, FOLDER, whole.version, whole.actions())
+    for old in list((tmp_path / FOLDER).glob("*.json")):
+        old.unlink()
+    table.take(("k1", 0, 9000, "x"))
+    again = TableLog(TableStore(tmp_path))
+    state = again.refresh()
+    assert (state.version, state.transactions, state.records) == (3, whole.transactions, whole.records)
+    assert {file.add["path"]: (file.rows, file.vbuckets, file.vector) for file in state.files.values()} == {
+        file.add["path"]: (file.rows, file.vbuckets, file.vector) for file in table.log.state.files.values()
+    }
+    assert state.tombstones.keys() == table.log.state.tombstones.keys()
+    assert (state.protocol, state.metadata) == (whole.protocol, whole.metadata)
+    assert held(tmp_path) == {f"k{n}": "w" if n % 2 == 0 else "v" for n in range(3000)} | {"k1": "x"}
+
+
+def test_a_log_without_its_beginning_and_without_a_checkpoint_is_told(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.take(("a", 0, 1, "v"))
+    (tmp_path / FOLDER / f"{0:020d}.json").unlink()
+    with pytest.raises(CorruptStore, match="no checkpoint is before it"):
+        TableLog(TableStore(tmp_path)).refresh()
+
+
+def test_a_checkpoint_that_is_cut_is_told(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    path = checkpoints.write(table.store, FOLDER, 0, table.log.state.actions())
+    (tmp_path / path).write_bytes((tmp_path / path).read_bytes()[:-20])
+    with pytest.raises(CorruptStore, match="not a checkpoint"):
+        TableLog(TableStore(tmp_path)).refresh()
+
+
+def test_the_newest_checkpoint_with_all_its_parts_counts(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    path = checkpoints.write(table.store, FOLDER, 0, table.log.state.actions())
+    assert json.loads((tmp_path / FOLDER / "_last_checkpoint").read_text())["version"] == 0
+    content = (tmp_path / path).read_bytes()
+    for part in (1, 2):
+        (tmp_path / FOLDER / f"{3:020d}.checkpoint.{part:010d}.{3:010d}.parquet").write_bytes(content)
+    found = checkpoints.newest(table.store, FOLDER)
+    assert found is not None and found[0] == 0

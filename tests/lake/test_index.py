@@ -1,0 +1,117 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.lake import index
+from headwater.lake.index import Hashes, Indexes, built, hashes_of, joined, lasts_of, made, order_of
+from headwater.lake.store import TableStore
+from tests.lake.support import SEED, rows
+
+U = np.uint64
+
+
+def words(*pairs: tuple[int, int]) -> Hashes:
+    return Hashes(np.array([high for high, _ in pairs], U), np.array([low for _, low in pairs], U))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30), st.data())
+def test_rows_are_found_by_all_128_bits(pairs: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Few different words, so that equal high words with other low words are the rule."""
+    wanted = sorted(data.draw(st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)))))
+    found = made(words(*pairs), np.arange(len(pairs))).find(words(*wanted))
+    assert sorted(found.tolist()) == [row for row, pair in enumerate(pairs) if pair in wanted]
+
+
+def test_equal_hashes_stay_in_order_and_the_last_is_known() -> None:
+    pairs = words((2, 1), (1, 9), (2, 0), (2, 1))
+    order = order_of(pairs)
+    assert order.tolist() == [1, 2, 0, 3]
+    assert lasts_of(pairs.take(order)).tolist() == [True, True, False, True]
+    assert lasts_of(joined([])).tolist() == []
+
+
+def test_a_slice_of_keys_hashes_as_the_keys_do() -> None:
+    keys, vbuckets = pa.array([b"a", b"bc", b"", b"d" * 40]), np.array([1, 2, 3, 4])
+    whole = hashes_of(keys, vbuckets, SEED)
+    part = hashes_of(keys.slice(1, 2), vbuckets[1:3], SEED)
+    assert part.high.tolist() == whole.high[1:3].tolist() and part.low.tolist() == whole.low[1:3].tolist()
+    text = hashes_of(pa.array(["a", "bc", "", "d" * 40]), vbuckets, SEED)
+    assert text.low.tolist() == whole.low.tolist()
+    assert len(hashes_of(keys.slice(0, 0), vbuckets[:0], SEED)) == 0
+
+
+def data_file(folder: Path) -> str:
+    batch = rows(*[(f"k{number}", number % 4, number, "v") for number in range(500)])
+    pq.write_table(pa.Table.from_batches([batch.select(["key", "vbucket"])]), folder / "part-1.parquet")
+    return "part-1.parquet"
+
+
+def found(indexes: Indexes, path: str) -> list[int]:
+    wanted = hashes_of(pa.array([b"k7", b"k400", b"no"]), np.array([3, 0, 0]), SEED)
+    return sorted(indexes.of(path).find(wanted.take(order_of(wanted))).tolist())
+
+
+def test_an_index_is_mapped_again_by_the_next_process(tmp_path: Path) -> None:
+    path = data_file(tmp_path)
+    first, second = (Indexes(TableStore(tmp_path), "table", SEED) for _ in range(2))
+    assert found(first, path) == found(second, path) == [7, 400]
+    assert (first.rebuilt, second.rebuilt, second.is_good(path)) == (1, 0, True)
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def _flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[200] ^= 1
+    file.write_bytes(content)
+
+
+def _empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def _other_rows(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"HWIDX1", b"HWIDX9"))
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, _cut, _flip, _empty, _other_rows])
+def test_an_index_that_is_lost_cut_or_changed_is_built_again_from_the_keys(harm: object, tmp_path: Path) -> None:
+    path = data_file(tmp_path)
+    found(Indexes(TableStore(tmp_path), "table", SEED), path)
+    harm(tmp_path / index.place_of(path))  # type: ignore[operator]
+    indexes = Indexes(TableStore(tmp_path), "table", SEED)
+    assert not indexes.is_good(path)
+    assert (found(indexes, path), indexes.rebuilt, indexes.is_good(path)) == ([7, 400], 1, True)
+
+
+def test_an_index_of_another_table_seed_or_file_is_not_taken(tmp_path: Path) -> None:
+    path = data_file(tmp_path)
+    found(Indexes(TableStore(tmp_path), "table", SEED), path)
+    assert not Indexes(TableStore(tmp_path), "copy", SEED).is_good(path)
+    assert not Indexes(TableStore(tmp_path), "table", bytes(16)).is_good(path)
+    Path(tmp_path / index.place_of("part-2.parquet")).write_bytes((tmp_path / index.place_of(path)).read_bytes())
+    assert not Indexes(TableStore(tmp_path), "table", SEED).is_good("part-2.parquet")
+
+
+def test_only_so_many_stay_mapped(tmp_path: Path) -> None:
+    path = data_file(tmp_path)
+    indexes = Indexes(TableStore(tmp_path), "table", SEED, keep=1)
+    indexes.write("other.parquet", made(words((1, 1)), np.array([0])), 1)
+    assert found(indexes, path) == [7, 400]
+    assert indexes.of("other.parquet").rows.tolist() == [0]
+    assert found(indexes, path) == [7, 400]
+    assert indexes.rebuilt == 1  # mapped again, not built again
+
+
+def test_keys_that_somebody_left_null_are_rows_all_the_same(tmp_path: Path) -> None:
+    table = pa.table({"key": pa.array([b"a", None], pa.binary()), "vbucket": pa.array([1, None], pa.int32())})
+    pq.write_table(table, tmp_path / "x.parquet")
+    made_of, count = built(TableStore(tmp_path), "x.parquet", SEED)
+    assert (sorted(made_of.rows.tolist()), count) == ([0, 1], 2)

@@ -1,0 +1,212 @@
+"""Folding, rewriting, checkpoints, vacuum: the table is the same before and after, for whoever reads or writes it."""
+
+import os
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from headwater.errors import TableChanged
+from headwater.lake import upkeep
+from headwater.lake.index import Indexes
+from headwater.lake.log import FOLDER, TableLog, data_file
+from headwater.lake.store import TableStore
+from headwater.lake.upkeep import (
+    DAY,
+    FAN,
+    Maintenance,
+    choose,
+    commit,
+    describe,
+    fold,
+    optimize,
+    seconds_of,
+    tier_of,
+    vacuum,
+)
+from tests.lake.support import SEED, Table
+
+
+def small_files(place: Path, count: int) -> Table:
+    table = Table(place)
+    for n in range(count):
+        table.take(*[(f"k{n}-{i}", 0, 10 * n + i, "v") for i in range(5)], (f"k{n - 1}-0", 0, 10 * n + 9, None))
+    return table
+
+
+def expected(count: int) -> set[str]:
+    return {f"k{n}-{i}" for n in range(count) for i in range(5) if i or n == count - 1}
+
+
+def test_a_full_tier_of_small_files_becomes_one(tmp_path: Path) -> None:
+    table = small_files(tmp_path, FAN)
+    assert len(choose(table.log.state)) == FAN
+    assert optimize(table.log, table.indexes) == FAN
+    (file,) = table.log.state.files.values()
+    assert (file.rows, file.vector, choose(table.log.state)) == (len(expected(FAN)), None, [])
+    assert set(table.held()) == expected(FAN)
+    table.take(("k3-1", 0, 1000, "new"), ("k4-1", 0, 1001, None))  # through the index that the fold wrote
+    assert table.indexes.rebuilt == 0
+    assert table.held()["k3-1"] == "new" and set(table.held()) == expected(FAN) - {"k4-1"}
+
+
+def test_rows_that_die_while_their_files_are_folded_stay_dead(tmp_path: Path) -> None:
+    table = small_files(tmp_path, FAN)
+    folded = fold(table.store, table.log.state.fields, table.indexes, choose(table.log.state))
+    table.take(("k2-2", 0, 1000, None), ("k5-3", 0, 1001, "new"), ("k0-1", 0, 1002, None))
+    assert commit(table.log, folded)
+    assert set(table.held()) == expected(FAN) - {"k2-2", "k0-1"}
+    assert table.held()["k5-3"] == "new"
+    table.take(("k5-3", 0, 1003, None))
+    assert "k5-3" not in table.held()
+
+
+def test_a_fold_whose_source_is_gone_is_not_committed(tmp_path: Path) -> None:
+    table = small_files(tmp_path, FAN)
+    files = choose(table.log.state)
+    folded = fold(table.store, table.log.state.fields, table.indexes, files)
+    table.take(*[(f"k3-{i}", 0, 2000 + i, None) for i in range(5)])  # all rows of one of them die
+    assert not commit(table.log, folded)
+    assert set(table.held()) == expected(FAN) - {f"k3-{i}" for i in range(5)}
+
+
+def test_a_lookup_that_was_made_before_a_fold_is_made_again(tmp_path: Path) -> None:
+    table = small_files(tmp_path, FAN)
+    written = table.write([("k2-2", 0, 1000, None)])
+    optimize(table.log, table.indexes)
+    with pytest.raises(TableChanged):
+        table.commit(written)
+    table.take(("k2-2", 0, 1000, None))
+    assert set(table.held()) == expected(FAN) - {"k2-2"}
+
+
+def test_a_file_that_is_mostly_dead_is_rewritten(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.take(*[(f"k{i}", 0, i + 1, "v") for i in range(10)], fresh=[0])
+    table.take(*[(f"k{i}", 0, 100 + i, None) for i in range(6)])
+    assert optimize(table.log, table.indexes) == 1
+    (file,) = table.log.state.files.values()
+    assert (file.rows, file.vector, len(table.held())) == (4, None, 4)
+
+
+def test_files_of_before_a_column_was_added_are_folded_with_nulls(tmp_path: Path) -> None:
+    table = small_files(tmp_path, FAN)
+    state = table.log.state
+    more = [*state.fields, {"name": "new", "type": "string", "nullable": True, "metadata": {}}]
+    folded = fold(table.store, more, table.indexes, choose(state))
+    read = pq.read_table(tmp_path / folded.files[0].path)
+    assert read.column("new").null_count == read.num_rows == len(expected(FAN))
+
+
+def test_large_files_have_no_tier_and_the_tiers_are_eight_apart() -> None:
+    def sized(size: int, dead: int = 0) -> int | None:
+        vector = {"deletionVector": {"cardinality": dead}} if dead else {}
+        return tier_of(data_file({"path": "x", "size": size, "stats": '{"numRecords": 100}', **vector}))
+
+    assert [sized(size) for size in (1, 128 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20)] == [0, 1, 2, 3, 4, None]
+    assert sized(256 << 20, 90) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("interval 7 days", 7 * DAY), ("2 hours", 7200.0), (None, 5.0), ("soon", 5.0)]
+)
+def test_intervals_are_read(text: str | None, seconds: float) -> None:
+    assert seconds_of(text, 5.0) == seconds
+
+
+def age(place: Path, days: float) -> None:
+    then = time.time() - days * DAY
+    for folder, _, names in os.walk(place):
+        for name in names:
+            os.utime(Path(folder, name), (then, then))
+
+
+def test_vacuum_removes_what_no_version_within_the_retention_needs(tmp_path: Path) -> None:
+    table = small_files(tmp_path, FAN)
+    table.write([("orphan", 0, 5000, "of an attempt")])
+    (tmp_path / ".headwater-half").write_bytes(b"x")
+    (tmp_path / "_checkpoint").mkdir()
+    (tmp_path / "_checkpoint" / "metadata").write_text("kept")
+    optimize(table.log, table.indexes)
+    assert vacuum(table.log) == []
+    age(tmp_path, 8)
+    for removed in table.log.state.tombstones.values():
+        removed["deletionTimestamp"] -= int(8 * DAY * 1000)
+    told = vacuum(table.log, dry=True)
+    assert sorted(vacuum(table.log)) == sorted(told)
+    assert len(list(tmp_path.glob("*.parquet"))) == len(list(tmp_path.glob("_index/*"))) == 1
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".parquet")) == [
+        "_checkpoint",
+        FOLDER,
+        "_index",
+    ]
+    assert set(table.held()) == expected(FAN)
+
+
+def test_a_file_that_was_removed_a_moment_ago_stays_however_old_it_is(tmp_path: Path) -> None:
+    table = small_files(tmp_path, FAN)
+    age(tmp_path, 30)
+    optimize(table.log, table.indexes)
+    assert [path for path in vacuum(table.log) if not path.startswith("_index")] == []
+
+
+def test_old_commits_go_once_an_old_checkpoint_has_them(tmp_path: Path) -> None:
+    table = small_files(tmp_path, 3)
+    upkeep.checkpoint(table.log)
+    age(tmp_path / FOLDER, 40)
+    table.take(("later", 0, 900, "v"))
+    removed = vacuum(table.log)
+    assert removed == [f"{FOLDER}/{n:020d}.json" for n in range(3)]
+    again = TableLog(TableStore(tmp_path)).refresh().files
+    assert {path: file.vector for path, file in again.items()} == {
+        path: file.vector for path, file in table.log.state.files.items()
+    }
+    assert set(table.held()) == expected(3) | {"later"}
+
+
+def test_a_checkpoint_forgets_removals_that_have_expired(tmp_path: Path) -> None:
+    table = small_files(tmp_path, FAN)
+    assert table.log.state.tombstones
+    upkeep.checkpoint(table.log, now=time.time() + 8 * DAY)
+    assert not table.log.state.tombstones
+    assert TableLog(TableStore(tmp_path)).refresh().tombstones == {}
+
+
+def test_maintenance_folds_between_batches_and_what_fails_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(tmp_path)
+    maintenance = Maintenance(table.log, SEED)
+    monkeypatch.setattr(upkeep, "CHECKPOINT_EVERY", 5)
+    for n in range(3 * FAN):
+        table.take((f"k{n}", 0, n + 1, "v"))
+        maintenance.step()
+    maintenance.close(finish=True)
+    assert len(table.log.state.files) < 2 * FAN
+    assert set(table.held()) == {f"k{n}" for n in range(3 * FAN)}
+    assert list((tmp_path / FOLDER).glob("*.checkpoint.parquet"))
+    monkeypatch.setattr(upkeep, "choose", lambda state: 1 / 0)
+    again = Maintenance(table.log, SEED)
+    again.step()
+    assert again.problem == "upkeep: division by zero"
+    again.close()
+
+
+def test_maintenance_vacuums_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, seen, clock = Table(tmp_path), [], [0.0]
+    monkeypatch.setattr(upkeep, "vacuum", lambda log: seen.append(log.store.root))
+    maintenance = Maintenance(table.log, None, lambda: clock[0])
+    for seconds in (0, upkeep.VACUUM_SECONDS, upkeep.VACUUM_SECONDS):
+        clock[0] = seconds
+        maintenance.step()
+    maintenance.close()
+    assert seen == [str(tmp_path)]
+
+
+def test_a_table_in_numbers(tmp_path: Path) -> None:
+    table = small_files(tmp_path, 3)
+    told = describe(table.log)
+    assert (told["files"], told["rows"], told["dead_rows"], told["bucket"], told["batches"]) == (3, 13, 2, "b", 3)
+    optimize(table.log, Indexes(table.store, table.log.state.id, SEED), everything=True)
+    assert describe(table.log)["files"] == 1

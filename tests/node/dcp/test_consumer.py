@@ -1,0 +1,221 @@
+"""A connection on which this node consumes: who may follow, when answers leave, what ends it, and its statistics."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwater.node.committer import FULL_DISK_SECONDS
+from headwater.node.dcp.consumer import RECORDS_BYTES, ConsumerSession
+from headwater.protocol.dcp.consumer import Consumer
+from headwater.protocol.dcp.controls import Negotiated
+from headwater.protocol.dcp.negotiation import ConsumerSettings
+from headwater.wire import dcp
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+from tests.node.dcp.test_intake import Fed
+from tests.node.replication.test_machine import VB, Passive
+from tests.node.streams.support import StreamDesk
+
+pytestmark = pytest.mark.usefixtures("replica")
+
+
+def session_of(talk: Passive) -> ConsumerSession:
+    session: object = talk.connection.session
+    assert isinstance(session, ConsumerSession)
+    return session
+
+
+def gates(talk: Passive) -> list[int]:
+    """Behind which batch each piece waits that was sent since it was looked at."""
+    found = [gate for _, gate in talk.connection.sent]
+    talk.connection.sent.clear()
+    return found
+
+
+# --------------------------------------------------------------------------- who may follow
+
+
+def add(talk: Passive, vb: int) -> list[tuple[int, int]]:
+    """Opcode and status of what ADD_STREAM brings, controls left out."""
+    answers = talk.say(dcp.AddStream(vbucket=vb, opaque=9, flags=0).frame())
+    return [(each.opcode, each.status) for each in answers if each.opcode != Opcode.DCP_CONTROL]
+
+
+@pytest.mark.parametrize("vb", [0, 9], ids=["active here", "not here"])
+def test_what_is_active_or_not_here_follows_nobody(desk: StreamDesk, vb: int) -> None:
+    assert add(Passive(desk), vb) == [(Opcode.DCP_ADD_STREAM, Status.NOT_MY_VBUCKET)]
+
+
+def test_a_vbucket_follows_one_producer_whosever_connection_that_is(desk: StreamDesk) -> None:
+    first, second = Fed(desk), Passive(desk, b"another mover")
+    for talk in (first, second):
+        assert add(talk, VB) == [(Opcode.DCP_ADD_STREAM, Status.KEY_EEXISTS)]
+
+
+def test_when_the_connection_is_gone_the_vbucket_is_free_and_keeps_what_it_has(desk: StreamDesk) -> None:
+    fed = Fed(desk)
+    fed.announce(3, 1)
+    fed.give(fed.changes(3))
+    vbucket = desk.bucket.vbuckets[VB]
+    fed.connection.drop("cut")
+    assert vbucket.inbound is None and vbucket.high_seqno == 3
+    assert desk.dcp.sessions == {}
+
+
+# --------------------------------------------------------------------------- answers
+
+
+def test_the_answer_to_a_mover_leaves_when_the_history_is_on_disk(desk: StreamDesk) -> None:
+    fed = Passive(desk)
+    desk.commit()
+    fed.give(dcp.AddStream(vbucket=VB, opaque=5, flags=0).encode())
+    answers = FrameBuffer().receive_data(fed.bytes_sent())
+    while answers[0].opcode == Opcode.DCP_CONTROL:
+        fed.give(Frame(0x81, Opcode.DCP_CONTROL, opaque=answers[0].opaque).encode())
+        answers = FrameBuffer().receive_data(fed.bytes_sent())
+    log = bytes.fromhex("0000000000000abc0000000000000000")
+    fed.give(Frame(0x81, Opcode.DCP_STREAM_REQ, value=log, opaque=answers[0].opaque).encode())
+    assert gates(fed) == [desk.bucket.vbuckets[VB].gate] and desk.bucket.vbuckets[VB].gate > desk.committer.durable
+
+
+def test_a_snapshot_is_acknowledged_when_all_of_it_is_on_disk(desk: StreamDesk) -> None:
+    fed = Fed(desk)
+    desk.commit()
+    fed.bytes_sent()
+    asks = dcp.SnapshotMarker(vbucket=VB, opaque=fed.opaque, start_seqno=1, end_seqno=2, flags=1 | 8)
+    fed.give(asks.encode())
+    fed.give(fed.changes(1))
+    assert gates(fed) == []
+    fed.give(fed.changes(1))
+    ((data, gate),) = fed.connection.sent
+    assert gate > desk.committer.durable
+    opcodes = [frame.opcode for frame in FrameBuffer().receive_data(data)]
+    assert opcodes == [Opcode.DCP_SNAPSHOT_MARKER]
+
+
+def test_a_state_is_answered_when_it_is_on_disk(desk: StreamDesk) -> None:
+    fed = Fed(desk)
+    desk.commit()
+    fed.bytes_sent()
+    fed.give(dcp.SetVbucketState(vbucket=VB, opaque=fed.opaque, state=State.PENDING).encode())
+    assert desk.bucket.state(VB) is State.PENDING
+    ((data, gate),) = fed.connection.sent
+    assert gate > desk.committer.durable
+    assert data.hex() == "815c".replace("5c", "5b") + f"00000000000000000000{fed.opaque:08x}" + "00" * 8
+
+
+# --------------------------------------------------------------------------- no room
+
+
+def test_without_room_in_the_batch_reading_stops_until_the_commit(
+    desk: StreamDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = Fed(desk)
+    monkeypatch.setattr(type(desk.store.staging), "_limit", desk.store.stage_arena()[1] + RECORDS_BYTES)
+    frame = dcp.SnapshotMarker(vbucket=VB, opaque=fed.opaque, start_seqno=1, end_seqno=2, flags=1).encode()
+    assert fed.give(frame) == 0 and fed.connection.is_paused
+    monkeypatch.undo()
+    desk.commit()
+    assert not fed.connection.is_paused and fed.give(frame) == len(frame)
+
+
+def test_a_full_disk_is_looked_at_again_and_again(desk: StreamDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, later = Fed(desk), []
+    monkeypatch.setattr(type(desk.store), "full", True)
+    monkeypatch.setattr(desk.time, "call_later", lambda *call: later.append(call), raising=False)
+    session_of(fed)._wait_for_room()
+    assert fed.connection.paused == {"full disk"}
+    ((seconds, callback),) = later
+    callback()
+    assert seconds == FULL_DISK_SECONDS and not fed.connection.is_paused
+
+
+# --------------------------------------------------------------------------- what ends it
+
+
+def test_a_producer_that_is_silent_for_too_long_is_dropped(desk: StreamDesk) -> None:
+    fed = Fed(desk)
+    session = session_of(fed)
+    assert session.deadline is not None
+    while not fed.connection.is_closed:
+        assert session.deadline < desk.time.now + 10_000
+        desk.time.now = session.deadline
+        session.tick(desk.time.now)
+    assert "the producer has been silent for" in fed.connection.dropped
+    assert desk.bucket.vbuckets[VB].inbound is None
+
+
+def test_what_still_comes_for_a_vbucket_that_became_active_is_dropped(desk: StreamDesk) -> None:
+    fed = Fed(desk)
+    fed.announce(9, 1)
+    fed.give(fed.changes(2))
+    desk.bucket.vbuckets[VB].set_state(State.ACTIVE)
+    assert session_of(fed).streams == {}
+    fed.give(fed.changes(2))
+    assert desk.store.high_seqno(VB) == 2 and not fed.connection.is_closed
+
+
+def test_what_was_staged_and_lost_cuts_the_connection(desk: StreamDesk) -> None:
+    fed = Fed(desk)
+    session_of(fed).batch_lost(OSError("the disk is gone"))
+    assert (
+        fed.connection.dropped == "a batch could not be written: the disk is gone"
+        and desk.bucket.vbuckets[VB].inbound is None
+    )
+
+
+class Listener:
+    """Notes what a dialer would hear."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def stream_opened(self, vb: int) -> None:
+        self.heard.append(("opened", vb))
+
+    def stream_over(self, vb: int, event: object) -> None:
+        self.heard.append(("over", vb, type(event).__name__))
+
+    def connection_lost(self) -> None:
+        self.heard.append("lost")
+
+
+def called(desk: StreamDesk) -> tuple[Passive, ConsumerSession, Listener]:
+    """A connection that this node opened itself."""
+    talk, listener = Passive(desk), Listener()
+    negotiated = Negotiated(connection_name="replication:a->b")
+    consumer = Consumer(negotiated, ConsumerSettings(takes_movers=False), desk.time.now)
+    session = ConsumerSession(talk.kv, desk.dcp, consumer, listener=listener)  # type: ignore[arg-type]
+    talk.connection.session = session  # type: ignore[assignment]
+    return talk, session, listener
+
+
+def test_a_producer_that_this_node_called_may_not_ask_it_anything(desk: StreamDesk) -> None:
+    talk, _, listener = called(desk)
+    talk.give(Frame(0x80, Opcode.GET, b"key").encode())
+    assert talk.connection.dropped == "opcode 0x00 came from a producer that this node called"
+    assert listener.heard == ["lost"]
+
+
+# --------------------------------------------------------------------------- statistics
+
+
+def test_the_statistics_of_a_stream_are_its_numbers(desk: StreamDesk) -> None:
+    fed = Fed(desk)
+    fed.announce(9, 1)
+    fed.give(fed.changes(4))
+    found = dict(session_of(fed).stats())
+    assert (found["type"], found["num_streams"], found["peer"]) == ("consumer", "1", "127.0.0.1:5")
+    mine = {name.removeprefix(f"stream_{VB}_"): value for name, value in found.items() if name.startswith("stream_")}
+    assert mine == {
+        "state": "reading",
+        "opaque": str(fed.opaque),
+        "flags": "0x0",
+        "last_received_seqno": "4",
+        "cur_snapshot_start": "1",
+        "cur_snapshot_end": "9",
+        "rollbacks": "0",
+    }

@@ -1,0 +1,170 @@
+"""One inbound stream: what markers, changes, rollbacks and states do to the replica, and when the stream leaves it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from headwater.node.dcp.inbound import InboundStream
+from headwater.node.vbucket.vbucket import VBucket
+from headwater.protocol.dcp.events import Boundary, Flushed, Marked
+from headwater.protocol.dcp.failover import Claim, Rollback, decide
+from headwater.protocol.dcp.position import ENDLESS
+from headwater.wire import dcp
+from headwater.wire.dcp import StreamFlag
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+from tests.node.streams.support import StreamDesk
+
+pytestmark = pytest.mark.usefixtures("replica")
+
+VB = 1
+LOG = ((0xABC, 0),)
+ENTRY = SimpleNamespace(vbucket=VB, flags=0)
+
+
+class Replica:
+    """A vbucket and the stream by which it follows; `left`: why it left, each time."""
+
+    def __init__(self, desk: StreamDesk, flags: int = 0) -> None:
+        self.desk, self.left = desk, list[str]()
+        self.vbucket: VBucket = desk.bucket.vbuckets[VB]
+        self.stream = InboundStream(self.vbucket, desk.bucket, lambda stream, reason: self.left.append(reason))
+        self.stream.entry = SimpleNamespace(vbucket=VB, flags=flags)  # type: ignore[assignment]
+        self.stream.follow(LOG)
+
+    def marked(self, start: int, end: int, purged: int = 0) -> None:
+        self.stream.obey(Marked(ENTRY, start, end, 1, purged))  # type: ignore[arg-type]
+
+    def changed(self, *seqnos: int) -> None:
+        for seqno in seqnos:
+            frame = dcp.Mutation(
+                vbucket=VB, key=b"k%d" % seqno, value=b"%d" % seqno, cas=seqno << 16, by_seqno=seqno, rev_seqno=3
+            ).frame()
+            self.stream.apply(frame, deleted_user_xattrs=False)
+
+    @property
+    def range(self) -> tuple[int, int, int]:
+        """High seqno, start and end of the snapshot in hand."""
+        return self.vbucket.high_seqno, self.vbucket.snapshot_start, self.vbucket.snapshot_end
+
+
+def test_a_vbucket_has_one_inbound_stream_until_that_is_over(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    assert replica.vbucket.inbound is replica.stream
+    replica.stream.close()
+    assert replica.vbucket.inbound is None
+
+
+def test_a_stream_that_is_over_does_not_take_another_ones_place(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    other = InboundStream(replica.vbucket, desk.bucket, lambda stream, reason: None)
+    replica.stream.close()
+    assert replica.vbucket.inbound is other
+
+
+def test_the_producers_log_becomes_the_replicas(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.stream.follow(((0xDEF, 5), *LOG))
+    assert replica.vbucket.failover.entries == ((0xDEF, 5), (0xABC, 0))
+
+
+def test_a_change_is_stored_with_the_producers_numbers(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 7)
+    replica.changed(4, 7)
+    found = desk.store.document(VB, b"k7")
+    assert found is not None and (found.seqno, found.cas, found.rev_seqno, bytes(found.value)) == (7, 7 << 16, 3, b"7")
+    assert replica.range == (7, 1, 7)
+
+
+def test_what_is_asked_for_is_what_is_held(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 7)
+    replica.changed(4)
+    position = replica.stream.position
+    assert (position.seqno, position.snapshot_start, position.snapshot_end, position.vb_uuid) == (4, 1, 7, 0xABC)
+
+
+def test_a_boundary_makes_whole_what_came_before_it(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.stream.obey(Boundary(ENTRY, True))  # type: ignore[arg-type]
+    assert replica.range == (0, 0, ENDLESS)
+    replica.changed(1, 2)
+    replica.stream.obey(Boundary(ENTRY, False))  # type: ignore[arg-type]
+    assert replica.range == (2, 2, 2)
+
+
+def test_a_reader_of_before_a_flush_begins_again_however_far_the_vbucket_has_come_since(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 2)
+    replica.changed(1, 2)
+    held = replica.stream.position
+    replica.stream.obey(Flushed(ENTRY))  # type: ignore[arg-type]
+    replica.marked(3, 9)
+    replica.changed(3, 9)  # seqnos that go on; that what was held is gone, no change tells
+    claim = Claim(held.seqno, ENDLESS, held.vb_uuid, held.snapshot_start, held.snapshot_end)
+    decision = decide(claim, replica.vbucket.failover.entries, replica.vbucket.high_seqno)
+    assert isinstance(decision, Rollback) and decision.seqno == 0
+
+
+def test_a_flush_drops_the_data_begins_a_history_and_keeps_the_stream(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 2)
+    replica.changed(1, 2)
+    replica.stream.obey(Flushed(ENTRY))  # type: ignore[arg-type]
+    assert desk.store.items(VB) == 0 and replica.vbucket.high_seqno == 0
+    assert len(replica.vbucket.failover) == 1 and replica.vbucket.failover.entries != LOG
+    assert replica.vbucket.inbound is replica.stream
+    replica.changed(1)
+    assert replica.vbucket.high_seqno == 1
+
+
+def test_a_rollback_gives_up_what_the_producer_does_not_share_and_is_counted(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    for seqno in (1, 2, 3):
+        replica.marked(seqno, seqno)
+        replica.changed(seqno)
+    replica.stream.roll_back(2)
+    assert replica.vbucket.high_seqno == 2 and desk.store.document(VB, b"k3") is None
+    assert replica.stream.rollbacks == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "takes_over"), [(0, False), (StreamFlag.TAKEOVER, True), (StreamFlag.TO_LATEST, False)]
+)
+def test_only_the_takeover_flag_makes_a_takeover(desk: StreamDesk, flags: int, takes_over: bool) -> None:
+    assert Replica(desk, flags).stream.takes_over == takes_over
+
+
+def test_a_state_that_the_producer_sets_begins_no_branch_and_the_stream_stays(desk: StreamDesk) -> None:
+    replica = Replica(desk, StreamFlag.TAKEOVER)
+    replica.marked(1, 1)
+    replica.changed(1)
+    for state in (State.PENDING, State.ACTIVE):
+        assert replica.stream.set_state(state) is Status.SUCCESS and replica.vbucket.state is state
+        assert replica.vbucket.inbound is replica.stream and replica.left == []
+    assert replica.vbucket.failover.entries == LOG
+
+
+def test_a_replica_with_half_a_snapshot_does_not_become_active(desk: StreamDesk) -> None:
+    replica = Replica(desk, StreamFlag.TAKEOVER)
+    replica.marked(1, 5)
+    replica.changed(1)
+    assert replica.stream.set_state(State.PENDING) is Status.SUCCESS
+    assert replica.stream.set_state(State.ACTIVE) is Status.EINVAL
+    assert replica.vbucket.state is State.PENDING and replica.vbucket.inbound is replica.stream
+
+
+def test_somebody_else_who_makes_it_active_ends_the_stream(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.vbucket.set_state(State.ACTIVE)
+    assert replica.left == ["it became active"] and replica.vbucket.inbound is None
+    assert len(replica.vbucket.failover.entries) == 2
+
+
+def test_a_vbucket_that_is_deleted_ends_the_stream(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.vbucket.drop()
+    assert replica.left == ["it was deleted"]

@@ -1,0 +1,308 @@
+"""Sub-document commands over frames: lookups, changes, attributes, tombstones, and how each refusal is told."""
+
+import json
+from struct import pack, unpack
+
+import pytest
+
+from headwater.kernels.crc import crc32c
+from headwater.wire import subdoc, xattr
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from tests.node.support import NOON, Talk
+
+XATTR, MKDIR_P, MACRO = subdoc.PathFlag.XATTR, subdoc.PathFlag.MKDIR_P, subdoc.PathFlag.EXPAND_MACROS
+MKDOC, ADD, DELETED, AS_DELETED, REVIVE = (int(each) for each in subdoc.DocumentFlag)
+GET, EXISTS, COUNT = Opcode.SUBDOC_GET, Opcode.SUBDOC_EXISTS, Opcode.SUBDOC_GET_COUNT
+UPSERT, DICT_ADD, DELETE = Opcode.SUBDOC_DICT_UPSERT, Opcode.SUBDOC_DICT_ADD, Opcode.SUBDOC_DELETE
+COUNTER, PUSH = Opcode.SUBDOC_COUNTER, Opcode.SUBDOC_ARRAY_PUSH_LAST
+BODY = {"a": 1, "b": {"c": [1, 2]}}
+
+
+@pytest.fixture
+def talking(talk: Talk) -> Talk:
+    """A connection that has all that sub-documents need, and a document."""
+    talk.hello(4, 6, 7, 0x0B, 0x0A, 0x15, 0x17, 0x18, 0x19, 0x20)
+    assert store(talk).status == 0
+    return talk
+
+
+def store(talk: Talk, key: bytes = b"k", body: object = BODY, flags: int = 7, expiry: int = 0):
+    return talk.one(1, key=key, extras=pack(">II", flags, expiry), value=json.dumps(body).encode())
+
+
+def body(talk: Talk, key: bytes = b"k"):
+    return json.loads(talk.one(0, key=key).value.split(b"\0")[-1])
+
+
+def look(talk: Talk, opcode: int, path: bytes, flags: int = 0, doc_flags: int | None = None, key: bytes = b"k"):
+    asked = subdoc.SubdocGet(key=key, path_bytes=len(path), flags=flags, doc_flags=doc_flags, value=path).frame()
+    return talk.one(opcode, key=key, extras=asked.extras, value=path)
+
+
+def change(
+    talk: Talk,
+    opcode: int,
+    path: bytes,
+    value: bytes = b"",
+    flags: int = 0,
+    cas: int = 0,
+    key: bytes = b"k",
+    **options: int,
+):
+    asked = subdoc.SubdocDictAdd(key=key, path_bytes=len(path), flags=flags, value=path + value, **options).frame()
+    return talk.one(opcode, key=key, extras=asked.extras, value=asked.value, cas=cas)
+
+
+def look_many(talk: Talk, *specs: tuple[int, int, bytes], doc_flags: int | None = None, key: bytes = b"k"):
+    asked = subdoc.SubdocMultiLookup(key=key, specs=list(specs), doc_flags=doc_flags).frame()
+    answer = talk.one(asked.opcode, key=key, extras=asked.extras, value=asked.value)
+    if answer.status and answer.status not in (0xCC, 0xCD, 0xD3):
+        return answer.status
+    return answer.status, subdoc.SubdocMultiLookupResponse.decode(answer).results
+
+
+def change_many(talk: Talk, *specs: tuple[int, int, bytes, bytes], cas: int = 0, key: bytes = b"k", **options: int):
+    asked = subdoc.SubdocMultiMutation(key=key, specs=list(specs), **options).frame()
+    return talk.one(asked.opcode, key=key, extras=asked.extras, value=asked.value, cas=cas)
+
+
+def test_one_path_is_looked_up(talking: Talk) -> None:
+    found = look(talking, GET, b"b.c")
+    assert (found.status, found.value, found.datatype, found.cas) == (0, b"[1, 2]", 1, talking.one(0, key=b"k").cas)
+    assert (look(talking, EXISTS, b"a").value, look(talking, COUNT, b"b.c").value) == (b"", b"2")
+    assert look(talking, GET, b"z").status == look(talking, EXISTS, b"z").status == Status.SUBDOC_PATH_ENOENT
+    assert look(talking, GET, b"a", key=b"none").status == Status.KEY_ENOENT
+
+
+def test_several_paths_have_a_status_each(talking: Talk) -> None:
+    assert look_many(talking, (GET, 0, b"a"), (COUNT, 0, b"b"), (EXISTS, 0, b"b.c[1]"), (Opcode.GET, 0, b"")) == (
+        Status.SUCCESS,
+        [(0, b"1"), (0, b"1"), (0, b""), (0, json.dumps(BODY).encode())],
+    )
+    assert look_many(talking, (GET, 0, b"z"), (GET, 0, b"a.b"), (GET, 0, b"a..b"), (GET, 0, b"a")) == (
+        Status.SUBDOC_MULTI_PATH_FAILURE,
+        [(0xC0, b""), (0xC1, b""), (0xC2, b""), (0, b"1")],
+    )
+
+
+def test_what_is_no_json_has_no_paths(talking: Talk) -> None:
+    talking.one(1, key=b"raw", extras=bytes(8), value=b"\xff{")
+    assert look(talking, GET, b"a", key=b"raw").status == Status.SUBDOC_DOC_NOTJSON
+    assert change(talking, UPSERT, b"a", b"1", key=b"raw").status == Status.SUBDOC_DOC_NOTJSON
+    assert look_many(talking, (Opcode.GET, 0, b""), (GET, 0, b"a"), key=b"raw") == (0xCC, [(0, b"\xff{"), (0xC6, b"")])
+    assert change(talking, UPSERT, b"x", b"1", XATTR, key=b"raw").status == 0
+    assert look(talking, GET, b"x", XATTR, key=b"raw").value == b"1"
+
+
+def test_a_change_is_one_of_the_document(talking: Talk) -> None:
+    before = talking.one(0, key=b"k")
+    made = change(talking, UPSERT, b"b.d", b'"new"')
+    assert made.status == 0 and len(made.extras) == 16 and made.cas > before.cas
+    stored = talking.desk.store.document(0, b"k")
+    assert stored is not None and (stored.cas, stored.flags, stored.rev_seqno) == (made.cas, 7, 2)
+    assert unpack(">QQ", made.extras)[1] == stored.seqno
+    assert body(talking) == BODY | {"b": {"c": [1, 2], "d": "new"}}
+    assert talking.one(0, key=b"k").datatype == 1
+
+
+def test_a_counter_tells_the_sum(talking: Talk) -> None:
+    assert change(talking, COUNTER, b"a", b"41").value == b"42"
+    assert change(talking, COUNTER, b"a", b"x").status == Status.SUBDOC_DELTA_EINVAL
+
+
+def test_a_change_over_another_version_is_refused(talking: Talk) -> None:
+    cas = talking.one(0, key=b"k").cas
+    assert change(talking, UPSERT, b"a", b"2", cas=cas + 1).status == Status.KEY_EEXISTS
+    assert change(talking, UPSERT, b"a", b"2", cas=cas).status == 0
+    assert change(talking, UPSERT, b"a", b"2", cas=cas, key=b"none").status == Status.KEY_ENOENT
+
+
+def test_several_changes_are_all_made_or_none(talking: Talk) -> None:
+    refused = change_many(talking, (UPSERT, 0, b"a", b"2"), (DICT_ADD, 0, b"b", b"1"), (UPSERT, 0, b"c", b"1"))
+    assert (refused.status, refused.value) == (Status.SUBDOC_MULTI_PATH_FAILURE, bytes.fromhex("01 00c9"))
+    assert body(talking) == BODY
+    made = change_many(talking, (COUNTER, 0, b"a", b"5"), (PUSH, 0, b"b.c", b"3"), (COUNTER, MKDIR_P, b"n.m", b"-1"))
+    assert subdoc.SubdocMultiStored.decode(made).results == [(0, 0, b"6"), (2, 0, b"-1")]
+    assert body(talking) == {"a": 6, "b": {"c": [1, 2, 3]}, "n": {"m": -1}}
+
+
+def test_a_document_is_made_when_asked(talking: Talk) -> None:
+    assert change(talking, UPSERT, b"a", b"1", key=b"new").status == Status.KEY_ENOENT
+    assert change(talking, UPSERT, b"a.b", b"1", MKDIR_P, key=b"new", doc_flags=MKDOC).status == 0
+    assert body(talking, b"new") == {"a": {"b": 1}}
+    assert change(talking, PUSH, b"", b"1", key=b"list", doc_flags=ADD).status == 0
+    assert body(talking, b"list") == [1]
+    assert change(talking, PUSH, b"", b"1", key=b"list", doc_flags=ADD).status == Status.KEY_EEXISTS
+    assert change(talking, UPSERT, b"a", b"1", doc_flags=MKDOC | ADD).status == Status.EINVAL
+    assert change(talking, UPSERT, b"a", b"1", doc_flags=0x80).status == Status.EINVAL
+
+
+def test_an_expiry_is_given_taken_away_or_kept(talking: Talk) -> None:
+    def expiry() -> int:
+        stored = talking.desk.store.document(0, b"k")
+        assert stored is not None
+        return stored.expiry
+
+    assert change(talking, UPSERT, b"a", b"1", expiration=100).status == 0 and expiry() == NOON + 100
+    asked = subdoc.SubdocDictUpsert(key=b"k", path_bytes=1, value=b"a2", framing=bytes([0x50])).encode()
+    talking.give(asked)
+    talking.bytes_sent()
+    assert expiry() == NOON + 100
+    assert change(talking, UPSERT, b"a", b"1").status == 0 and expiry() == 0
+
+
+def test_the_whole_body_can_be_part_of_a_change(talking: Talk) -> None:
+    assert change_many(talking, (UPSERT, XATTR, b"x", b'{"y":[5]}'), (Opcode.SET, 0, b"", b'{"z":1}')).status == 0
+    assert body(talking) == {"z": 1} and look(talking, GET, b"x.y", XATTR).value == b"[5]"
+    swap = (Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR, XATTR, b"x.y", b"")
+    assert change_many(talking, swap, (DELETE, XATTR, b"x", b"")).status == 0
+    assert body(talking) == [5] and look(talking, GET, b"x", XATTR).status == Status.SUBDOC_PATH_ENOENT
+    kept, lost = (UPSERT, XATTR, b"_kept", b"1"), (UPSERT, XATTR, b"lost", b"1")
+    assert change_many(talking, kept, lost, (Opcode.DELETE, 0, b"", b"")).status == 0
+    assert talking.one(0, key=b"k").status == Status.KEY_ENOENT
+    assert look(talking, GET, b"$XTOC", XATTR, DELETED).value == b'["_kept"]'
+
+
+def test_attributes_are_beside_the_body(talking: Talk) -> None:
+    assert change(talking, UPSERT, b"meta.owner", b'"me"', XATTR | MKDIR_P).status == 0
+    assert change(talking, UPSERT, b"meta.x.y", b"1", XATTR).status == Status.SUBDOC_PATH_ENOENT
+    assert change(talking, COUNTER, b"meta.n", b"2", XATTR).value == b"2"
+    assert look(talking, GET, b"meta", XATTR).value == b'{"owner":"me","n":2}'
+    value = talking.desk.store.document(0, b"k").value  # type: ignore[union-attr]
+    assert xattr.split(value) == ({"meta": b'{"owner":"me","n":2}'}, json.dumps(BODY).encode())
+    assert change(talking, DELETE, b"meta", b"", XATTR).status == 0
+    assert talking.desk.store.document(0, b"k").datatype == 1  # type: ignore[union-attr]
+
+
+def test_a_plain_client_changes_the_body_and_keeps_the_attributes(talking: Talk) -> None:
+    change(talking, UPSERT, b"x", b"1", XATTR)
+    store(talking, body={"other": 1})
+    assert look_many(talking, (GET, XATTR, b"x"), (GET, 0, b"other")) == (0, [(0, b"1"), (0, b"1")])
+
+
+def test_what_a_document_is_can_be_asked_like_an_attribute(talking: Talk) -> None:
+    store(talking, expiry=NOON + 60)
+    change(talking, UPSERT, b"x", b"1", XATTR, expiration=NOON + 60)
+    stored = talking.desk.store.document(0, b"k")
+    assert stored is not None
+    told = json.loads(look(talking, GET, b"$document", XATTR).value)
+    vb_uuid = talking.desk.bucket.vbuckets[0].failover.newest.vb_uuid
+    text = json.dumps(BODY).encode()
+    assert told == {
+        "CAS": f"0x{stored.cas:016x}",
+        "datatype": ["json", "xattr"],
+        "deleted": False,
+        "exptime": NOON + 60,
+        "flags": 7,
+        "last_modified": str(NOON),
+        "revid": str(stored.rev_seqno),
+        "seqno": f"0x{stored.seqno:016x}",
+        "value_bytes": len(text),
+        "value_crc32c": f"0x{crc32c(text):08x}",
+        "vbucket_uuid": f"0x{vb_uuid:016x}",
+    }
+    assert look(talking, GET, b"$document.exptime", XATTR).value == str(NOON + 60).encode()
+    assert look(talking, GET, b"$vbucket.HLC.mode", XATTR).value == b'"real"'
+    assert look(talking, GET, b"$XTOC", XATTR).value == b'["x"]'
+    assert look(talking, GET, b"$nope", XATTR).status == Status.SUBDOC_XATTR_UNKNOWN_VATTR
+    assert change(talking, UPSERT, b"$document.CAS", b"1", XATTR).status == Status.SUBDOC_XATTR_CANT_MODIFY_VATTR
+
+
+def test_macros_stand_for_the_numbers_of_the_change(talking: Talk) -> None:
+    macros = XATTR | MACRO | MKDIR_P
+    cas = talking.one(0, key=b"k").cas
+    made = change_many(
+        talking,
+        (UPSERT, macros, b"m.cas", b'"${Mutation.CAS}"'),
+        (UPSERT, macros, b"m.seqno", b'"${Mutation.seqno}"'),
+        (UPSERT, macros, b"m.crc", b'"${Mutation.value_crc32c}"'),
+        (UPSERT, macros, b"m.before", b'"${$document.CAS}"'),
+        (UPSERT, 0, b"a", b"9"),
+    )
+    assert made.status == 0
+    text = json.dumps(BODY | {"a": 9}).encode()
+    assert json.loads(look(talking, GET, b"m", XATTR).value) == {
+        "cas": f"0x{made.cas.to_bytes(8, 'little').hex()}",
+        "seqno": f"0x{unpack('>QQ', made.extras)[1]:016x}",
+        "crc": f"0x{crc32c(text):08x}",
+        "before": f"0x{cas:016x}",
+    }
+    assert change(talking, UPSERT, b"m", b'"plain"', macros).status == Status.SUBDOC_XATTR_UNKNOWN_MACRO
+    assert change(talking, UPSERT, b"a", b'"${Mutation.CAS}"', MACRO).status == Status.SUBDOC_XATTR_INVALID_FLAG_COMBO
+
+
+def test_a_tombstone_has_attributes(talking: Talk) -> None:
+    assert change(talking, UPSERT, b"_s", b"1", XATTR, key=b"t", doc_flags=ADD | AS_DELETED).status == 0xCD
+    assert talking.one(0, key=b"t").status == look(talking, GET, b"_s", XATTR, key=b"t").status == Status.KEY_ENOENT
+    found = look(talking, GET, b"_s", XATTR, DELETED, key=b"t")
+    assert (found.status, found.value) == (Status.SUBDOC_SUCCESS_DELETED, b"1")
+    assert look_many(talking, (GET, XATTR, b"$document.deleted"), (GET, 0, b"a"), doc_flags=DELETED, key=b"t") == (
+        Status.SUBDOC_MULTI_PATH_FAILURE_DELETED,
+        [(0, b"true"), (Status.SUBDOC_DOC_NOTJSON, b"")],
+    )
+    assert change(talking, COUNTER, b"_s", b"1", XATTR, key=b"t", doc_flags=DELETED).status == 0xCD
+    assert change(talking, UPSERT, b"a", b"1", key=b"t", doc_flags=DELETED).status == 0xD7
+    assert change(talking, UPSERT, b"a", b"1", key=b"t", doc_flags=DELETED | REVIVE).status == 0
+    assert body(talking, b"t") == {"a": 1} and look(talking, GET, b"_s", XATTR, key=b"t").value == b"2"
+    assert change(talking, UPSERT, b"a", b"1", doc_flags=REVIVE).status == 0xD6
+    assert change(talking, UPSERT, b"_s", b"1", XATTR, key=b"u", doc_flags=AS_DELETED).status == Status.EINVAL
+
+
+def test_what_several_paths_may_not_be(talking: Talk) -> None:
+    assert look_many(talking) == look_many(talking, *[(GET, 0, b"a")] * 17) == Status.SUBDOC_INVALID_COMBO
+    assert look_many(talking, *[(GET, 0, b"a")] * 16) == (0, [(0, b"1")] * 16)
+    assert look_many(talking, (UPSERT, 0, b"a")) == look_many(talking, (0xD0, 0, b"a")) == Status.SUBDOC_INVALID_COMBO
+    assert look_many(talking, (GET, 0, b"a"), (GET, XATTR, b"x")) == Status.SUBDOC_INVALID_XATTR_ORDER
+    assert look_many(talking, (Opcode.GET, 0, b"a")) == look_many(talking, (GET, MKDIR_P, b"a")) == Status.EINVAL
+    assert change_many(talking, (GET, 0, b"a", b"")).status == Status.SUBDOC_INVALID_COMBO
+    assert look_many(talking, (GET, XATTR, b"x" * 16)) == Status.XATTR_EINVAL
+
+
+def test_several_attributes_are_for_those_who_asked_for_it(talk: Talk) -> None:
+    talk.hello(6, 7)
+    store(talk)
+    two = (GET, XATTR, b"x"), (GET, XATTR, b"y")
+    assert look_many(talk, *two) == Status.SUBDOC_XATTR_INVALID_KEY_COMBO
+    assert look_many(talk, (GET, XATTR, b"$document.flags"), (GET, XATTR, b"x")) == (0xCC, [(0, b"7"), (0xC0, b"")])
+    talk.hello(6, 7, 0x20)
+    assert look_many(talk, *two) == (0xCC, [(0xC0, b"")] * 2)
+
+
+def test_attributes_are_for_those_who_negotiated_them(talk: Talk) -> None:
+    store(talk)
+    assert look(talk, GET, b"$document", XATTR).status == Status.NOT_SUPPORTED
+    assert change(talk, UPSERT, b"x", b"1", XATTR).status == Status.NOT_SUPPORTED
+
+
+def test_an_attribute_that_is_no_json_is_told(talking: Talk) -> None:
+    value = xattr.join({"x": b"no json"}, b"{}")
+    assert talking.one(1, key=b"k", extras=bytes(8), value=value, datatype=4).status == 0
+    assert look(talking, GET, b"x.y", XATTR).status == Status.XATTR_EINVAL
+    assert change(talking, UPSERT, b"x.y", b"1", XATTR).status == Status.XATTR_EINVAL
+
+
+@pytest.mark.parametrize(
+    ("opcode", "extras", "value"),
+    [
+        (GET, bytes(2), b"a"),
+        (GET, b"\0\2\0", b"a"),
+        (GET, b"\0\0\0", b""),
+        (UPSERT, b"\0\5\0", b"a"),
+        (UPSERT, b"\0\1\0\0\0", b"a1"),
+        (DELETE, b"\0\1\0", b"a1"),
+        (Opcode.SUBDOC_MULTI_LOOKUP, b"", b"\xc5\0\0\5a"),
+        (Opcode.SUBDOC_MULTI_LOOKUP, b"", b"\xc5\0\0"),
+        (Opcode.SUBDOC_MULTI_LOOKUP, b"\0\0", b"\xc5\0\0\1a"),
+        (Opcode.SUBDOC_MULTI_MUTATION, b"", b"\xc8\0\0\1\xff\xff\xff\xffa1"),
+    ],
+)
+def test_a_request_that_is_cut_or_overlong_is_refused(talking: Talk, opcode: int, extras: bytes, value: bytes) -> None:
+    assert talking.one(opcode, key=b"k", extras=extras, value=value).status == Status.EINVAL
+
+
+def test_a_change_that_makes_the_document_too_big_is_refused(talking: Talk) -> None:
+    big = b'"' + b"x" * (19 << 20) + b'"'
+    assert change(talking, UPSERT, b"big", big).status == 0
+    talking.desk.committer.commit()
+    assert change(talking, UPSERT, b"more", big[: 2 << 20] + b'"').status == Status.E2BIG

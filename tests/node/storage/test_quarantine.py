@@ -1,0 +1,112 @@
+"""Damaged data is not served: keys and ranges answer an error, everything else goes on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater.errors import CorruptStore, StorageError
+from headwater.node.storage.quarantine import LOST
+from headwater.node.storage.scrub import Damage
+from headwater.node.storage.store import Store
+from tests.node.storage.test_scrub import commit, damage, flip, starts
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """k0 in vbucket 0, k1 in vbucket 1, k2 in vbucket 0: a batch each, sealed; the middle one is damaged."""
+    made = Store.open(tmp_path, vbuckets=2, segment_bytes=1 << 20, arena_bytes=1 << 16)
+    for number in range(3):
+        made.stage_mutation(number % 2, b"k%d" % number, b"v" * 3000, cas=1, rev_seqno=1)
+        commit(made)
+    made.seal()
+    yield made
+    made.close()
+
+
+def spoil(store: Store, batch: int) -> Damage:
+    flip(store, starts(store)[batch] + 100)
+    (found,) = damage(store)
+    return found
+
+
+def test_a_key_that_was_lost_is_an_error_and_others_are_served(store: Store) -> None:
+    assert store.take_out(spoil(store, 2)) == {0}
+    with pytest.raises(CorruptStore, match="a part of vbucket 0 can't be read"):
+        store.document(0, b"k2")
+    assert store.document(0, b"k0") is not None
+    assert store.document(0, b"never") is None
+    assert store.document(1, b"k1") is not None
+
+
+def test_a_range_with_lost_changes_is_an_error_and_what_lies_before_or_behind_is_shown(store: Store) -> None:
+    store.take_out(spoil(store, 0))
+    with pytest.raises(CorruptStore):
+        store.view(0)
+    with store.view(0, after_seqno=1) as view:
+        assert view.count()[0] == 1
+    assert [store.quarantine.after(0, seqno) for seqno in (0, 1)] == [True, False]
+    assert not store.quarantine.after(1, 0)
+
+
+def test_each_vbucket_names_the_damage_that_it_met(store: Store) -> None:
+    places = starts(store)
+    for batch in (0, 1):
+        store.take_out(spoil(store, batch))
+        flip(store, places[batch] + 100)  # the disk is mended, for the next look; what was taken out stays so
+    for vb, key in ((0, b"k0"), (1, b"k1")):
+        with pytest.raises(CorruptStore, match=f"byte {places[vb]}: "):
+            store.document(vb, key)
+
+
+def test_damage_that_is_known_is_nothing_new(store: Store) -> None:
+    found = spoil(store, 1)
+    assert store.take_out(found) == {1}
+    assert store.take_out(found) is None
+    assert list(store.quarantine.damage) == [(str(found.segment.path), found.offset)]
+
+
+def test_a_key_that_is_written_anew_is_served_again(store: Store) -> None:
+    store.take_out(spoil(store, 1))
+    store.stage_mutation(1, b"k1", b"again", cas=2, rev_seqno=2)
+    commit(store)
+    found = store.document(1, b"k1")
+    assert found is not None
+    assert found.value == b"again"
+
+
+def test_a_version_that_was_replaced_is_missed_by_nobody_who_asks_for_the_key(store: Store) -> None:
+    store.stage_mutation(1, b"k1", b"newer", cas=2, rev_seqno=2)
+    commit(store)
+    store.take_out(spoil(store, 1))
+    found = store.document(1, b"k1")
+    assert found is not None
+    assert found.value == b"newer"
+    assert store.document(1, b"k") is None
+
+
+def test_a_vbucket_with_damage_goes_back_to_nothing_and_begins_again(store: Store) -> None:
+    store.take_out(spoil(store, 0))
+    assert store.rollback(0, 1) == 0
+    commit(store)
+    assert (store.high_seqno(0), store.document(0, b"k0")) == (0, None)
+    store.stage_mutation(0, b"k0", b"v", cas=3, rev_seqno=1)
+    commit(store)
+    with store.view(0) as view:
+        assert view.count()[0] == 1
+
+
+def test_a_compaction_that_is_under_way_copies_none_of_it(store: Store) -> None:
+    store.seal()
+    job = store.compact()
+    assert job is not None
+    job.survey()
+    store.take_out(spoil(store, 1))
+    job.announce()
+    if (batch := store.freeze()) is not None:
+        store.write(batch)
+        store.settle(batch)
+    with pytest.raises(StorageError):
+        job.copy()
+    job.cancel()
+    assert (store.index.columns[1].loc[:1] == LOST).all()

@@ -1,0 +1,55 @@
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from headwater.errors import CorruptStore, StorageError
+from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
+from headwater.testing.faults import FaultyDisk
+
+PATH = Path("/data/NOTE")
+WRITTEN = encode_text_file("NOTE", "1", b"body\nof two lines")
+
+
+def read(data: bytes) -> bytes:
+    return decode_text_file(data, PATH, "NOTE", ["1"], "note")
+
+
+def test_what_was_written_is_read() -> None:
+    assert WRITTEN.startswith(b"NOTE 1 ")
+    assert WRITTEN.endswith(b"\nbody\nof two lines\n")
+    assert read(WRITTEN) == b"body\nof two lines"
+
+
+@pytest.mark.parametrize("data", [b"", b"NOTE\n", b"OTHER 1 0\nbody\n"])
+def test_another_file_is_told_as_such(data: bytes) -> None:
+    with pytest.raises(CorruptStore, match="byte 0: not a note"):
+        read(data)
+
+
+def test_a_body_that_is_not_the_one_written_is_told_with_its_offset() -> None:
+    with pytest.raises(CorruptStore, match="byte 24: the checksum of the note is wrong"):
+        read(WRITTEN.replace(b"two", b"too"))
+
+
+def test_a_newer_format_is_told() -> None:
+    with pytest.raises(StorageError, match="format 2; this headwater reads up to format 1"):
+        read(encode_text_file("NOTE", "2", b"x"))
+
+
+def test_what_is_written_synced_is_there_after_any_power_cut() -> None:
+    for seed in range(50):
+        disk = FaultyDisk()
+        disk.make_directory(PATH.parent)
+        write_synced(disk, PATH, WRITTEN)
+        disk.sync_directory(PATH.parent)
+        assert disk.crash(Random(seed)).read(PATH) == WRITTEN
+
+
+def test_a_disk_that_is_full_is_told_and_the_file_is_closed() -> None:
+    disk = FaultyDisk(capacity=4)
+    disk.make_directory(PATH.parent)
+    with pytest.raises(OSError) as full:
+        write_synced(disk, PATH, WRITTEN)
+    assert full.value.errno == errno.ENOSPC

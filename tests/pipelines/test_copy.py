@@ -1,0 +1,93 @@
+"""Bucket to bucket inside a real Spark, between real nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.nodes import diverge
+from headwater.client import WriteWithMeta
+from headwater.errors import HeadwaterError, OptionError
+from headwater.pipelines.copy import CopyProgress, copy
+from headwater.testing.node import Node, node
+from tests.pipelines.buckets import state
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Node, Node]]:
+    with node(vbuckets=4) as source, node(vbuckets=4) as target:
+        yield source, target
+
+
+def go(spark: Any, pair: tuple[Node, Node], place: Path, **more: Any) -> CopyProgress:
+    asked: dict[str, Any] = {"once": True, "retry_seconds": 0.0} | more
+    return copy(spark, pair[0].url, pair[1].url, place / "checkpoint", **asked)
+
+
+@pytest.mark.spark
+def test_a_copy_whose_target_dies_goes_on_and_keeps_revision_cas_and_expiry(
+    spark: Any, pair: tuple[Node, Node], tmp_path: Path
+) -> None:
+    source, target = pair
+    with source.client() as client:
+        client.set_many((f"k{i}", f"{i}") for i in range(200))
+        client.set_many(((f"k{i}", f"again {i}") for i in range(50)), flags=7, expiry=4_102_444_800)
+        client.delete_many(f"k{i}" for i in range(40, 60))
+    with target.client() as client:
+        assert client.write_many([WriteWithMeta("k100", "theirs, later", 0, 0, cas=2**62, rev_seqno=9)]) == {}
+        client.set("theirs", "alone")
+    target.kill()
+    short = {"writing": {"retrySeconds": "0.5"}, "reading": {"maxChangesPerTrigger": "60"}}
+    with pytest.raises(HeadwaterError, match=str(target.port)):
+        go(spark, pair, tmp_path, **short)
+    target.restart()
+    told = go(spark, pair, tmp_path, **short)
+    assert told.stored + told.deleted + told.behind >= 200 and told.batches >= 3 and told.rollbacks == 0
+    held, expected = state(target), state(source)
+    assert (held.pop(b"k100")[1], held.pop(b"theirs")[1]) == (b"theirs, later", b"alone")
+    assert expected.pop(b"k100")[1] == b"100"
+    assert held == expected
+    assert go(spark, pair, tmp_path).batches == 0
+
+
+@pytest.mark.spark
+def test_what_a_failover_takes_back_is_taken_back_at_the_target(
+    spark: Any, pair: tuple[Node, Node], tmp_path: Path
+) -> None:
+    source, target = pair
+
+    def lost() -> None:
+        with source.client() as client:
+            for _ in range(3):  # revisions that beat all that comes after
+                client.set_many((f"k{i}", "lost") for i in range(30))
+            client.delete_many(f"k{i}" for i in range(10))
+            client.set_many((f"lost{i}", "lost") for i in range(10))
+        go(spark, pair, tmp_path)
+        assert state(target) == state(source)
+
+    with source.client() as client:
+        client.set_many((f"k{i}", "kept") for i in range(40))
+    diverge(source, lost=lost)
+    with source.client() as client:
+        client.set("k3", "after")
+        client.set("lost4", "after")
+    told = go(spark, pair, tmp_path)
+    assert told.rollbacks == 4 and told.restored > 0
+    held = state(target)
+    assert {key: held[key] for key in state(source)} == state(source)
+    assert {key for key, told in held.items() if told[0] == "Mutation"} == set(state(source))
+    with source.client() as client:
+        client.set("lost5", "new")
+    go(spark, pair, tmp_path)
+    assert state(target)[b"lost5"] == state(source)[b"lost5"]
+
+
+def test_an_option_that_makes_no_sense_is_refused_before_spark_is_asked(tmp_path: Path) -> None:
+    url = "couchbase://127.0.0.1:1/default"
+    with pytest.raises(OptionError, match="another bucket than the source"):
+        copy(None, url, url, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="restore, keep, fail"):
+        copy(None, url, url + "2", tmp_path, rollback="undo")  # type: ignore[arg-type]

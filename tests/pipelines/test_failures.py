@@ -1,0 +1,53 @@
+import pytest
+
+from headwater import errors
+from headwater.pipelines.failures import MirrorFailed, passes, reason
+
+WRAPPED = """[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):
+  File "tasks.py", line 1, in run
+headwater.errors.{name}: {text}
+
+	at org.apache.spark.api.python.BasePythonRunner
+"""
+
+
+class StreamError(Exception):
+    """As Spark's look."""
+
+
+def test_our_reason_is_found_in_sparks_pages() -> None:
+    error = StreamError(WRAPPED.format(name="ConnectionLost", text="127.0.0.1:1: connection refused"))
+    assert str(reason(error)) == "127.0.0.1:1: connection refused"
+    assert isinstance(reason(error), MirrorFailed)
+
+
+def test_our_own_errors_stay_as_they_are() -> None:
+    error = errors.TableError("/lake/t", "no")
+    assert reason(error) is error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(30, "Read-only file system", "/lake/t/x"), "[Errno 30] Read-only file system: '/lake/t/x'"),
+        (StreamError("a\nCaused by: java.io.IOException: no route\n"), "no route"),
+        (StreamError("one\ntwo"), "one"),
+        (StreamError(""), "StreamError"),
+    ],
+)
+def test_of_others_one_line_is_told(error: Exception, told: str) -> None:
+    assert str(reason(error)) == told
+
+
+@pytest.mark.parametrize("name", ["OptionError", "UnsupportedTable", "TableError", "AuthError", "CorruptStore"])
+def test_what_lasts_is_not_tried_again(name: str) -> None:
+    assert not passes(StreamError(WRAPPED.format(name=name, text="x")))
+    assert not passes(errors.OptionError("a", "b", "c"))
+
+
+@pytest.mark.parametrize("name", ["ConnectionLost", "DiskFull", "TableChanged", "NotMyVbucket", "TemporaryFailure"])
+def test_what_may_pass_is_tried_again(name: str) -> None:
+    assert passes(StreamError(WRAPPED.format(name=name, text="x")))
+    assert passes(OSError(30, "Read-only file system"))
+    assert passes(StreamError("Python worker failed to connect back"))
+    assert passes(errors.TableChanged("/lake/t", "x"))

@@ -1,0 +1,82 @@
+"""A copy whose source was rolled back, without Spark, between real nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headwater.client import WriteWithMeta
+from headwater.pipelines.restore import Restored, restore
+from headwater.spark.settings import parse, parse_write
+from headwater.testing.node import Node, node
+from tests.pipelines.buckets import state
+
+
+@pytest.fixture(params=[4, 8], ids=["the same vbuckets", "other vbuckets"])
+def pair(request: Any) -> Iterator[tuple[Node, Node]]:
+    with node(vbuckets=4) as source, node(vbuckets=request.param) as target:
+        yield source, target
+
+
+def go(source: Node, target: Node, ends: dict[int, int]) -> Restored:
+    reading = parse({"url": source.url, "retrySeconds": "5", "xattrs": "true"})
+    return restore(reading, parse_write({"url": target.url, "withMeta": "true", "retrySeconds": "5"}), ends)
+
+
+def seqnos(bucket: Node) -> dict[int, int]:
+    with bucket.client() as client:
+        return client.seqnos()
+
+
+def test_the_copy_becomes_what_the_source_is_whatever_its_revisions_say(pair: tuple[Node, Node]) -> None:
+    source, target = pair
+    with source.client() as client:
+        client.set_many((f"k{i}", f"{i}") for i in range(40))
+        client.delete_many(f"k{i}" for i in range(5))
+        client.set("k6", "expires", expiry=4_102_444_800, flags=9)
+    lost = [WriteWithMeta(f"k{i}", "lost", 0, 0, cas=2**62, rev_seqno=99) for i in range(3, 12)]
+    lost += [WriteWithMeta(f"lost{i}", "lost", 0, 0, cas=2**62, rev_seqno=99) for i in range(10)]
+    lost += [WriteWithMeta("lost and deleted", None, 0, 1_700_000_000, cas=2**62, rev_seqno=99)]
+    with target.client() as client:
+        assert client.write_many(lost) == {}
+    told = go(source, target, seqnos(source))
+    assert told == Restored(forced=40, removed=11)
+    held = state(target)
+    assert {key: held[key] for key in state(source)} == state(source)
+    assert {held[key][0] for key in held.keys() - state(source).keys()} == {"Deletion"}
+    assert go(source, target, seqnos(source)) == Restored()  # a second time changes nothing
+
+
+def test_what_the_source_writes_next_wins_against_what_was_removed(pair: tuple[Node, Node]) -> None:
+    source, target = pair
+    with target.client() as client:
+        assert client.write_many([WriteWithMeta("k", "lost", 0, 0, cas=2**62, rev_seqno=99)]) == {}
+    assert go(source, target, seqnos(source)) == Restored(removed=1)
+    with source.client() as client:
+        cas = client.set("k", "new")
+    with target.client() as client:
+        assert client.write_many([WriteWithMeta("k", "new", 0, 0, cas=cas, rev_seqno=1)]) == {}
+
+
+def test_the_copy_becomes_what_the_source_was_at_the_end_and_no_later(pair: tuple[Node, Node]) -> None:
+    source, target = pair
+    with source.client() as client:
+        client.set_many((f"k{i}", "old") for i in range(20))
+        ends = client.seqnos()
+        client.set_many((f"k{i}", "new") for i in range(10))
+    go(source, target, ends)
+    assert {key: told[1] for key, told in state(target).items()} == {b"k%d" % i: b"old" for i in range(20)}
+
+
+def test_other_vbuckets_are_left_alone(pair: tuple[Node, Node]) -> None:
+    source, target = pair
+    with target.client() as client:
+        client.set_many((f"k{i}", "theirs") for i in range(40))
+    with source.client() as client:
+        mine = {f"k{i}".encode() for i in range(40) if client.vbucket_of(f"k{i}") == 2}
+    assert go(source, target, {2: 0}) == Restored(removed=len(mine))
+    assert {key for key, told in state(target).items() if told[0] == "Mutation"} == {
+        b"k%d" % i for i in range(40)
+    } - mine

@@ -1,0 +1,65 @@
+"""The calls that Spark makes to the mirror's source, made without Spark."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.lake.writer import TaskResult
+from headwater.pipelines.sink import TableSink
+from headwater.pipelines.source import MirrorDataSource, MirrorPartition, MirrorStreamReader
+from headwater.pipelines.table import BEGINNING
+from headwater.pipelines.tasks import forget
+from headwater.testing.node import node
+
+pytest.importorskip("pyspark")
+
+
+def reader(url: str, place: Path) -> MirrorStreamReader:
+    source = MirrorDataSource({"url": url, "TO": str(place), "slots": "2", "pollIntervalSeconds": "0.001"})
+    return source.streamReader(None)  # type: ignore[arg-type]
+
+
+def answers(made: MirrorStreamReader, partitions: Any) -> list[dict[str, Any]]:
+    again = pickle.loads(pickle.dumps(made))
+    found = [again.read(pickle.loads(pickle.dumps(each))) for each in partitions]
+    forget()
+    return [row for batches in found for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_batch_is_what_the_tables_record_says_whatever_the_checkpoint_does(tmp_path: Path) -> None:
+    with node(vbuckets=4) as bucket, bucket.client() as client:
+        client.set_many((f"k{i}", b"v") for i in range(20))
+        made = reader(bucket.url, tmp_path)
+        try:
+            start = made.initialOffset()
+            assert start == BEGINNING
+            made.prepareForTriggerAvailableNow()
+            end = made.latestOffset(start, made.getDefaultReadLimit())
+            (row,) = answers(made, made.partitions(start, end))
+            written = TaskResult.from_bytes(row["written"])
+            assert (written.counts["mutations"], row["after"]) == (20, end["after"])
+            sink = TableSink(tmp_path, "default")
+            sink.commit(row["after"], json.loads(row["end"]), [written])
+            assert made.partitions(start, end) == []  # it is in the table
+            calm = made.latestOffset(end, made.getDefaultReadLimit())
+            (row,) = answers(made, made.partitions(end, calm))
+            assert row["written"] == b""  # only the offset changes
+            sink.commit(row["after"], json.loads(row["end"]), [])
+            assert made.latestOffset(calm, made.getDefaultReadLimit()) is calm
+            assert made.reportLatestOffset() is not None
+        finally:
+            made.stop()
+
+
+def test_what_spark_makes_of_no_partition_yields_nothing(tmp_path: Path) -> None:
+    made = reader("couchbase://127.0.0.1/b", tmp_path)
+    assert list(made.read(None)) == []  # type: ignore[arg-type]
+    assert next(iter(made.read(MirrorPartition(None, "a", "{}")))).to_pylist() == [
+        {"written": b"", "after": "a", "end": "{}"}
+    ]
+    made.commit({})

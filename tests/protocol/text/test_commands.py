@@ -1,0 +1,73 @@
+"""Commands as the requests they become, and the silence of those that want no answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwater.protocol.text.commands import steps
+from headwater.protocol.text.line import Asked, CommandReader
+from headwater.protocol.text.words import Steps
+from headwater.wire.documents import GetResponse, Set, Stored
+from headwater.wire.failure import Failure
+from headwater.wire.layout import Answer, Request
+from headwater.wire.status import Status
+
+
+def asked(data: bytes) -> Asked:
+    found = CommandReader().read(memoryview(data))
+    assert found is not None
+    return found
+
+
+def carried_out(made: Steps, *answers: Answer | None) -> tuple[list[Request], bytes]:
+    """The requests of a command, each answered with the next of `answers`, and the bytes it said."""
+    requests: list[Request] = []
+    said, heard, waiting = b"", None, list(answers)
+    while True:
+        try:
+            step = made.send(heard)
+        except StopIteration:
+            return requests, said
+        heard = None
+        if isinstance(step, Request):
+            requests.append(step)
+            heard = waiting.pop(0)
+        else:
+            said += step
+
+
+def test_a_command_is_declared_requests_and_their_answers_are_lines() -> None:
+    made = steps(asked(b"set k 7 60 2\r\nhi\r\n"), 0)
+    assert carried_out(made, Stored(cas=1)) == ([Set(key=b"k", value=b"hi", flags=7, expiration=60)], b"STORED\r\n")
+
+
+def test_noreply_is_silence_but_the_request_is_made() -> None:
+    requests, said = carried_out(steps(asked(b"set k 7 60 2 noreply\r\nhi\r\n"), 0), Failure(status=Status.ETMPFAIL))
+    assert len(requests) == 1 and said == b""
+
+
+def test_a_key_may_be_called_noreply() -> None:
+    requests, said = carried_out(steps(asked(b"delete noreply\r\n"), 0), Stored())
+    assert [each.key for each in requests] == [b"noreply"] and said == b"DELETED\r\n"
+    assert carried_out(steps(asked(b"get noreply\r\n"), 0), GetResponse(flags=0))[1].startswith(b"VALUE noreply")
+
+
+def test_no_request_is_made_of_a_line_whose_data_nobody_can_tell() -> None:
+    for line in (b"set k 0 0 x\r\n", b"ms k\r\n", b"ms k 99999999999\r\n"):
+        assert carried_out(steps(asked(line), 0)) == ([], b"CLIENT_ERROR bad command line format\r\n")
+
+
+@pytest.mark.parametrize("line", [b"get k", b"mn", b"nonsense", b"", b"set k 0 0 1\r\nx", b"set k 0 0 99999999"])
+def test_a_stranger_can_only_log_in(line: bytes) -> None:
+    requests, said = carried_out(steps(asked(line + b"\r\n"), 0, is_stranger=True))
+    assert requests == [] and said in (
+        b"CLIENT_ERROR unauthenticated\r\n",
+        b"CLIENT_ERROR bad authentication token format\r\n",
+    )
+
+
+def test_the_login_is_plain() -> None:
+    made = steps(asked(b"set any 0 0 8\r\nann s3ct\r\n"), 0, is_stranger=True)
+    requests, said = carried_out(made, Failure(status=Status.AUTH_ERROR))
+    assert (requests[0].key, requests[0].value) == (b"PLAIN", b"\0ann\0s3ct")
+    assert said == b"CLIENT_ERROR authentication failure\r\n"

@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from headwater.errors import OptionError, TooBig
+from headwater.spark.deadletters import DeadLetters, located
+from headwater.spark.rows import Row
+
+
+def test_rows_are_kept_with_the_reason_and_the_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    letters = DeadLetters(str(tmp_path / "refused"), "task")
+    letters.add([(Row("k", b"v", flags=3), TooBig("set"))])
+    letters.add([(Row(None, None, event="deletion"), OptionError("key", None, "a key"))])
+    assert not (tmp_path / "refused" / "task.parquet").exists()
+    letters.close()
+    told = pq.read_table(tmp_path / "refused" / "task.parquet").to_pylist()
+    assert [(row["key"], row["value"], row["flags"], row["status"]) for row in told] == [
+        (b"k", b"v", 3, 3),
+        (None, None, None, None),
+    ]
+    assert told[0]["reason"].startswith("set: E2BIG") and told[1]["event"] == "deletion"
+    assert [path.name for path in (tmp_path / "refused").iterdir()] == ["task.parquet"]
+
+
+def test_a_repeated_task_replaces_its_file_and_removes_it_when_nothing_was_refused(tmp_path: Path) -> None:
+    for count in (2, 1):
+        letters = DeadLetters(str(tmp_path), "task")
+        letters.add([(Row(b"k", b"v"), TooBig("set"))] * count)
+        letters.close()
+        assert pq.read_table(tmp_path / "task.parquet").num_rows == count
+    DeadLetters(str(tmp_path), "task").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_path_means_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert located("refused") == str(tmp_path / "refused")
+    assert located("s3://b/refused") == "s3://b/refused"
+
+
+def test_a_url_is_a_place_as_well(tmp_path: Path) -> None:
+    letters = DeadLetters(f"file://{tmp_path}/refused", "task")
+    letters.add([(Row(b"k", b"v"), TooBig("set"))])
+    letters.close()
+    assert (tmp_path / "refused" / "task.parquet").exists()

@@ -1,0 +1,79 @@
+"""A planner's memory between batches, with nodes that are a dictionary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headwater.errors import RollbackRequired
+from headwater.spark.history import BranchHistory
+from headwater.spark.offsets import Offset
+from headwater.spark.planning import Planning, check
+from headwater.spark.settings import parse
+
+URL = "couchbase://127.0.0.1/b"
+ONE = ((0xA, 0),)
+
+
+class Seen:
+    """The nodes' answers."""
+
+    def __init__(self, **high: int) -> None:
+        self.log: tuple[tuple[int, int], ...] = ONE
+        self.high = high["high"]
+        self.asked: list[bool] = []
+
+    def observe(self, *, whole: bool = False, idle: bool = False) -> dict[int, BranchHistory]:
+        self.asked.append(idle)
+        return {0: BranchHistory(self.log, self.high)}
+
+
+def planning(seen: Seen, **options: Any) -> Planning:
+    made = Planning(parse({"url": URL, "pollIntervalSeconds": "0"}, streaming=True), **options)
+    made.nodes = seen  # type: ignore[assignment]
+    return made
+
+
+def test_a_run_to_the_end_settles_what_it_read_to_the_end_of_a_history_that_did_not_move() -> None:
+    seen = Seen(high=10)
+    made = planning(seen, settle=True)
+    made.aim()
+    first = made.latest({"v": 1, "vb": {}}, None)
+    assert first["vb"] == {"0": ["000000000000000a", 10, 0, 10]}
+    calm = made.latest(first, None)
+    assert calm["vb"] == {"0": ["000000000000000a", 10]}
+    assert made.latest(calm, None) is calm
+
+
+def test_nothing_settles_that_moved_on_or_that_runs_for_ever() -> None:
+    seen = Seen(high=10)
+    ends, endless = planning(seen, settle=True), planning(seen, settle=True)
+    ends.aim()
+    first = ends.latest({"v": 1, "vb": {}}, None)
+    assert endless.latest(first, None) is first
+    seen.high = 11
+    assert ends.latest(first, None) is first
+
+
+def test_only_who_has_all_there_was_asks_idly() -> None:
+    """After a batch all is looked at: whether it was whole shows in what the nodes say then."""
+    seen = Seen(high=10)
+    made = planning(seen)
+    first = made.latest({"v": 1, "vb": {}}, None)
+    assert made.latest(first, None) is first
+    assert made.latest(first, None) is first
+    made.look_again()
+    assert made.latest(first, None) is first
+    assert seen.asked == [False, False, True, False]
+
+
+def test_a_rollback_that_the_user_does_not_want_ends_the_read() -> None:
+    start = {"v": 1, "vb": {"0": ["000000000000000a", 10]}}
+    seen = Seen(high=9)
+    seen.log = ((0xB, 7), *ONE)
+    end = planning(seen).latest(start, None)
+    assert end["rollback"] == [0]
+    with pytest.raises(RollbackRequired, match="rollbackPolicy is fail"):
+        check("fail", Offset.from_json(start), Offset.from_json(end))
+    check("emit", Offset.from_json(start), Offset.from_json(end))

@@ -1,0 +1,115 @@
+"""A task's writes to a real node, without Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headwater.client import Client
+from headwater.errors import ConnectionLost, NoAccess, OptionError, RowsRefused
+from headwater.spark.settings import WriteSettings, parse_write
+from headwater.spark.writing import WriteCounts, connect, write
+from headwater.testing.node import Node, node
+
+
+@pytest.fixture
+def bucket() -> Iterator[Node]:
+    with node(vbuckets=4) as running:
+        yield running
+
+
+def go(
+    bucket: Node, rows: list[dict[str, Any]], *, name: str = "task", opener: Any = connect, **options: str
+) -> WriteCounts:
+    batch = pa.RecordBatch.from_pylist(rows)
+    settings = parse_write({"url": bucket.url, "retrySeconds": "5"} | options)
+    return write(settings, tuple(batch.schema.names), [batch], "task", opener)
+
+
+def test_upserts_and_deletions_are_counted(bucket: Node) -> None:
+    rows = [{"key": f"k{i}", "value": "v", "deleted": False} for i in range(30)]
+    assert go(bucket, rows) == WriteCounts(stored=30)
+    rows = [{"key": f"k{i}", "value": None, "deleted": True} for i in range(29, 31)]
+    assert go(bucket, rows) == WriteCounts(deleted=1, absent=1)
+    with bucket.client() as client:
+        assert len(client.get_many([f"k{i}" for i in range(30)])) == 29
+
+
+def test_a_repeated_batch_changes_nothing(bucket: Node) -> None:
+    with bucket.client() as client:
+        cas, other = client.set("a", "1"), client.set("b", "1")
+    rows = [
+        {"key": "a", "value": "2", "flags": 5, "cas": cas},
+        {"key": "b", "value": "2", "flags": 0, "cas": other},
+        {"key": "c", "value": "2", "flags": 0, "cas": 0},
+    ]
+    assert go(bucket, rows) == WriteCounts(stored=3)
+    assert go(bucket, rows) == WriteCounts(stored=1, repeated=2)
+    with bucket.client() as client:
+        client.set("b", "somebody else's")
+        with pytest.raises(RowsRefused, match=r"1 rows were refused for good, the first has the key b'b'"):
+            go(bucket, rows)
+        found = client.get_many("abc")
+    assert {key: (document.value, document.flags) for key, document in found.items()} == {
+        b"a": (b"2", 5),
+        b"b": (b"somebody else's", 0),
+        b"c": (b"2", 0),
+    }
+
+
+def test_refused_rows_go_to_the_dead_letters_and_the_others_are_written(bucket: Node, tmp_path: Path) -> None:
+    rows = [
+        {"key": "good", "value": "v", "expiry": 0},
+        {"key": "k" * 251, "value": "v", "expiry": 0},
+        {"key": "soon", "value": "v", "expiry": 60},
+    ]
+    assert go(bucket, rows, deadLetters=str(tmp_path / "refused")) == WriteCounts(stored=1, refused=2)
+    told = pq.read_table(tmp_path / "refused").to_pylist()
+    assert sorted((row["key"][:4], "Unix time" in row["reason"]) for row in told) == [(b"kkkk", False), (b"soon", True)]
+
+
+def test_what_is_behind_in_revision_changes_nothing(bucket: Node) -> None:
+    row = {"key": b"k", "value": b"v", "event": "mutation", "cas": 500, "rev_seqno": 5}
+    assert go(bucket, [row], withMeta="true") == WriteCounts(stored=1)
+    assert go(bucket, [row, row | {"rev_seqno": 4}], withMeta="true") == WriteCounts(behind=2)
+    assert go(bucket, [row | {"rev_seqno": 6, "event": "deletion", "value": None}], withMeta="true") == WriteCounts(
+        deleted=1
+    )
+
+
+def test_a_rollback_row_is_never_a_dead_letter(bucket: Node, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="headwater copy"):
+        go(bucket, [{"key": None, "value": None, "event": "rollback"}], deadLetters=str(tmp_path))
+
+
+def test_a_connection_that_breaks_under_a_write_costs_a_repetition(bucket: Node) -> None:
+    def breaking(settings: WriteSettings) -> Client:
+        client = connect(settings)
+        whole, broken = client.write_many, []
+
+        def once_broken(writes: Any) -> Any:
+            failed = whole(writes)
+            if not broken:
+                broken.append(True)
+                raise ConnectionLost("127.0.0.1", "reset")
+            return failed
+
+        client.write_many = once_broken  # type: ignore[method-assign]
+        return client
+
+    with bucket.client() as client:
+        cas = client.set("a", "1")
+    assert go(bucket, [{"key": "a", "value": "2", "cas": cas}], opener=breaking) == WriteCounts(repeated=1)
+
+
+def test_what_says_nothing_about_the_row_fails_the_task(bucket: Node, tmp_path: Path) -> None:
+    def forbidden(settings: WriteSettings) -> Client:
+        client = connect(settings)
+        client.write_many = lambda writes: {0: NoAccess("set")}  # type: ignore[method-assign]
+        return client
+
+    with pytest.raises(NoAccess):
+        go(bucket, [{"key": "a", "value": "2"}], opener=forbidden, deadLetters=str(tmp_path))

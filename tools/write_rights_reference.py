@@ -1,0 +1,89 @@
+"""Write docs/reference/rights.md: which role may send which command and read which page.
+
+`make docs` runs this; tests/test_docs.py fails when the page is stale, and tests/conformance/test_rights.py tries each
+cell on a node.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from headwater.node import server  # noqa: F401  (it registers all commands)
+from headwater.node.kv.command import COMMANDS
+from headwater.node.rest.pages import PAGES, REFUSED
+from headwater.node.users.roles import ROLES, Grant, granted
+from headwater.wire.dialect import requests
+from headwater.wire.opcodes import name_of
+from headwater.wire.privilege import Beyond, in_words
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "rights.md"
+HEAD = """# Rights
+
+Written by `make docs` from the declarations of the requests (`src/headwater/wire/`), of the pages
+(`src/headwater/node/rest/pages.py`) and of the roles (`src/headwater/node/users/roles.py`); edit there. On a node
+without users everybody may do everything.
+
+A user has roles; what a role does not grant is answered with EACCESS (0x24), or with 403 by HTTP, and written to the
+log: `user 'bob' may not FLUSH: it needs administer`. As the protocol has it, a client that did not ask for XERROR is
+disconnected instead.
+
+"""
+COMMANDS_HEAD = """
+## Commands
+
+*needs* is what the request declares: `none` is before a login, too, `login` any user. Commands that are not *served*
+are answered with NOT_SUPPORTED, whoever asks. A user with several roles may do what any of them may, and what needs two
+privileges when they come from two roles.
+
+"""
+PAGES_HEAD = """
+## Pages
+
+By HTTP, on the same port; `{}` is the bucket. Methods other than GET are refused with 400 and a reason.
+
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    roles = _table(("role", "privileges"), ((role, in_words(granted([Grant(role)], ""))) for role in ROLES))
+    commands = _table(("opcode", "command", "served", "needs", *ROLES), _commands())
+    pages = _table(("method", "page", "needs", *ROLES), _pages())
+    return f"{HEAD}{roles}{COMMANDS_HEAD}{commands}{PAGES_HEAD}{pages}"
+
+
+def _commands() -> Iterator[tuple[str, ...]]:
+    """A row for each opcode that is declared, and one for each case that needs more."""
+    for opcode in range(256):
+        if not (forms := requests(opcode)):
+            continue
+        layout, served = forms[0].layout, "yes" if opcode in COMMANDS else ""
+        cases: list[Beyond | None] = list(dict.fromkeys(case for form in forms for case in form.layout.beyond))
+        for case in cases if cases and layout.privilege is not None and _alone(cases) else [None, *cases]:
+            needed = int(layout.privilege or 0) | (case.privilege if case else 0)
+            name = f"{name_of(opcode)}, {case.about}" if case else name_of(opcode)
+            yield f"0x{opcode:02x}", name, served, in_words(needed) if needed else "none", *_cells(needed)
+
+
+def _alone(cases: list[Beyond | None]) -> bool:
+    """Whether one of the cases always holds, so that the request by itself is none."""
+    return {0, 1} <= {bool(case.bits) for case in cases if case}
+
+
+def _pages() -> Iterator[tuple[str, ...]]:
+    for each in (*PAGES, *REFUSED):
+        methods = "GET" if each in PAGES else ", ".join(each.methods)
+        yield methods, f"`{each.path}`", in_words(each.privilege), *_cells(each.privilege)
+
+
+def _cells(needed: int) -> Iterator[str]:
+    for role in ROLES:
+        yield "" if needed & ~granted([Grant(role)], "") else "yes"
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
