@@ -72,15 +72,19 @@ class Target:
 
 @dataclass(slots=True)
 class Report:
-    """Rows in the order they came, and what was over a bound."""
+    """Rows in the order they came, and what was over a bound.
 
+    Attributes: judges_turns: whether a long turn is a complaint; it says little on a machine that has other work.
+    """
+
+    judges_turns: bool = True
     rows: dict[str, Row] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
 
     def add(self, target: Target, row: Row) -> None:
         """Hold one row against the bounds."""
         self.rows.setdefault(row.name, Row(row.name)).add(row)
-        if row.turn_seconds > TURN_SECONDS_MAX:
+        if self.judges_turns and row.turn_seconds > TURN_SECONDS_MAX:
             self.complaints.append(f"{row.name}: a turn of {1000 * row.turn_seconds:.0f} ms")
         if row.unserved:
             self.complaints.append(f"{row.name}: the bystander was not answered {row.unserved} times")
@@ -156,7 +160,7 @@ class Battery:
     Args:
         seconds: when to end; what has not had its turn by then is named.
         scale: how large storms are. only: a pattern; attacks whose name it is not found in are left out.
-        tell: takes a line about what is done.
+        tell: takes a line about what is done. judges_turns: as in `Report`.
     """
 
     def __init__(
@@ -168,8 +172,9 @@ class Battery:
         scale: float = 1.0,
         only: str = "",
         tell: Callable[[str], None] = lambda line: None,
+        judges_turns: bool = True,
     ) -> None:
-        self.report = Report()
+        self.report = Report(judges_turns)
         self._only = re.compile(only)
         self._everybody, self._users = everybody, users
         self._ends = time.monotonic() + seconds

@@ -12,7 +12,7 @@ from headwater.protocol.scram import Scram
 from headwater.wire.header import HEADER, HEADER_BYTES, Frame, Magic
 from headwater.wire.opcodes import Opcode
 
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 60.0
 """A node that has not answered after this is not serving."""
 MECHANISM = "SCRAM-SHA512"
 MARK = 0xA77AC000

@@ -41,6 +41,18 @@ def test_a_connection_is_cut_after_so_many_bytes():
     assert len(received) == 30
 
 
+@pytest.mark.parametrize("many", [1, 40])
+def test_all_that_was_said_before_the_end_is_seen(many):
+    """The last acknowledgements of a client that is done are read by the peer's thread when it has its turn."""
+    request = Frame(0x80, Opcode.DCP_BUFFER_ACKNOWLEDGEMENT).encode()
+    for _ in range(20):
+        with serve(peer := Peer()) as address, socket.create_connection(address.split(":")) as sock:
+            sock.sendall(Frame(0x80, Opcode.NOOP).encode())
+            assert sock.recv(100)
+            sock.sendall(request * many)
+        assert len(peer.seen) == 1 + many
+
+
 def test_time_passes_when_it_is_told_to_and_never_backwards():
     clock = FakeClock(5.0)
     assert (clock(), clock.advance(2.5), clock()) == (5.0, 7.5, 7.5)

@@ -85,7 +85,7 @@ class Peer:
         vbuckets: how many the map names; all of them are this node's, unless `config` says otherwise.
         histories: what it holds; vbuckets without one are empty.
         config: the cluster map to hand out, as a function of the peer's address; None for the map of one node.
-        seen: every request that arrived, in order.
+        seen: every request that arrived, in order; whole once `serve` is left.
         connections: how many were accepted.
     """
 
@@ -230,12 +230,18 @@ def serve(peer: Peer) -> Iterator[str]:
     try:
         yield f"127.0.0.1:{peer.address[1]}"
     finally:
-        for each in (listener, *open_sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        for thread in (acceptor, *threads):
+        _shut_down(listener)
+        listener.close()
+        acceptor.join()
+        # Not closed from here: each thread first reads what had come by then.
+        for each, thread in zip(open_sockets, threads, strict=True):
+            _shut_down(each)
             thread.join()
+
+
+def _shut_down(each: socket.socket) -> None:
+    with suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
 
 
 def _converse(peer: Peer, connection: socket.socket, limit: int | None) -> None:
@@ -253,4 +259,5 @@ def _converse(peer: Peer, connection: socket.socket, limit: int | None) -> None:
                 connection.shutdown(socket.SHUT_RDWR)
                 return
             limit = None if limit is None else limit - len(out)
-            connection.sendall(out)
+            if out:  # whoever has shut the connection down is still listened to
+                connection.sendall(out)
