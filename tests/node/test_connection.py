@@ -49,6 +49,8 @@ class Host:
 class Lines:
     """Takes bytes up to a full stop, and answers each such word with itself in capitals."""
 
+    pumps = True
+
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.deadline: float | None = None

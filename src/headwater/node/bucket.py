@@ -256,10 +256,13 @@ class Bucket:
     def count(self, gets: int, hits: int, sets: int, deletes: int) -> None:
         """Add what one kernel call did to the totals."""
         counters = self.counters
-        counters["cmd_get"] += gets
-        counters["get_hits"] += hits
-        counters["cmd_set"] += sets
-        counters["cmd_delete"] += deletes
+        if gets:
+            counters["cmd_get"] += gets
+            counters["get_hits"] += hits
+        if sets:
+            counters["cmd_set"] += sets
+        if deletes:
+            counters["cmd_delete"] += deletes
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,9 @@ STIR_BYTES = 64 << 10  # so much of a frame that is not whole yet counts as havi
 SEND_BYTES = 256 << 10
 FINISH_SECONDS = 10.0
 SENDS_PER_TURN = 8
+GRAIN_BYTES = 512
+"""So far the account of a connection's memory may be off: telling it of every answer costs more than it says, and the
+objects that make a connection are several times as large, and not counted."""
 PUMPS_PER_TURN = 4
 """How often in a row a session may send while the socket takes it all: a turn of the event loop has its price."""
 
@@ -55,6 +58,8 @@ class ConnectionSession(Protocol):
 
     deadline: float | None
     """When `tick` must be called (loop.time() seconds); None for never. Read again after every other call."""
+    pumps: bool
+    """Whether `pump` ever sends anything: if not it is not called when the queue has drained."""
 
     def receive(self, data: memoryview) -> int:
         """Take whole frames off the front of `data` (valid during the call only); returns the bytes consumed."""
@@ -94,7 +99,11 @@ class Host(Protocol):
 
 
 class Connection:
-    """A socket with its queues. `session` is set by whoever makes the connection, before `start`."""
+    """A socket with its queues. `session` is set by whoever makes the connection, before `start`.
+
+    Attributes:
+        is_paused: whether anything holds reading back; a session stops between two frames when it is.
+    """
 
     session: ConnectionSession
 
@@ -103,6 +112,7 @@ class Connection:
         self.loop = host.loop
         self.peer = peer
         self.is_closed = False
+        self.is_paused = False
         self.stirred_at = host.loop.time()
         self.is_known = True
         self.stranger_since = self.stirred_at
@@ -112,6 +122,8 @@ class Connection:
         self._sock = sock
         self._fd = sock.fileno()
         self._run_queue = host.run_queue
+        self._committer = host.committer
+        self._time = host.loop.time
         self._inbox = inbox
         self._outbox = Outbox()
         self._paused: set[str] = set()
@@ -157,7 +169,7 @@ class Connection:
             self.loop.remove_writer(self._fd)
         if self._timer is not None:
             self._timer.cancel()
-        self.host.committer.waiting.discard(self)
+        self._committer.waiting.discard(self)
         self._outbox.clear()
         self._budget.release(self)
         self._inbox.clear()  # now: half a frame may be 30 MiB, and who refers to whom here is only found out in time
@@ -193,6 +205,7 @@ class Connection:
         if not self._paused and not self.is_closed:
             self.loop.remove_reader(self._fd)
         self._paused.add(reason)
+        self.is_paused = True
 
     def resume(self, reason: str) -> None:
         """Take back one reason; with the last of them, what had arrived meanwhile is handed to the session."""
@@ -201,23 +214,23 @@ class Connection:
         self._paused.discard(reason)
         if self._paused or self.is_closed:
             return
-        if not self._eof:
-            self.loop.add_reader(self._fd, self._readable)
+        self._listen()
         self._run_queue.first(self._feed_pending)
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether anything holds reading back; a session stops between two frames when it is."""
-        return bool(self._paused)
+    def _listen(self) -> None:
+        """Read again: nothing holds that back any more."""
+        self.is_paused = False
+        if not self._eof:
+            self.loop.add_reader(self._fd, self._readable)
 
     @property
     def turn_is_over(self) -> bool:
         """Whether this connection has kept all others waiting for long enough."""
-        return self.loop.time() >= self._turn_ends
+        return self._time() >= self._turn_ends
 
     def begin_turn(self) -> None:
         """Begin the turn now."""
-        self._turn_ends = self.loop.time() + self._run_queue.slice_seconds
+        self._turn_ends = self._time() + self._run_queue.slice_seconds
 
     def gives_way(self) -> bool:
         """Whether the session has to stop here; it goes on behind all that others have sent meanwhile."""
@@ -233,8 +246,7 @@ class Connection:
             self.resume("turn")
             return
         self._paused.clear()
-        if not self._eof:
-            self.loop.add_reader(self._fd, self._readable)
+        self._listen()
         self._feed_pending()
 
     @property
@@ -255,15 +267,21 @@ class Connection:
         return self.kernel_bytes
 
     def _account(self) -> None:
+        """Tell the budget what is held here, if that has changed by more than a grain."""
+        held = self._inbox.memory_bytes + self._outbox.queued_bytes + self._session_bytes + self.kernel_bytes
+        if not -GRAIN_BYTES < held - self._held_bytes < GRAIN_BYTES:
+            self._hold()
+
+    def _hold(self) -> None:
         """Tell the budget what is held here; that may be the end of this connection."""
         held = self._inbox.memory_bytes + self._outbox.queued_bytes + self._session_bytes + self.kernel_bytes
-        if held != self._held_bytes and not self.is_closed:
+        if not self.is_closed:
             self._held_bytes = held
             self._budget.hold(self, held)
 
-    def _stir(self) -> None:
+    def _stir(self, now: float) -> None:
         """Something whole came, or something left: the peer is there."""
-        self.stirred_at, self._stirred_bytes = self.loop.time(), 0
+        self.stirred_at, self._stirred_bytes = now, 0
 
     def _readable(self) -> None:
         if self._run_queue.is_spent:
@@ -280,17 +298,19 @@ class Connection:
         self._paused.discard("line")
         if self._paused or self.is_closed:
             return
-        self.loop.add_reader(self._fd, self._readable)
+        self._listen()
         self._receive()
 
     def _receive(self) -> None:
-        begun = self.loop.time()
-        self._take_bytes()
-        spent = self.loop.time() - begun
+        # Two looks at the clock are all that an event has: what happens in between goes by the first of them.
+        begun = self._time()
+        self._take_bytes(begun)
+        spent = self._time() - begun
         self._was_long = spent >= SLICE_SECONDS
-        self._run_queue.spend(spent)
+        if spent:
+            self._run_queue.spend(spent)
 
-    def _take_bytes(self) -> None:
+    def _take_bytes(self, now: float) -> None:
         try:
             count = self._sock.recv_into(self._inbox.room())
         except (BlockingIOError, InterruptedError):
@@ -306,13 +326,13 @@ class Connection:
             return
         self._stirred_bytes += count
         if self._stirred_bytes >= STIR_BYTES:
-            self._stir()
+            self._stir(now)
         try:
             data = self._inbox.received(count)
         except ProtocolError as error:
             self.drop(str(error))
             return
-        self._feed(data)
+        self._feed(data, now)
         self._account()
 
     def _end_of_input(self) -> None:
@@ -326,47 +346,58 @@ class Connection:
     def _feed_pending(self) -> None:
         if self.is_closed or self._paused:
             return
-        begun = self.loop.time()
-        self._feed(self._inbox.pending())
+        begun = self._time()
+        self._feed(self._inbox.pending(), begun)
         self._account()
         if self._eof and not self._paused:
             self.finish()
-        self._run_queue.spend(self.loop.time() - begun)
+        self._run_queue.spend(self._time() - begun)
 
-    def _feed(self, data: memoryview) -> None:
+    def _feed(self, data: memoryview, now: float) -> None:
         if self._feeding or not data:
             return
         self._feeding = True
-        self.begin_turn()
-        consumed = self._safely(self._consume, data)
-        self._feeding = False
-        if consumed is not None and not self.is_closed:
-            self._safely(self._inbox.keep, data, consumed)
+        self._turn_ends = now + self._run_queue.slice_seconds
+        try:
+            consumed = self._consume(data)
+            if not self.is_closed:
+                self._inbox.keep(data, consumed)
+        except Exception as error:  # `_fail` takes every kind
+            self._fail(error)
+        else:
             if consumed:
-                self._stir()
-            self._arm()
+                self._stir(now)
+            if self.session.deadline is not None:
+                self._arm()
+        finally:
+            self._feeding = False
 
     def _consume(self, data: memoryview) -> int:
         """Hand bytes to the session; when DCP_OPEN replaced it, the rest is for its successor."""
-        consumed = 0
-        while True:
+        session = self.session
+        consumed = session.receive(data)
+        while self.session is not session:
             session = self.session
             consumed += session.receive(data[consumed:])
-            if self.session is session:
-                return consumed
+        return consumed
 
     def _safely(self, work: Callable[..., T], *arguments: object) -> T | None:
         """Call into the session; an error ends this connection only. None when there was one."""
         try:
             return work(*arguments)
-        except (ProtocolError, CorruptStore) as error:
+        except Exception as error:  # `_fail` takes every kind
+            self._fail(error)
+            return None
+
+    def _fail(self, error: Exception) -> None:
+        """End this connection, and no other, for an error that was raised on its behalf."""
+        if isinstance(error, ProtocolError | CorruptStore):
             self.drop(str(error))
-        except MemoryError:
+        elif isinstance(error, MemoryError):
             self.drop("there is no memory for what it asks")
-        except Exception:  # a fault of ours: told in full, and the other connections go on
-            log.exception("%s: the session failed", self.peer)
+        else:  # a fault of ours: told in full, and the other connections go on
+            log.error("%s: the session failed", self.peer, exc_info=error)
             self.drop("internal error", fault=False)
-        return None
 
     # --- output -------------------------------------------------------------------------------------------------------
 
@@ -386,18 +417,21 @@ class Connection:
         sent = 0
         # Past the queue only when it is empty: an answer whose batch is durable must not overtake one that still
         # waits.
-        if self._outbox.empty and gate <= self.host.committer.durable:
+        outbox = self._outbox
+        if not outbox.queued_bytes and gate <= self._committer.durable:
             sent = self._send_now(data)
+            if sent and not self._feeding:
+                self._stir(self._time())
             if sent == len(data) or self.is_closed:
                 return
         # Bytes stay as they are, and large answers are: only what lies in an arena has to be copied out of it.
         rest = memoryview(data)[sent:]
-        self._outbox.push(rest if isinstance(data, bytes) else bytes(rest), gate)
+        outbox.push(rest if isinstance(data, bytes) else bytes(rest), gate)
         self._account()
         if self.is_closed:
             return
         self._await_departure()
-        if self._outbox.queued_bytes > (QUEUED_BYTES_MAX if self.is_known else STRANGER_QUEUED_BYTES_MAX):
+        if outbox.queued_bytes > (QUEUED_BYTES_MAX if self.is_known else STRANGER_QUEUED_BYTES_MAX):
             self.pause("output")
 
     def wake(self) -> None:
@@ -417,38 +451,40 @@ class Connection:
     def flush_now(self) -> None:
         """Send what may leave and what the socket takes, however long others have been kept waiting."""
         self._flushes = False
-        begun = self.loop.time()
-        self._send_queued()
-        self._run_queue.spend(self.loop.time() - begun)
+        begun = self._time()
+        self._send_queued(begun)
+        if spent := self._time() - begun:
+            self._run_queue.spend(spent)
 
-    def _send_queued(self) -> None:
+    def _send_queued(self, now: float) -> None:
+        outbox = self._outbox
         for _ in range(SENDS_PER_TURN):
-            if self.is_closed:
-                break
-            chunk = self._outbox.ready(self.host.committer.durable, SEND_BYTES)
+            chunk = outbox.ready(self._committer.durable, SEND_BYTES)
             if not chunk:
                 break
             sent = self._send_now(chunk)
-            self._outbox.sent(sent)
-            if sent < len(chunk):
+            if self.is_closed:
+                return
+            outbox.sent(sent)
+            if sent:
+                self._stir(now)
+            if sent < len(chunk) or not outbox.queued_bytes:
                 break
         if self.is_closed:
             return
         self._account()
         self._await_departure()
-        if self._outbox.queued_bytes <= (QUEUED_BYTES_RESUME if self.is_known else 0):
+        if self.is_paused and outbox.queued_bytes <= (QUEUED_BYTES_RESUME if self.is_known else 0):
             self.resume("output")
-        if self._outbox.empty:
+        if not outbox.queued_bytes:
             if self._finishing:
                 self.drop("finished", fault=False)
-            else:
+            elif self.session.pumps:
                 self.wake()
 
     def _send_now(self, data: bytes | bytearray | memoryview) -> int:
         try:
-            sent = self._sock.send(data)
-            self._stir()
-            return sent
+            return self._sock.send(data)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
@@ -458,9 +494,9 @@ class Connection:
     def _await_departure(self) -> None:
         """Wait for what holds the head of the queue back: its batch, or the socket."""
         # The head decides: with a writer on the socket while a batch holds the head back, the loop would spin.
-        gated = self._outbox.gate > self.host.committer.durable
+        gated = self._outbox.gate > self._committer.durable
         if gated:
-            self.host.committer.waiting.add(self)
+            self._committer.waiting.add(self)
         wants_writer = not self._outbox.empty and not gated
         if wants_writer and not self._writing:
             self.loop.add_writer(self._fd, self.flush)
@@ -472,8 +508,8 @@ class Connection:
         self._woken = False
         if self.is_closed or self._finishing or not self._outbox.empty:
             return  # flush wakes again when the queue has drained
-        begun = self.loop.time()
-        self.begin_turn()
+        begun = self._time()
+        self._turn_ends = begun + self._run_queue.slice_seconds
         for _ in range(PUMPS_PER_TURN):
             before = self._sends
             self._safely(self.session.pump)
@@ -482,7 +518,7 @@ class Connection:
         else:
             self._pump_again()
         self._arm()
-        self._run_queue.spend(self.loop.time() - begun)
+        self._run_queue.spend(self._time() - begun)
 
     def _pump_again(self) -> None:
         """As `wake`, but behind all who have not been pumped yet."""

@@ -21,6 +21,7 @@ class FirstBytes:
     """The session of a connection until something comes; then the one that understands it takes its place."""
 
     deadline: float | None = None
+    pumps = False
     written_gate = 0
 
     def __init__(self, connection: Connection, server: Services) -> None:

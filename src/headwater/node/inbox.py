@@ -22,6 +22,7 @@ class ConnectionInbox:
     """The input of one connection. `arena` is shared by all connections and only touched between room() and keep().
 
     Attributes:
+        memory_bytes: how much memory is taken for what waits here.
         measure: tells how many bytes the message in front has in all, as far as it is known; more than there are if
             it is not. Raises RemoteProtocolError for one that is too long.
     """
@@ -35,19 +36,18 @@ class ConnectionInbox:
         )  # what is not consumed; may be longer than _used when it is a growing buffer
         self._used = 0
         self._growing = False
+        self.memory_bytes = 0
 
     @property
     def held_bytes(self) -> int:
         """How many bytes wait here."""
         return self._used
 
-    @property
-    def memory_bytes(self) -> int:
-        """How much memory is taken for them."""
-        return len(self._held)
-
     def room(self) -> memoryview:
         """Where to receive; followed by `received`."""
+        if not self._used:  # the usual case
+            self._growing = False
+            return self._arena
         if self._used <= self._small_max:
             self._growing = False
             self._arena[: self._used] = memoryview(self._held)[: self._used]
@@ -77,19 +77,20 @@ class ConnectionInbox:
     def keep(self, data: memoryview, consumed: int) -> None:
         """Keep what the session left of `data`, which came from `received` or `pending`."""
         rest = len(data) - consumed
+        if not rest:
+            if self._used:
+                self.clear()
+            return
         if self._growing and consumed == 0:
             return
-        if rest == 0:
-            self.clear()
-            return
         self._held = bytearray(data[consumed:])
-        self._used = rest
+        self._used = self.memory_bytes = rest
         if rest > self._small_max:
             self._wanted()
 
     def clear(self) -> None:
         """Forget everything."""
-        self._held, self._used = bytearray(), 0
+        self._held, self._used, self.memory_bytes = bytearray(), 0, 0
 
     def _wanted(self) -> int:
         """Size of the message in front, as far as it is known."""
@@ -101,7 +102,7 @@ class ConnectionInbox:
         # is allocated behind it keeps its pages: mapped, they go back with the last reference.
         larger = _mapped(size) if size >= MAPPED_BYTES_MIN else bytearray(size)
         larger[: self._used] = memoryview(self._held)[: self._used]
-        self._held = larger
+        self._held, self.memory_bytes = larger, size
 
 
 def _mapped(size: int) -> mmap.mmap:

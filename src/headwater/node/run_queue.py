@@ -26,9 +26,16 @@ NOTICE_SECONDS: Final = 0.002
 
 
 class RunQueue:
-    """The work that one iteration of an event loop has time for, and the work that must wait for the next one."""
+    """The work that one iteration of an event loop has time for, and the work that must wait for the next one.
+
+    Attributes:
+        is_spent: whether this iteration's quantum is used up: what begins now had better stand in line.
+        slice_seconds: how long one of them may go on before it gives way.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_spent = False
+        self.slice_seconds = SLICE_SECONDS
         self._loop = loop
         self._spent = 0.0
         self._is_due = False
@@ -39,20 +46,11 @@ class RunQueue:
         """How many are in line."""
         return len(self._first) + len(self._behind)
 
-    @property
-    def is_spent(self) -> bool:
-        """Whether this iteration's quantum is used up: what begins now had better stand in line."""
-        return self._spent >= QUANTUM_SECONDS
-
-    @property
-    def slice_seconds(self) -> float:
-        """How long one of them may go on before it gives way."""
-        return SLICE_SECONDS if len(self._behind) <= CROWDED else SLICE_SECONDS / 4
-
     def spend(self, seconds: float) -> None:
         """Count what was used of this iteration's quantum."""
         self._spent += seconds
         if self._spent >= NOTICE_SECONDS:
+            self.is_spent = self._spent >= QUANTUM_SECONDS
             self._ask()
 
     def first(self, work: Callable[[], object]) -> None:
@@ -63,6 +61,7 @@ class RunQueue:
     def behind(self, work: Callable[[], object]) -> None:
         """Stand in line behind everybody, for this work has had its slice. It has to tell what it spends."""
         self._behind.append(work)
+        self._look_at_crowd()
         self._ask()
 
     async def turn(self) -> None:
@@ -77,6 +76,9 @@ class RunQueue:
         self.behind(wake)
         await future
 
+    def _look_at_crowd(self) -> None:
+        self.slice_seconds = SLICE_SECONDS if len(self._behind) <= CROWDED else SLICE_SECONDS / 4
+
     def _ask(self) -> None:
         if not self._is_due:
             self._is_due = True
@@ -84,14 +86,17 @@ class RunQueue:
 
     def _begin(self) -> None:
         """Run those in line once, as far as their part of a new iteration's quantum goes; one of each at least."""
-        self._is_due, self._spent = False, 0.0
+        self._is_due = self.is_spent = False
+        self._spent = 0.0
         lines = [(self._first, len(self._first)), (self._behind, len(self._behind))]  # who comes now is next time's
         try:
             for line, length in lines:
                 for number in range(length):
                     if number and self._spent >= QUEUE_SECONDS:
                         break
-                    line.popleft()()
+                    work = line.popleft()
+                    self._look_at_crowd()
+                    work()
         finally:  # whatever one of them does, the others are not forgotten
             if self._first or self._behind:
                 self._ask()

@@ -61,6 +61,7 @@ class DcpEnd(ABC, Generic[End]):
         deadline: when `tick` must be called.
     """
 
+    pumps = True
     is_producer: bool
     _needs: Privilege
     """The privileges that the user of such a connection must have as long as it lasts."""

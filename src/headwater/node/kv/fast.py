@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import Session
 
 OUT_BYTES = 256 << 10
+_WROTE = int(kernel.FLAG_WROTE)  # once: numpy's numbers are slow ones
+_DONE = (kernel.STOP_MORE, kernel.STOP_PLAIN)
 
 
 class Workspace:
@@ -55,16 +57,16 @@ class FastPath:
         if bucket.locks.held and bucket.locks.any(bucket.now()):
             return offset  # and what is locked
         requests = np.frombuffer(data, np.uint8)
-        connection, store = self._session.connection, self._bucket.store
+        connection = self._session.connection
         while not connection.is_paused:
             begun, stop = offset, self._call(requests, offset)
             offset = self._workspace.fields[kernel.OFFSET]
-            if stop in (kernel.STOP_MORE, kernel.STOP_PLAIN):
+            if stop in _DONE:
                 break
             if stop == kernel.STOP_STAGE_FULL and offset == begun:
                 break  # the plain path asks for as much room as this one request needs
             if stop == kernel.STOP_GROW:
-                store.grow(self._workspace.fields[kernel.GROW])
+                bucket.store.grow(self._workspace.fields[kernel.GROW])
             elif stop == kernel.STOP_STAGE_FULL:
                 self._session.wait_for_room()
         return offset
@@ -75,23 +77,23 @@ class FastPath:
         store = bucket.store
         if bucket.needs_refresh:
             bucket.refresh()
-        arena, used = store.stage_arena()
+        used, limit = store.stage_room()
         now = bucket.clock.time_ns()
         fields = work.fields
         fields[kernel.OFFSET], fields[kernel.ARENA] = offset, store.stage_slot
-        fields[kernel.STAGED], fields[kernel.LIMIT] = used, len(arena)
+        fields[kernel.STAGED], fields[kernel.LIMIT] = used, limit
         fields[kernel.NOW_NS], fields[kernel.NOW] = now, now // 1_000_000_000
         fields[kernel.FEATURES] = self._features if store.full else self._features | self._may_write
         stop: int = kernel.execute(
             requests, work.out, store.table, store.segments, bucket.uuids, work.scratch, work.state
         )
         flags = fields[kernel.FLAGS]
-        if flags & int(kernel.FLAG_WROTE):
+        if flags & _WROTE:
             store.stage_used(fields[kernel.STAGED])
             self._session.wrote()
         elif flags:
             self._session.saw_unstable()
-        bucket.count(*fields[kernel.GETS : kernel.DELETES + 1])
+        bucket.count(fields[kernel.GETS], fields[kernel.HITS], fields[kernel.SETS], fields[kernel.DELETES])
         if answered := fields[kernel.ANSWERED]:
             self._session.send(work.out_view[:answered])
         return stop

@@ -57,6 +57,7 @@ class KvSession:
     """The state of a plain connection: user, bucket, features, rights; see the module's plan."""
 
     deadline: float | None = None
+    pumps = False
 
     def __init__(self, connection: Connection, server: Services) -> None:
         self.connection = connection
@@ -122,7 +123,7 @@ class KvSession:
         while not connection.is_paused and not connection.is_closed and connection.session is self:
             if self._fast is not None:
                 offset = self._fast(data, offset)
-                if connection.is_paused:
+                if offset == len(data) or connection.is_paused:
                     break
             if not self.is_logged_in:
                 self._check_stranger(data, offset)
@@ -224,7 +225,7 @@ class KvSession:
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
         """Queue answers; they leave after batch `gate` and after this connection's own writes."""
-        self.connection.send(data, max(gate, self.written_gate))
+        self.connection.send(data, gate if gate > self.written_gate else self.written_gate)
 
     def reply(self, frame: Frame, answer: Answer) -> None:
         """Queue the answer of one request, unless its quiet form leaves it out."""

@@ -28,6 +28,7 @@ class HttpSession:
     """The state of an HTTP connection: whether it watches, and which map it has seen."""
 
     deadline: float | None = None
+    pumps = False
     written_gate = 0
 
     def __init__(self, connection: Connection, server: Services) -> None:

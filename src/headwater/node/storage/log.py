@@ -99,7 +99,7 @@ class Log:
         self.reserve = Reserve(disk, folder, 0)
         self.promised = 0
         self.wanted = 0
-        self._batch_bytes = self.batch_bytes_min
+        self._batch_bytes = self._batch_bytes_least = self.batch_bytes_min
         self._disk_bytes = 0
 
     @property
@@ -174,7 +174,10 @@ class Log:
     @property
     def is_full(self) -> bool:
         """Whether there is no room for documents."""
-        return self.room < self.batch_bytes_min - batches.BATCH_HEADER_BYTES
+        if self.failed or not self.segments:
+            return True
+        segment = self.segments[-1]  # not by way of `room`: asked with every request
+        return segment.reserved - segment.end < self._batch_bytes_least
 
     @property
     def is_short(self) -> bool:

@@ -62,6 +62,7 @@ class Staging:
         self._slots = slots
         self._log = log
         self._clock = clock
+        self._arena_bytes = arena_bytes
         self._arenas = (StagingArena(0, arena_bytes), StagingArena(1, arena_bytes))
         self.arena = self._arenas[0]
         self._handed_over: StagingArena | None = None  # to committing: a batch in flight
@@ -79,9 +80,9 @@ class Staging:
 
         Tries again by itself, once a second at most and while nothing is in flight.
         """
-        if not self._cramped:
+        if self._handed_over is not None or not self._log.is_full:
             return False
-        if self._handed_over is None and self._clock() >= self._retry_at:
+        if self._clock() >= self._retry_at:
             self._retry_at = self._clock() + RETRY_SECONDS
             self._log.make_room()
             self._room = self._log.room
@@ -99,12 +100,19 @@ class Staging:
     @property
     def _limit(self) -> int:
         """How far the arena may be filled by documents."""
-        return max(0, min(len(self.arena.data), self._room) - self._control_reserve)
+        room = self._room if self._room < self._arena_bytes else self._arena_bytes  # asked with every request
+        return room - self._control_reserve if room > self._control_reserve else 0
 
     def room(self) -> tuple[NDArray[np.uint8], int]:
         """The bytes that may be filled with frames, and how many of them are. Kernels write behind those, index what
         they wrote (slot `arena.slot`), then `use`. Valid until the next freeze."""
-        return self.arena.data[: max(self._limit, self.arena.used)], self.arena.used
+        used, limit = self.filled()
+        return self.arena.data[:limit], used
+
+    def filled(self) -> tuple[int, int]:
+        """How many bytes of the arena are filled with frames, and how many may be."""
+        used, limit = self.arena.used, self._limit
+        return used, limit if limit > used else used
 
     def use(self, used: int, *, unread: bool) -> None:
         """Take the arena's first `used` bytes as frames. `unread`: no one will read the new ones soon (a hint)."""

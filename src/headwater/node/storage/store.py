@@ -274,6 +274,10 @@ class Store:
         they wrote (slot `stage_slot`), then `stage_used`. Valid until the next freeze."""
         return self.staging.room()
 
+    def stage_room(self) -> tuple[int, int]:
+        """As `stage_arena`, for who knows the arena by its slot: bytes of it that are filled, and that may be."""
+        return self.staging.filled()
+
     @property
     def stage_slot(self) -> int:
         """The slot of the arena that is filling (0 or 1), for LOCs."""

@@ -39,6 +39,8 @@ class TapSession:
         deadline: when `tick` must be called.
     """
 
+    pumps = True
+
     def __init__(self, kv: Session, hub: Hub, feed: Feed) -> None:
         self.connection = kv.connection
         self.feed = feed
