@@ -24,7 +24,7 @@ from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 
 
 class Line:

@@ -28,7 +28,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
-ANSWER_SECONDS_MAX = 30.0
+ANSWER_SECONDS_MAX = 120.0
 PAUSE_SECONDS = 0.002
 FailoverLog = Sequence[tuple[int, int]]
 

@@ -34,7 +34,7 @@ from headwater.wire.header import Frame, Magic
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 120.0
 BURST_MAX = 64
 DELETES = 0.2
 LARGE = 1 / 40

@@ -21,7 +21,7 @@ def run(block: str) -> str:
         code = block.replace("couchbase://127.0.0.1:11210/default", node.url)
         begin = "import os, sys; os.environ['PYSPARK_PYTHON'] = sys.executable\n"
         done = subprocess.run(
-            [sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=240, check=False
+            [sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=540, check=False
         )
     assert done.returncode == 0, done.stderr
     return done.stdout

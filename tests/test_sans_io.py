@@ -34,7 +34,7 @@ def page() -> dict[str, Any]:
 def producing(page: dict[str, Any]) -> Iterator[int]:
     """The page's producer for one connection; yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(30)
+        listener.settimeout(120)
 
         def serve() -> None:
             sock, _ = listener.accept()
@@ -44,7 +44,7 @@ def producing(page: dict[str, Any]) -> Iterator[int]:
         thread = threading.Thread(target=serve)
         thread.start()
         yield listener.getsockname()[1]
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import headwater
 from headwater.cli.app import app
+from tests.client.seeds import refusing_port
 
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
@@ -19,12 +20,6 @@ COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-def
 def invoke(*arguments: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, list(arguments))
     return result.exit_code, result.stdout, result.stderr
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_the_version_is_printed() -> None:
@@ -72,7 +67,7 @@ def test_a_wrong_command_line_is_told_in_one_line_with_status_2(arguments: tuple
     ids=" ".join,
 )
 def test_a_node_that_does_not_answer_is_told_in_one_line_with_status_1(arguments: tuple[str, ...]) -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = refusing_port()
     status, shown, told = invoke(*arguments, "--node", f"couchbase://{address}/default")
     assert (status, shown) == (1, "")
     assert told.startswith("headwater: ") and address in told and told.count("\n") == 1
@@ -93,7 +88,7 @@ def test_the_light_commands_begin_without_the_heavy_libraries() -> None:
         "import sys, headwater.cli.app\n"
         "print(*sorted({'numba', 'pyarrow', 'pyspark', 'pandas', 'matplotlib'} & {*sys.modules}))"
     )
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.split() == []
 
 
@@ -101,13 +96,13 @@ def test_the_light_commands_begin_without_the_heavy_libraries() -> None:
 def test_a_signal_before_the_work_is_done_ends_with_one_line_and_its_own_status(number: signal.Signals) -> None:
     """A listener that never answers keeps `get` waiting; the signal comes when it has connected."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(60)
+        silent.settimeout(120)
         url = f"couchbase://127.0.0.1:{silent.getsockname()[1]}/default"
         command = [sys.executable, "-m", "headwater", "get", "k", "--node", url]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         connection, _ = silent.accept()
         with connection:
             process.send_signal(number)
-            shown, told = process.communicate(timeout=60)
+            shown, told = process.communicate(timeout=240)
     assert process.returncode == 128 + number and shown == ""
     assert told == f"headwater: stopped by {number.name}\n"

@@ -28,8 +28,8 @@ def test_a_copy_that_is_killed_goes_on_where_its_checkpoint_stands(tmp_path: Pat
         client.set("changed", "2")
         client.delete("dropped")
         process.kill()
-        process.communicate(timeout=120)
-        done = subprocess.run([*line, "--once"], capture_output=True, text=True, timeout=240, check=False)
+        process.communicate(timeout=240)
+        done = subprocess.run([*line, "--once"], capture_output=True, text=True, timeout=540, check=False)
         assert done.returncode == 0, done.stderr
         assert state(target) == state(source)
 

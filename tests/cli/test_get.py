@@ -35,7 +35,7 @@ def test_a_pipe_gets_the_value_byte_for_byte(node: testing.Node, value: bytes) -
     with node.client() as bucket:
         bucket.set("piped", value)
     command = [sys.executable, "-m", "headwater", "get", "piped", "--node", node.url]
-    assert subprocess.run(command, capture_output=True, timeout=60, check=True).stdout == value
+    assert subprocess.run(command, capture_output=True, timeout=240, check=True).stdout == value
 
 
 def test_a_terminal_gets_text_on_a_line_and_no_control_characters(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def test_what_changed_is_deleted_in_redis(tmp_path: Path) -> None:
         server.mset({"user:a": "cached", "a:page": "cached", "user:c": "cached"})
         line = [sys.executable, "-m", "headwater", "invalidate", bucket.url, cache, "--once"]
         line += ["--checkpoint", str(tmp_path / "checkpoint"), "--template", "user:{key}", "--template", "{key}:page"]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=540, check=False)
         assert done.returncode == 0, done.stderr
         assert "2 changes, 4 keys deleted, 2 of them were there" in done.stdout
         assert server.keys() == [b"user:c"]

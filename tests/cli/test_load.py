@@ -14,7 +14,7 @@ from headwater.cli.load import DOCUMENTS_PER_CALL
 from tests.cli.support import Run
 
 
-def until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+def until(true: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
@@ -61,7 +61,7 @@ def test_an_encoding_that_nobody_knows_is_told(run: Run, tmp_path: Path) -> None
 
 def test_standard_input_is_loaded(node: testing.Node, run: Run) -> None:
     command = [sys.executable, "-m", "headwater", "load", "-", "--format", "csv", "--key", "id", "--node", node.url]
-    done = subprocess.run(command, input=b"id,n\nfrom-stdin,007\n", capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=b"id,n\nfrom-stdin,007\n", capture_output=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(run("get", "from-stdin")[1]) == {"id": "from-stdin", "n": "007"}
 
@@ -101,7 +101,7 @@ def test_a_stopped_load_says_what_is_durable(node: testing.Node, tmp_path: Path)
         load.send_signal(signal.SIGINT)
         assert load.stderr is not None
         told = load.stderr.read()
-        assert load.wait(30) == 130
+        assert load.wait(120) == 130
     assert told.startswith("headwater: stopped by SIGINT") and "documents of it are stored; go on" in told
 
 

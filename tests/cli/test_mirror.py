@@ -29,13 +29,13 @@ def test_a_mirror_that_was_stopped_goes_on_where_its_table_stands(tmp_path: Path
         while json.loads(process.stdout.readline())["changes"] < 3:
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=120)
+        _, log = process.communicate(timeout=240)
         assert process.returncode == 0, log
 
         client.set("changed", "2")
         client.delete("dropped")
         done = subprocess.run(
-            command(node.url, table, "--once"), capture_output=True, text=True, timeout=240, check=False
+            command(node.url, table, "--once"), capture_output=True, text=True, timeout=540, check=False
         )
         assert done.returncode == 0, done.stderr
         assert "the table holds 5 changes, 1 stored and 1 deleted" in done.stdout
@@ -47,7 +47,7 @@ def test_the_first_command_of_the_guide_works_in_an_empty_folder(tmp_path: Path)
         client.set_many({"a": "1", "b": "2"})
         asked = command(node.url, Path("lake/default"), "--once", "--engine", "local")
         asked[asked.index("lake/default")] = "./lake/default"
-        done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "the table holds 2 changes, 2 stored and 0 deleted" in done.stdout
     assert of_table(tmp_path / "lake" / "default") == {b"a": b"1", b"b": b"2"}

@@ -9,7 +9,7 @@ import pytest
 from headwater import testing
 
 DOCUMENTS = 500
-SECONDS = 60
+SECONDS = 120
 
 
 @pytest.fixture(scope="module")

@@ -134,5 +134,5 @@ def test_tail_follows_until_a_signal_and_ends_well(node: testing.Node, number: s
     while "followed" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(number)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=240)
     assert (process.returncode, told) == (0, "")

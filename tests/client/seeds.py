@@ -1,12 +1,15 @@
-"""Peers to connect to, and a cluster that gives up soon."""
+"""Peers to connect to, and a cluster of them."""
+
+import socket
 
 from headwater.client.cluster import Cluster
 from headwater.client.settings import settings_for
-from headwater.testing.peers import Peer, serve
+from headwater.testing.peers import Peer
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
 
-QUICK = {"timeout_seconds": 2.0, "connect_timeout_seconds": 1.0}
+PATIENT = {"timeout_seconds": 60.0, "connect_timeout_seconds": 60.0}
+_DEAF: list[socket.socket] = []
 
 
 class Node(Peer):
@@ -32,13 +35,14 @@ def a_node(says: dict[int, int] | None = None, **options: object) -> Node:
 
 
 def refusing_port() -> str:
-    """An address where nobody listens (any more)."""
-    with serve(Peer()) as address:
-        return address
+    """An address where nobody listens, and that nobody else is given meanwhile."""
+    _DEAF.append(deaf := socket.socket())
+    deaf.bind(("127.0.0.1", 0))
+    return "{}:{}".format(*deaf.getsockname())
 
 
 def cluster(connection: str, **settings: object) -> Cluster:
-    return Cluster(settings_for(connection, **{**QUICK, **settings}))
+    return Cluster(settings_for(connection, **{**PATIENT, **settings}))
 
 
 def address_of(text: str) -> tuple[str, int]:

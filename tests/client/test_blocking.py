@@ -63,4 +63,4 @@ def test_threads_may_share_a_client_and_take_turns() -> None:
     with testing.node(vbuckets=4) as node, node.client() as client, ThreadPoolExecutor(1) as pool:
         client.set("other", "v")
         assert not client._run(operation()), "another thread was let in between"
-        assert others[0].result(10).value == b"v"
+        assert others[0].result(120).value == b"v"

@@ -55,8 +55,8 @@ def connected():
     """Connects to an address, and closes what it connected."""
     made = []
 
-    def connect(address: str, timeout_seconds: float = 2.0) -> Cluster:
-        made.append(Cluster(settings_for(address, timeout_seconds=timeout_seconds, connect_timeout_seconds=2.0)))
+    def connect(address: str, timeout_seconds: float = 60.0) -> Cluster:
+        made.append(Cluster(settings_for(address, timeout_seconds=timeout_seconds, connect_timeout_seconds=60.0)))
         run(made[-1].connect())
         return made[-1]
 
@@ -89,13 +89,13 @@ def test_what_is_refused_for_now_is_sent_again_until_it_is_taken(connected):
 
 
 def test_what_is_refused_for_good_says_how_often_it_was_tried_and_later_items_are_not_held_up_again(connected):
-    node = a_node(1, a=[Status.ETMPFAIL] * 99, b=[Status.ETMPFAIL] * 99)
+    node = a_node(1, a=[Status.ETMPFAIL] * 999, b=[Status.ETMPFAIL] * 999)
     value = bytes(bulk.CHUNK_BYTES)
     with serve(node) as address:
         items = [("a", value), *((f"k{i}", value) for i in range(4)), ("b", value)]
-        failures = run(bulk.set_many(connected(address, timeout_seconds=0.3), items, 0, 0))
+        failures = run(bulk.set_many(connected(address, timeout_seconds=1.0), items, 0, 0))
     assert list(failures) == [b"a", b"b"] and node.keys().count(b"b") == 1
-    with pytest.raises(TemporaryFailure, match=r'setq "a" \(\d+ attempts in 0\.\d s\)'):
+    with pytest.raises(TemporaryFailure, match=r'setq "a" \(\d+ attempts in \d+\.\d s\)'):
         raise failures[b"a"]
 
 
@@ -159,18 +159,18 @@ def test_what_moves_again_and_again_is_followed(connected):
 
 
 def test_a_map_that_keeps_pointing_to_the_wrong_node_is_a_failure_and_no_busy_loop(connected):
-    node = a_node(1, a=[Status.NOT_MY_VBUCKET] * 99)
+    node = a_node(1, a=[Status.NOT_MY_VBUCKET] * 999)
     with serve(node) as address:
-        failures = run(bulk.set_many(connected(address, timeout_seconds=0.2), [("a", "1")], 0, 0))
+        failures = run(bulk.set_many(connected(address, timeout_seconds=1.0), [("a", "1")], 0, 0))
     with pytest.raises(NotMyVbucket, match=r'setq "a": vbucket 0 is not active on .* \(\d+ attempts in'):
         raise failures[b"a"]
-    assert 2 < len(node.keys()) < 40
+    assert 2 < len(node.keys()) < 200
 
 
 def test_a_node_that_is_gone_for_good_is_an_error_with_numbers(connected):
     with serve(a_node(1)) as address:
         cluster = connected(address, timeout_seconds=0.5)
-    with pytest.raises(ConnectionLost, match=rf"{address}: .* \(\d+ attempts in 0\.\d s\)"):
+    with pytest.raises(ConnectionLost, match=rf"{address}: .* \(\d+ attempts in \d+\.\d s\)"):
         run(bulk.set_many(cluster, [("a", "1")], 0, 0))
 
 

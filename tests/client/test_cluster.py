@@ -11,7 +11,7 @@ from headwater.transport.blocking import run
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from tests.client.seeds import QUICK, a_node, address_of, cluster, refusing_port
+from tests.client.seeds import PATIENT, a_node, address_of, cluster, refusing_port
 
 
 def test_when_the_owner_is_down_the_others_are_asked_who_took_its_place():
@@ -19,7 +19,7 @@ def test_when_the_owner_is_down_the_others_are_asked_who_took_its_place():
     owners = [0]
     left.config = lambda own: cluster_map([gone, own], owners, rev=1 + owners[0])
     with serve(left) as address:
-        client = Cluster(settings_for(address, **QUICK))
+        client = Cluster(settings_for(address, **PATIENT))
         run(client.connect())
         owners[:] = [1]
         assert run(client.call(0, Frame(0x80, Opcode.GET, b"k"), "get", reads=True)).value == b"v"

@@ -174,7 +174,7 @@ def test_a_node_that_falls_silent_is_an_error_and_not_a_hang(driver):
 @pytest.mark.parametrize("opcode", [Opcode.DCP_OPEN, Opcode.DCP_CONTROL, Opcode.DCP_STREAM_REQ])
 def test_a_node_that_does_not_answer_is_an_error_and_not_a_hang(driver, opcode):
     with serve(Peer(histories={0: history(5)}, silent={opcode})) as address:
-        client = driver.connect(address, connect_timeout_seconds=0.2)
+        client = driver.connect(address, connect_timeout_seconds=1.0)
         with pytest.raises(PeerSilent):
             list(client.changes(until={0: 5}, patience_seconds=0.3, answer_seconds=0.1))
 
@@ -190,8 +190,10 @@ def test_a_caller_may_look_at_the_clock_while_nothing_comes(driver):
     with serve(Peer(histories={0: history(5)})) as address:
         client = driver.connect(address)
         with client.batches(max_wait_seconds=0.05) as batches:
-            sizes = [len(next(batches)) for _ in range(3)]
-    assert sum(sizes) == 5 and sizes[-1] == 0
+            found = 0
+            while found < 5:
+                found += len(next(batches))
+            assert len(next(batches)) == 0 == len(next(batches))
 
 
 # --------------------------------------------------------------------------- histories
@@ -257,7 +259,7 @@ def test_a_refusal_is_an_error_that_says_what_was_asked(driver):
 def test_not_now_is_asked_again_and_given_up_with_its_own_error(driver):
     peer = Peer(histories={0: history(3)}, refuse={0: Status.ETMPFAIL})
     with pytest.raises(TemporaryFailure):
-        drained(driver, peer, patience_seconds=0.1)
+        drained(driver, peer, patience_seconds=1.0)
     assert sum(frame.opcode == Opcode.DCP_STREAM_REQ for frame in peer.seen) > 1
 
 

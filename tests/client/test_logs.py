@@ -44,7 +44,7 @@ def connected():
     made = []
 
     def connect(address: str) -> Cluster:
-        made.append(Cluster(settings_for(address, timeout_seconds=2.0, connect_timeout_seconds=2.0)))
+        made.append(Cluster(settings_for(address, timeout_seconds=60.0, connect_timeout_seconds=60.0)))
         run(made[-1].connect())
         return made[-1]
 

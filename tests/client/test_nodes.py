@@ -13,7 +13,7 @@ from headwater.transport.blocking import run
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from tests.client.seeds import QUICK, a_node, cluster, refusing_port
+from tests.client.seeds import PATIENT, a_node, cluster, refusing_port
 
 
 def test_a_seed_that_is_down_is_passed_over():
@@ -103,7 +103,7 @@ def test_closing_ends_the_connections_that_are_being_made():
             while [frame.opcode for frame in peer.seen].count(Opcode.HELLO) < 2:
                 await asyncio.sleep(0)
             await client.close()
-            (outcome,) = await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 10)
+            (outcome,) = await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 120)
             return outcome
 
         assert isinstance(asyncio.run(main()), LocalProtocolError)
@@ -131,7 +131,7 @@ def test_two_tasks_that_need_the_same_node_make_one_connection():
     with serve(peer) as address:
 
         async def main() -> list[bytes]:
-            async with await aio.connect(address, **QUICK) as client:
+            async with await aio.connect(address, **PATIENT) as client:
                 client._cluster._links.popitem()[1].close()
                 found = await asyncio.gather(*(client.get("k") for _ in range(5)))
                 return [document.value for document in found]

@@ -65,7 +65,7 @@ def test_a_cancelled_request_leaves_the_connection_to_the_others(echo):
 
 def test_a_broken_connection_tells_everybody(echo):
     async def main():
-        async with await aio.connect(echo[0], timeout_seconds=2.0) as client:
+        async with await aio.connect(echo[0], timeout_seconds=60.0) as client:
             tasks = [asyncio.create_task(client.set(f"wait-{i}", "v")) for i in range(5)]
             echo[1].mutate = lambda frame: b"\x55" * 24
             tasks.append(asyncio.create_task(client.get("go")))
@@ -78,7 +78,7 @@ def test_a_broken_connection_tells_everybody(echo):
 def test_closing_the_client_ends_what_is_under_way(echo):
     async def main():
         echo[1].silent = {Opcode.SET}
-        client = await aio.connect(echo[0], timeout_seconds=2.0)
+        client = await aio.connect(echo[0], timeout_seconds=60.0)
         tasks = [asyncio.create_task(work) for work in (client.set("k", "v"), client.get("wait"))]
         while not echo[1].held:
             await asyncio.sleep(0.001)

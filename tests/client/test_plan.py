@@ -23,7 +23,7 @@ def peer():
 def planned(peer):
     """The positions a drain begins at and the seqnos it ends at, of what a caller says."""
     with serve(peer) as address:
-        cluster = Cluster(settings_for(address, timeout_seconds=2.0))
+        cluster = Cluster(settings_for(address, timeout_seconds=60.0))
         run(cluster.connect())
 
         def make(start=None, vbuckets=None, until=None, **options):

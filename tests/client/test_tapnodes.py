@@ -16,7 +16,7 @@ from headwater.protocol.tap.consumer import TapMessage
 from headwater.wire.tap import Mutation, Opaque, OpaqueCode
 from tests.cluster.nodes import VBUCKETS, empty_nodes, init
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 
 
 class Ear:

@@ -117,7 +117,7 @@ def sent(said: dict[bytes, list[int]], *writes: Write):
     node = Scripted(vbuckets=4)
     node.said = said
     with serve(node) as address:
-        cluster = Cluster(settings_for(address, timeout_seconds=2.0))
+        cluster = Cluster(settings_for(address, timeout_seconds=60.0))
         run(cluster.connect())
         failed = run(write_many(cluster, writes))
         cluster.close()

@@ -94,7 +94,7 @@ class Writer(Thread):
     def run(self) -> None:
         """Write until `stop`."""
         try:
-            with client.connect(self._url, timeout_seconds=30.0) as bucket:
+            with client.connect(self._url, timeout_seconds=120.0) as bucket:
                 number = 0
                 while not self._over.is_set():
                     self._write(bucket, number)
@@ -120,7 +120,7 @@ class Writer(Thread):
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self.join(60)
+        self.join(120)
         assert not self.is_alive(), "the writer hangs"
         if self.error is not None:
             raise self.error

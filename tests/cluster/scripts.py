@@ -11,7 +11,7 @@ from headwater.testing.proxy import Fault, FaultProxy, Way
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 
-PACE_SECONDS_MAX = 1.0
+PACE_SECONDS_MAX = 60.0
 
 STEPS = {
     1: "ADD_STREAM to the target",
@@ -47,6 +47,11 @@ class Script:
     def attach(self, source: FaultProxy, target: FaultProxy) -> None:
         source.before = lambda way, frame: self._judge(self._source_step(way, frame))
         target.before = lambda way, frame: self._judge(self._target_step(way, frame))
+
+    def begin_anew(self) -> None:
+        """Before another try: the steps come once more."""
+        with self.lock:
+            self.seen.clear()
 
     def _judge(self, step: int) -> Fault:
         with self.lock:

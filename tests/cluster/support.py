@@ -23,10 +23,10 @@ from headwater.wire.vbucket import State
 from .scripts import Script
 
 VBUCKETS = 128
-SECONDS = 60
-QUICK = Liveness(noop_seconds=0.2, silent_seconds=1.0)
-AT_ONCE = Limits(connect_seconds=3.0, liveness=QUICK, answer_seconds=3.0, patience_seconds=0.0)
-PATIENT = Limits(connect_seconds=3.0, liveness=QUICK, answer_seconds=5.0, patience_seconds=40.0)
+SECONDS = 240
+QUICK = Liveness(noop_seconds=0.2, silent_seconds=1.5)
+AT_ONCE = Limits(connect_seconds=10.0, liveness=QUICK, answer_seconds=10.0, patience_seconds=0.0)
+PATIENT = Limits(connect_seconds=60.0, liveness=Liveness(), answer_seconds=60.0, patience_seconds=240.0)
 
 
 class Pair:
@@ -111,6 +111,7 @@ class Case:
         the last try failed."""
         give_up = time.monotonic() + SECONDS
         while time.monotonic() < give_up:
+            self.script.begin_anew()
             try:
                 self.pair.move(self.vb, limits)
             except MoveError:

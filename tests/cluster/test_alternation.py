@@ -88,7 +88,7 @@ def test_whatever_comes_when_all_get_their_turn(seed):
                 chance.choice(tasks)[0].cancel()
         for _, over in tasks:
             over.set()
-        await asyncio.wait_for(asyncio.gather(*(task for task, _ in tasks), return_exceptions=True), 10)
+        await asyncio.wait_for(asyncio.gather(*(task for task, _ in tasks), return_exceptions=True), 120)
         assert all(task.cancelled() or task.exception() is None for task, _ in tasks)
 
     asyncio.run(run())

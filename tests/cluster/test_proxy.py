@@ -2,11 +2,13 @@
 
 import asyncio
 import socket
+from contextlib import suppress
 
 import pytest
 
 from headwater.cluster.proxy import Liveness, Proxy, Side
 from headwater.errors import BadFrame, ConnectionLost, InvalidArguments, PeerSilent
+from headwater.testing.clock import FakeClock
 from headwater.transport.channel import Channel
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
@@ -14,7 +16,7 @@ from headwater.wire.status import Status
 
 QUICK = Liveness(noop_seconds=0.02, silent_seconds=0.15)
 UNHURRIED = Liveness()
-SECONDS = 20
+SECONDS = 120
 
 
 class End:
@@ -23,6 +25,7 @@ class End:
     def __init__(self):
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
+        self.noops = 0
 
     def channel(self):
         return Channel("a peer", (socket.AF_INET, self._listener.getsockname()))
@@ -42,6 +45,7 @@ class End:
             frame = Frame.decode(header + await self.reader.readexactly(int.from_bytes(header[8:12])))
             if frame.opcode != Opcode.NOOP:
                 return frame
+            self.noops += 1
             self.send(response(frame))
 
     async def stay_alive(self):
@@ -53,10 +57,11 @@ class End:
             return
 
 
-def proxied(work, liveness=UNHURRIED):
+def proxied(work, liveness=UNHURRIED, clock=None):
     """Run `work(proxy, producer, consumer, told)` with both ends connected."""
 
     async def run():
+        now = clock or asyncio.get_running_loop().time
         ends = {side: End() for side in Side}
         channels = {side: end.channel() for side, end in ends.items()}
         for end in ends.values():
@@ -65,9 +70,7 @@ def proxied(work, liveness=UNHURRIED):
             while not channel.connected():
                 await asyncio.sleep(0)
         told = []
-        proxy = Proxy(
-            channels, lambda side, frame: told.append((side, frame)), asyncio.get_running_loop().time, liveness
-        )
+        proxy = Proxy(channels, lambda side, frame: told.append((side, frame)), now, liveness)
         proxy.start({})
         try:
             return await work(proxy, ends[Side.PRODUCER], ends[Side.CONSUMER], told)
@@ -186,27 +189,43 @@ def test_who_hangs_up_ends_both_and_all_questions():
     assert proxied(work) is Side.PRODUCER
 
 
+async def answers(proxy, clock, *ends):
+    """A while passes, in which each of these ends answers a no-op, unless the proxy gives up."""
+    before = [end.noops for end in ends]
+    clock.advance(QUICK.silent_seconds / 3)
+    while any(end.noops == count for end, count in zip(ends, before, strict=True)) and not proxy.lost.done():
+        await asyncio.sleep(QUICK.noop_seconds)
+
+
 @pytest.mark.parametrize("silent", Side)
 def test_a_half_open_end_is_given_up(silent):
+    clock = FakeClock()
+
     async def work(proxy, producer, consumer, told):
         lively = consumer if silent is Side.PRODUCER else producer
         answering = asyncio.create_task(lively.stay_alive())
-        error = await asyncio.wait_for(asyncio.shield(proxy.lost), SECONDS)
+        while not proxy.lost.done():
+            await answers(proxy, clock, lively)
         await answering
-        return type(error), proxy.fallen
+        return type(proxy.lost.result()), proxy.fallen
 
-    assert proxied(work, QUICK) == (PeerSilent, silent)
+    assert proxied(work, QUICK, clock) == (PeerSilent, silent)
+    assert clock() - FakeClock()() < 2 * QUICK.silent_seconds
 
 
 def test_ends_that_answer_no_ops_are_kept():
+    clock = FakeClock()
+
     async def work(proxy, producer, consumer, told):
         answering = [asyncio.create_task(end.stay_alive()) for end in (producer, consumer)]
-        done, _ = await asyncio.wait([proxy.lost], timeout=3 * QUICK.silent_seconds)
+        for _ in range(15):
+            await answers(proxy, clock, producer, consumer)
+        is_lost = proxy.lost.done()
         proxy.close()
         await asyncio.gather(*answering)
-        return done
+        return is_lost
 
-    assert proxied(work, QUICK) == set()
+    assert not proxied(work, QUICK, clock)
 
 
 def test_bytes_that_are_no_frames_end_it():
@@ -220,18 +239,24 @@ def test_bytes_that_are_no_frames_end_it():
 
 def test_an_end_that_does_not_take_stops_the_other_and_is_given_up():
     piece = Frame(0x80, Opcode.DCP_MUTATION, b"k", bytes(31), bytes(1 << 20)).encode()
+    clock, sent = FakeClock(), []
+
+    async def push(proxy, producer):
+        with suppress(ConnectionError):  # the proxy has hung up
+            while not proxy.lost.done():
+                producer.writer.write(piece)
+                await producer.writer.drain()
+                sent.append(len(piece))
 
     async def work(proxy, producer, consumer, told):
         consumer.writer.transport.pause_reading()
-        sent = 0
-        try:
-            while not proxy.lost.done():
-                producer.writer.write(piece)
-                await asyncio.wait_for(producer.writer.drain(), SECONDS)
-                sent += len(piece)
-        except ConnectionError:
-            pass  # the proxy has hung up
-        error = await asyncio.wait_for(asyncio.shield(proxy.lost), SECONDS)
-        return type(error), proxy.fallen, sent < 64 << 20
+        pushing = asyncio.create_task(push(proxy, producer))
+        while not proxy.lost.done():
+            await asyncio.sleep(QUICK.noop_seconds)
+            if Side.CONSUMER in proxy._blocked:
+                clock.advance(QUICK.silent_seconds / 3)
+        await pushing
+        return type(proxy.lost.result()), proxy.fallen
 
-    assert proxied(work, QUICK) == (PeerSilent, Side.CONSUMER, True)
+    assert proxied(work, QUICK, clock) == (PeerSilent, Side.CONSUMER)
+    assert sum(sent) < 64 << 20

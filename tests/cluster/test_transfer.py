@@ -202,6 +202,6 @@ def test_the_end_of_the_stream_may_as_well_be_lost_with_the_connection():
     async def work():
         case = Case()
         case.connection.lose(ConnectionLost(str(A), "reset"))
-        await asyncio.wait_for(case.transfer.wait_end(case.connection), 2)
+        await asyncio.wait_for(case.transfer.wait_end(case.connection), 120)
 
     asyncio.run(work())

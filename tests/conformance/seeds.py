@@ -17,7 +17,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 SEEDS = ("seed:dcp-add-stream", "seed:dcp-stream-request", "seed:upr", "seed:failover-log")
 VECTORS = json.loads((Path(__file__).parent.parent / "data" / "vectors.json").read_text("utf-8"))
 EXAMPLES = {each["name"]: bytes.fromhex(each["hex"]) for each in VECTORS if each["source"] in SEEDS}

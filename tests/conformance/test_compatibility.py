@@ -124,7 +124,7 @@ def test_a_declared_request_is_answered_as_it_is_declared(node: Node, request_ty
 def conversation(node: Node, *requests: Request) -> list[Frame]:
     """All that the node answers to these requests, until it hangs up for there comes no more."""
     hello = bootstrap.Hello(key=b"walker", features=[Feature.XERROR])
-    with socket.create_connection((node.host, node.port), 10.0) as sock:
+    with socket.create_connection((node.host, node.port), 120) as sock:
         sock.sendall(b"".join(request.encode() for request in (hello, *requests)))
         sock.shutdown(socket.SHUT_WR)
         buffer, frames = FrameBuffer(), list[Frame]()

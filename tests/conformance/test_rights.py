@@ -107,7 +107,7 @@ def test_a_role_may_read_the_pages_that_the_page_says(node: Node, role: str) -> 
 
 
 def page(node: Node, method: str, path: str, user: str) -> int:
-    line = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    line = http.client.HTTPConnection(node.host, node.port, timeout=120)
     token = b64encode(f"{user}:{PASSWORD}".encode()).decode()
     line.request(method, path, headers={"Authorization": f"Basic {token}"})
     answer = line.getresponse()

@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parent.parent.parent / "examples"
 
 def run(*arguments: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=540, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

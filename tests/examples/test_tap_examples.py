@@ -19,7 +19,7 @@ from headwater.errors import KeyNotFound
 from tests.cluster.nodes import Writer, at, command, empty_nodes, init, rebalance, until_level
 
 FOLDER = Path(__file__).parent.parent.parent / "examples"
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 KEYS = [f"doc:{number}" for number in range(200)]
 
 
@@ -229,7 +229,7 @@ def test_as_commands_they_follow_a_bucket_until_ctrl_c_and_say_when_nobody_is_th
 
 def run(*arguments: str) -> str:
     return subprocess.run(
-        [sys.executable, *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=240, check=True
     ).stdout
 
 

@@ -233,7 +233,7 @@ def bucket_seqno(node: testing.Node, key: bytes) -> int:
 
 
 def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -21,7 +21,7 @@ from headwater.wire.header import Frame
 from tests.node.wire import Client
 
 VBUCKETS = 4
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 
 
 def until(true: Callable[[], bool], what: str) -> None:

@@ -21,7 +21,7 @@ OPTIONS: dict[str, object] = {"vbuckets": VBUCKETS, "segment_mib": 48, "compact_
 OK, ETMPFAIL = 0x00, 0x86
 VALUE = bytes(range(256)) * 400  # 100 KiB
 BY_ITSELF: dict[str, object] = {"vbuckets": VBUCKETS}
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 ALL = bytes(16) + b"\1" + bytes(7)
 
 

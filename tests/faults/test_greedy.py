@@ -25,44 +25,59 @@ from tests.node.wire import Client
 
 MIB = 1 << 20
 NOOP = Frame(0x80, Opcode.NOOP).encode()
+SHORT_SECONDS = 0.05
 
 
 class Watch(threading.Thread):
-    """A bystander who asks for a no-op again and again.
+    """A bystander who asks for a no-op again and again and is answered each time; and how the loop's time was shared.
 
-    `longest_seconds`: how much processor time of the node's event loop went by at most before an answer came; what
-    others do on this machine does not count.
+    All in processor time of the node's loop, of which others on this machine take nothing.
+
+    Attributes:
+        longest_seconds: of the longest turn. total_seconds: of all of them.
     """
 
     def __init__(self, node: Node) -> None:
         super().__init__(daemon=True)
-        self.longest_seconds = 0.0
-        self.asked = 0
+        self.longest_seconds = self.total_seconds = 0.0
+        self._asked = 0
+        self._error: BaseException | None = None
         self._node = node
         self._over = threading.Event()
 
     def __enter__(self) -> Watch:
         self.start()
-        until(lambda: self.asked > 5, "it watches")
-        self.longest_seconds = 0.0
+        until(lambda: self._asked > 5, "it watches")
+        stats(self._node, "loop reset")
+        self.total_seconds = -self._loop_seconds()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.total_seconds += self._loop_seconds()
+        self.longest_seconds = int(stats(self._node, "loop")["ep_loop_busy_max"]) / 1e6
         self._over.set()
-        self.join(30)
+        self.join(120)
+        assert self._error is None and not self.is_alive()
 
     def _loop_seconds(self) -> float:
         """Processor time of the node's first thread, which runs the loop."""
         return int(Path(f"/proc/{self._node.pid}/task/{self._node.pid}/schedstat").read_text().split()[0]) / 1e9
 
     def run(self) -> None:
-        with Client(self._node.port) as client:
-            client.socket.settimeout(60)
-            while not self._over.is_set():
-                begun = self._loop_seconds()
-                assert client.ask(Opcode.NOOP).status == 0
-                self.longest_seconds = max(self.longest_seconds, self._loop_seconds() - begun)
-                self.asked += 1
+        try:
+            with Client(self._node.port) as client:
+                while not self._over.is_set():
+                    assert client.ask(Opcode.NOOP).status == 0
+                    self._asked += 1
+        except BaseException as error:  # `__exit__` tells
+            self._error = error
+
+    def saw_turns(self) -> bool:
+        """Whether the work was done in several turns of the loop, none of which took most of the time.
+
+        Compared, since processors differ; what takes no longer than a few slices altogether is short in any case.
+        """
+        return self.longest_seconds < max(SHORT_SECONDS, self.total_seconds / 2)
 
 
 def test_a_hundred_half_requests_stay_under_the_bound_and_the_node_serves() -> None:
@@ -70,7 +85,7 @@ def test_a_hundred_half_requests_stay_under_the_bound_and_the_node_serves() -> N
         before = resident(node)
         claim = HEADER.pack(0x80, Opcode.SET, 1, 8, 0, 0, 20 * MIB, 0, 0) + bytes(9)
         for _ in range(30):
-            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 10))
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 120))
             try:
                 sock.sendall(claim + bytes(19 * MIB))
             except OSError:
@@ -87,7 +102,7 @@ def test_who_watches_maps_and_never_reads_is_let_go() -> None:
     with testing.node(vbuckets=4) as node, ExitStack() as stack:
         deaf = []
         for _ in range(3):
-            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 10))
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 120))
             sock.sendall(b"GET /pools/default/bucketsStreaming/default HTTP/1.1\r\nHost: x\r\n\r\n")
             deaf.append(sock)
         before = resident(node)
@@ -113,7 +128,7 @@ def test_a_consumers_name_is_no_place_to_keep_megabytes() -> None:
 
 @pytest.fixture(scope="module")
 def large() -> Iterator[Node]:
-    with testing.node(vbuckets=1024) as running:
+    with testing.node(vbuckets=1024, loop_watch_ms=2) as running:
         with Client(running.port) as client:
             writes = (Frame(0x80, Opcode.SETQ, b"key-%d" % n, bytes(8), b"v") for n in range(100_000))
             client.send(b"".join(each.encode() for each in writes))
@@ -121,69 +136,57 @@ def large() -> Iterator[Node]:
         yield running
 
 
-LONGEST_SECONDS = 0.25
-"""Several slices, for a bystander on a busy machine reads his answer late, and the node does not wait for him."""
-
-
 def test_a_hundred_pipelined_statistics_hold_nobody_up(large: Node) -> None:
     with Watch(large) as watch, Client(large.port) as guest:
-        guest.socket.settimeout(60)
         guest.send(Frame(0x80, Opcode.STAT, b"vbucket-details").encode() * 40)
         for _ in range(40):
             while (answer := guest.read()) is not None and answer.key:
                 pass
-    assert watch.longest_seconds < LONGEST_SECONDS
+    assert watch.saw_turns()
 
 
 def test_observe_takes_a_bounded_list_in_slices(large: Node) -> None:
     keys = b"".join(pack(">HH", 0, len(key)) + key for key in (b"key-%d" % n for n in range(4000)))
     with Watch(large) as watch, Client(large.port) as guest:
-        guest.socket.settimeout(60)
         for _ in range(20):
             answer = guest.ask(Opcode.OBSERVE, value=keys)
             assert (answer.status, answer.value.count(b"key-")) == (0, 4000)
         assert guest.ask(Opcode.OBSERVE, value=keys * 20).status in (Status.E2BIG, Status.EINVAL)
-    assert watch.longest_seconds < LONGEST_SECONDS
+    assert watch.saw_turns()
 
 
 def test_keys_of_a_large_vbucket_are_looked_for_in_slices(large: Node) -> None:
     with Watch(large) as watch, Client(large.port) as guest:
-        guest.socket.settimeout(60)
         guest.send(Frame(0x80, Opcode.GET_KEYS, b"key-5", pack(">I", 3)).encode() * 10)
         for _ in range(10):
             answer = guest.read()
             first = (b"key-5", b"key-50", b"key-500")
             assert answer is not None
             assert answer.value == b"".join(pack(">H", len(key)) + key for key in first)
-    assert watch.longest_seconds < LONGEST_SECONDS
+    assert watch.saw_turns()
 
 
 def test_a_document_has_a_thousand_attributes_at_most(large: Node) -> None:
     pairs = b"".join(pack(">I", 9) + b"k%06d\0\0" % n for n in range(200_000))
     with Watch(large) as watch, Client(large.port) as guest:
-        guest.socket.settimeout(60)
         assert guest.ask(Opcode.HELLO, value=pack(">HHH", 6, 7, 11)).status == 0
         told = {"extras": bytes(8), "datatype": 4, "key": b"x"}
         assert guest.ask(Opcode.SET, value=pack(">I", len(pairs)) + pairs, **told).status == Status.XATTR_EINVAL
         few = pairs[: 13 * 1000]
         assert guest.ask(Opcode.SET, value=pack(">I", len(few)) + few, **told).status == 0
-    assert watch.longest_seconds < LONGEST_SECONDS
+    assert watch.saw_turns()
 
 
 def test_ten_thousand_pipelined_requests_of_the_plain_path_hold_nobody_up(large: Node) -> None:
     with Watch(large) as watch, Client(large.port) as guest:
-        guest.socket.settimeout(60)
         guest.send(Frame(0x80, Opcode.GET_META, b"key-1").encode() * 10_000)
         for _ in range(10_000):
             assert guest.read() is not None
-    assert watch.longest_seconds < LONGEST_SECONDS
-
-
-TURN_SECONDS_MAX = 0.050
+    assert watch.saw_turns()
 
 
 def test_a_crowd_of_busy_guests_shares_each_turn_of_the_loop() -> None:
-    with testing.node(vbuckets=64, loop_watch_ms=2) as node, ExitStack() as stack:
+    with testing.node(vbuckets=64, loop_watch_ms=2) as node, Watch(node) as watch, ExitStack() as stack:
         guests = [stack.enter_context(Client(node.port)) for _ in range(60)]
         for each in guests:
             each.send(Frame(0x80, Opcode.STAT, b"vbucket-details").encode() * 10)
@@ -191,7 +194,7 @@ def test_a_crowd_of_busy_guests_shares_each_turn_of_the_loop() -> None:
         for each in guests:
             while (answer := each.read()) is not None and answer.opcode == Opcode.STAT:
                 pass
-        assert int(stats(node, "loop")["ep_loop_busy_max"]) < 1e6 * TURN_SECONDS_MAX
+    assert watch.saw_turns()
 
 
 def test_statistics_of_many_tap_sessions_hold_nobody_up() -> None:
@@ -200,9 +203,9 @@ def test_statistics_of_many_tap_sessions_hold_nobody_up() -> None:
             with Client(node.port) as guest:
                 guest.send(Frame(0x80, Opcode.TAP_CONNECT, b"left-%d" % number, pack(">I", 16)).encode())
                 assert guest.read() is not None
-        stats(node, "loop reset")
-        assert stats(node, "tap")["ep_tap_count"] == "120"
-        assert int(stats(node, "loop")["ep_loop_busy_max"]) < 1e6 * TURN_SECONDS_MAX
+        with Watch(node) as watch:
+            assert stats(node, "tap")["ep_tap_count"] == "120"
+    assert watch.saw_turns()
 
 
 def test_tap_sessions_whose_clients_are_away_count_and_those_that_hold_most_go() -> None:
@@ -234,12 +237,12 @@ def test_what_the_system_keeps_for_sockets_counts_and_the_guest_that_holds_most_
 
 def test_sessions_with_nothing_to_say_are_let_go_and_those_with_no_ops_stay() -> None:
     with testing.node(vbuckets=4, idle_seconds=1) as node, ExitStack() as stack:
-        silent = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 20))
-        half = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 20))
+        silent = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 120))
+        half = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 120))
         half.sendall(b"GET /pools HTTP/1.1\r\n")
         stream = stack.enter_context(Line(node.port))
         assert stream.call(Opcode.DCP_OPEN, b"quiet", b"", pack(">II", 0, 1)).status == 0
-        watcher = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 20))
+        watcher = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 120))
         watcher.sendall(b"GET /pools/default/bucketsStreaming/default HTTP/1.1\r\nHost: x\r\n\r\n")
         for each in (silent, half, stream.sock):
             assert is_hung_up(each)

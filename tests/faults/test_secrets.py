@@ -35,7 +35,7 @@ def run(*words: str, **options: str) -> subprocess.CompletedProcess[str]:
         [HEADWATER, *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
         **options,  # type: ignore[call-overload]
     )

@@ -18,7 +18,7 @@ KEEP_TOMBSTONES = bytes(7) + b"\1" + bytes(16)
 OPEN, STREAM_REQ, STREAM_END, CONTROL = 0x50, 0x53, 0x55, 0x5E
 SLOW = 4
 ACKNOWLEDGED = pack(">BBHBBHIIQ", 0x80, 0x5D, 0, 4, 0, 0, 4, 0, 0) + pack(">I", 1 << 20)
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 
 
 def overwritten(client: Client, turn: int) -> None:

@@ -16,6 +16,7 @@ from headwater.testing.node import Node
 from headwater.wire.header import HEADER, Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from tests.node.replication.support import until
 from tests.node.wire import Client
 
 NOOP = Frame(0x80, Opcode.NOOP).encode()
@@ -93,28 +94,31 @@ def processor_seconds(node: Node) -> float:
 
 
 def test_who_does_not_log_in_in_time_is_let_go_and_makes_room(users: Path) -> None:
-    with testing.node(vbuckets=1, users_file=users, login_seconds=1, connections_max=8) as node, ExitStack() as stack:
+    with testing.node(vbuckets=1, users_file=users, login_seconds=3, connections_max=8) as node, ExitStack() as stack:
         ann = stack.enter_context(Client(node.port))
         log_in(ann)
-        strangers = [stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 10)) for _ in range(7)]
+        strangers = [stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 120)) for _ in range(7)]
         strangers[0].sendall(b"GET /pools HTTP/1.1\r\n")  # half a request
-        begun = time.monotonic()
-        while time.monotonic() < begun + 1.5:  # a byte, or a no-op, now and then does not help
-            for each in strangers[1:4]:
-                try:
-                    each.sendall(NOOP)
-                except OSError:
-                    break
-            time.sleep(0.2)
+        talking = strangers[1:4]  # a byte, or a no-op, now and then does not help
+        while talking:
+            talking = [each for each in talking if is_sent(each, NOOP)]
+            time.sleep(0.1)
         assert all(is_over(each) for each in strangers)
         assert ann.ask(Opcode.NOOP).status == 0
         assert "did not log in" in node.log
-        with Client(node.port) as late:
-            log_in(late)
+        until(lambda: is_let_in(node), "there is room")
+
+
+def is_sent(sock: socket.socket, data: bytes) -> bool:
+    try:
+        sock.sendall(data)
+    except OSError:
+        return False
+    return True
 
 
 def is_over(sock: socket.socket) -> bool:
-    """Read to the end; whether there is one, within ten seconds."""
+    """Read to the end; whether there is one, in time."""
     try:
         while sock.recv(1 << 16):
             pass
@@ -131,21 +135,19 @@ def test_guesses_on_many_connections_of_one_address_are_judged_one_after_the_oth
             for each in guessers:
                 each.send(guess * 5)
                 each.socket.settimeout(0.001)
-            until, answered = time.monotonic() + 4, 0
-            while time.monotonic() < until:
+            end, answered = time.monotonic() + 4, 0
+            while time.monotonic() < end or not answered:
                 for each in guessers:
                     with suppress(TimeoutError, ConnectionError):
                         answered += len(each.socket.recv(1 << 16)) // 24
-            assert 5 <= answered <= 30
+            assert answered <= 30
         assert "wait to be judged" in node.log
-        until = time.monotonic() + 60
-        while not is_let_in(node):  # the address is slow for a while; the account is open to all others
-            assert time.monotonic() < until
+        # The address is slow for a while; the account is open to all others.
+        until(lambda: is_let_in(node), "it is let in again")
 
 
 def is_let_in(node: Node) -> bool:
     with Client(node.port) as client:
-        client.socket.settimeout(30)
         client.send(Frame(0x80, Opcode.SASL_AUTH, b"PLAIN", value=b"\0ann\0secret").encode())
         answer = client.read()
         return answer is not None and answer.status == 0
@@ -155,7 +157,7 @@ def test_the_memory_of_all_strangers_is_bounded(node: Node) -> None:
     before = resident(node)
     with ExitStack() as stack:
         for _ in range(900):
-            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 10))
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 120))
             try:
                 sock.sendall(header(Opcode.HELLO, LIMIT - 100) + bytes(LIMIT - 200))
             except OSError:
@@ -172,7 +174,7 @@ def test_answers_that_strangers_do_not_read_are_bounded(node: Node) -> None:
     with ExitStack() as stack:
         asks = Frame(0x80, Opcode.GET_ERROR_MAP, value=pack(">H", 2)).encode() * 1500
         for _ in range(20):
-            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 10))
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 120))
             sock.settimeout(0.2)
             try:
                 while True:

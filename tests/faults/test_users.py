@@ -26,7 +26,7 @@ def user(node: Node | Path, *arguments: str, said: str = "") -> subprocess.Compl
     """Run `headwater user`, with a password on standard input."""
     data = node.data if isinstance(node, Node) else node
     command = [HEADWATER, "user", *arguments, "--data", data]
-    return subprocess.run(command, input=said, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, input=said, capture_output=True, text=True, timeout=240, check=False)
 
 
 def added(node: Node | Path, name: str, roles: str) -> None:
@@ -147,7 +147,7 @@ def test_a_damaged_file_of_users_stops_a_start_and_changes_nothing_in_a_running_
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_without_users_no_network_is_listened_to(tmp_path: Path, host: str) -> None:
     command = [HEADWATER, "serve", "--port", "0", "--vbuckets", "4", "--host", host, "--data", tmp_path / "data"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2
     assert "headwater user add" in done.stderr and "--insecure" in done.stderr
     assert "ready" not in done.stdout

@@ -157,7 +157,7 @@ def test_what_a_nomad_died_of_is_raised_when_it_is_stopped():
     nomad = Nomad(Ledger(), {"a": 1}, 5)
     nomad._lines = {"a": Told(status(Status.EINTERNAL))}
     nomad.start()
-    nomad.join(20)
+    nomad.join(120)
     with pytest.raises(Violation):
         nomad.finish()
 
@@ -204,7 +204,7 @@ def test_a_line_says_hello_once_and_notices_the_end():
         answering.start()
         line = Line(listener.getsockname()[1])
         answers = [line.call(Frame(0x80, opcode)) for opcode in (Opcode.NOOP, Opcode.VERSION)]
-        answering.join(20)
+        answering.join(120)
     assert heard == [Opcode.HELLO, Opcode.NOOP, Opcode.VERSION]
     assert [answer.opcode for answer in answers] == heard[1:] and line.is_open
     assert line.call(Frame(0x80, Opcode.NOOP)) is None and not line.is_open

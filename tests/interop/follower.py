@@ -21,7 +21,7 @@ from queue import Empty, Queue
 from threading import Thread
 from types import TracebackType
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
 
 
 class Follower:

@@ -277,7 +277,7 @@ def test_management_calls_are_answered_or_refused_by_their_right_names_and_the_i
             [sys.executable, "-c", MANAGED, f"couchbase://{node.address}"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
     assert done.returncode == 0, done.stderr
@@ -303,7 +303,9 @@ def test_the_snippet_of_the_guide_runs_as_often_as_one_likes() -> None:
     with testing.node() as node:
         code = snippet.replace("127.0.0.1:11210", node.address)
         for _ in range(2):
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
+            )
             assert (done.returncode, done.stdout) == (0, "{'colour': 'green'}\n"), done.stderr
 
 

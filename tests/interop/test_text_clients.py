@@ -23,7 +23,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture
 def cache(node: Node) -> Iterator[Any]:
-    with contextlib.closing(pymemcache.Client((node.host, node.port), timeout=20, default_noreply=False)) as cache:
+    with contextlib.closing(pymemcache.Client((node.host, node.port), timeout=120, default_noreply=False)) as cache:
         cache.flush_all()
         yield cache
 
@@ -77,11 +77,11 @@ def test_a_client_of_change_streams_finds_what_was_stored_by_text(node: Node, ca
 
 def test_what_was_stored_is_there_after_the_node_was_killed() -> None:
     with testing.node(vbuckets=4) as node:
-        with contextlib.closing(pymemcache.Client((node.host, node.port), timeout=20, default_noreply=False)) as cache:
+        with contextlib.closing(pymemcache.Client((node.host, node.port), timeout=120, default_noreply=False)) as cache:
             assert cache.set("a", b"1") and cache.incr("a", 41) == 42
             node.kill()
         node.restart()
-        with contextlib.closing(pymemcache.Client((node.host, node.port), timeout=20)) as cache:
+        with contextlib.closing(pymemcache.Client((node.host, node.port), timeout=120)) as cache:
             assert cache.get("a") == b"42"
 
 
@@ -91,7 +91,7 @@ def test_users_log_in_by_the_first_set(tmp_path: Path) -> None:
     users.write_text("ann:secret\n")
     with testing.node(vbuckets=4, users_file=users) as node:
         for said, known in (("ann secret", True), ("ann wrong", False)):
-            with contextlib.closing(pymemcache.Client((node.host, node.port), timeout=20)) as cache:
+            with contextlib.closing(pymemcache.Client((node.host, node.port), timeout=120)) as cache:
                 if known:
                     assert cache.set("login", said, noreply=False) and cache.set("a", b"1", noreply=False)
                     assert cache.get("a") == b"1"

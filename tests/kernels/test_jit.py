@@ -29,7 +29,7 @@ def python(code: str, **environment: str) -> list[str]:
     """Run code in a process of its own; the words it prints."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        env=os.environ | environment, capture_output=True, text=True, check=True, timeout=120,
+        env=os.environ | environment, capture_output=True, text=True, check=True, timeout=240,
     )  # fmt: skip
     return done.stdout.split()
 

@@ -49,7 +49,7 @@ def talk(ends: tuple[socket.socket, socket.socket], peer: Peer) -> list[int]:
         ours, theirs = ends
         answering = asyncio.ensure_future(peer(loop, theirs))
         try:
-            return await asyncio.wait_for(converse(loop, ours, two_questions(), PEER), 20)
+            return await asyncio.wait_for(converse(loop, ours, two_questions(), PEER), 120)
         finally:
             await answering
 
@@ -120,7 +120,7 @@ def test_what_the_conversation_raises_is_passed_on(ends: tuple[socket.socket, so
         asking = asyncio.ensure_future(converse(loop, ends[0], conversation(), PEER))
         asked = await heard(loop, ends[1])
         await loop.sock_sendall(ends[1], response(asked, Status.KEY_ENOENT).encode())
-        await asyncio.wait_for(asking, 20)
+        await asyncio.wait_for(asking, 120)
 
     with pytest.raises(KeyNotFound, match="select the bucket"):
         asyncio.run(work())

@@ -31,7 +31,7 @@ class Disk:
         return batch or None
 
     def write(self, batch: list[str]) -> None:
-        self.may_end.acquire(timeout=10)
+        self.may_end.acquire(timeout=120)
         if self.error:
             raise self.error
 
@@ -134,7 +134,7 @@ def test_whoever_waits_for_room_is_called_when_the_arena_is_empty() -> None:
         called = asyncio.Event()
         disk.staged.append("a")
         committer.when_room(called.set)
-        await asyncio.wait_for(called.wait(), 10)
+        await asyncio.wait_for(called.wait(), 120)
         assert disk.staged == []
         disk.may_end.release()
         await committer.drain()
@@ -159,7 +159,7 @@ def test_whoever_waits_for_room_on_a_full_disk_asks_now_and_then_and_not_all_the
             await asyncio.sleep(0)
         assert asked == 0
         disk.full = False
-        await asyncio.wait_for(over.wait(), 10)
+        await asyncio.wait_for(over.wait(), 120)
         assert asked == 1
 
     run(story)
@@ -232,7 +232,7 @@ def test_when_the_index_can_not_follow_the_log_the_node_ends() -> None:
         disk.may_end.release(100)
         disk.staged.append("a")
         committer.wrote()
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), 120)
         assert committer.durable == 0
         committer.close()
 

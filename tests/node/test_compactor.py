@@ -99,7 +99,7 @@ def run(story: Callable[[Desk], Awaitable[None]]) -> None:
             desk.committer.close()
             desk.store.close()
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 def test_everything_means_tombstones_of_any_age_and_the_purge_seqno_tells() -> None:
@@ -132,7 +132,7 @@ def test_a_run_is_over_before_the_old_files_memory_is_given_back_and_the_end_wai
     forget, may, forgotten = Compaction.forget, threading.Event(), list[Compaction]()
 
     def slowly(job: Compaction) -> None:
-        assert may.wait(20)
+        assert may.wait(120)
         forget(job)
         forgotten.append(job)
 

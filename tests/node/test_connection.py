@@ -110,7 +110,7 @@ def run(story: Story) -> None:
         connection.session = session = Lines(connection)
         connection.start()
         try:
-            await asyncio.wait_for(story(host, connection, session, theirs), 30)
+            await asyncio.wait_for(story(host, connection, session, theirs), 120)
         finally:
             connection.drop("over", fault=False)
             theirs.close()

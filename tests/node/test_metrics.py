@@ -20,7 +20,7 @@ Scraped = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def fetch(node: Node, path: str) -> tuple[int, str, str]:
     """Status, type and text of a page."""
     try:
-        with urllib.request.urlopen(f"http://{node.address}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{node.address}{path}", timeout=120) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as refused:
         with refused:

@@ -30,7 +30,7 @@ def test_no_kernel_of_the_node_is_left_to_its_first_use() -> None:
         run.warm_up()
         print(*{name.split(".")[2] for name, built in jit.built_kernels() if not built.signatures})
     """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=True)
     assert set(done.stdout.split()) <= {"ingest", "scan"}  # of tests, and of clients
 
 
@@ -120,7 +120,7 @@ def test_what_can_not_start_says_so_in_one_line() -> None:
             (["--nonsense", "1"], "--nonsense"),
         ):
             command = [sys.executable, "-m", "headwater", "serve", *arguments]
-            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
             assert done.returncode in (1, 2) and told in done.stderr and "Traceback" not in done.stderr
             assert len(done.stderr.strip().splitlines()) == 1
 

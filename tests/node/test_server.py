@@ -89,7 +89,7 @@ def test_garbage_and_lying_lengths_close_with_a_line_that_names_peer_and_cause(
 def test_who_speaks_the_text_protocol_is_answered_in_it_on_the_same_port(
     node: testing.Node, pieces: list[bytes], answer: bytes
 ) -> None:
-    with socket.create_connection((node.host, node.port), 10) as line:
+    with socket.create_connection((node.host, node.port), 120) as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in pieces:
             line.sendall(piece)
@@ -101,7 +101,7 @@ def test_a_large_value_by_text_comes_and_goes_whole_and_a_flood_without_answers_
     node: testing.Node,
 ) -> None:
     value = bytes(range(256)) * (20 << 12)
-    with socket.create_connection((node.host, node.port), 30) as line:
+    with socket.create_connection((node.host, node.port), 120) as line:
         line.sendall(b"set large 0 0 %d\r\n" % len(value) + value + b"\r\n")
         stream = line.makefile("rb")
         assert stream.readline() == b"STORED\r\n"
@@ -114,7 +114,7 @@ def test_a_large_value_by_text_comes_and_goes_whole_and_a_flood_without_answers_
 
 
 def test_who_asks_by_text_for_more_than_is_read_holds_no_more_memory_than_others(node: testing.Node) -> None:
-    with socket.create_connection((node.host, node.port), 30) as line, line.makefile("rb") as stream:
+    with socket.create_connection((node.host, node.port), 120) as line, line.makefile("rb") as stream:
         line.sendall(b"set m 0 0 1000000\r\n" + b"x" * 1000000 + b"\r\n")
         assert stream.readline() == b"STORED\r\n"
         before = resident(node)
@@ -284,7 +284,7 @@ def test_a_socket_that_can_not_be_used_is_closed_and_told() -> None:
         here, there = socket.socketpair(socket.AF_UNIX)
         with here:
             node.server.loop.call_soon_threadsafe(node.server._admit, there, "nowhere")
-            here.settimeout(10)
+            here.settimeout(120)
             assert here.recv(1) == b""
         with Client(node.port) as client:
             assert client.ask(0x0A).status == 0

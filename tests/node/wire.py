@@ -10,10 +10,10 @@ from headwater.wire.header import Frame
 
 
 class Client:
-    """Sends bytes or frames, reads frames; a read never waits longer than ten seconds."""
+    """Sends bytes or frames, reads frames; no read waits for ever."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
         self._buffer = FrameBuffer()
         self._frames: list[Frame] = []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-READY_SECONDS = 30.0
+READY_SECONDS = 120.0
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def redis_server(*options: str) -> Iterator[str]:
 def _await(port: int, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 10.0):
             return
         time.sleep(0.02)
     raise AssertionError(f"redis-server is not up: {process.poll()}")

@@ -39,7 +39,7 @@ def command(url: str, place: Path, *options: str) -> list[str]:
 def run(url: str, place: Path, points: str = "", *options: str) -> int:
     environment = {**os.environ, "HEADWATER_FAILPOINTS": points}
     asked = command(url, place, "--once", *options)
-    return subprocess.run(asked, env=environment, capture_output=True, timeout=200, check=False).returncode
+    return subprocess.run(asked, env=environment, capture_output=True, timeout=540, check=False).returncode
 
 
 def check(bucket: Node, place: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_mirror_goes_on(tmp_path: Pa
             while b'"changes": 60000' not in (line := driver.stdout.readline()):
                 assert line
             driver.terminate()
-            assert driver.wait(60) == 0
+            assert driver.wait(240) == 0
         assert b'"retries": 0' not in line
         check(bucket, place)
 
@@ -173,7 +173,7 @@ def _open_files(pid: int, place: Path) -> list[Path]:
     return [path for path in opened if path.parent == place]
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline

@@ -182,11 +182,11 @@ class Running:
         with self._moved:
             self.told.note(written, end)
             self._moved.notify_all()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(240)
 
     def wait(self, until: Callable[[], bool]) -> None:
         with self._moved:
-            assert self._moved.wait_for(until, 60)
+            assert self._moved.wait_for(until, 240)
 
     def wait_until_level(self, bucket: Node) -> None:
         wanted = seqnos(bucket)
@@ -195,7 +195,7 @@ class Running:
     def stop(self) -> None:
         self._stop = True
         self.go_on.set()
-        self._thread.join(60)
+        self._thread.join(240)
         assert not self._thread.is_alive()
 
 
@@ -213,7 +213,7 @@ def test_a_second_failover_that_takes_back_what_was_written_while_the_first_was_
         if any(part.rollback for task in tasks for part in task.parts):
             running.before.clear()
             running.go_on.clear()
-            assert diverged.wait(60)  # a batch may begin with the first vbucket, while others are still made active
+            assert diverged.wait(240)  # a batch may begin with the first vbucket, while others are still made active
             kept.append(keep(bucket))
             with bucket.client() as client:
                 client.set_many((f"a{i}", b"lost again") for i in range(30))

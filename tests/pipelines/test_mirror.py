@@ -22,7 +22,7 @@ from tests.pipelines.support import change, documents, seqnos, table
 
 pytestmark = pytest.mark.spark
 
-LEVEL_SECONDS = 60.0
+LEVEL_SECONDS = 240.0
 
 
 @pytest.fixture

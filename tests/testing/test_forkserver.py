@@ -38,4 +38,4 @@ def test_it_ends_with_the_socket() -> None:
         command = [sys.executable, "-m", "headwater.testing.forkserver", str(theirs.fileno())]
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
     ours.close()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0

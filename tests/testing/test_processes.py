@@ -18,7 +18,7 @@ from headwater.wire.opcodes import Opcode
 from tests.node.wire import Client
 
 PLAINLY = {"HEADWATER_TESTING_FORK": "0"}
-SECONDS = 30
+SECONDS = 120
 
 
 @pytest.fixture

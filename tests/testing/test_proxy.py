@@ -74,7 +74,7 @@ def test_refused_connections_end_at_once(echo: str) -> None:
 
 
 def test_all_connections_can_be_cut_at_once(echo: str) -> None:
-    with FaultProxy(echo) as proxy, socket.create_connection(("127.0.0.1", proxy.port), 5) as sock:
+    with FaultProxy(echo) as proxy, socket.create_connection(("127.0.0.1", proxy.port), 120) as sock:
         sock.sendall(PING.encode())
         assert sock.recv(4096) == PING.encode()
         assert proxy.cut() == 1

@@ -41,7 +41,7 @@ def test_a_signal_wakes_another_task():
 
     async def main():
         waiters = Waiters()
-        await asyncio.wait_for(asyncio.gather(waiters.run(waiter()), waiters.run(waker())), 5)
+        await asyncio.wait_for(asyncio.gather(waiters.run(waiter()), waiters.run(waker())), 120)
 
     asyncio.run(main())
     assert order == ["firing", "woken"]
@@ -60,6 +60,6 @@ def test_closing_a_channel_wakes_the_task_that_waits_for_it(pair):
         await asyncio.sleep(0.01)
         channel.close()
         waiters.sweep()
-        return await asyncio.wait_for(task, 5)
+        return await asyncio.wait_for(task, 120)
 
     assert asyncio.run(main()) == "woken"

@@ -25,7 +25,7 @@ from headwater.node.server import Server
 from headwater.node.storage.disk import Disk
 from headwater.node.storage.store import Store
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 ARENA_BYTES = 1 << 20
 SEGMENT_BYTES = 4 << 20
 

@@ -30,8 +30,8 @@ from headwater.testing.processes import Process
 if TYPE_CHECKING:
     from headwater.client import Client
 
-READY_SECONDS = 60.0  # a first start compiles the kernels
-STOP_SECONDS = 30.0
+READY_SECONDS = 180.0  # a first start compiles the kernels
+STOP_SECONDS = 60.0
 
 
 class NodeError(AssertionError):

@@ -4,7 +4,8 @@ import pytest
 import typer
 
 from headwater.cli.app import app
-from tests.cli.test_app import free_port, invoke
+from tests.cli.test_app import invoke
+from tests.client.seeds import refusing_port
 
 COMMANDS = sorted(typer.main.get_command(app).commands["cluster"].commands)
 
@@ -45,7 +46,7 @@ def test_a_wrong_command_line_is_told_in_one_line_with_status_2(arguments):
     ids=" ".join,
 )
 def test_a_node_that_does_not_answer_is_told_in_one_line_with_status_1(arguments):
-    address = f"127.0.0.1:{free_port()}"
+    address = refusing_port()
     status, shown, told = invoke("cluster", arguments[0], address, *arguments[1:])
     assert (status, shown) == (1, "")
     assert told.startswith("headwater: ") and address in told and told.count("\n") == 1

@@ -9,7 +9,7 @@ from headwater.cli.demo.failover import ADDED, DELETED, OVERWRITTEN, Undone, sho
 
 def test_the_demo_undoes_what_was_lost_and_ends_with_a_table_that_equals_the_node(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headwater", "demo", "failover", "--keep", str(tmp_path / "kept")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[-1] == "the table equals the node"

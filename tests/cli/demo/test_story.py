@@ -15,7 +15,7 @@ def test_the_demo_ends_with_a_table_that_equals_the_node(tmp_path: Path) -> None
         [*command, "--report", str(tmp_path / "report"), "--keep", str(tmp_path / "kept")],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=540,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

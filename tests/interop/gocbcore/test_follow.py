@@ -18,7 +18,7 @@ if GO is not None:
     def test_gocbcore_holds_what_the_node_holds_through_crash_and_rollback(tmp_path: Path) -> None:
         binary = tmp_path / "follow"
         build = [str(GO), "build", "-o", str(binary), "."]
-        done = subprocess.run(build, cwd=HERE, check=False, capture_output=True, text=True, timeout=280)
+        done = subprocess.run(build, cwd=HERE, check=False, capture_output=True, text=True, timeout=540)
         assert done.returncode == 0, done.stderr
 
         def program(port: int) -> Sequence[str]:

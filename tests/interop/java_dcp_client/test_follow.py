@@ -19,7 +19,7 @@ def compiled(target: Path) -> str:
     """Compile the program; returns its class path."""
     jars = target / "jars"
     build = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), f"-DbuildDirectory={target}", f"-Dmdep.outputFile={jars}"]
-    subprocess.run([*build, "compile", PATHS], capture_output=True, text=True, timeout=240, check=True)
+    subprocess.run([*build, "compile", PATHS], capture_output=True, text=True, timeout=540, check=True)
     return os.pathsep.join([str(target / "classes"), jars.read_text("utf-8").strip()])
 
 

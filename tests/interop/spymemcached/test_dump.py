@@ -16,7 +16,7 @@ HAS_TOOLS = shutil.which("mvn") is not None and shutil.which("java") is not None
 def dump(port: int, target: Path) -> list[tuple[str, str, bytes]]:
     """(key, flags, value) of every mutation."""
     build = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), f"-DbuildDirectory={target}", "compile", "exec:java"]
-    done = subprocess.run([*build, f"-Dexec.args={port}"], capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run([*build, f"-Dexec.args={port}"], capture_output=True, text=True, timeout=540, check=True)
     rows = [line.split(" ") for line in done.stdout.splitlines() if line.startswith("item ")]
     return [(base64.b64decode(key).decode(), flags, base64.b64decode(value)) for _, _, key, flags, value in rows]
 

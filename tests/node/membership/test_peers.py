@@ -15,7 +15,7 @@ from headwater.testing.embedded import embedded
 from headwater.testing.faults import FaultyDisk
 
 LOGIN = Login("test", "default", features=FEATURES)
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 
 
 class Asked:

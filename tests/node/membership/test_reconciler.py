@@ -66,7 +66,7 @@ def test_waiting_for_room_ends_with_the_commit(rig: Rig) -> None:
         waiter = asyncio.create_task(rig.reconciler.room())
         await asyncio.sleep(0)
         rig.desk.committer.commit()
-        await asyncio.wait_for(waiter, 10)
+        await asyncio.wait_for(waiter, 120)
 
     asyncio.run(wait())
 

@@ -25,7 +25,7 @@ def node() -> Iterator[Node]:
 
 
 def ask(node: Node, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, Any]:
-    line = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    line = http.client.HTTPConnection(node.host, node.port, timeout=120)
     line.request(method, path, headers=headers or {})
     answer = line.getresponse()
     body = answer.read()
@@ -90,14 +90,14 @@ def test_a_path_may_end_in_a_slash_and_be_escaped(node: Node) -> None:
 
 
 def test_requests_in_one_packet_are_answered_in_order(node: Node) -> None:
-    with socket.create_connection((node.host, node.port), 10) as line:
+    with socket.create_connection((node.host, node.port), 120) as line:
         line.sendall(b"GET /nowhere HTTP/1.1\r\n\r\nGET /whoami HTTP/1.0\r\n\r\n")
         said = b"".join(iter(lambda: line.recv(4096), b""))
     assert said.index(b"404") < said.index(b"200 OK") and said.endswith(b'{"id": "", "domain": "local"}')
 
 
 def test_a_watcher_is_told_each_new_map(node: Node) -> None:
-    line = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    line = http.client.HTTPConnection(node.host, node.port, timeout=120)
     line.request("GET", "/pools/default/bs/default")
     stream = line.getresponse()
     first = json.loads(stream.readline())
@@ -112,7 +112,7 @@ def test_a_watcher_is_told_each_new_map(node: Node) -> None:
 
 
 def test_who_says_nonsense_is_hung_up_on(node: Node) -> None:
-    with socket.create_connection((node.host, node.port), 10) as line:
+    with socket.create_connection((node.host, node.port), 120) as line:
         line.sendall(b"GET nonsense\r\n\r\n" + b"x" * 100)
         assert line.recv(100) == b""
     assert ask(node, "/whoami")[0] == 200
@@ -127,7 +127,7 @@ def test_where_there_are_users_a_page_wants_the_password() -> None:
 
 
 def test_more_requests_at_once_than_one_turn_has_time_for_are_all_answered(node: Node) -> None:
-    with socket.create_connection((node.host, node.port), 30) as line:
+    with socket.create_connection((node.host, node.port), 120) as line:
         line.sendall(b"GET /pools HTTP/1.1\r\n\r\n" * 20000 + b"GET /pools HTTP/1.1\r\nConnection: close\r\n\r\n")
         said = b"".join(iter(lambda: line.recv(1 << 20), b""))
     assert said.count(b"HTTP/1.1 200 OK") == 20001

@@ -73,7 +73,7 @@ class Watching(FaultyDisk):
         if self.watched:
             self.threads.append(threading.current_thread().name)
             if self.threads[-1].startswith("headwater-compaction"):
-                assert self.turns.acquire(timeout=30)
+                assert self.turns.acquire(timeout=120)
         return super().turn()
 
 

@@ -22,7 +22,7 @@ from headwater.wire.tap import Mutation, OpaqueCode
 from headwater.wire.tap import Opaque as OpaqueMessage
 from tests.cluster.nodes import at, command, empty_nodes, init
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 
 
 def read_until(stream: tap.TapStream, true: Callable[[object], bool]) -> list[object]:

@@ -98,7 +98,7 @@ def test_two_processes_at_once_lose_nobody(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headwater", "user", "add", "--data", str(tmp_path)]
     workers = [subprocess.Popen([*command, f"u{number}"], stdin=subprocess.PIPE, text=True) for number in range(4)]
     for worker in workers:
-        worker.communicate("secret\n", timeout=60)
+        worker.communicate("secret\n", timeout=240)
     assert sorted(UsersFile(tmp_path).load() or {}) == [f"u{number}" for number in range(4)]
 
 
