@@ -82,6 +82,32 @@ class ConnectionSession(Protocol):
         """The newest batch with a write of this session's in it; 0 for none. When it is lost, the connection goes."""
 
 
+class _Nobody:
+    """The session of a connection that is closed."""
+
+    deadline: float | None = None
+    written_gate = 0
+
+    def receive(self, data: memoryview) -> int:
+        """Drop what still comes."""
+        return len(data)
+
+    def pump(self) -> None:
+        """Do nothing: there is nobody to send to."""
+
+    def tick(self, now: float) -> None:
+        """Do nothing: there is no deadline."""
+
+    def users_changed(self) -> None:
+        """Do nothing: there is no user."""
+
+    def closed(self) -> None:
+        """Do nothing: that is known."""
+
+
+NOBODY = _Nobody()
+
+
 class Host(Protocol):
     """The server's side that a connection needs."""
 
@@ -175,7 +201,12 @@ class Connection:
         self._inbox.clear()  # now: half a frame may be 30 MiB, and who refers to whom here is only found out in time
         self._sock.close()
         self.host.forget(self)
-        self.loop.call_soon(self.session.closed)  # never inside a call of the session's own
+        self.loop.call_soon(self._leave_session)  # never inside a call of the session's own
+
+    def _leave_session(self) -> None:
+        """Tell the session; then neither refers to the other, and both are gone without the collector (garbage.py)."""
+        session, self.session = self.session, NOBODY
+        session.closed()
 
     def notice_reset(self) -> None:
         """Close if the peer has reset the connection. To be called now and then: a reset that comes together with the

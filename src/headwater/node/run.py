@@ -22,6 +22,7 @@ from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.fault_log import RareTracebacks
+from headwater.node.garbage import Collector
 from headwater.node.loopback import is_loopback
 from headwater.node.server import Server
 from headwater.node.storage.arena import ARENA_BYTES
@@ -82,6 +83,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         loop.add_signal_handler(number, stop.set)
     committer = Committer(store, loop)
     loop.set_default_executor(threads.pool(WORKERS, "work"))
+    collector = Collector(loop)
     try:
         try:
             server = _ready(config, store, committer, loop)
@@ -92,11 +94,13 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         shown = f"[{host}]" if ":" in host else host
         vbuckets = server.bucket.vbucket_count
         print(f"ready {shown}:{port} bucket={config.bucket} vbuckets={vbuckets}", file=out, flush=True)
+        collector.start()
         try:
             await stop.wait()
         finally:
             await server.close()
     finally:
+        collector.stop()
         committer.close()
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "frame_bytes",
     "lengths",
     "plain_response",
+    "put_body_bytes",
     "response",
 ]
 
@@ -111,6 +112,11 @@ def frame_bytes(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
     """Return the length of the frame whose header starts at `offset`; unlike `lengths` it judges nothing."""
     body: int = _BODY_LENGTH.unpack_from(data, offset + BODY_LENGTH_AT)[0]
     return HEADER_BYTES + body
+
+
+def put_body_bytes(frame: bytearray | memoryview, count: int) -> None:
+    """Write another length of the body into the header of a frame that is put together in pieces."""
+    _BODY_LENGTH.pack_into(frame, BODY_LENGTH_AT, count)
 
 
 @dataclass(slots=True, frozen=True)

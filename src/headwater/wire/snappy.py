@@ -17,7 +17,7 @@ __all__ = ["compress", "inflate", "inflated_size"]
 _GROWTH_MAX = 64
 
 
-def inflated_size(data: bytes) -> int:
+def inflated_size(data: bytes | memoryview) -> int:
     """Return the inflated size a block claims.
 
     Raises:
@@ -33,7 +33,7 @@ def inflated_size(data: bytes) -> int:
     raise RemoteProtocolError(f"snappy: no size in the first {min(len(data), 5)} bytes")
 
 
-def inflate(data: bytes, bytes_max: int = VALUE_BYTES_MAX) -> bytes:
+def inflate(data: bytes | memoryview, bytes_max: int = VALUE_BYTES_MAX) -> bytes:
     """Return the inflated value.
 
     Raises:
@@ -48,12 +48,12 @@ def inflate(data: bytes, bytes_max: int = VALUE_BYTES_MAX) -> bytes:
         raise RemoteProtocolError(f"snappy: {error}") from None
 
 
-def _empty(data: bytes) -> bytes:
+def _empty(data: bytes | memoryview) -> bytes:
     if len(data) != 1:
         raise RemoteProtocolError(f"snappy: {len(data) - 1} bytes follow a claim of no bytes at all")
     return b""
 
 
-def compress(value: bytes) -> bytes:
+def compress(value: bytes | memoryview) -> bytes:
     """Return the value as a Snappy block (which may be longer than the value)."""
     return bytes(cramjam.snappy.compress_raw(value))

@@ -215,6 +215,20 @@ def test_compressed_values_stay_compressed_for_those_who_can_read_them(talk: Tal
     assert talk.one(GET, key=b"k").value == text + b" "
 
 
+def test_what_would_be_too_large_is_refused_before_anything_is_inflated(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk.hello(0x0A)
+    value = snappy.compress(bytes(VALUE_BYTES_MAX))
+    assert talk.one(SET, key=b"k", extras=bytes(8), value=value, datatype=2).status == 0
+
+    def inflate(value: bytes) -> bytes:
+        raise AssertionError("it was inflated")
+
+    monkeypatch.setattr(snappy, "inflate", inflate)
+    assert talk.one(APPEND, key=b"k", value=b"x").status == E2BIG
+
+
 def test_a_compressed_value_that_lies_is_refused(talk: Talk) -> None:
     talk.hello(0x0A)
     bomb = b"\xff\xff\xff\xff\x07" + b"x" * 20_000

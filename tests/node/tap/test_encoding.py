@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from headwater.kernels import tap as kernel
 from headwater.node.streams.outlet import Outlet
 from headwater.node.tap.encoding import encoding_of
 from headwater.protocol.tap.ledger import TapPlace, TapStep
@@ -11,6 +12,7 @@ from headwater.wire.datatype import Datatype
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.tap import MessageFlag
 
+kernel.warm_up()
 STORED = [
     dcp.Mutation(vbucket=3, by_seqno=41, rev_seqno=2, key=b"one", value=b"v", cas=7, datatype=1, flags=5).encode(),
     dcp.DeletionV2(vbucket=3, by_seqno=43, rev_seqno=9, key=b"two", cas=8, delete_time=1).encode(),
@@ -60,6 +62,21 @@ def test_without_acknowledgements_only_how_many_there_were_is_kept() -> None:
     message = tap.Mutation.decode(sink.data)
     assert (message.flags, message.datatype, message.item_flags) == (0, 0, 5 << 24)
     assert (producer.ledger.sent, stream.acked_seqno, producer.ledger.runs) == (1, 41, ())
+
+
+def test_a_large_change_leaves_as_the_same_message_by_the_kernel_that_is_built() -> None:
+    built = len(kernel.reshape.signatures)
+    large = dcp.Mutation(vbucket=3, by_seqno=41, rev_seqno=2, key=b"one", value=b"large" * 200_000, cas=7, flags=5)
+    producer, outlet, sink = session(TapOptions(acknowledge=True))
+    encoding = encoding_of(producer, producer.streams[3], 0)
+    size = encoding.emit_one(outlet, encoding.encode(large.encode(), 0), is_last=True)
+    outlet.flush()
+    message = tap.Mutation.decode(sink.data)
+    assert (message.key, message.value, message.rev_seqno, message.flags) == (
+        *(b"one", large.value, 2),
+        MessageFlag.ACK,
+    )
+    assert (len(sink.data), len(kernel.reshape.signatures)) == (size, built), "compiling stops the loop for a second"
 
 
 @pytest.mark.parametrize("keys_only", [False, True])

@@ -85,6 +85,12 @@ def test_takeover_without_a_list_is_none() -> None:
     assert not read_connect(connect("00000008")).takeover
 
 
+def test_a_name_fits_into_the_keys_of_its_statistics() -> None:
+    assert len(read_connect(Frame(0x80, 0x40, b"n" * 250)).name) == 250
+    with pytest.raises(BadMessage, match="a name of 251 bytes, 250 are allowed"):
+        read_connect(Frame(0x80, 0x40, b"n" * 251))
+
+
 def test_option_values_of_any_length_are_not_taken_apart() -> None:
     listed = "00000004"
     with pytest.raises(BadMessage, match="16384 are allowed"):

@@ -232,6 +232,7 @@ class ProducerSession(DcpEnd[Producer]):
     def _close_streams(self) -> None:
         for stream in tuple(self.streams.values()):
             stream.close()
+        self._hub.outlet.leave(self.connection)
 
     def _ready(self, stream: Stream) -> None:
         """A stream has something to send: it waits for its turn, behind the others."""

@@ -274,11 +274,12 @@ def extend(session: Session, request: wire.Append) -> wire.Stored:
     if document is None:
         raise CommandRefused(Status.NOT_STORED)
     check_cas(request, document)
-    section, body = values.body_of(document)
     piece = values.inflate(request.value, request.datatype)
+    size = values.inflated_bytes(document) + len(piece)
+    if size > VALUE_BYTES_MAX:  # said before 20 MiB are inflated and put together
+        raise CommandRefused(Status.E2BIG, f"the value would have {size} bytes")
+    section, body = values.body_of(document)
     body = piece + body if isinstance(request, wire.Prepend) else body + piece
-    if len(section) + len(body) > VALUE_BYTES_MAX:
-        raise CommandRefused(Status.E2BIG, f"the value would have {len(section) + len(body)} bytes")
     return store_body(session, request, document, section, body, expiry=document.expiry)
 
 

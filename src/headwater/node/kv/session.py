@@ -165,6 +165,7 @@ class KvSession:
         """Cancel the running handler; its answer has no recipient."""
         if self._task is not None:
             self._task.cancel()
+        self._fast = None  # which refers to this session
 
     # --- requests -----------------------------------------------------------------------------------------------------
 

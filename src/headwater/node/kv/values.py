@@ -52,6 +52,12 @@ def inflate(value: bytes, datatype: int) -> bytes:
         raise CommandRefused(Status.EINVAL, str(bad)) from None
 
 
+def inflated_bytes(document: StoredDocument) -> int:
+    """How long the value of a stored document is without its compression."""
+    value = document.value
+    return snappy.inflated_size(value) if document.datatype & _SNAPPY else len(value)
+
+
 def split_body(value: bytes, datatype: int) -> tuple[bytes, bytes]:
     """(extended attributes with their length in front, body) of an inflated value."""
     if not datatype & _XATTR:

@@ -10,14 +10,14 @@ Source: dcp 2.9 and 2.10 (layouts), 2.21 (stream ids), 11 (what of xattrs, delet
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from headwater.kernels.gather import DELETE_TIMES, EXPIRY_OPCODE, KEEP_DATATYPE, NO_VALUE, UPR
 from headwater.wire import snappy, xattr
 from headwater.wire.datatype import Datatype
 from headwater.wire.dcp import OpenFlag
 from headwater.wire.dialect import Dialect
-from headwater.wire.header import Frame, Magic
+from headwater.wire.header import Frame, Magic, lengths
 from headwater.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
@@ -105,15 +105,18 @@ class Encoding:
 
     def encode(self, stored: bytes, opaque: int) -> bytes:
         """Return one stored frame as the stream `opaque` sends it."""
-        frame = Frame.decode(stored)
+        found = lengths(stored)
+        value_at = found.frame - (found.body - found.extras - found.key)
+        # The value stays where it is until all is put together: of 20 MiB each copy takes milliseconds.
+        frame = Frame.cut(memoryview(stored)[:value_at], found)
         opcode, extras = self._layout(frame)
-        value, datatype = self._value(frame)
+        value, datatype = self._value(frame, memoryview(stored)[value_at:])
         return Frame(
             magic=Magic.CLIENT_REQUEST if self.framing is None else Magic.FLEXIBLE_REQUEST,
             opcode=opcode,
             key=frame.key,
             extras=extras,
-            value=value,
+            value=cast("bytes", value),  # which is measured and joined, no more
             datatype=datatype,
             vbucket=frame.vbucket,
             opaque=opaque,
@@ -132,13 +135,14 @@ class Encoding:
             return Opcode.DCP_DELETION, frame.extras[:_DELETE_TIME_END] + b"\0"
         return Opcode.DCP_DELETION, _numbers(frame)
 
-    def _value(self, frame: Frame) -> tuple[bytes, int]:
-        """Value and datatype, by the decision table of dcp 11."""
-        value, datatype = frame.value, frame.datatype
-        if datatype & Datatype.SNAPPY and (not self.snappy or self.no_value or self._looks_inside(frame)):
-            value, datatype = snappy.inflate(value), datatype & ~Datatype.SNAPPY
-        if datatype & Datatype.XATTR and self._looks_inside(frame):
-            value, datatype = self._attributes(frame, value, datatype)
+    def _value(self, frame: Frame, stored: memoryview) -> tuple[bytes | memoryview, int]:
+        """Value and datatype, by the decision table of dcp 11; `frame` has all but the value."""
+        value: bytes | memoryview = stored
+        datatype, looks_inside = frame.datatype, self._looks_inside(frame)
+        if datatype & Datatype.SNAPPY and (not self.snappy or self.no_value or looks_inside):
+            value, datatype = snappy.inflate(stored), datatype & ~Datatype.SNAPPY
+        if datatype & Datatype.XATTR and looks_inside:
+            value, datatype = self._attributes(frame, bytes(value), datatype)
         elif self.no_value:
             value, datatype = b"", datatype & Datatype.JSON if self.keep_datatype else 0
         if self.compress and 0 < len(value) <= COMPRESSED_BYTES_MAX and not datatype & Datatype.SNAPPY:

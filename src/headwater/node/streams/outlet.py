@@ -46,6 +46,11 @@ class Outlet:
         """Begin a connection's turn; `is_late` tells when others have waited long enough for it."""
         self._sink, self._used, self.is_over, self._is_late = sink, 0, False, is_late
 
+    def leave(self, sink: Sink) -> None:
+        """Forget a connection that is gone."""
+        if self._sink is sink:
+            self._sink, self._is_late = None, bool
+
     @property
     def room(self) -> int:
         """Bytes that are free."""

@@ -16,7 +16,8 @@ from headwater.kernels.gather import KEEP_OPAQUE
 from headwater.node.streams.encoding import Encoding
 from headwater.node.streams.outlet import ARENA_BYTES
 from headwater.protocol.tap.ledger import ACK_INTERVAL
-from headwater.wire.header import Frame
+from headwater.wire.header import HEADER_BYTES, OPCODE_AT, Frame, lengths, put_body_bytes
+from headwater.wire.opcodes import Opcode
 from headwater.wire.tap import MessageFlag
 
 if TYPE_CHECKING:
@@ -57,11 +58,19 @@ class TapEncoding(Encoding):
         return size
 
     def emit_one(self, outlet: Outlet, encoded: bytes, *, is_last: bool) -> int:
-        """Write one change, however large."""
-        out = np.zeros(len(encoded), np.uint8)
-        size = self._write(np.frombuffer(encoded, np.uint8), out, is_last=is_last)
-        outlet.write(out[:size].tobytes())
-        return size
+        """Write one change, however large: the kernel its head, and the value, which is the same, behind it."""
+        found = lengths(encoded)
+        value_at = found.frame - (found.body - found.extras - found.key)
+        head, out = np.zeros(value_at, np.uint8), np.zeros(value_at, np.uint8)
+        head[:] = np.frombuffer(encoded, np.uint8, value_at)
+        put_body_bytes(head.data, found.extras + found.key)
+        size = self._write(head, out, is_last=is_last)
+        if not size:
+            return 0
+        value = memoryview(encoded)[value_at:] if encoded[OPCODE_AT] == Opcode.DCP_MUTATION else b""
+        put_body_bytes(out.data, size - HEADER_BYTES + len(value))
+        outlet.write(b"".join((out[:size].data, value)))
+        return size + len(value)
 
     def encode(self, stored: bytes, opaque: int) -> bytes:
         """Return one stored frame; its opaque is needed until it is a message (kernels/tap.py)."""

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
     from headwater.node.connection import Connection
     from headwater.node.streams.outlet import Outlet
-    from headwater.protocol.tap.producer import TapProducer
+    from headwater.node.tap.encoding import TapEncoding
+    from headwater.protocol.tap.producer import TapProducer, TapProducerStream
 
 
 SESSION_BYTES, READER_BYTES, ENTRY_BYTES = 4096, 768, 128
@@ -66,7 +67,7 @@ class Feed:
         self.connection, self.datatypes = connection, datatypes
         self.refilter()
         for reader in self.readers.values():
-            reader.write_as(encoding_of(self.producer, reader.stream, datatypes))
+            reader.begin()
             self.ready(reader)
         connection.keeps(self.memory_bytes)
         connection.wake()
@@ -112,7 +113,7 @@ class Feed:
             stream = self.producer.streams.get(vb) or self.producer.follow(
                 vb, found.durable_seqno, found.purge_seqno, now
             )
-            reader = TapReader(found, self, stream, encoding_of(self.producer, stream, self.datatypes))
+            reader = TapReader(found, self, stream)
             self.readers[vb] = reader
             self.ready(reader)
 
@@ -136,6 +137,10 @@ class Feed:
         if reader.stream.place.step is not TapStep.DONE:
             self._turns[Wait.ORDERS if reader.stream.place.step < TapStep.BACKFILL else Wait.DATA].add(reader)
             self._wake()
+
+    def encoding(self, stream: TapProducerStream) -> TapEncoding:
+        """How the changes of a stream are sent to the client of now."""
+        return encoding_of(self.producer, stream, self.datatypes)
 
     def hold(self, reader: TapReader) -> None:
         """A reader has nothing to send now: if it waits for answers, it is in line for when they are here."""

@@ -32,6 +32,9 @@ class Readers(Protocol):
     def ready(self, reader: TapReader) -> None:
         """Give a reader that may have something to send its turn."""
 
+    def encoding(self, stream: TapProducerStream) -> TapEncoding:
+        """How the changes of a stream are sent to the client of now."""
+
     def hold(self, reader: TapReader) -> None:
         """Have a reader wait for the answers that it needs, if it needs any."""
 
@@ -56,10 +59,10 @@ class TapReader:
         has_work: another turn would send something.
     """
 
-    def __init__(self, vbucket: VBucket, feed: Readers, stream: TapProducerStream, encoding: TapEncoding) -> None:
+    def __init__(self, vbucket: VBucket, feed: Readers, stream: TapProducerStream) -> None:
         self.vbucket = vbucket
         self.stream = stream
-        self._encoding = encoding
+        self._encoding: TapEncoding | None = None  # until there is something to send: a thousand take milliseconds
         self.has_work = False
         self._feed = feed
         self._snapshot: SnapshotSender | None = None
@@ -76,10 +79,10 @@ class TapReader:
         self.vbucket.readers.discard(self)
         self._close_snapshot()
 
-    def write_as(self, encoding: TapEncoding) -> None:
-        """The client is back, and may want less or more of each change."""
+    def begin(self) -> None:
+        """The client is there, or back, and may want less or more of each change."""
         self._close_snapshot()
-        self._encoding = encoding
+        self._encoding = None
 
     # --- what the vbucket tells -------------------------------------------------------------------------------------
 
@@ -182,6 +185,7 @@ class TapReader:
             if upto < durable and place.step is TapStep.BACKFILL and not store.exact(vb, upto):
                 upto = self.stream.upto = durable
             view = store.view(vb, place.seqno, upto)
+            self._encoding = self._encoding or self._feed.encoding(self.stream)
             self._snapshot = SnapshotSender(view, self._encoding, covers_seqno=upto, last_seqno=view.end_seqno)
         return self._snapshot
 

@@ -95,6 +95,7 @@ class TapSession:
     def closed(self) -> None:
         """The socket is gone; the session stays if it is to be kept."""
         self._hub.left(self.feed, self.connection)
+        self._hub.outlet.leave(self.connection)
         self._kv.closed()
 
     def _answer(self) -> None:

@@ -22,6 +22,7 @@ _AGE_BYTES = Connect.layout.field_bytes("backfill_age")
 OPTIONS_BYTES_MAX = 16 << 10
 """More than an age, a list of all 1024 vbuckets and one of their checkpoints."""
 SESSION_NAME_BYTES_MAX = 250
+"""The keys of its statistics begin with it, and have their own limit."""
 NOW = 0xFFFF_FFFF_FFFF_FFFF
 """As `since`: changes only, nothing of what is there."""
 
@@ -131,6 +132,9 @@ def read_connect(frame: Frame) -> TapOptions:
     if frame.extras and not any(frame.extras):
         # gotap puts in as many zero bytes as its flags are worth. Servers of its time read "no flags", and no value.
         frame = replace(frame, extras=b"", value=b"")
+    if len(frame.key) > SESSION_NAME_BYTES_MAX:
+        problem = f"a name of {len(frame.key)} bytes, {SESSION_NAME_BYTES_MAX} are allowed"
+        raise BadMessage("TAP_CONNECT", frame.opcode, problem)
     if len(frame.value) > OPTIONS_BYTES_MAX:  # before it is taken apart, row by row
         problem = f"option values of {len(frame.value)} bytes, {OPTIONS_BYTES_MAX} are allowed"
         raise BadMessage("TAP_CONNECT", frame.opcode, problem)
