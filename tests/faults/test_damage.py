@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from headwater import testing
 from headwater.errors import StatusError
 from headwater.node.storage.manifest import Manifest
 from headwater.node.storage.segment import name_of
+from headwater.wire.header import Frame
 from tests.node.wire import Client
 
 VBUCKETS = 4
@@ -237,3 +239,20 @@ def wait_for(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_file_that_is_cut_under_a_running_node_ends_it_with_a_line_and_the_next_start_is_refused() -> None:
+    with testing.node(vbuckets=VBUCKETS, segment_mib=48) as node:
+        with Client(node.port) as client:
+            for number in range(64):
+                stored = client.ask(1, key=b"k%d" % number, extras=bytes(8), value=bytes(16 << 10))
+                assert stored.status == 0
+            (segment,) = node.data.glob("*.log")
+            os.truncate(segment, 512 << 10)
+            client.send(Frame(0x80, 0, b"k60").encode())
+            assert client.read() is None
+        assert node.wait() == 1, "an end by SIGBUS tells nobody why"
+        (line,) = (each for each in node.log.splitlines() if each.startswith("error: "))
+        assert str(segment) in line and "can't be read, the file was cut" in line
+        with pytest.raises(testing.NodeError, match=segment.name):
+            node.start()

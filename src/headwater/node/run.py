@@ -25,6 +25,7 @@ from headwater.node.fault_log import RareTracebacks
 from headwater.node.garbage import Collector
 from headwater.node.loopback import is_loopback
 from headwater.node.server import Server
+from headwater.node.storage import unreadable
 from headwater.node.storage.arena import ARENA_BYTES
 from headwater.node.storage.store import Store
 
@@ -44,6 +45,7 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
     """
     _log_to_stderr(config.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    unreadable.end_with_a_line()
     segment_bytes = config.segment_mib << 20
     # A batch is at most half a segment, which holds two at least; and whatever document is allowed must fit into one.
     arena_bytes = min(ARENA_BYTES, max(BATCH_BYTES_MIN, segment_bytes // 2))

@@ -1,0 +1,66 @@
+"""The end of a node whose log can't be read where it is mapped: one line that names file and byte, and status 1.
+
+Who cuts a file of the log under a running node, or whose disk fails a read, gets no error back from a mapping but a
+signal (SIGBUS), whose default is to end without a word. There is nothing to go on with: what was there can't be read.
+The next start looks at every file, and says what is wrong with which.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+_ADDRESS_AT: Final = 16
+"""Where the address lies in what the system tells of the signal (siginfo_t of 64-bit Linux)."""
+_SIGINFO: Final = 4
+_MASK_BYTES: Final = 128
+
+_Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class _Action(ctypes.Structure):
+    """The structure sigaction of 64-bit Linux, glibc and musl."""
+
+    _fields_ = (
+        ("handler", _Handler),
+        ("mask", ctypes.c_char * _MASK_BYTES),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+def end_with_a_line() -> None:
+    """From now on the process ends with a line when mapped memory can't be read; where that can be had."""
+    if sys.platform == "linux" and ctypes.sizeof(ctypes.c_void_p) == 8:
+        action = _Action(_handler, bytes(_MASK_BYTES), _SIGINFO, None)
+        ctypes.CDLL(None).sigaction(int(signal.SIGBUS), ctypes.byref(action), None)
+
+
+def line_of(address: int, maps: str) -> str:
+    """Return what to say of an address that can't be read; `maps` as /proc/self/maps has it."""
+    where = "a mapped file"
+    for each in maps.splitlines():
+        span, _, offset, _, _, *path = each.split(maxsplit=5)
+        first, end = (int(bound, 16) for bound in span.split("-"))
+        if path and first <= address < end:
+            where = f"{path[0]}: byte {int(offset, 16) + address - first}"
+    return (
+        f"error: {where} can't be read, the file was cut or its disk fails; the node stops, a start tells what is lost"
+    )
+
+
+def _end(_: int, told: int, __: int) -> None:
+    """Called within the thread that read, at the instruction that did: nothing may return from here."""
+    try:
+        address = ctypes.c_uint64.from_address(told + _ADDRESS_AT).value
+        line = line_of(address, Path("/proc/self/maps").read_text("utf-8", "replace"))
+        os.write(2, line.encode("utf-8", "replace") + b"\n")
+    finally:
+        os._exit(1)
+
+
+_handler = _Handler(_end)  # as long as the process lives
