@@ -114,8 +114,20 @@ def test_a_watcher_is_told_each_new_map(node: Node) -> None:
 def test_who_says_nonsense_is_hung_up_on(node: Node) -> None:
     with socket.create_connection((node.host, node.port), 120) as line:
         line.sendall(b"GET nonsense\r\n\r\n" + b"x" * 100)
-        assert line.recv(100) == b""
+        said = b"".join(iter(lambda: line.recv(1000), b""))
+        assert said.startswith(b"HTTP/1.1 400 Bad Request\r\n") and said.endswith(b"\r\n\r\n")
     assert ask(node, "/whoami")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "length", [b"Content-Length: 0\r\nContent-Length: 37", b"Content-Length : 37", b"X: y\n\rX: z"]
+)
+def test_no_request_is_hidden_in_the_body_of_another(node: Node, length: bytes) -> None:
+    """Who stands between may have read the other length, and take the second for the body of the first."""
+    with socket.create_connection((node.host, node.port), 10) as line:
+        line.sendall(b"GET /pools HTTP/1.1\r\n" + length + b"\r\n\r\nGET /whoami HTTP/1.1\r\nHost: hidden\r\n\r\n")
+        said = b"".join(iter(lambda: line.recv(1000), b""))
+    assert said.count(b"HTTP/1.1 ") == 1 and said.startswith(b"HTTP/1.1 400 ")
 
 
 def test_where_there_are_users_a_page_wants_the_password() -> None:

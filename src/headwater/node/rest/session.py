@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from headwater.errors import RemoteProtocolError
 from headwater.node.rest import pages, request
 from headwater.node.users.logins import TooManyWait
 from headwater.wire.privilege import NONE, in_words
@@ -46,7 +47,7 @@ class HttpSession:
         while offset < len(data) and not self.connection.is_paused and not self.connection.is_closed:
             if self.watches:
                 return len(data)
-            asked = request.read(data[offset:])
+            asked = self._next(data[offset:])
             if asked is None:
                 break
             if not self._is_welcome(asked):
@@ -80,6 +81,16 @@ class HttpSession:
             self._seen = cluster.version
             chunk = cluster.config() + _ENDS_MAP
             self.connection.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+
+    def _next(self, data: memoryview) -> HttpRequest | None:
+        """The request in front; who says what is none is told so, and hung up on."""
+        try:
+            return request.read(data)
+        except RemoteProtocolError as bad:
+            self.server.warn(self.connection.peer, str(bad))
+            self.connection.send(_head(400, "Content-Length: 0", "Connection: close"))
+            self.connection.finish()
+            return None
 
     def _is_welcome(self, asked: HttpRequest) -> bool:
         """Whether the password is known to be right; if not, the request waits in the inbox until that is found out."""
