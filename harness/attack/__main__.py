@@ -3,9 +3,10 @@
     python -m harness.attack --seconds 150
 
 Every request and page at its limits, before the login and after it, then storms; a line for each, a table at the end:
-the longest turn of the event loop in processor time and in wall time, how long a bystander waited, and the most
-resident memory. Status 1 when a bound is broken: a turn of more than 50 ms of processor time, more memory than the
-options allow, a traceback, a bystander who was not answered.
+the longest turn of the event loop in processor time ("turn"), in wall time while its thread did not stand in line for a
+processor ("own") and in wall time ("late"), how long a bystander waited, and the most resident memory. Status 1 when a
+bound is broken: a turn of more than 50 ms of processor time, more memory than the options allow, a traceback, a
+bystander who was not answered. Whoever else runs on the machine makes the other times longer, but not that one.
 """
 
 from __future__ import annotations

@@ -96,11 +96,20 @@ class Report:
 
     def table(self) -> Iterator[str]:
         """Lines for people."""
-        yield f"{'attack':44} {'turn ms':>8} {'late ms':>8} {'waited ms':>10} {'of it busy':>10} {'peak MiB':>9}"
+        heads = ("turn ms", "own ms", "late ms", "waited ms", "of it busy")
+        yield f"{'attack':44} {' '.join(f'{head:>10}' for head in heads)} {'MiB':>6}"
         for row in self.rows.values():
-            told = (row.turn_seconds, row.late_seconds, row.waited_seconds, row.waited_busy_seconds)
-            turn, late, waited, busy = (1000 * each for each in told)
-            yield f"{row.name:44} {turn:8.1f} {late:8.1f} {waited:10.1f} {busy:10.1f} {row.peak_bytes >> 20:9}"
+            yield f"{row.name:44} {_figures(row)}"
+        if self.rows:
+            worst = Row("the worst of each")
+            for row in self.rows.values():
+                worst.add(row)
+            yield f"{worst.name:44} {_figures(worst)}"
+
+
+def _figures(row: Row) -> str:
+    told = (row.turn_seconds, row.own_seconds, row.late_seconds, row.waited_seconds, row.waited_busy_seconds)
+    return f"{' '.join(f'{1000 * each:10.1f}' for each in told)} {row.peak_bytes >> 20:6}"
 
 
 State = Callable[[Guest], object]
@@ -206,12 +215,14 @@ class Battery:
     def _measured(self, target: Target, name: str, attack: Callable[[], object]) -> None:
         if not self._only.search(name):
             return
-        if self._is_over:
-            self.report.complaints.append(f"{name}: not tried, the time was over")
+        if self._is_over or not target.node.is_running:
+            why = "the time was over" if self._is_over else "the node is gone"
+            self.report.complaints.append(f"{name}: not tried, {why}")
             return
         begun = time.monotonic()
         with target.witness.measure(name) as row, suppress(*GONE):
             attack()
+        row.unserved *= target.node.is_running  # it is gone, which is told once
         self.report.add(target, row)
         took = time.monotonic() - begun
         self._tell(f"{name}: {1000 * row.turn_seconds:.1f} ms, {row.peak_bytes >> 20} MiB, {took:.2f} s")

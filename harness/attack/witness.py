@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ class Row:
     """The cost of one attack.
 
     Attributes: turn_seconds, late_seconds: the longest turn of the loop, in processor time and in wall time.
+        own_seconds: in wall time, without that for which the loop's thread stood in line for a processor.
         waited_seconds, waited_busy_seconds: the bystander's longest wait, and the loop's processor time in it.
         peak_bytes: resident memory without files. unserved: how often the bystander was not answered.
     """
@@ -36,6 +37,7 @@ class Row:
     name: str
     turn_seconds: float = 0.0
     late_seconds: float = 0.0
+    own_seconds: float = 0.0
     waited_seconds: float = 0.0
     waited_busy_seconds: float = 0.0
     peak_bytes: int = 0
@@ -45,6 +47,7 @@ class Row:
         """Take the worse of each."""
         self.turn_seconds = max(self.turn_seconds, other.turn_seconds)
         self.late_seconds = max(self.late_seconds, other.late_seconds)
+        self.own_seconds = max(self.own_seconds, other.own_seconds)
         self.waited_seconds = max(self.waited_seconds, other.waited_seconds)
         self.waited_busy_seconds = max(self.waited_busy_seconds, other.waited_busy_seconds)
         self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
@@ -100,13 +103,17 @@ class Witness:
         told = self._stat("loop reset")
         row.turn_seconds = int(told.get("ep_loop_busy_max", 0)) / 1e6
         row.late_seconds = int(told.get("ep_loop_late_max", 0)) / 1e6
+        row.own_seconds = int(told.get("ep_loop_own_max", 0)) / 1e6
 
     def stat(self, name: str) -> int:
         """One of the node's general statistics."""
-        return int(self._stat("")[name])
+        return int(self._stat("").get(name, 0))
 
     def _stat(self, group: str) -> dict[str, str]:
+        """Ask the node about itself; nothing when it is gone."""
         told: dict[str, str] = {}
+        if not self.node.is_running:
+            return told
         answer = self._asker.ask(Opcode.STAT, group.encode())
         while answer is not None and answer.key:
             told[answer.key.decode("latin-1")] = answer.value.decode("latin-1")
@@ -114,15 +121,20 @@ class Witness:
         if answer is None:
             self._row.unserved += 1
             self._asker.__exit__(None, None, None)
-            self._asker = self._admit()
+            with suppress(OSError):
+                self._asker = self._admit()
         return told
 
     def _weigh(self) -> None:
-        while not self._over.wait(PAUSE_SECONDS) and self.node.is_running:
-            self._row.peak_bytes = max(self._row.peak_bytes, resident(self.node.pid))
+        with suppress(OSError):
+            while not self._over.wait(PAUSE_SECONDS):
+                self._row.peak_bytes = max(self._row.peak_bytes, resident(self.node.pid))
 
     def _stand_by(self) -> None:
-        guest = self._admit()
+        with suppress(OSError):  # the node is gone, which others notice
+            self._ask_again_and_again(self._admit())
+
+    def _ask_again_and_again(self, guest: Guest) -> None:
         while not self._over.wait(PAUSE_SECONDS):
             begun, busy, row = time.perf_counter(), loop_seconds(self.node.pid), self._row
             served = guest.settle() and guest.ask(Opcode.GET, BYSTANDERS_KEY, vbucket=BYSTANDERS_VBUCKET) is not None

@@ -22,6 +22,7 @@ class Loop:
     def __init__(self) -> None:
         self.now = 100.0
         self.computed = 5.0
+        self.stood = 7.0
         self.timer: Callable[[], None] | None = None
 
     def time(self) -> float:
@@ -34,17 +35,18 @@ class Loop:
     def cancel(self) -> None:
         self.timer = None
 
-    def pass_by(self, seconds: float, computed: float) -> None:
+    def pass_by(self, seconds: float, computed: float, stood: float = 0.0) -> None:
         """One interval and so much more until the timer comes."""
         self.now += INTERVAL + seconds
         self.computed += computed
+        self.stood += stood
         assert self.timer is not None
         self.timer()
 
 
 def watched(interval_seconds: float = INTERVAL) -> tuple[Loop, LoopWatch]:
     loop = Loop()
-    watch = LoopWatch(loop, interval_seconds, lambda: loop.computed)  # type: ignore[arg-type]
+    watch = LoopWatch(loop, interval_seconds, lambda: loop.computed, lambda: lambda: loop.stood)  # type: ignore[arg-type]
     watch.start()
     return loop, watch
 
@@ -55,19 +57,20 @@ def told(watch: LoopWatch, *arguments: str) -> dict[str, str]:
 
 def test_the_longest_turn_is_told_and_not_the_last() -> None:
     loop, watch = watched()
-    loop.pass_by(0.080, 0.070)
+    loop.pass_by(0.080, 0.070, 0.005)
     loop.pass_by(0.001, 0.001)
     assert told(watch) == {
         "ep_loop_watch_interval": "10000",
         "ep_loop_late_max": "80000",
+        "ep_loop_own_max": "75000",
         "ep_loop_busy_max": "70000",
     }
 
 
 def test_a_turn_that_waited_for_the_processor_is_late_and_not_busy() -> None:
     loop, watch = watched()
-    loop.pass_by(0.500, 0.002)
-    assert (watch.late_seconds, watch.busy_seconds) == (near(0.5), near(0.002))
+    loop.pass_by(0.500, 0.002, 0.400)
+    assert (watch.late_seconds, watch.own_seconds, watch.busy_seconds) == (near(0.5), near(0.1), near(0.002))
 
 
 def test_short_turns_between_two_looks_are_not_added_up() -> None:

@@ -30,4 +30,18 @@ def test_what_happens_in_a_block_is_in_its_row() -> None:
             guest.say(Frame(0x80, Opcode.STAT, b"vbucket-details").encode() * 200)
             guest.settle()
         witness.stop()
-        assert row.late_seconds > 0 and row.peak_bytes > MIB and row.unserved == 0 and row.waited_seconds > 0
+        assert (
+            row.late_seconds >= row.own_seconds > 0
+            and row.peak_bytes > MIB
+            and row.unserved == 0
+            and row.waited_seconds > 0
+        )
+
+
+def test_a_node_that_is_gone_is_told_of_and_ends_no_witness() -> None:
+    with testing.node(vbuckets=16, loop_watch_ms=2) as node:
+        witness = Witness(node, lambda: Guest(node.port)).start()
+        with witness.measure("killed") as row:
+            node.kill()
+        witness.stop()
+        assert not node.is_running and row.turn_seconds == 0
