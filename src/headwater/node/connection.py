@@ -86,6 +86,7 @@ class _Nobody:
     """The session of a connection that is closed."""
 
     deadline: float | None = None
+    pumps = False
     written_gate = 0
 
     def receive(self, data: memoryview) -> int:
