@@ -197,7 +197,7 @@ class HandMade:
         set_state(self.nodes[to], vb, State.ACTIVE)
         self.owners[vb] = to
 
-    def client(self, *, timeout_seconds: float = 10.0) -> Client:
+    def client(self, *, timeout_seconds: float = 60.0) -> Client:
         """A client that starts from the first node."""
         return self.nodes[0].client(timeout_seconds=timeout_seconds)
 

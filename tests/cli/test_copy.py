@@ -14,7 +14,7 @@ from tests.pipelines.buckets import state
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)  # two starts of a JVM, one after the other
+@pytest.mark.timeout(900)  # two starts of a JVM, one after the other
 def test_a_copy_that_is_killed_goes_on_where_its_checkpoint_stands(tmp_path: Path) -> None:
     with testing.node(vbuckets=8) as source, testing.node(vbuckets=8) as target, source.client() as client:
         client.set_many({"kept": "1", "changed": "1", "dropped": "1"})

@@ -19,6 +19,7 @@ def command(url: str, table: Path, *options: str) -> list[str]:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(900)  # two starts of a JVM, one after the other
 def test_a_mirror_that_was_stopped_goes_on_where_its_table_stands(tmp_path: Path) -> None:
     table = tmp_path / "table"
     with testing.node(vbuckets=8) as node, node.client() as client:

@@ -47,7 +47,7 @@ def drain(spark: Any, tmp_path: Path) -> Callable[..., list[Any]]:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(400)
         return rows
 
     return run

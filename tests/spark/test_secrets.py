@@ -36,7 +36,7 @@ def test_plans_progress_and_checkpoints_have_no_password(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(400)
         query.explain(True)
         shown = capsys.readouterr().out + str(query.recentProgress)
         kept = [file for file in (tmp_path / "checkpoint").rglob("*") if file.is_file()]

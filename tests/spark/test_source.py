@@ -154,7 +154,7 @@ def test_a_task_that_fails_is_run_again_and_leaves_no_trace(spark: Any, bucket: 
     stream = spark.readStream.format("dcp_flaky").load(bucket.url)
     writing = stream.writeStream.format("parquet").option("path", str(tmp_path / "out"))
     query = writing.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(400)
     assert not fault.exists()
     assert spark.read.parquet(str(tmp_path / "out")).select("vbucket", "seqno").distinct().count() == 200
     assert spark.read.parquet(str(tmp_path / "out")).count() == 200

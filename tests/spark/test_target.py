@@ -48,7 +48,7 @@ def test_a_stream_that_is_killed_and_started_again_loses_nothing(spark: Any, tmp
                 .trigger(availableNow=True)
                 .start(target.url)
             )
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(400)
 
         with source.client() as client:
             client.set_many((f"k{i}", f"{i}") for i in range(200))

@@ -122,8 +122,8 @@ class Node:
         user: str | None = None,
         password: str | None = None,
         *,
-        connect_timeout_seconds: float = 5.0,
-        timeout_seconds: float = 10.0,
+        connect_timeout_seconds: float = 30.0,
+        timeout_seconds: float = 60.0,
     ) -> Client:
         """A client connected to it (headwater.client)."""
         from headwater import client  # noqa: PLC0415 - most tests speak bytes

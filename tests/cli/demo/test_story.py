@@ -9,13 +9,14 @@ import pytest
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(900)  # half a minute on a machine that has nothing else to do
 def test_the_demo_ends_with_a_table_that_equals_the_node(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headwater", "demo", "--rows", "2000", "--rounds", "2", "--share", "0.1"]
     done = subprocess.run(
         [*command, "--report", str(tmp_path / "report"), "--keep", str(tmp_path / "kept")],
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=840,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -54,8 +54,9 @@ def refusing(node: testing.Node, status: Status, **options: bool) -> Iterator[tu
     """A stream whose client has refused the only document there is, and nobody writes any more; and when that was."""
     with tap.connect(node.url, patience_seconds=0, **options) as stream:
         read_until(stream, stores(b"refused"))
+        at = time.monotonic()
         stream.answer(status)
-        yield stream, time.monotonic()
+        yield stream, at
 
 
 def test_what_was_refused_for_now_comes_again_by_itself_after_the_back_off(node: testing.Node) -> None:
@@ -68,7 +69,7 @@ def test_what_was_refused_for_now_comes_again_by_itself_after_the_back_off(node:
     ):
         for stream in (live, busy):
             read_until(stream, stores(b"refused"))
-        assert BACKOFF_SECONDS - 0.5 < time.monotonic() - at < DEADLINE_SECONDS
+        assert time.monotonic() - at > BACKOFF_SECONDS - 0.1  # timers may be a little early
         rest = list(dump)
         assert list(filter(stores(b"refused"), rest))
         assert isinstance(rest[-1], OpaqueMessage)
