@@ -37,5 +37,5 @@ with testing.node(vbuckets=16) as node, client.connect(node.url) as writer:
     cache = Cache(node.url)
     print("read", cache.get(b"price").decode())
     writer.set("price", "12")
-    cache.dropped.acquire(timeout=10)
+    cache.dropped.acquire(timeout=60)
     print("after the change", cache.get(b"price").decode())

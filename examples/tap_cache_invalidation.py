@@ -82,6 +82,6 @@ if __name__ == "__main__":
         print("read", cache.get(b"price").decode())
         cache.forgotten.clear()
         writer.set("price", "12")
-        cache.forgotten.wait(timeout=10)
+        cache.forgotten.wait(timeout=60)
         print("after the change", cache.get(b"price").decode())
         cache.close()

@@ -38,7 +38,7 @@ class Observer:
         self._nodes = TapNodes(url, self._hear, keys_only=True)
         self._nodes.open()
 
-    def wait_for(self, total: int, timeout_seconds: float = 10.0) -> bool:
+    def wait_for(self, total: int, timeout_seconds: float = 60.0) -> bool:
         """Wait until so many changes were seen; False if they were not."""
         with self._changed:
             return self._changed.wait_for(lambda: self.seen.total() >= total, timeout_seconds)

@@ -18,7 +18,7 @@ from harness.nodes import cluster
 from headwater.testing.node import node
 
 STEPS_MIN, STEPS_MAX = 8, 16
-SECONDS_MAX = 300.0
+SECONDS_MAX = 540.0
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from headwater.wire.vbucket import State
 VBUCKETS = 4
 POINTS = ("planned", "reading", "files_written", "log_committed", "before_commit", "after_commit", "before_fold")
 POINTS_OF_FOLDS = ("after_fold", "checkpointed")
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 DAY = 86_400.0
 KEEP_TOMBSTONES, PURGE = bytes(7) + b"\1" + bytes(16), bytes(16) + b"\1" + bytes(7)
 ODD_KEYS = (b"\0", b"\xff\xfe", b"a\nb", b"k" * 250, "größe ☃".encode(), b'"', b"%41", b" ")

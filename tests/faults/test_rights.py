@@ -8,6 +8,7 @@ from struct import pack
 
 import pytest
 
+from harness.nodes import until
 from headwater import testing
 from headwater.testing.node import Node
 from headwater.wire.dcp import StreamFlag
@@ -52,7 +53,7 @@ def test_what_is_the_operators_is_refused_to_other_users_and_does_nothing(
     assert refused.status == Status.EACCESS
     assert b"needs administer" in refused.value
     assert bob.call(Opcode.GET, b"k").value == b"v"
-    assert f"user 'bob' may not {opcode.name}: it needs administer" in node.log
+    until(lambda: f"user 'bob' may not {opcode.name}: it needs administer" in node.log, "it is told")
 
 
 @pytest.mark.parametrize("opcode", [Opcode.SET_WITH_META, Opcode.TAP_MUTATION, Opcode.DCP_ADD_STREAM])

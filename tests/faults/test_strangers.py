@@ -62,7 +62,7 @@ def test_a_large_frame_of_a_stranger_ends_at_its_header(node: Node, opcode: int)
     with Client(node.port) as client:
         client.send(header(opcode, LIMIT))
         assert is_hung_up(client.socket)
-    assert "before it has logged in" in node.log
+    until(lambda: "before it has logged in" in node.log, "it is told")
     with Client(node.port) as client:
         log_in(client)
         assert client.ask(Opcode.SET, key=b"k", extras=bytes(8), value=bytes(2 * LIMIT)).status == 0
@@ -105,7 +105,7 @@ def test_who_does_not_log_in_in_time_is_let_go_and_makes_room(users: Path) -> No
             time.sleep(0.1)
         assert all(is_over(each) for each in strangers)
         assert ann.ask(Opcode.NOOP).status == 0
-        assert "did not log in" in node.log
+        until(lambda: "did not log in" in node.log, "it is told")
         until(lambda: is_let_in(node), "there is room")
 
 
@@ -141,7 +141,7 @@ def test_guesses_on_many_connections_of_one_address_are_judged_one_after_the_oth
                     with suppress(TimeoutError, ConnectionError):
                         answered += len(each.socket.recv(1 << 16)) // 24
             assert answered <= 30
-        assert "wait to be judged" in node.log
+        until(lambda: "wait to be judged" in node.log, "it is told")
         # The address is slow for a while; the account is open to all others.
         until(lambda: is_let_in(node), "it is let in again")
 
@@ -166,7 +166,7 @@ def test_the_memory_of_all_strangers_is_bounded(node: Node) -> None:
             log_in(client)
             assert client.ask(Opcode.NOOP).status == 0
         assert resident(node) - before < 64 << 20
-    assert "not logged in hold more than" in node.log
+    until(lambda: "not logged in hold more than" in node.log, "it is told")
 
 
 def test_answers_that_strangers_do_not_read_are_bounded(node: Node) -> None:

@@ -41,6 +41,7 @@ from couchbase.options import (
 from couchbase.subdocument import StoreSemantics
 from couchbase.transcoder import RawBinaryTranscoder
 
+from harness.nodes import until
 from headwater import testing
 from headwater.testing.node import Node
 
@@ -345,4 +346,4 @@ def test_a_node_with_users_lets_in_who_knows_the_password() -> None:
 def test_the_sdk_wants_the_password_that_the_documentation_tells(node: Node) -> None:
     with pytest.raises(exceptions.AuthenticationException):
         connect(node, "anybody", "something else")
-    assert "SCRAM needs the password 'password'" in node.log
+    until(lambda: "SCRAM needs the password 'password'" in node.log, "it is told")

@@ -14,6 +14,7 @@ from zlib import crc32
 
 import pytest
 
+from harness.nodes import until
 from headwater import testing
 from headwater.testing.node import Node
 from headwater.wire.header import Frame
@@ -213,7 +214,7 @@ def test_after_a_crash_the_log_says_where_a_torn_end_was_cut_and_how_much_of_it(
             file.write(b"\x42" * 100)
         running.start()
         line = f"WARNING {segment}: byte {kept}: the last write was cut off by a crash: 100 bytes of it are removed"
-        assert line in running.log
+        until(lambda: line in running.log, "it is told")
         assert call(running, Opcode.GET, b"kept").value == b"1"
         running.kill()
         running.start()

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.nodes import until
 from headwater import testing
 from headwater.errors import OptionError
 from headwater.node.config import NodeConfig
@@ -215,7 +216,7 @@ def test_one_connection_too_many_is_closed_at_once() -> None:
         assert all(client.ask(0x0A).status == 0 for client in clients)
         with Client(node.port) as late:
             assert late.read() is None
-        assert "3 connections are open, the limit" in node.log
+        until(lambda: "3 connections are open, the limit" in node.log, "it is told")
         clients[0].socket.close()
         found = False
         while not found:
@@ -245,10 +246,10 @@ def test_the_node_tells_of_its_connections_and_what_memory_they_hold() -> None:
 
 
 def test_the_idle_are_closed_where_that_is_configured() -> None:
-    with testing.node(vbuckets=1, idle_seconds=1) as node, Client(node.port) as client:
+    with testing.node(vbuckets=1, idle_seconds=2) as node, Client(node.port) as client:
         assert client.ask(0x0A).status == 0
         assert client.read() is None
-        assert "said nothing for" in node.log
+        until(lambda: "said nothing for" in node.log, "it is told")
 
 
 def test_users_are_asked_for_their_password(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import pytest
 
+from harness.nodes import until
 from headwater import testing
 from headwater.kernels import index
 from headwater.node.storage.records import VBucketRecord
@@ -320,7 +321,7 @@ def test_which_out_of_range_it_was_stands_in_the_answer_and_in_the_log() -> None
         assert consumer.request(0, start_seqno=8, vb_uuid=5).value == bytes(8), "of a rollback, the seqno alone"
         line = 'DCP connection "asks-wrong": DCP_STREAM_REQ of vbucket 0 is refused with ERANGE: ' + said
         assert running.log.count(line) == 1
-        assert "refused with ROLLBACK: no branch of the history has vb uuid 0x5" in running.log
+        until(lambda: "refused with ROLLBACK: no branch of the history has vb uuid 0x5" in running.log, "it is told")
 
 
 def test_a_client_without_xerror_gets_no_words_and_the_log_is_not_filled_by_one_peer() -> None:

@@ -66,7 +66,10 @@ def test_what_the_producer_answered_stands_beside_the_vbucket_that_waits_and_in_
         told = stats(waiting, "replication")
         assert told[problem] == "the producer answered NOT_MY_VBUCKET"
         assert f"{source}:vb_60_problem" not in told
-        assert f"replication from {source}: vbucket 61: the producer answered NOT_MY_VBUCKET" in waiting.log
+        until(
+            lambda: f"replication from {source}: vbucket 61: the producer answered NOT_MY_VBUCKET" in waiting.log,
+            "it is told",
+        )
         set_state(owner, 61, State.ACTIVE)
         until(lambda: problem not in stats(waiting, "replication"), "it follows")
         assert stats(waiting, "replication")[f"{source}:vb_61"] == "reading"

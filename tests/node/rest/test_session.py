@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.nodes import until
 from headwater import testing
 from headwater.testing.node import Node
 from headwater.wire.opcodes import Opcode
@@ -135,7 +136,7 @@ def test_where_there_are_users_a_page_wants_the_password() -> None:
         assert ask(node, "/pools") == (401, b"")
         assert ask(node, "/pools", headers={"Authorization": "Basic YW5uOndyb25n"}) == (401, b"")
         assert ask(node, "/pools", headers=LOGIN)[0] == 200
-        assert "wrong name or password (HTTP)" in node.log
+        until(lambda: "wrong name or password (HTTP)" in node.log, "it is told")
 
 
 def test_more_requests_at_once_than_one_turn_has_time_for_are_all_answered(node: Node) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.nodes import until
 from headwater import client, testing
 from headwater.client import Client, tap
 from headwater.errors import StatusError, TransportError
@@ -81,7 +82,7 @@ def test_a_client_that_is_out_of_memory_is_disconnected_and_the_log_says_why(nod
         bucket.set("refused", "1")
     with refusing(node, Status.ENOMEM) as (stream, _), pytest.raises(TransportError):
         read_until(stream, stores(b"refused"))
-    assert "the TAP client answered ENOMEM" in node.log
+    until(lambda: "the TAP client answered ENOMEM" in node.log, "it is told")
 
 
 def fills_up(stream: tap.TapStream, disk: FaultyDisk, *, after: int) -> None:
@@ -198,7 +199,7 @@ def test_a_dump_of_a_node_that_waits_for_its_peers_fails_and_a_stream_of_it_goes
         status, shown, told = command("tap", "--dump", "--node", one.url)
         assert (status, shown) == (1, "")
         assert "ETMPFAIL" in told
-        assert "no TAP dump or takeover yet" in one.log
+        until(lambda: "no TAP dump or takeover yet" in one.log, "it is told")
         with listening(one, since=tap.NOW) as stream:
             two.start()
             with one.client(timeout_seconds=DEADLINE_SECONDS) as bucket:
