@@ -40,6 +40,13 @@ def test_two_quiet_intervals_mean_the_peer_is_gone() -> None:
     assert noop.peer_is_silent(140.0)
 
 
+def test_who_looks_long_after_the_deadline_was_stopped_himself() -> None:
+    noop = timer()
+    assert not noop.overslept(121.9)
+    assert noop.overslept(122.0)
+    assert not NoopTimer().overslept(1e9)
+
+
 def test_anything_that_arrives_is_a_sign_of_life() -> None:
     noop = timer()
     noop.due(120.0)

@@ -223,6 +223,18 @@ def test_noops_have_their_own_opaques_and_two_quiet_intervals_mean_the_peer_is_g
     assert end.tick(161.0) == [PeerGone(40.0)]
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_producer_that_was_stopped_itself_asks_and_waits_again(asked: bool) -> None:
+    end = producer()
+    control(end, b"enable_noop", b"true")
+    if asked:
+        end.tick(120.0)
+    woken = 1000.0
+    assert end.tick(woken) == [], "what the consumer answered meanwhile lies there unread"
+    assert Frame.decode(end.data_to_send()).opcode == Opcode.DCP_NOOP
+    assert end.tick(woken + 40.0) == [PeerGone(40.0)]
+
+
 @pytest.mark.parametrize(("opaque", "status"), [(10_000_002, 0), (10_000_001, 0x81)])
 def test_a_noop_answered_wrongly_ends_the_connection(opaque: int, status: int) -> None:
     end = producer()

@@ -72,6 +72,12 @@ class NoopTimer:
         gone = self._heard_at + self.silence_seconds_max
         return gone if self._answer_owed else min(gone, self._sent_at + self.interval_seconds)
 
+    def overslept(self, now: float) -> bool:
+        """Whether it is so long after the deadline that this end must have been stopped itself (SIGSTOP, a paused
+        machine): the peer's answer may lie there unread, or nobody has asked it."""
+        deadline = self.deadline
+        return deadline is not None and now >= deadline + SILENCE_SECONDS_MIN
+
     def peer_is_silent(self, now: float) -> bool:
         """Whether the consumer has been silent for too long."""
         return self.enabled and now >= self._heard_at + self.silence_seconds_max

@@ -133,6 +133,8 @@ class Producer:
 
     def tick(self, now: float) -> list[Event]:
         """Act on the deadline that has come: noops, a silent peer."""
+        if self.noop.overslept(now):
+            self.noop.heard(now)
         if self.noop.peer_is_silent(now):
             return [PeerGone(self.noop.silence_seconds_max)]
         opaque = self.noop.due(now)
