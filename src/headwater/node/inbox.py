@@ -100,6 +100,7 @@ class ConnectionInbox:
     def _grow(self) -> None:
         size = max(OWN_BYTES_MIN, min(2 * self._used, max(self._wanted(), self._used + OWN_BYTES_MIN)))
         if isinstance(self._held, mmap.mmap) and _resized(self._held, size):
+            self.memory_bytes = size
             return
         # Once a block of some size was freed, the allocator takes the next of that size from the heap, where whatever
         # is allocated behind it keeps its pages: mapped, they go back with the last reference.
