@@ -128,6 +128,16 @@ def bytes_of(locs: Any, rows: Any, segments: Table) -> Any:
 
 
 @kernel
+def superseded_bytes(locs: Any, nexts: Any, rows: Any, segments: Table) -> Any:
+    """Bytes of the frames of those of `rows` that a newer version of their key has superseded."""
+    total = _ZERO
+    for i in range(len(rows)):
+        if U(nexts[rows[i]]) != NIL:
+            total += frame_bytes(frame_at(segments, U(locs[rows[i]])))
+    return np.int64(total)
+
+
+@kernel
 def add_bytes(locs: Any, rows: Any, segments: Table, totals: Any) -> None:
     """Add the bytes of the frame of each of `rows` to its slot's in `totals` (int64 by slot)."""
     for i in range(len(rows)):
@@ -192,7 +202,9 @@ def _gone(number: Any, first: Any, end: Any, where: Any) -> Any:
 def _moved(row: Any, links: Any, first: Any, end: Any, kept: Any, where: Any) -> Any:
     """The new number of a row; of the next one by `links` that did not go, where it went; NIL when there is none."""
     number = U(row)
-    while number != NIL and _gone(number, first, end, where):
+    # With nothing in front none is left: all versions older than one that goes go too, and all that are newer than one
+    # that stays do.
+    while first > 0 and number != NIL and _gone(number, first, end, where):
         number = U(links[number])
     if number == NIL:
         return np.uint32(NIL)
@@ -256,6 +268,7 @@ def warm_up() -> None:
     prepare(rows_before, u64, 0, out)
     prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, np.uint64(0), u32)
     prepare(bytes_of, u64, u32, segments)
+    prepare(superseded_bytes, u64, u32, u32, segments)
     prepare(add_bytes, u64, u32, segments, signed)
     prepare(taken_back, segments, 0, np.zeros((0, 2), np.int64), out)
     prepare(copy_rows, u64, u32, 0, segments, out, np.uint64(0), u64)

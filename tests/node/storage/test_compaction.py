@@ -10,10 +10,13 @@ from random import Random
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import InjectedFault, armed
+from headwater.kernels import compact as kernels
 from headwater.kernels import index
+from headwater.node.storage import compaction as module
 from headwater.node.storage.compaction import best_stretch
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.storage.store import Store
@@ -401,6 +404,24 @@ def test_where_there_is_no_room_for_all_that_stays_a_part_is_rewritten_and_then_
     check_documents(open_store(disk), 0, history)
 
 
+def test_on_a_roomy_disk_no_row_that_stays_is_looked_at_for_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    def bytes_of(locs: object, rows: NDArray[np.uint32], segments: object) -> int:
+        looked.append(len(rows))
+        return 0
+
+    monkeypatch.setattr(kernels, "bytes_of", bytes_of)
+    store = open_store(FaultyDisk())
+    history = overwritten(store)
+    compact(store)
+    assert not looked
+    check_documents(store, 0, history)
+    monkeypatch.setattr(module, "ROOMY_PARTS", 1 << 80)
+    compact(store)
+    assert looked
+
+
 class Story:
     """A store in many small segments and two vbuckets, and what is in them: documents, tombstones, rollbacks, drops."""
 
@@ -446,6 +467,7 @@ class Story:
         )
         if job is not None:
             assert job.survey()
+            assert job._bytes_at_most() >= job._bytes_exactly()
             job.announce()
             commit(self.store)
             for step in (job.copy, lambda: list(job.swap()), job.remove, job.forget):

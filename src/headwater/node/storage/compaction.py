@@ -9,7 +9,8 @@
     job.forget()                     the memory and blocks that they still held                     any thread
 
 Where the disk has room for all that stays, all sealed segments are rewritten; else a stretch of them, the one that
-gives back the most of those that fit. What replaces them stands where they stood in the log, so replaying it still
+gives back the most of those that fit. On a roomy disk nobody asks how much stays: a look at the length of each row
+takes as long as a checksum of the log. What replaces segments stands where they stood in the log, so replaying it still
 gives the same state. Rollbacks and drops in a stretch took back rows that lie in front of it, and are repeated there.
 Numbers rise before anything is dropped: a purge seqno or floor that is higher than it need be only makes a consumer
 start over that might not have to; one that is too low would hide a deletion.
@@ -51,6 +52,8 @@ from headwater.node.threads import pool_or_inline
 __all__ = ["GAIN_PARTS", "HISTORY_ROWS", "Compaction", "best_stretch"]
 
 HISTORY_ROWS: Final = 128
+ROOMY_PARTS: Final = 2
+"""A disk is roomy with so many times what may stay at most: then nothing more exact is asked for."""
 SLACK_BYTES: Final = 4 << 10  # headers, and what is less than a block
 ROUNDING: Final = 1024  # one of so many bytes more, for headers of batches
 TAKEN_BACK_BYTES: Final = len(rollback_frame(0, 0, 0))
@@ -80,12 +83,13 @@ def best_stretch(live: NDArray[np.int64], dead: NDArray[np.int64], room: int) ->
 @dataclass(slots=True)
 class _Share:
     """One vbucket's part: its columns when it began, how many rows of it are in sealed segments (`rows`), which of them
-    are compacted (from `first` up to `end`), and which of these stay."""
+    are compacted (from `first` up to `end`), and which of these stay. `live`: bytes of all newest versions, then."""
 
     columns: Columns
     rows: int
     history: int
     limit: int
+    live: int
     first: int = 0
     end: int = 0
     keep: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
@@ -103,7 +107,7 @@ def _forget(segments: list[Segment]) -> None:
 class Compaction:
     """One run.
 
-    Attributes: bytes_needed (what it will write, once surveyed, rounded up). is_whole: all sealed segments are
+    Attributes: bytes_needed (at most so much it will write, once surveyed). is_whole: all sealed segments are
         rewritten. stale: what it knows of the rows is no longer so.
     """
 
@@ -161,8 +165,8 @@ class Compaction:
             limit = min(int(table[vb, index.DURABLE_HIGH]), int(table[vb, index.HIGH])) - 1
             if purge_limit is not None:
                 limit = min(limit, purge_limit(vb))
-            history = max(0, rows - history_rows(vb))
-            shares[vb] = _Share(self._index.columns[vb], int(counts[vb]), history, max(0, limit))
+            history, live = max(0, rows - history_rows(vb)), int(table[vb, index.LIVE_BYTES])
+            shares[vb] = _Share(self._index.columns[vb], int(counts[vb]), history, max(0, limit), live)
         return shares
 
     def survey(self) -> bool:
@@ -175,11 +179,15 @@ class Compaction:
         with self._busy:
             self._take(self._wanted)
             room = max(0, self._log.free_bytes - self._beside_rows)
+            self.bytes_needed = self._bytes_at_most()
+            if self._spare or self.bytes_needed > room // ROOMY_PARTS:
+                self.bytes_needed = self._bytes_exactly()
             if self._spare or self.bytes_needed > room:
                 stretch = self._best(room)
                 if stretch is None:
                     return False
                 self._take(stretch)
+                self.bytes_needed = self._bytes_exactly()
                 if self.bytes_needed > room:
                     raise DiskFull(self._log.folder, self.bytes_needed, room)
             self._log.promised = self.bytes_needed = self.bytes_needed + self._beside_rows
@@ -216,9 +224,21 @@ class Compaction:
             share.first = kernels.rows_before(share.columns.loc, share.rows, before)
             share.end = kernels.rows_before(share.columns.loc, share.rows, upto)
             self._survey(share)
+
+    def _bytes_exactly(self) -> int:
+        """Bytes of the rows that stay, and of the batches they will be in. Looks at each of them."""
         table, shares = self._slots.table, self._shares.values()
         rows = sum(int(kernels.bytes_of(share.columns.loc, share.keep, table)) for share in shares)
-        self.bytes_needed = rows + rows // ROUNDING
+        return rows + rows // ROUNDING
+
+    def _bytes_at_most(self) -> int:
+        """No less than `_bytes_exactly`, after a look at those rows only that were superseded and stay."""
+        rows = 0
+        for share in self._shares.values():
+            columns = share.columns
+            rows += share.live
+            rows += int(kernels.superseded_bytes(columns.loc, columns.next, share.keep, self._slots.table))
+        return rows + rows // ROUNDING
 
     def _survey(self, share: _Share) -> None:
         keep = np.empty(share.end - share.first, np.uint32)
@@ -244,11 +264,12 @@ class Compaction:
     def _verify(self) -> None:
         """Check the checksums, for what is copied gets new ones, and find which vbuckets are taken back."""
         self._taken_back[:] = 0
+        is_first = self._old[0] is self._sealed[0]  # nothing is in front of it that could be taken back
         for segment in self._old:
             self._check_wanted()
-            kernels.taken_back(self._slots.table, segment.slot, recovery.verify(segment).bodies, self._taken_back)
-        if self._old[0] is self._sealed[0]:
-            self._taken_back[:] = 0  # nothing is in front of it
+            bodies = recovery.verify(segment).bodies
+            if not is_first:
+                kernels.taken_back(self._slots.table, segment.slot, bodies, self._taken_back)
 
     def spare_tombstones(self) -> bool:
         """Whether a stream that began during `survey` has yet to send tombstones that were to go: survey again then.
