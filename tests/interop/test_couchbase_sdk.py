@@ -27,6 +27,7 @@ from couchbase.durability import (
 )
 from couchbase.options import (
     ClusterOptions,
+    ClusterTimeoutOptions,
     DecrementOptions,
     DeltaValue,
     GetOptions,
@@ -47,10 +48,15 @@ from headwater.testing.node import Node
 
 pytestmark = pytest.mark.interop
 RAW = RawBinaryTranscoder()
+MINUTE = timedelta(seconds=60)
+PATIENT = ClusterTimeoutOptions(
+    bootstrap_timeout=MINUTE, connect_timeout=MINUTE, kv_timeout=MINUTE, management_timeout=MINUTE
+)
 
 
 def connect(node: Node, user: str = "Administrator", password: str = "password") -> Cluster:
-    return Cluster.connect(f"couchbase://{node.address}", ClusterOptions(PasswordAuthenticator(user, password)))
+    options = ClusterOptions(PasswordAuthenticator(user, password), timeout_options=PATIENT)
+    return Cluster.connect(f"couchbase://{node.address}", options)
 
 
 @pytest.fixture(scope="module")
@@ -327,7 +333,7 @@ def test_an_application_that_goes_on_while_the_node_is_killed_loses_nothing() ->
         documents = cluster.bucket("default").default_collection()
         documents.upsert("before", 1)
         node.kill()
-        waiting = worker.submit(documents.upsert, "meanwhile", 2, UpsertOptions(timeout=timedelta(seconds=30)))
+        waiting = worker.submit(documents.upsert, "meanwhile", 2, UpsertOptions(timeout=3 * MINUTE))
         node.restart()
         waiting.result()
         assert [documents.get(key).value for key in ("before", "meanwhile")] == [1, 2]
