@@ -122,6 +122,8 @@ if may_mount():
             small.fill()
             assert client.ask(0xB3, extras=ALL).status == OK
 
+    @pytest.mark.slow
+    @pytest.mark.timeout(900)
     def test_overwriting_a_third_of_the_disk_for_ever_is_never_the_end_of_it(tmp_path: Path) -> None:
         with disk(tmp_path / "small", 300) as small, Client(small.node.port) as client:
             for turn in range(4):
@@ -132,6 +134,8 @@ if may_mount():
             with Client(small.node.port) as again:
                 assert all(version(again, number) == 3 for number in range(1000))
 
+    @pytest.mark.slow
+    @pytest.mark.timeout(900)
     def test_overwriting_nearly_half_of_the_disk_for_ever_is_never_the_end_of_it(tmp_path: Path) -> None:
         with disk(tmp_path / "small", 300, BY_ITSELF) as small, Client(small.node.port) as client:
             number = 1450  # 142 MiB

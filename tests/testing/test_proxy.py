@@ -33,7 +33,7 @@ def echo() -> Iterator[str]:
     listener.close()
 
 
-def ask(proxy: FaultProxy, seconds: float = 5.0) -> bytes:
+def ask(proxy: FaultProxy, seconds: float = 120.0) -> bytes:
     """Return the answer to one frame; empty when the proxy hangs up."""
     with socket.create_connection(("127.0.0.1", proxy.port), seconds) as sock:
         try:

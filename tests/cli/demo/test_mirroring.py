@@ -35,7 +35,7 @@ def wait_for(true: Callable[[], bool]) -> None:
 
 def test_its_progress_is_followed_and_other_lines_are_passed_over(speaks: Callable[[str], MirrorProcess]) -> None:
     lines = ['{"changes": 3}', "hello", '{"changes": 8}']
-    code = f"import time\nfor line in {lines}: print(line, flush=True)\ntime.sleep(60)"
+    code = f"import time\nfor line in {lines}: print(line, flush=True)\ntime.sleep(600)"
     with speaks(code) as mirror:
         wait_for(lambda: mirror.changes == 8)
         assert mirror.batches == 2

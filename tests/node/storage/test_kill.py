@@ -43,7 +43,7 @@ def write_until_killed(
         text=True,
     )
     try:
-        out, _ = process.communicate(timeout=deadline_seconds or 120)
+        out, _ = process.communicate(timeout=deadline_seconds or 400)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
         out, _ = process.communicate()
