@@ -28,7 +28,7 @@ TURN_SECONDS_MAX = 0.050
 STRANGERS_MIB = 32
 """The memory that all who have not logged in may hold, server.STRANGERS_BYTES_MAX."""
 WORKING_MIB = 160
-"""The memory that a node may take beside: copies of documents under way, lists, answers being made."""
+"""The memory that a node may take beside (docs/reliability.md): copies of documents, lists, answers being made."""
 NODES_MEMORY_MIB = 256
 USER, PASSWORD = "bob", "bobs-s3cret"
 USERS = f"ann:anns-s3cret\n{USER}:{PASSWORD}\n"

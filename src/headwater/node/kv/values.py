@@ -85,7 +85,7 @@ def check_attributes(value: bytes) -> bytes:
         raise CommandRefused(
             Status.XATTR_EINVAL, f"attribute {virtual!r}: keys that begin with '$' are made, never stored"
         )
-    kept = xattr.only_system(value)
+    kept = xattr.join_system(pairs)
     if len(kept) > xattr.SYSTEM_BYTES_MAX:
         raise CommandRefused(
             Status.E2BIG, f"system attributes of {len(kept)} bytes, {xattr.SYSTEM_BYTES_MAX} are allowed"
