@@ -7,8 +7,10 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from struct import pack
 
 import pytest
+import uvloop
 
 from headwater.errors import RemoteProtocolError
 from headwater.node import connection as module
@@ -309,3 +311,43 @@ class Told(Lines):
     def receive(self, data: memoryview) -> int:
         self.order.append(self.name)
         return super().receive(data)
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection that holds little on its way."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.socket()
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        theirs.connect(listener.getsockname())
+        ours, _ = listener.accept()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    ours.setblocking(False)
+    return ours, theirs
+
+
+def test_a_reset_that_comes_while_it_stands_in_line_ends_the_connection_and_nothing_else() -> None:
+    """libuv tells of it once, to both who wait for the socket; who puts that off finds a handle that is closed."""
+
+    async def story() -> None:
+        host, (ours, theirs) = Host(), tcp_pair()
+        connection = Connection(host, ours, "peer:1", ConnectionInbox(memoryview(bytearray(4096))))  # type: ignore[arg-type]
+        connection.session = Lines(connection)
+        connection.start()
+        connection.send(bytes(1 << 20))
+        assert not connection.writable
+        await asyncio.sleep(0)
+        host.run_queue.is_spent = True
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+        theirs.close()
+        while not connection.is_closed:
+            await asyncio.sleep(0.001)
+        assert host.gone == [connection]
+
+    faults: list[dict[str, object]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+        await asyncio.wait_for(story(), 120)
+
+    uvloop.run(main())
+    assert faults == []

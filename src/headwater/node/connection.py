@@ -253,7 +253,15 @@ class Connection:
         """Read again: nothing holds that back any more."""
         self.is_paused = False
         if not self._eof:
-            self.loop.add_reader(self._fd, self._readable)
+            self._watch(self.loop.add_reader, self._readable)
+
+    def _watch(self, add: Callable[..., None], work: Callable[[], None]) -> None:
+        """Have the loop tell of the socket. libuv tells both who wait for it of a reset, once, and closes its handle;
+        uvloop then knows the descriptor by that, until nobody waits for it."""
+        try:
+            add(self._fd, work)
+        except RuntimeError:
+            self.drop("connection lost: the peer has reset it", fault=False)
 
     @property
     def turn_is_over(self) -> bool:
@@ -331,7 +339,8 @@ class Connection:
         if self._paused or self.is_closed:
             return
         self._listen()
-        self._receive()
+        if not self.is_closed:
+            self._receive()
 
     def _receive(self) -> None:
         # Two looks at the clock are all that an event has: what happens in between goes by the first of them.
@@ -531,10 +540,10 @@ class Connection:
             self._committer.waiting.add(self)
         wants_writer = not self._outbox.empty and not gated
         if wants_writer and not self._writing:
-            self.loop.add_writer(self._fd, self.flush)
+            self._watch(self.loop.add_writer, self.flush)
         elif self._writing and not wants_writer:
             self.loop.remove_writer(self._fd)
-        self._writing = wants_writer
+        self._writing = wants_writer and not self.is_closed
 
     def _pump(self) -> None:
         self._woken = False
