@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model attack disk-battery lake-faults test test-on coverage check lint format types imports warm bench bench-lake docs lock clean
+.PHONY: help setup demo model attack disk-battery lake-faults spark-faults test test-on coverage check lint format types imports warm bench bench-lake docs lock clean
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,9 +48,13 @@ model: $(READY) warm ## three simulated nodes against a model, for MINUTES=10 fr
 	@$(RUN) $(BIN)/python -m harness.simulation --minutes $(MINUTES) --seed $(SEED)
 
 SEEDS ?= 0-199
+ENGINE ?= local
 
-lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-199; those in artifacts/ are not run again
-	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS)
+lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-199 ENGINE=local or spark; those in artifacts/ are not run again
+	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS) --engine $(ENGINE)
+
+spark-faults: $(READY) warm ## the faults of a mirror on Spark that take minutes: a JVM for each step that a driver dies at
+	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark
 
 SECONDS ?= 600
 

@@ -7,6 +7,7 @@ not run again, so a run that was ended goes on where it was. At the end a table 
 Exit status 1 if one of them went wrong.
 
     python -m harness.lake_faults --seeds 17 --again --verbose       one seed, step by step
+    python -m harness.lake_faults --engine spark --seeds 0-13        the mirrors run on Spark; a report of its own
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from harness.lake_faults.engines import Engine, OnSpark, WithoutSpark
 from harness.lake_faults.scenario import PROFILES, profile_of, run
 
-REPORT = Path("artifacts/lake-faults.jsonl")
+REPORTS = {"local": Path("artifacts/lake-faults.jsonl"), "spark": Path("artifacts/lake-faults-spark.jsonl")}
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -30,16 +33,19 @@ def main(given: Sequence[str] | None = None) -> int:
         prog="python -m harness.lake_faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", default="0-199", help="numbers and ranges, such as 0-19,40")
-    parser.add_argument("--report", type=Path, default=REPORT, help="where results are kept, a JSON object a line")
+    parser.add_argument("--engine", choices=list(REPORTS), default="local", help="what runs the mirrors")
+    parser.add_argument("--report", type=Path, help="where results are kept, a JSON object a line")
     parser.add_argument("--again", action="store_true", help="run seeds whose results are there as well")
     parser.add_argument("--verbose", action="store_true", help="tell each step")
     arguments = parser.parse_args(given)
     seeds = seeds_of(arguments.seeds)
-    known = read(arguments.report)
-    arguments.report.parent.mkdir(parents=True, exist_ok=True)
-    for seed in seeds:
-        if seed not in known or arguments.again:
-            known[seed] = _run(seed, arguments.report, verbose=arguments.verbose)
+    report = arguments.report or REPORTS[arguments.engine]
+    known = read(report)
+    report.parent.mkdir(parents=True, exist_ok=True)
+    with _engine(arguments.engine) as engine:
+        for seed in seeds:
+            if seed not in known or arguments.again:
+                known[seed] = _run(seed, report, engine, verbose=arguments.verbose)
     chosen = [known[seed] for seed in seeds]
     print("\n".join(table(chosen)))
     return int(any(result["problem"] for result in chosen))
@@ -64,10 +70,24 @@ def read(report: Path) -> dict[int, dict[str, Any]]:
     return {result["seed"]: result for result in map(json.loads, lines)}
 
 
-def _run(seed: int, report: Path, *, verbose: bool) -> dict[str, Any]:
+@contextmanager
+def _engine(name: str) -> Iterator[Engine]:
+    if name == "local":
+        yield WithoutSpark()
+        return
+    from headwater.pipelines.session import local_session  # noqa: PLC0415 -- imports pyspark
+
+    spark = local_session("lake-faults", cores="local[2,2]", quiet=True)
+    try:
+        yield OnSpark(spark)
+    finally:
+        spark.stop()
+
+
+def _run(seed: int, report: Path, engine: Engine, *, verbose: bool) -> dict[str, Any]:
     if verbose:
         print(f"seed {seed}: {profile_of(seed).name}", flush=True)
-    result = run(seed, lambda line: print(f"    {line}", flush=True) if verbose else None)
+    result = run(seed, lambda line: print(f"    {line}", flush=True) if verbose else None, engine)
     said = asdict(result)
     with report.open("a", encoding="utf-8") as out:
         out.write(json.dumps(said) + "\n")

@@ -13,12 +13,14 @@ from pathlib import Path
 from random import Random
 from types import FrameType
 
+from harness.lake_faults.engines import Engine
 from harness.lake_faults.world import VBUCKETS, World, nodes_of
 from harness.nodes import cluster
 from headwater.testing.node import node
 
 STEPS_MIN, STEPS_MAX = 8, 16
-SECONDS_MAX = 540.0
+SECONDS_MAX = {"local": 540.0, "spark": 1800.0}
+"""How long a scenario may take, by engine."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ RETURNING = {"keep": 2, "go_back": 2, "go_back_twice": 1}
 CARE = {"optimize": 1, "checkpoint": 1, "vacuum": 1, "harm_an_index": 2, "lose_all_indexes": 1}
 STRANGERS = {"rewrite_as_a_stranger": 2, "delete_as_a_stranger": 1}
 DEATHS = {"mirror_that_dies": 4, "mirror_that_fails": 2}
+BY_SPARK = {"optimize_by_spark": 3, "delete_by_spark": 1}
 PAIR = {"take_over": 1, "cut": 3, "fail_over": 2}
 
 PROFILES = (
@@ -109,12 +112,13 @@ def profile_of(seed: int) -> Profile:
     return PROFILES[seed % len(PROFILES)]
 
 
-def run(seed: int, told: Callable[[str], None] = lambda line: None) -> Result:
+def run(seed: int, told: Callable[[str], None] = lambda line: None, engine: Engine | None = None) -> Result:
     """Run a scenario; nothing is raised but what ends the process.
 
     Args:
         seed: decides everything but how long things take.
         told: takes a line for each step as it ends.
+        engine: what runs the mirrors; on Spark, Delta is one more stranger.
     """
     profile, began = profile_of(seed), time.monotonic()
     result = Result(seed, profile.name)
@@ -124,8 +128,11 @@ def run(seed: int, told: Callable[[str], None] = lambda line: None) -> Result:
         told(line)
 
     try:
-        with _within(SECONDS_MAX), tempfile.TemporaryDirectory(prefix="headwater-lake-") as folder:
-            _perform(profile, Random(seed), Path(folder), result, note)  # noqa: S311 -- to be repeated
+        with (
+            _within(SECONDS_MAX[engine.name if engine else "local"]),
+            tempfile.TemporaryDirectory(prefix="headwater-lake-") as folder,
+        ):
+            _perform(profile, Random(seed), Path(folder), result, note, engine)  # noqa: S311 -- to be repeated
     except Exception as error:
         result.problem = f"{type(error).__name__}: {error}".splitlines()[0]
         result.trace = traceback.format_exc()
@@ -133,10 +140,19 @@ def run(seed: int, told: Callable[[str], None] = lambda line: None) -> Result:
     return result
 
 
-def _perform(profile: Profile, random: Random, folder: Path, result: Result, note: Callable[[str], None]) -> None:
-    with _world(profile, random, folder, note) as world:
-        names, weights = list(profile.steps), list(profile.steps.values())
-        beside = [getattr(world, name) for name in profile.beside]
+def _perform(  # noqa: PLR0917 -- what a seed decides, and where it is told
+    profile: Profile,
+    random: Random,
+    folder: Path,
+    result: Result,
+    note: Callable[[str], None],
+    engine: Engine | None,
+) -> None:
+    with _world(profile, random, folder, note, engine) as world:
+        spark = BY_SPARK if world.engine.name == "spark" and "rewrite_as_a_stranger" in profile.steps else {}
+        steps = profile.steps | spark
+        names, weights = list(steps), list(steps.values())
+        beside = [getattr(world, name) for name in (*profile.beside, *spark)]
         for _ in range(random.randint(STEPS_MIN, STEPS_MAX)):
             name = random.choices(names, weights)[0]
             step = getattr(world, name)
@@ -146,13 +162,15 @@ def _perform(profile: Profile, random: Random, folder: Path, result: Result, not
 
 
 @contextmanager
-def _world(profile: Profile, random: Random, folder: Path, note: Callable[[str], None]) -> Iterator[World]:
+def _world(
+    profile: Profile, random: Random, folder: Path, note: Callable[[str], None], engine: Engine | None
+) -> Iterator[World]:
     if profile.nodes == 1:
         with node(vbuckets=VBUCKETS) as alone:
-            yield World(random, nodes_of(alone), folder, unfold=profile.unfold, told=note)
+            yield World(random, nodes_of(alone), folder, unfold=profile.unfold, told=note, engine=engine)
     else:
         with cluster(profile.nodes, VBUCKETS) as several:
-            yield World(random, several, folder, unfold=profile.unfold, told=note)
+            yield World(random, several, folder, unfold=profile.unfold, told=note, engine=engine)
 
 
 @contextmanager

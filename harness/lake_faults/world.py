@@ -8,7 +8,6 @@ batch), and in a forked one where it does.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import shutil
 import threading
 import time
@@ -24,9 +23,9 @@ import pyarrow.parquet as pq
 
 from harness import nodes
 from harness.lake_faults import judge
+from harness.lake_faults.engines import ELSEWHERE, PATIENCE_SECONDS, Engine, OnSpark, WithoutSpark
 from harness.nodes import HandMade
 from headwater import client as headwater_client
-from headwater import failpoints
 from headwater.client import Client
 from headwater.errors import HeadwaterError
 from headwater.lake import upkeep
@@ -37,7 +36,6 @@ from headwater.lake.log import DataFile, TableLog, removal
 from headwater.lake.store import TableStore
 from headwater.lake.vectors import read as read_vector
 from headwater.lake.verify import check_indexes
-from headwater.pipelines.mirror import mirror
 from headwater.pipelines.tasks import SEED
 from headwater.testing.node import Node
 from headwater.wire.opcodes import Opcode
@@ -46,29 +44,9 @@ from headwater.wire.vbucket import State
 VBUCKETS = 4
 POINTS = ("planned", "reading", "files_written", "log_committed", "before_commit", "after_commit", "before_fold")
 POINTS_OF_FOLDS = ("after_fold", "checkpointed")
-PATIENCE_SECONDS = 240.0
 DAY = 86_400.0
 KEEP_TOMBSTONES, PURGE = bytes(7) + b"\1" + bytes(16), bytes(16) + b"\1" + bytes(7)
 ODD_KEYS = (b"\0", b"\xff\xfe", b"a\nb", b"k" * 250, "größe ☃".encode(), b'"', b"%41", b" ")
-_CONTEXT = multiprocessing.get_context("forkserver")
-
-
-def mirror_and_die(url: str, place: Path, points: str, unfold: bool) -> None:
-    """Run a mirror to its end, or to that of its process."""
-    failpoints.arm(points)
-    with suppress(HeadwaterError):
-        mirror(None, url, place, once=True, changelog=True, json=unfold, workers=0, retry_seconds=0)
-
-
-@contextmanager
-def met(point: str, step: Callable[[], None]) -> Iterator[None]:
-    """Do something else at a failpoint, the first time it is passed."""
-    failpoints.ACTIONS["meet"] = lambda name: step()
-    try:
-        with failpoints.armed(f"{point}=meet"):
-            yield
-    finally:
-        del failpoints.ACTIONS["meet"]
 
 
 class World:
@@ -80,11 +58,20 @@ class World:
         folder: for the table.
         unfold: JSON documents become columns.
         told: takes a line for each step.
+        engine: what runs the mirrors.
     """
 
     def __init__(
-        self, random: Random, cluster: HandMade, folder: Path, *, unfold: bool, told: Callable[[str], None]
+        self,
+        random: Random,
+        cluster: HandMade,
+        folder: Path,
+        *,
+        unfold: bool,
+        told: Callable[[str], None],
+        engine: Engine | None = None,
     ) -> None:
+        self.engine = engine or WithoutSpark()
         self.random, self.cluster, self.unfold, self.told = random, cluster, unfold, told
         self.place = folder / "table"
         self._written = 0
@@ -219,14 +206,12 @@ class World:
 
     def mirror(self) -> None:
         """Run to the end of what there is."""
-        done = mirror(
-            None,
+        done = self.engine.run(
             self.url,
             self.place,
             once=True,
             changelog=True,
             json=self.unfold,
-            workers=0,
             retry_seconds=PATIENCE_SECONDS,
             options=self._options(),
             upkeep=self.random.random() < 0.8,
@@ -240,24 +225,23 @@ class World:
     def mirror_that_dies(self) -> None:
         """Run it in a process that is killed at one of its steps."""
         point = f"lake.{self.random.choice(POINTS)}=kill@{self.random.choice((1, 1, 2))}"
-        self._in_a_process(point)
+        self.engine.die(self.url, self.place, point, self.unfold, self.random)
         self.told(f"mirror, {point}")
-
-    def _in_a_process(self, points: str) -> None:
-        _CONTEXT.set_forkserver_preload(["headwater.pipelines.mirror", "headwater.pipelines.tasks"])
-        process = _CONTEXT.Process(target=mirror_and_die, args=(self.url, self.place, points, self.unfold))
-        process.start()
-        process.join(PATIENCE_SECONDS)
-        if process.is_alive():
-            process.kill()
-            raise judge.Wrong(f"a mirror that was to meet {points} did not end in {PATIENCE_SECONDS:.0f} s")
 
     def mirror_that_fails(self) -> None:
         """Let the store refuse, once, at one of its steps: the mirror tries again by itself."""
         point = f"lake.{self.random.choice(POINTS)}={self.random.choice(('eio', 'enospc', 'raise'))}"
-        with failpoints.armed(point):
-            self.mirror()
+        with self.engine.armed(point):
+            self._mirror_that_may_fail() if point.startswith(ELSEWHERE) else self.mirror()
         self.told(f"  ... and met {point}")
+
+    def _mirror_that_may_fail(self) -> None:
+        """Each new process that Spark starts meets the point again, so this mirror may well end."""
+        if self.engine.name == "local":
+            return self.mirror()
+        with suppress(HeadwaterError):
+            self.engine.run(self.url, self.place, once=True, changelog=True, json=self.unfold, retry_seconds=5)
+        return None
 
     def mirror_that_meets(self, steps: Sequence[Callable[[], None]]) -> None:
         """Let something else happen at one of its steps."""
@@ -280,13 +264,13 @@ class World:
             if failed:
                 raise judge.Wrong(f"{step.__name__}: {failed[0]!r}") from failed[0]
 
-        with met(f"lake.{point}", apart):
+        with self.engine.met(f"lake.{point}", apart):
             self.mirror()
 
     def two_mirrors(self) -> None:
         """Run two on one table at the same time."""
         chance = Random(self.random.random())  # noqa: S311 -- to be repeated
-        other = World(chance, self.cluster, self.place.parent, unfold=self.unfold, told=self.told)
+        other = World(chance, self.cluster, self.place.parent, unfold=self.unfold, told=self.told, engine=self.engine)
         failed: list[BaseException] = []
 
         def run() -> None:
@@ -311,13 +295,11 @@ class World:
         def run() -> None:
             options = {"retrySeconds": "30", "pollIntervalSeconds": "0.05"}
             try:
-                mirror(
-                    None,
+                self.engine.run(
                     self.url,
                     self.place,
                     changelog=True,
                     json=self.unfold,
-                    workers=0,
                     interval_seconds=0.02,
                     retry_seconds=PATIENCE_SECONDS,
                     options=options,
@@ -415,6 +397,32 @@ class World:
                         client.set(key or b"", self._value())
                 self.told(f"a stranger deletes {len(gone)} rows of vbucket {vbucket}; they are written anew")
 
+    def optimize_by_spark(self) -> None:
+        """Let Delta on Spark fold the table, in the middle of whatever; it may come too late."""
+        if self._log():
+            self._by_spark("OPTIMIZE", "delta.`{place}`")
+
+    def delete_by_spark(self) -> None:
+        """Let Delta on Spark delete the rows of a vbucket; then write its documents anew, which brings them back."""
+        vbucket = self.random.randrange(VBUCKETS)
+        if self._log() and self._by_spark("DELETE", "FROM delta.`{place}` WHERE vbucket = {vb}", vb=vbucket):
+            with self.client() as client:
+                for key in [key for vb, key in judge.of_nodes(client).documents if vb == vbucket]:
+                    client.set(key, self._value())
+
+    def _by_spark(self, verb: str, rest: str, **names: object) -> bool:
+        if not isinstance(self.engine, OnSpark):
+            return False
+        try:
+            self.engine.spark.sql(f"{verb} {rest.format(place=self.place, **names)}")
+        except Exception as error:
+            if "CONCURRENT" not in str(error).upper():
+                raise
+            self.told(f"{verb} by Spark, too late")
+            return False
+        self.told(f"{verb} by Spark")
+        return True
+
     def _some_files(self, log: TableLog) -> list[DataFile]:
         files = list(log.state.files.values())
         return self.random.sample(files, min(len(files), self.random.randint(1, 4)))
@@ -438,7 +446,7 @@ class World:
             Wrong: something differs.
         """
         self.mirror()
-        again = mirror(None, self.url, self.place, once=True, changelog=True, json=self.unfold, workers=0)
+        again = self.engine.run(self.url, self.place, once=True, changelog=True, json=self.unfold)
         if again.mutations or again.deletions:
             raise judge.Wrong(f"with nothing to do a mirror stored {again.mutations} and deleted {again.deletions}")
         with self.client() as client:

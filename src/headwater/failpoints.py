@@ -3,8 +3,9 @@
     HEADWATER_FAILPOINTS="log.before_sync=kill@3,compact.before_rename=eio"
 
 arms them for a process: at the third pass of `log.before_sync` the process kills itself with SIGKILL, at the first
-pass of `compact.before_rename` an OSError (EIO) is raised. Actions: kill, eio, enospc, raise (InjectedFault). Without
-`@n` the first pass counts. An armed point fires once. Nothing armed: a pass costs one look at an empty dict.
+pass of `compact.before_rename` an OSError (EIO) is raised. Actions: kill, stop (SIGSTOP, for who watches and has more
+to kill than one process), eio, enospc, raise (InjectedFault). Without `@n` the first pass counts. An armed point fires
+once. Nothing armed: a pass costs one look at an empty dict.
 
 Every name that exists stands in FAILPOINTS, with what has just happened there.
 """
@@ -84,6 +85,10 @@ def _kill(name: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _stop(name: str) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def _raise(name: str) -> None:
     raise InjectedFault(name)
 
@@ -96,7 +101,13 @@ def _enospc(name: str) -> None:
     raise OSError(errno.ENOSPC, f"injected at {name}")
 
 
-ACTIONS: dict[str, Callable[[str], None]] = {"kill": _kill, "raise": _raise, "eio": _eio, "enospc": _enospc}
+ACTIONS: dict[str, Callable[[str], None]] = {
+    "kill": _kill,
+    "stop": _stop,
+    "raise": _raise,
+    "eio": _eio,
+    "enospc": _enospc,
+}
 
 
 @dataclass

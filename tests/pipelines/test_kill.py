@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.nodes import diverge
+from harness.processes import descendants, lives
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
 from headwater.lake.upkeep import FAN
@@ -101,7 +102,7 @@ def kill_while_it_writes(url: str, place: Path, seconds: float) -> int:
     with subprocess.Popen(command(url, place), stdout=subprocess.DEVNULL) as driver:
         wait_until(lambda: bool(set(place.glob("part-*")) - before))
         time.sleep(seconds)
-        workers = children(driver.pid)
+        workers = descendants(driver.pid)
         driver.kill()
     wait_until(lambda: not any(map(lives, workers)))
     return len(workers)
@@ -114,7 +115,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_mirror_goes_on(tmp_path: Pa
         with subprocess.Popen(command(bucket.url, place, "--progress", "json"), stdout=subprocess.PIPE) as driver:
             wait_until(lambda: any(place.glob("part-*")))
             count = 60_000
-            while not (found := writers(children(driver.pid), place)):  # it was quicker than we looked
+            while not (found := writers(descendants(driver.pid), place)):  # it was quicker than we looked
                 client.set_many((f"a{i}", os.urandom(200)) for i in range(count, count + 20_000))
                 count += 20_000
             for pid in found:
@@ -140,28 +141,6 @@ def test_a_checkpoint_of_the_log_that_was_cut_off_or_not_noted_is_no_matter(tmp_
         assert not (place / "_delta_log" / "_last_checkpoint").exists()
         client.set_many((f"a{i}", b"last") for i in range(20, 70))
         check(bucket, place)
-
-
-def children(pid: int) -> list[int]:
-    """All processes that descend from one."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(stat.parent.name)] = int(fields[1])
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found[1:]
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def writers(pids: list[int], place: Path) -> list[int]:

@@ -16,7 +16,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """In place of scenarios; seed 3 goes wrong."""
     seeds: list[int] = []
 
-    def run(seed: int, told: object) -> Result:
+    def run(seed: int, told: object, engine: object) -> Result:
         seeds.append(seed)
         return Result(seed, profile_of(seed).name, 9, 0.1, "Wrong: it differs" if seed == 3 else "")
 

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from harness.lake_faults.engines import WithoutSpark
 from harness.lake_faults.world import VBUCKETS, World, nodes_of
 from harness.nodes import cluster
 from headwater.lake.log import TableLog
@@ -51,7 +52,8 @@ def test_a_mirror_that_dies_leaves_what_it_had_done(tmp_path: Path) -> None:
     with node(vbuckets=VBUCKETS) as alone:
         world = World(Random(1), nodes_of(alone), tmp_path, unfold=False, told=lambda line: None)
         world.write()
-        world._in_a_process("lake.before_commit=kill@2")  # the first is the change log's
+        # The first is the change log's.
+        WithoutSpark().die(world.url, world.place, "lake.before_commit=kill@2", False, Random(1))
         assert (TableLog(TableStore(world.place)).refresh().version, len(list(world.place.glob("part-*")))) == (0, 1)
         assert TableLog(TableStore(f"{world.place}_changes")).refresh().version == 1
         world.check()

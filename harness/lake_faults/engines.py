@@ -1,0 +1,207 @@
+"""How the scenarios run a mirror: without Spark, in this process and in forked ones that die, or on a real Spark.
+
+On Spark a batch's steps are in three kinds of processes: planning in a Python process of the query, tasks in workers,
+the commit in the driver. So a point is armed in all of them, and one at which a process stops may be met from outside.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness.lake_faults.judge import Wrong
+from harness.processes import descendants, end_with_all_its_own, is_stopped, lives
+from headwater import failpoints
+from headwater.errors import HeadwaterError
+from headwater.pipelines.mirror import MirrorProgress, mirror
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PATIENCE_SECONDS = 240.0
+LOOK_SECONDS = 0.05
+ELSEWHERE = ("lake.planned", "lake.reading", "lake.files_written")
+"""Points that a mirror on Spark passes in other processes than its driver."""
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+
+class Engine(Protocol):
+    """The engine of a scenario's mirrors."""
+
+    name: str
+
+    def run(self, url: str, place: Path, **asked: Any) -> MirrorProgress:
+        """Run a mirror here; the arguments are those of `mirror`."""
+
+    def die(self, url: str, place: Path, points: str, unfold: bool, random: Random) -> None:
+        """Run a mirror once that dies at the point that is armed, if it comes there."""
+
+    def armed(self, points: str) -> Any:
+        """Arm points for the mirrors of a block."""
+
+    def met(self, point: str, step: Callable[[], None]) -> Any:
+        """Do something else when a mirror of the block passes a point for the first time."""
+
+
+def mirror_and_die(url: str, place: Path, points: str, unfold: bool) -> None:
+    """Run a mirror to its end, or to that of its process."""
+    failpoints.arm(points)
+    with suppress(HeadwaterError):
+        mirror(None, url, place, once=True, changelog=True, json=unfold, workers=0, retry_seconds=0)
+
+
+class WithoutSpark:
+    """Runs mirrors on the local engine, in this very process where nothing has to die."""
+
+    name = "local"
+
+    def run(self, url: str, place: Path, **asked: Any) -> MirrorProgress:
+        """As `Engine.run`."""
+        return mirror(None, url, place, workers=0, **asked)
+
+    def die(self, url: str, place: Path, points: str, unfold: bool, random: Random) -> None:
+        """Run it in a forked process that is killed at one of its steps."""
+        _CONTEXT.set_forkserver_preload(["headwater.pipelines.mirror", "headwater.pipelines.tasks"])
+        process = _CONTEXT.Process(target=mirror_and_die, args=(url, place, points, unfold))
+        process.start()
+        process.join(PATIENCE_SECONDS)
+        if process.is_alive():
+            process.kill()
+            raise Wrong(f"a mirror that was to meet {points} did not end in {PATIENCE_SECONDS:.0f} s")
+
+    armed = staticmethod(failpoints.armed)
+
+    @contextmanager
+    def met(self, point: str, step: Callable[[], None]) -> Iterator[None]:
+        """As `Engine.met`, at a failpoint of this process."""
+        failpoints.ACTIONS["meet"] = lambda name: step()
+        try:
+            with failpoints.armed(f"{point}=meet"):
+                yield
+        finally:
+            del failpoints.ACTIONS["meet"]
+
+
+class OnSpark:
+    """Runs mirrors on Spark: in a session of this process, or in a driver of their own where that has to die.
+
+    Args:
+        spark: the session, of this process's own JVM.
+    """
+
+    name = "spark"
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+
+    def run(self, url: str, place: Path, **asked: Any) -> MirrorProgress:
+        """As `Engine.run`."""
+        return mirror(self.spark, url, place, **asked)
+
+    def die(self, url: str, place: Path, points: str, unfold: bool, random: Random) -> None:
+        """Let a planner's or worker's process die, or a driver with everything that it has started."""
+        if points.startswith(ELSEWHERE) and random.random() < 0.5:
+            with self.armed(points), suppress(HeadwaterError):
+                self.run(url, place, once=True, changelog=True, json=unfold, retry_seconds=0)
+        else:
+            driver_that_dies(url, place, points.replace("=kill", "=stop"), *(["--json"] if unfold else []))
+
+    @contextmanager
+    def armed(self, points: str) -> Iterator[None]:
+        """Arm points here, and in the Python processes that Spark starts for a query of this block."""
+        environment = self.spark.sparkContext.environment
+        environment["HEADWATER_FAILPOINTS"] = points
+        try:
+            with failpoints.armed(points):
+                yield
+        finally:
+            del environment["HEADWATER_FAILPOINTS"]
+
+    @contextmanager
+    def met(self, point: str, step: Callable[[], None]) -> Iterator[None]:
+        """As `Engine.met`: the process that comes to the point waits until the step is done."""
+        if point not in ELSEWHERE:
+            with WithoutSpark().met(point, step):
+                yield
+            return
+        with _watched(step), self._stopping(point):
+            yield
+
+    @contextmanager
+    def _stopping(self, point: str) -> Iterator[None]:
+        environment = self.spark.sparkContext.environment
+        environment["HEADWATER_FAILPOINTS"] = f"{point}=stop"
+        try:
+            yield
+        finally:
+            del environment["HEADWATER_FAILPOINTS"]
+
+
+@contextmanager
+def _watched(step: Callable[[], None]) -> Iterator[None]:
+    """Let processes of ours that stop go on, the first of them after a step."""
+    ended, failed = threading.Event(), []
+
+    def watch() -> None:
+        todo = [step]
+        while not ended.wait(LOOK_SECONDS):
+            for pid in filter(is_stopped, descendants(os.getpid())):
+                try:
+                    todo.pop()() if todo else None
+                except BaseException as error:
+                    failed.append(error)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+    if failed:
+        raise failed[0]
+
+
+def driver_that_dies(url: str, place: Path, points: str, *options: str) -> bool:
+    """Run `headwater mirror --once` on a Spark of its own; when one of its processes stops at a point, kill them all.
+
+    Returns: whether it was killed.
+
+    Raises:
+        Wrong: it did neither end nor stop.
+    """
+    asked = [sys.executable, "-m", "headwater", "mirror", url, "--to", str(place), "--once", "--changelog"]
+    asked += ["--retry", "0", "--progress", "none", *options]
+    environment = {**os.environ, "HEADWATER_FAILPOINTS": points}
+    with subprocess.Popen(asked, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+        waiting = threading.Event()
+        for _ in range(int(2 * PATIENCE_SECONDS / LOOK_SECONDS)):
+            if driver.poll() is not None:
+                return False
+            if any(map(is_stopped, (driver.pid, *descendants(driver.pid)))):
+                end_all(driver.pid)
+                return True
+            waiting.wait(LOOK_SECONDS)
+        end_all(driver.pid)
+    raise Wrong(f"a mirror that was to meet {points} did not end in {2 * PATIENCE_SECONDS:.0f} s")
+
+
+def end_all(pid: int) -> None:
+    """Kill a process and its own, and wait until they are gone."""
+    known = [pid, *descendants(pid)]
+    end_with_all_its_own(pid)
+    waiting = threading.Event()
+    while any(map(lives, known)):
+        waiting.wait(LOOK_SECONDS)

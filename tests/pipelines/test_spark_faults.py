@@ -1,0 +1,196 @@
+"""Faults at a mirror on Spark: afterwards the table is what the bucket is, and the change log tells the same.
+
+`make spark-faults` runs all; `make test` leaves out what needs a JVM of its own for each case but one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.lake_faults.engines import ELSEWHERE, OnSpark, driver_that_dies
+from harness.nodes import cluster, diverge, keep, leave, put, return_to
+from headwater.lake.log import TableLog
+from headwater.lake.store import TableStore
+from headwater.lake.upkeep import FAN
+from headwater.lake.verify import of_table
+from headwater.pipelines.mirror import MirrorFailed, mirror
+from headwater.testing.node import Node, node
+from tests.pipelines.support import change, documents, folded, table
+
+pytestmark = pytest.mark.spark
+
+STEPS = ("planned", "reading", "files_written", "log_committed", "before_commit", "after_commit")
+OF_FOLDS = ("before_fold", "after_fold")
+
+
+@pytest.fixture
+def bucket() -> Iterator[Node]:
+    with node(vbuckets=4) as running:
+        yield running
+
+
+@pytest.fixture
+def engine(spark: Any) -> OnSpark:
+    return OnSpark(spark)
+
+
+def run(engine: OnSpark, url: str, place: Path, **asked: Any) -> Any:
+    return engine.run(url, place, **{"once": True, "changelog": True, **asked})
+
+
+def check(engine: OnSpark, bucket: Node, place: Path) -> None:
+    """The next run is well; then table and change log say what the bucket does."""
+    run(engine, bucket.url, place)
+    is_equal(bucket, place)
+
+
+def is_equal(bucket: Node, place: Path) -> None:
+    assert table(place) == documents(bucket) == folded(Path(f"{place}_changes"))
+    log = TableLog(TableStore(place))
+    assert of_table(log.store, log.refresh())[1] == []
+
+
+def dies_and_is_put_right(engine: OnSpark, bucket: Node, place: Path, point: str) -> None:
+    """A driver is killed, with its JVM and all processes of both, while it has new changes or a lost branch to undo."""
+    with bucket.client() as client:
+        client.set_many((f"a{i}", b"kept") for i in range(60))
+    mirror(None, bucket.url, place, once=True, changelog=True, workers=0)
+
+    def lost() -> None:
+        change(bucket, "lost")
+        mirror(None, bucket.url, place, once=True, changelog=True, workers=0)
+
+    diverge(bucket, lost=lost)
+    change(bucket, "won")
+    assert driver_that_dies(bucket.url, place, f"lake.{point}=stop")
+    change(bucket, "later")
+    check(engine, bucket, place)
+
+
+def test_a_driver_that_is_killed_before_its_commit_is_as_if_it_had_not_been(
+    engine: OnSpark, bucket: Node, tmp_path: Path
+) -> None:
+    dies_and_is_put_right(engine, bucket, tmp_path / "t", "before_commit")
+
+
+@pytest.mark.battery
+@pytest.mark.parametrize("point", [step for step in STEPS if step != "before_commit"])
+def test_a_driver_that_is_killed_at_any_step_goes_on_where_its_table_stands(
+    point: str, engine: OnSpark, bucket: Node, tmp_path: Path
+) -> None:
+    dies_and_is_put_right(engine, bucket, tmp_path / "t", point)
+
+
+@pytest.mark.battery
+@pytest.mark.parametrize("point", OF_FOLDS)
+def test_a_driver_that_is_killed_in_a_fold_goes_on_where_its_table_stands(
+    point: str, engine: OnSpark, bucket: Node, tmp_path: Path
+) -> None:
+    place = tmp_path / "t"
+    with bucket.client() as client:
+        for n in range(FAN):
+            client.set_many((f"a{i}", f"{n}".encode() * 50) for i in range(10 * n, 10 * n + 60))
+            mirror(None, bucket.url, place, once=True, changelog=True, workers=0, upkeep=False)
+        client.set("a1", b"new")
+    assert driver_that_dies(bucket.url, place, f"lake.{point}=stop")
+    change(bucket, "later")
+    check(engine, bucket, place)
+
+
+def test_planners_and_workers_that_are_killed_end_the_query_and_the_next_attempt_does_its_batch(
+    engine: OnSpark, bucket: Node, tmp_path: Path
+) -> None:
+    place = tmp_path / "t"
+    for point in ELSEWHERE:
+        change(bucket, point)
+        with engine.armed(f"{point}=kill"), pytest.raises(MirrorFailed):
+            run(engine, bucket.url, place, retry_seconds=0)
+        change(bucket, f"{point} again")
+    check(engine, bucket, place)
+
+
+def test_a_node_that_is_killed_in_the_middle_of_a_batch_is_waited_for(
+    engine: OnSpark, bucket: Node, tmp_path: Path
+) -> None:
+    place = tmp_path / "t"
+    change(bucket, "first")
+
+    def killed() -> None:
+        bucket.kill()
+        bucket.restart()
+        change(bucket, "second")
+
+    with engine.met("lake.planned", killed):
+        run(engine, bucket.url, place)
+    check(engine, bucket, place)
+
+
+@pytest.mark.parametrize("point", ["planned", pytest.param("files_written", marks=pytest.mark.battery)])
+def test_replicas_that_are_promoted_in_the_middle_of_a_batch_and_twice_in_a_row(
+    point: str, engine: OnSpark, bucket: Node, tmp_path: Path
+) -> None:
+    """Shorter: the replica has less than the table. Diverged: and is written to. Then the same again."""
+    place = tmp_path / "t"
+    change(bucket, "first")
+    run(engine, bucket.url, place)
+    kept = [keep(bucket)]
+    change(bucket, "second")
+    kept.append(keep(bucket))
+    change(bucket, "third")
+
+    def promoted() -> None:
+        return_to(bucket, kept.pop())
+
+    with engine.met(f"lake.{point}", promoted):
+        run(engine, bucket.url, place)
+    is_equal(bucket, place)
+    change(bucket, "diverged")
+    run(engine, bucket.url, place)
+    promoted()
+    change(bucket, "diverged again")
+    check(engine, bucket, place)
+
+
+def test_a_vbucket_that_moves_and_one_that_fails_over_in_the_middle_of_a_batch(engine: OnSpark, tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    with cluster(2, 4) as two:
+        first, second = two.nodes
+        change(first, "first")
+        run(engine, two.url, place)
+        two.follow(1, 1)
+        leave(second, first.address)
+        put(first, 1, "lost", b"v")
+        change(first, "second")
+
+        def moved() -> None:
+            two.take_over(0, 1)
+            two.fail_over(1, 1)
+            two.publish()
+            put(second, 1, "new", b"v")
+
+        with engine.met("lake.planned", moved):
+            run(engine, two.url, place)
+        run(engine, two.url, place)
+        held = table(place)
+        assert held == documents(first) == folded(Path(f"{place}_changes"))
+        assert b"new" in held and b"lost" not in held
+
+
+def test_the_last_files_of_a_checkpoint_that_were_cut_cost_the_checkpoint_and_no_row(
+    engine: OnSpark, bucket: Node, tmp_path: Path
+) -> None:
+    """A machine that lost its power leaves them empty or in part."""
+    place = tmp_path / "t"
+    for n in range(2):
+        change(bucket, f"{n}")
+        run(engine, bucket.url, place)
+    for kind, keep_bytes in (("offsets", 0), ("commits", 3), ("offsets", 40)):
+        newest = max((place / "_checkpoint" / kind).glob("[0-9]*"), key=lambda path: int(path.name))
+        newest.write_bytes(newest.read_bytes()[:keep_bytes])
+        newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+        change(bucket, f"{kind} {keep_bytes}")
+        check(engine, bucket, place)
