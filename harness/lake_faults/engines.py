@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 240.0
 LOOK_SECONDS = 0.05
+DRIVER_SECONDS = 600.0
+"""How long a driver with a JVM of its own may take to come to its point, or to its end."""
+
 ELSEWHERE = ("lake.planned", "lake.reading", "lake.files_written")
 """Points that a mirror on Spark passes in other processes than its driver."""
 
@@ -176,26 +180,34 @@ def _watched(step: Callable[[], None]) -> Iterator[None]:
 
 def driver_that_dies(url: str, place: Path, points: str, *options: str) -> bool:
     """Run `headwater mirror --once` on a Spark of its own; when one of its processes stops at a point, kill them all.
+    Before that it may have begun anew: a Python worker is late where a machine has much else to do.
 
     Returns: whether it was killed.
 
     Raises:
-        Wrong: it did neither end nor stop.
+        Wrong: it failed, or did neither end nor stop.
     """
     asked = [sys.executable, "-m", "headwater", "mirror", url, "--to", str(place), "--once", "--changelog"]
-    asked += ["--retry", "0", "--progress", "none", *options]
+    asked += ["--retry", "300", "--progress", "none", *options]
     environment = {**os.environ, "HEADWATER_FAILPOINTS": points}
-    with subprocess.Popen(asked, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+    with (
+        tempfile.TemporaryFile() as told,
+        subprocess.Popen(asked, env=environment, stdout=subprocess.DEVNULL, stderr=told) as driver,
+    ):
         waiting = threading.Event()
-        for _ in range(int(2 * PATIENCE_SECONDS / LOOK_SECONDS)):
+        for _ in range(int(DRIVER_SECONDS / LOOK_SECONDS)):
             if driver.poll() is not None:
+                told.seek(0)
+                lines = told.read().decode(errors="replace").splitlines()
+                if driver.returncode:
+                    raise Wrong(f"a mirror that was to meet {points} ended with {driver.returncode}: {lines[-1:]}")
                 return False
             if any(map(is_stopped, (driver.pid, *descendants(driver.pid)))):
                 end_all(driver.pid)
                 return True
             waiting.wait(LOOK_SECONDS)
         end_all(driver.pid)
-    raise Wrong(f"a mirror that was to meet {points} did not end in {2 * PATIENCE_SECONDS:.0f} s")
+    raise Wrong(f"a mirror that was to meet {points} did not end in {DRIVER_SECONDS:.0f} s")
 
 
 def end_all(pid: int) -> None:

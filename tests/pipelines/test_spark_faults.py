@@ -19,9 +19,9 @@ from headwater.lake.upkeep import FAN
 from headwater.lake.verify import of_table
 from headwater.pipelines.mirror import MirrorFailed, mirror
 from headwater.testing.node import Node, node
-from tests.pipelines.support import change, documents, folded, table
+from tests.pipelines.support import documents, folded, table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 STEPS = ("planned", "reading", "files_written", "log_committed", "before_commit", "after_commit")
 OF_FOLDS = ("before_fold", "after_fold")
@@ -30,12 +30,26 @@ OF_FOLDS = ("before_fold", "after_fold")
 @pytest.fixture
 def bucket() -> Iterator[Node]:
     with node(vbuckets=4) as running:
+        fill(running)
         yield running
+
+
+def fill(bucket: Node) -> None:
+    with bucket.client() as client:
+        assert client.set_many((f"a{i}", b"kept") for i in range(60)) == {}
 
 
 @pytest.fixture
 def engine(spark: Any) -> OnSpark:
     return OnSpark(spark)
+
+
+def change(bucket: Node, name: str) -> None:
+    """Overwrite some documents, remove some, and add some of one's own; as often as wanted."""
+    with bucket.client() as client:
+        assert client.set_many((f"a{i}", name.encode()) for i in range(40)) == {}
+        assert client.delete_many([f"a{i}" for i in range(20, 40)]) == {}
+        assert client.set_many((f"{name}{i}", b"new") for i in range(30)) == {}
 
 
 def run(engine: OnSpark, url: str, place: Path, **asked: Any) -> Any:
@@ -56,8 +70,6 @@ def is_equal(bucket: Node, place: Path) -> None:
 
 def dies_and_is_put_right(engine: OnSpark, bucket: Node, place: Path, point: str) -> None:
     """A driver is killed, with its JVM and all processes of both, while it has new changes or a lost branch to undo."""
-    with bucket.client() as client:
-        client.set_many((f"a{i}", b"kept") for i in range(60))
     mirror(None, bucket.url, place, once=True, changelog=True, workers=0)
 
     def lost() -> None:
@@ -159,7 +171,7 @@ def test_a_vbucket_that_moves_and_one_that_fails_over_in_the_middle_of_a_batch(e
     place = tmp_path / "t"
     with cluster(2, 4) as two:
         first, second = two.nodes
-        change(first, "first")
+        fill(first)
         run(engine, two.url, place)
         two.follow(1, 1)
         leave(second, first.address)

@@ -30,7 +30,7 @@ class FakeClient:
     def __init__(self, vbuckets: Mapping[int, FakeVbucket], nodes: int = 1) -> None:
         self.vbuckets, self.asked, self.closed = dict(vbuckets), [], 0
         names = tuple(f"n{number}:11210" for number in range(nodes))
-        self.map = SimpleNamespace(servers=names, vbuckets=1 + max(vbuckets, default=0), label="1.7")
+        self.map = SimpleNamespace(servers=names, vbuckets=1 + max(vbuckets, default=0), label="1.7", version=(1, 7))
         self.before: Callable[[str], None] = lambda question: None
         self.asked: list[str] = []
         self.old = False
@@ -48,6 +48,9 @@ class FakeClient:
     def _ask(self, question: str) -> None:
         self.asked.append(question)
         self.before(question)
+
+    def look_for_newer_map(self) -> SimpleNamespace:
+        return self.map
 
     def seqnos(self) -> dict[int, int]:
         self._ask("seqnos")

@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StructType
 
 from harness.nodes import HandMade, cluster
+from headwater.errors import ConnectionLost
 from headwater.spark.nodes import SourceNodes
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import pack, plan, ranges
 from headwater.spark.reader import read
 from headwater.spark.settings import SourceSettings, parse
+from headwater.spark.source import DcpDataSource
+from headwater.testing.node import node
 from tests.node.replication.support import leave, put
 
 Drain = Callable[..., list[Any]]
@@ -37,7 +42,7 @@ def planned(settings: SourceSettings, start: Offset) -> tuple[Offset, list[Any],
     """The end of a batch, its partitions, and where the tasks begin to look."""
     nodes = SourceNodes(settings)
     end = plan(start, nodes.observe(whole=True))
-    url = nodes.known_url()
+    url = nodes.known().url
     nodes.close()
     return end, pack(ranges(start, end), 2), url
 
@@ -83,6 +88,30 @@ def fail_over_with_loss(two: HandMade, vb: int, lose: Callable[[], None]) -> Non
     lose()
     two.fail_over(vb, 1)
     two.publish()
+
+
+def test_a_former_owner_that_was_cut_off_is_not_asked_by_tasks() -> None:
+    """It knows neither that it was failed over nor the new map, and a task comes to it first. What the task does not
+    find there would be missing for ever: it can tell the planner nothing."""
+    with node(vbuckets=VBUCKETS) as first, node(vbuckets=VBUCKETS, vbucket_state="none") as second:
+        made = HandMade([first, second], VBUCKETS)
+        put(first, 1, "old", b"v")
+        for vb in range(VBUCKETS):
+            made.follow(vb, 1)
+            made.fail_over(vb, 1)
+        made.publish(1)  # the first hears of nobody
+        put(second, 1, "new", b"v")
+        put(first, 1, "of nobody", b"v")
+        schema = StructType().add("key", BinaryType())
+        reader = DcpDataSource({"url": second.url, "retrySeconds": "5"}).streamReader(schema)
+        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        tasks = reader.partitions(reader.initialOffset(), end)
+        keys = {row["key"] for task in tasks for batch in reader.read(task) for row in batch.to_pylist()}
+        assert keys == {b"old", b"new"}
+        second.kill()  # who knows is away: that is not to be taken for the end of the history
+        with pytest.raises(ConnectionLost, match=r"cluster map .*, and the batch was planned by 1\."):
+            list(reader.read(tasks[0]))
+        reader.stop()
 
 
 @pytest.mark.spark

@@ -88,9 +88,14 @@ def test_a_node_of_its_own_may_have_some_vbuckets_only() -> None:
 def test_the_nodes_that_are_known_are_handed_on_to_the_tasks() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 3))}, nodes=2)
     nodes = SourceNodes(settings(), lambda _: client)
-    assert nodes.known_url() == URL
-    nodes.observe()
-    assert nodes.known_url() == "couchbase://n0:11210,n1:11210,h:11210/b"
+    assert nodes.known() == ("couchbase://n0:11210,n1:11210,h:11210/b", (1, 7))
+    told = nodes.known().told(settings())
+    assert (told.url, told.map_version) == nodes.known()
+
+
+def test_of_a_node_of_its_own_the_url_is_handed_on() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 3))})
+    assert SourceNodes(settings(), lambda _: client).known().url == URL
 
 
 class Clock:

@@ -233,6 +233,14 @@ class AsyncClient:
         """Return the failover logs of these vbuckets, of all by default: asked for in one go from each node."""
         return await self._run(failover_logs(self._cluster, vbuckets))
 
+    async def look_for_newer_map(self) -> ClusterMap:
+        """Ask the nodes, until one has a newer map than ours, and return the newest; what we have if none answers.
+
+        The first node that answered gave us ours, and it may be the one that does not know of a failover.
+        """
+        await self._run(self._cluster.look_around())
+        return self.map
+
     async def set_vbucket_state(self, vbucket: int, state: State | str) -> None:
         """Set a vbucket's state on its node: active, replica, pending or dead."""
         await self._run(self._do.set_vbucket_state(vbucket, state))

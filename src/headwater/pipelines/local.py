@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from typing import Any
 
@@ -166,7 +165,7 @@ class LocalEngine:
         return False
 
     def _written(self, planning: Planning, end: Mapping[str, Any]) -> list[TaskResult]:
-        settings = replace(self.settings, url=planning.nodes.known_url())
+        settings = planning.nodes.known().told(self.settings)
         return self._workers.run(self.sink.tasks(end, settings, max(self._count, 1)))
 
 

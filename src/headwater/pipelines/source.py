@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -108,7 +107,7 @@ class MirrorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = dict(end)
         if until.pop("after", None) != record.digest:
             return []
-        settings = replace(self.settings, url=self.planning.nodes.known_url())
+        settings = self.planning.nodes.known().told(self.settings)
         tasks: list[MirrorTask | None] = [*self.sink.tasks(until, settings, self.slots)]
         text = json.dumps(until)
         return [MirrorPartition(task, record.digest, text) for task in tasks or [None]]

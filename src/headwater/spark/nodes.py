@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from headwater.errors import NotMyVbucket, StatusError, TransportError
+from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError
 from headwater.spark.history import BranchHistory
 from headwater.spark.settings import SourceSettings
 
@@ -53,10 +54,36 @@ def patiently(
 
 
 def connect(settings: SourceSettings) -> Client:
-    """Open a client for the planner or a task. Imported here: Spark loads the source's module in every session."""
-    from headwater import client
+    """Open a client for the planner or a task, with a cluster map at least as new as `settings.map_version`.
 
-    return client.connect(settings.url, user=settings.user, password=settings.password)
+    Raises:
+        TransportError, StatusError: no node that answers has one: they may all be former owners that were cut off.
+    """
+    from headwater import client  # Spark loads the source's module in every session
+
+    connected = client.connect(settings.url, user=settings.user, password=settings.password)
+    if connected.map.version >= settings.map_version or connected.look_for_newer_map().version >= settings.map_version:
+        return connected
+    known = ".".join(map(str, settings.map_version))
+    told = f"all nodes that answer have cluster map {connected.map.label}, and the batch was planned by {known}"
+    connected.close()
+    raise ConnectionLost(settings.url, told)
+
+
+class Known(NamedTuple):
+    """What a planner knows of the nodes, for its tasks.
+
+    Attributes:
+        url: with all nodes.
+        map_version: (epoch, rev) of the newest cluster map.
+    """
+
+    url: str
+    map_version: tuple[int, int]
+
+    def told(self, settings: SourceSettings) -> SourceSettings:
+        """Return settings as a task gets them."""
+        return replace(settings, url=self.url, map_version=self.map_version)
 
 
 class SourceNodes:
@@ -102,18 +129,32 @@ class SourceNodes:
         """
         return patiently(lambda: self._observe(whole, idle), self._settings.retry_seconds)
 
-    def known_url(self) -> str:
-        """Return the url with all nodes that are known: a task may start when the first of them is gone."""
-        if self._client is None or len(self._client.map.servers) < 2:
-            return self._settings.url
+    def known(self) -> Known:
+        """Return the nodes and the map's version that are known.
+
+        A task may start when the node of the url is gone, or while it does not know of a failover. So whoever starts
+        with an old checkpoint looks for the newest map first, too.
+
+        Raises:
+            TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
+        """
+        client = patiently(self._connected, self._settings.retry_seconds)
+        if len(client.map.servers) < 2:
+            return Known(self._settings.url, client.map.version)
         from headwater.client.routing import parse
 
         target = parse(self._settings.url)
-        nodes = dict.fromkeys((*self._client.map.servers, *target.seeds))
-        return f"couchbase://{','.join(str(node) for node in nodes)}/{target.bucket}"
+        nodes = dict.fromkeys((*client.map.servers, *target.seeds))
+        return Known(f"couchbase://{','.join(str(node) for node in nodes)}/{target.bucket}", client.map.version)
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = self._connect(self._settings)
+            self._client.look_for_newer_map()
+        return self._client
 
     def _observe(self, whole: bool, idle: bool) -> dict[int, BranchHistory]:
-        client = self._client = self._client or self._connect(self._settings)
+        client = self._connected()
         while True:
             highs = self._wanted(client.seqnos())
             if idle and self._is_seen(highs):

@@ -20,7 +20,11 @@ SPARKS_OWN = frozenset({"path", "paths", "checkpointlocation"})
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """The options of one read, checked and typed; pickled to every task."""
+    """The options of one read, checked and typed; pickled to every task.
+
+    Attributes:
+        map_version: no option: (epoch, rev) of the cluster map that a batch was planned by. A task believes no older.
+    """
 
     url: str
     user: str | None
@@ -37,6 +41,7 @@ class SourceSettings:
     retry_seconds: float
     window_bytes: int
     xattrs: bool
+    map_version: tuple[int, int] = (0, 0)
 
     def __repr__(self) -> str:
         return f"Settings({self.url})"

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headwater.spark.nodes import SourceNodes
+from headwater.spark.nodes import Known, SourceNodes
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, plan, ranges
 from headwater.spark.planning import Planning, check
@@ -65,8 +64,8 @@ class DcpDataSource(DataSource):
 class DcpPartition(InputPartition):
     """The input of one task."""
 
-    def __init__(self, parts: Sequence[Range], url: str) -> None:
-        self.parts, self.url = tuple(parts), url
+    def __init__(self, parts: Sequence[Range], known: Known) -> None:
+        self.parts, self.known = tuple(parts), known
 
 
 class _Reading:
@@ -78,13 +77,13 @@ class _Reading:
         self.names = choose(wanted, settings.key_format, settings.value_format)
         self.partitions_wanted = settings.partitions or slots or os.cpu_count() or 1
 
-    def packed(self, parts: Sequence[Range], url: str) -> Sequence[InputPartition]:
+    def packed(self, parts: Sequence[Range], known: Known) -> Sequence[InputPartition]:
         """Return the partitions that read these ranges, about as many as there are slots.
 
         Args:
-            url: names the nodes that the planner knows; from there a task follows the cluster map by itself.
+            known: the nodes that the planner knows; from there a task follows the cluster map by itself.
         """
-        return [DcpPartition(members, url) for members in pack(parts, self.partitions_wanted)]
+        return [DcpPartition(members, known) for members in pack(parts, self.partitions_wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a partition's rows as Arrow batches; runs in a task."""
@@ -93,7 +92,7 @@ class _Reading:
         # Spark turns "no partitions" into one without content.
         if not isinstance(partition, DcpPartition):
             return iter(())
-        return read(replace(self.settings, url=partition.url), self.names, partition.parts)
+        return read(partition.known.told(self.settings), self.names, partition.parts)
 
 
 class DcpBatchReader(_Reading, DataSourceReader):
@@ -103,14 +102,14 @@ class DcpBatchReader(_Reading, DataSourceReader):
         """Plan: from `startingOffsets` to `endingOffsets`, or to what the nodes hold now."""
         nodes, start, ends = SourceNodes(self.settings), self.settings.starting_offsets, self.settings.ending_seqnos
         try:
-            seen, url = nodes.observe(whole=True), nodes.known_url()
+            seen, known = nodes.observe(whole=True), nodes.known()
         finally:
             nodes.close()
         if ends is not None:
             seen = {vb: history for vb, history in seen.items() if vb in ends}
         end = plan(start, seen, targets=ends)
         check(self.settings.rollback_policy, start, end)
-        return self.packed([] if end is start else ranges(start, end), url)
+        return self.packed([] if end is start else ranges(start, end), known)
 
 
 class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -151,7 +150,7 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch from its two offsets alone, so that a restart plans the same."""
-        return self.packed(ranges(Offset.from_json(start), Offset.from_json(end)), self.planning.nodes.known_url())
+        return self.packed(ranges(Offset.from_json(start), Offset.from_json(end)), self.planning.nodes.known())
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the nodes keep their history anyway. An exception here would end the query."""
