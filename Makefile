@@ -53,8 +53,8 @@ ENGINE ?= local
 lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-199 ENGINE=local or spark; those in artifacts/ are not run again
 	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS) --engine $(ENGINE)
 
-spark-faults: $(READY) warm ## the faults of a mirror on Spark that take minutes: a JVM for each step that a driver dies at
-	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark
+spark-faults: $(READY) warm ## the tests of a mirror on Spark under faults, which take minutes: a JVM for each step that a driver dies at
+	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults
 
 SECONDS ?= 600
 

@@ -1,4 +1,5 @@
-"""The client against servers that lie while it gets to know them; tests/client has those that lie in the stream."""
+"""The client against servers that lie while it gets to know them, or that crash; tests/client has those that lie in the
+stream."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from random import Random
 import pytest
 
 from headwater import client
+from headwater.client import Mutation
 from headwater.errors import HeadwaterError
+from headwater.testing.node import node
 from headwater.testing.peers import Peer, history, serve
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -93,3 +96,21 @@ def test_random_bytes_instead_of_an_answer_are_an_error_in_time(step: Opcode) ->
             return random.randbytes(size) if frame.opcode == step else frame.encode()
 
         right_or_refused(noise)
+
+
+def test_a_reader_cut_off_inside_a_snapshot_that_spans_a_crash_goes_on_where_it_was() -> None:
+    """The snapshot came from the history after the crash; to say it were the one before would cost all of it."""
+    with node(vbuckets=1) as bucket:
+        for name in ("a", "b"):
+            with bucket.client() as client:
+                assert client.set_many((f"{name}{i}", b"v") for i in range(10)) == {}
+            bucket.kill()
+            bucket.restart()
+        with bucket.client() as client, client.changes(until="now") as changes:
+            for change in changes:
+                if isinstance(change, Mutation) and change.seqno == 5:
+                    break
+            (position,) = changes.positions.values()
+        assert (position.seqno, position.snapshot_start, position.snapshot_end) == (5, 0, 20)
+        with bucket.client() as client, client.changes({0: position}, until="now") as changes:
+            assert [change.seqno for change in changes if isinstance(change, Mutation)] == list(range(6, 21))

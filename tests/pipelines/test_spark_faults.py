@@ -1,6 +1,6 @@
 """Faults at a mirror on Spark: afterwards the table is what the bucket is, and the change log tells the same.
 
-`make spark-faults` runs all; `make test` leaves out what needs a JVM of its own for each case but one.
+`make spark-faults` runs them: some need a JVM of their own for each case.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headwater.pipelines.mirror import MirrorFailed, mirror
 from headwater.testing.node import Node, node
 from tests.pipelines.support import documents, folded, table
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.battery, pytest.mark.timeout(900)]
 
 STEPS = ("planned", "reading", "files_written", "log_committed", "before_commit", "after_commit")
 OF_FOLDS = ("before_fold", "after_fold")
@@ -89,7 +89,6 @@ def test_a_driver_that_is_killed_before_its_commit_is_as_if_it_had_not_been(
     dies_and_is_put_right(engine, bucket, tmp_path / "t", "before_commit")
 
 
-@pytest.mark.battery
 @pytest.mark.parametrize("point", [step for step in STEPS if step != "before_commit"])
 def test_a_driver_that_is_killed_at_any_step_goes_on_where_its_table_stands(
     point: str, engine: OnSpark, bucket: Node, tmp_path: Path
@@ -97,7 +96,6 @@ def test_a_driver_that_is_killed_at_any_step_goes_on_where_its_table_stands(
     dies_and_is_put_right(engine, bucket, tmp_path / "t", point)
 
 
-@pytest.mark.battery
 @pytest.mark.parametrize("point", OF_FOLDS)
 def test_a_driver_that_is_killed_in_a_fold_goes_on_where_its_table_stands(
     point: str, engine: OnSpark, bucket: Node, tmp_path: Path
@@ -141,7 +139,7 @@ def test_a_node_that_is_killed_in_the_middle_of_a_batch_is_waited_for(
     check(engine, bucket, place)
 
 
-@pytest.mark.parametrize("point", ["planned", pytest.param("files_written", marks=pytest.mark.battery)])
+@pytest.mark.parametrize("point", ["planned", "files_written"])
 def test_replicas_that_are_promoted_in_the_middle_of_a_batch_and_twice_in_a_row(
     point: str, engine: OnSpark, bucket: Node, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.spark.conftest import spark
 
 __all__ = ["spark"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.battery, pytest.mark.timeout(900)]
 
 
 def test_a_world_on_spark_has_the_same_steps_and_strangers_of_its_own(spark: Any, tmp_path: Path) -> None:

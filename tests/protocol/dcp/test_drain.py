@@ -179,11 +179,12 @@ def test_a_resume_inside_a_snapshot_keeps_the_claim_of_the_position():
     assert drain.position(0) == Position(0, UUID, 5, 2, 6)
 
 
-def test_the_uuid_is_that_of_the_branch_the_seqno_lies_on():
+def test_the_uuid_is_that_of_the_branch_the_snapshot_ends_on():
     drain = asked(Position(0, 0xA, 5, 5, 5))
     feed(drain, dcp.StreamResponse(opaque=1, failover_log=[(0xB, 7), (0xA, 0)]).encode())
-    feed(drain, marker(6, 8), change(6))
     assert drain.position(0).vb_uuid == 0xA
+    feed(drain, marker(6, 8), change(6))
+    assert drain.position(0).vb_uuid == 0xB  # what 6 lacks was replaced by a change of that branch
     feed(drain, change(8))
     assert drain.position(0).vb_uuid == 0xB
 

@@ -69,6 +69,13 @@ def test_the_uuid_is_that_of_the_history_the_seqno_was_written_in():
     assert history_at((), 5) == 0
 
 
+def test_inside_a_snapshot_the_history_is_that_of_its_end():
+    inside = place(0, 850, 800, 950, LOG)
+    assert (inside.vb_uuid, inside.seqno, inside.snapshot_start, inside.snapshot_end) == (0xB, 850, 800, 950)
+    assert [place(0, last, 800, 899, LOG).vb_uuid for last in (800, 850, 899)] == [0xA, 0xA, 0xA]
+    assert [place(0, last, 800, 950, LOG).vb_uuid for last in (800, 950)] == [0xA, 0xB]
+
+
 def test_an_entry_that_begins_after_us_is_not_ours_even_if_the_log_is_out_of_order():
     assert history_at(((1, 21554), (2, 20), (3, 25812)), 100) == 2
 

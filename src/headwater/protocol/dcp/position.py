@@ -150,11 +150,12 @@ def place(vbucket: int, last: int, held_start: int, held_end: int, log: Failover
     """Return the position of one who holds `last` and is consistent at `held_start` and again at `held_end`.
 
     The resume rule of dcp.md 9: at the end of a snapshot, or with nothing of it yet, the position is (last, last,
-    last); inside it carries the range.
+    last); inside it carries the range, and the history of the snapshot's end: that one wrote what replaced the versions
+    that were left out of it (failover.md 2.3).
     """
     if last in (held_start, held_end):
         held_start = held_end = last
-    return Position(vbucket, history_at(log, last), last, held_start, held_end, log)
+    return Position(vbucket, history_at(log, held_end), last, held_start, held_end, log)
 
 
 def safe_point(saved: Iterable[Position], vbucket: int, common: int) -> Position:
