@@ -71,7 +71,7 @@ def connect(settings: SourceSettings) -> Client:
 
 
 class Known(NamedTuple):
-    """What a planner knows of the nodes, for its tasks.
+    """The nodes as a planner knows them, for its tasks.
 
     Attributes:
         url: with all nodes.
