@@ -91,7 +91,7 @@ def fail_over_with_loss(two: HandMade, vb: int, lose: Callable[[], None]) -> Non
 
 
 def test_a_former_owner_that_was_cut_off_is_not_asked_by_tasks() -> None:
-    """A task comes first to who knows neither that it was failed over nor the new map. What the task does not find there
+    """A task comes first to who knows neither the failover nor the new map. What the task does not find there
     would be missing for ever: it can tell the planner nothing."""
     with node(vbuckets=VBUCKETS) as first, node(vbuckets=VBUCKETS, vbucket_state="none") as second:
         made = HandMade([first, second], VBUCKETS)
