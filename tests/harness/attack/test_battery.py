@@ -28,7 +28,9 @@ def test_each_bound_that_is_broken_is_a_complaint() -> None:
     report.add(target(), Row("deaf", unserved=2))  # type: ignore[arg-type]
     report.add(target(running=False), Row("deadly"))  # type: ignore[arg-type]
     assert [each.partition(":")[0] for each in report.complaints] == ["slow", "fat", "deaf", "deadly"]
-    assert len(list(report.table())) == 6
+    *rows, worst = report.table()
+    assert len(rows) == 6
+    assert worst.startswith("the worst of each") and worst.split()[4:5] == ["70.0"]
 
 
 def test_turns_are_not_judged_where_the_machine_has_other_work() -> None:
