@@ -466,11 +466,14 @@ class Connection:
             if sent == len(data) or self.is_closed:
                 return
         # Bytes stay as they are, and large answers are: only what lies in an arena has to be copied out of it.
-        rest = memoryview(data)[sent:]
-        outbox.push(rest if isinstance(data, bytes) else bytes(rest), gate)
-        self._account()
-        if self.is_closed:
-            return
+        if isinstance(data, bytes):
+            outbox.push(memoryview(data)[sent:], gate)
+        else:
+            outbox.push(bytes(memoryview(data)[sent:] if sent else data), gate)
+        if len(data) >= GRAIN_BYTES or not self._feeding:  # who feeds accounts for it afterwards
+            self._account()
+            if self.is_closed:
+                return
         self._await_departure()
         if outbox.queued_bytes > (QUEUED_BYTES_MAX if self.is_known else STRANGER_QUEUED_BYTES_MAX):
             self.pause("output")
@@ -483,7 +486,9 @@ class Connection:
 
     def flush(self) -> None:
         """Send what may leave now (a batch became durable, or the socket takes bytes again), soon."""
-        if not self._run_queue.is_spent:
+        if self._outbox.gate > self._committer.durable and not self._writing:
+            self._committer.waiting.add(self)  # it was somebody else's batch
+        elif not self._run_queue.is_spent:
             self.flush_now()
         elif not self._flushes:
             self._flushes = True
@@ -535,10 +540,11 @@ class Connection:
     def _await_departure(self) -> None:
         """Wait for what holds the head of the queue back: its batch, or the socket."""
         # The head decides: with a writer on the socket while a batch holds the head back, the loop would spin.
-        gated = self._outbox.gate > self._committer.durable
-        if gated:
-            self._committer.waiting.add(self)
-        wants_writer = not self._outbox.empty and not gated
+        outbox, wants_writer = self._outbox, False
+        if outbox.queued_bytes:
+            wants_writer = outbox.gate <= self._committer.durable
+            if not wants_writer:
+                self._committer.waiting.add(self)
         if wants_writer and not self._writing:
             self._watch(self.loop.add_writer, self.flush)
         elif self._writing and not wants_writer:

@@ -37,6 +37,8 @@ class Outbox:
         if not self._items or self._items[0][1] > durable:
             return b""
         first = self._items[0][0]
+        if len(self._items) == 1 and not self._offset and len(first) < limit:
+            return first  # all there is, and none of it has left: the usual case
         if self._offset or len(first) >= limit or len(self._items) == 1:
             return memoryview(first)[self._offset : self._offset + limit]
         pieces: list[bytes | memoryview] = []
@@ -50,6 +52,9 @@ class Outbox:
 
     def sent(self, count: int) -> None:
         """`count` bytes from the front have left."""
+        if count == self.queued_bytes:
+            self.clear()
+            return
         self.queued_bytes -= count
         count += self._offset
         while self._items and count >= len(self._items[0][0]):
