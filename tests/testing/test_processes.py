@@ -200,3 +200,13 @@ def test_when_the_test_process_dies_all_that_it_started_ends(number: signal.Sign
         finally:
             for each in watched:
                 os.close(each)
+
+
+def test_a_fork_server_that_did_not_answer_in_time_starts_nothing_later(
+    own: processes.ForkServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "ANSWER_SECONDS", 0.001)
+    with testing.node(vbuckets=2) as node:
+        assert own.broken and own.current and parent(node.pid) == os.getpid()
+        assert own.current._process.wait(SECONDS) == -signal.SIGKILL
+        assert node.log == ""

@@ -117,6 +117,7 @@ class ForkServerProcess:
         self.loaded_with = _read_while_loading(environment)
         self._control, theirs = socket.socketpair()
         self._control.settimeout(ANSWER_SECONDS)
+        self._has_answered = False
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
                 [sys.executable, "-m", "headwater.testing.forkserver", str(theirs.fileno())],
@@ -141,6 +142,8 @@ class ForkServerProcess:
         except OSError:
             os.close(out)
             os.close(status)
+            if not self._has_answered:  # it would fork when it gets to that, beside the node that is started plainly
+                self._process.kill()
             raise
         finally:
             os.close(its_out)
@@ -156,7 +159,7 @@ class ForkServerProcess:
             if not (piece := self._control.recv(4096)):
                 raise ConnectionResetError("the fork server has ended")
             answer += piece
-        told = json.loads(answer)
+        told, self._has_answered = json.loads(answer), True
         if "error" in told:
             raise BlockingIOError(told["error"])
         return int(told["pid"])
