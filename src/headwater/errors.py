@@ -8,6 +8,8 @@
     |       +-- BadMessage       one frame is wrong inside: answer `status`, the connection lives on
     +-- TransportError           the connection failed, whatever was said on it
     |   +-- PeerSilent, ConnectionLost
+    |   +-- TlsError             TLS could not be agreed on
+    |       +-- CertificateRefused   the peer's certificate is not to be trusted
     +-- NothingCame              no change came for as long as the caller wanted to wait
     +-- StatusError              the server answered, and the answer is no (one subclass for each status clients meet)
     +-- RollbackRequired         the histories of the two ends differ
@@ -34,6 +36,7 @@ from pathlib import Path
 from typing import ClassVar
 
 __all__ = ["BadFrame", "BadMessage", "ClusterError", "ConnectionLost", "CorruptStore", "DiskFull", "HeadwaterError"]
+__all__ += ["CertificateRefused", "TlsError"]
 __all__ += ["LocalProtocolError", "MoveError", "NothingCame", "OptionError", "PeerSilent", "ProtocolError"]
 __all__ += [
     "RemoteProtocolError",
@@ -115,6 +118,21 @@ class ConnectionLost(TransportError):
 
     def __str__(self) -> str:
         return f"{self.peer}: {self.reason}"
+
+
+class TlsError(TransportError):
+    """TLS with `peer` could not be agreed on, or broke; `code`: OpenSSL's number for why a certificate was refused."""
+
+    def __init__(self, peer: str, reason: str, code: int = 0) -> None:
+        super().__init__(peer, reason, code)
+        self.peer, self.reason, self.code = peer, reason, code
+
+    def __str__(self) -> str:
+        return f"{self.peer}: {self.reason}"
+
+
+class CertificateRefused(TlsError):
+    """The peer's certificate is not to be trusted: the text says which one, and why. To try again changes nothing."""
 
 
 class NothingCame(HeadwaterError, TimeoutError):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headwater.client.routing import Address, ClusterMap, map_of_one, parse, read_map
 from headwater.errors import OptionError, RemoteProtocolError
+from headwater.tls.settings import TlsSettings
 
 SOURCE = Address("10.0.0.9", 12000)
 
@@ -30,10 +31,33 @@ def test_a_connection_string_names_nodes_and_a_bucket(text, seeds, bucket):
     assert (list(target.seeds), target.bucket) == (seeds, bucket)
 
 
-@pytest.mark.parametrize("text", ["", "couchbase://", "a:x", "a:0", "a:70000", "couchbases://a", "http://a", ":5"])
+@pytest.mark.parametrize("text", ["", "couchbase://", "a:x", "a:0", "a:70000", "couchbases://a:x", "http://a", ":5"])
 def test_a_connection_string_that_leads_nowhere_is_refused(text):
-    with pytest.raises(OptionError, match="couchbase://"):
+    with pytest.raises(OptionError, match=r"couchbases?://"):
         parse(text)
+
+
+def test_a_connection_string_for_tls_says_whom_to_trust_and_as_whom_to_come():
+    target = parse("couchbases://ann:secret@a,b:9/beer?trust_store=/ca.pem&tls_verify=chain&timeout=7")
+    assert target.seeds == (("a", 11207), ("b", 9)) and target.user == "ann"
+    assert target.tls == TlsSettings(trust_store="/ca.pem", verify="chain")
+    assert target.url == "couchbases://a:11207,b:9/beer?trust_store=/ca.pem&tls_verify=chain"
+    assert parse("couchbases://a").tls == TlsSettings() and parse("couchbase://a?timeout=7").tls is None
+    with pytest.raises(OptionError, match="trust_store does nothing without"):
+        parse("couchbase://a?trust_store=/ca.pem")
+
+
+def test_who_speaks_tls_finds_the_nodes_by_their_ports_for_it():
+    told = {"vBucketServerMap": {"serverList": ["a:11210", "b:11210"], "vBucketMap": [[0, 1]]}}
+    told["nodesExt"] = [{"hostname": "a", "services": {"kv": 11210, "kvSSL": 11207}}, {"services": {"kvSSL": 9}}]
+    found = read_map(json.dumps(told).encode(), SOURCE, speaks_tls=True)
+    assert found.servers == (("a", 11207), ("b", 9))
+    del told["nodesExt"][1]["services"]["kvSSL"]
+    with pytest.raises(RemoteProtocolError, match="no port of b for TLS"):
+        read_map(json.dumps(told).encode(), SOURCE, speaks_tls=True)
+    del told["nodesExt"]
+    with pytest.raises(RemoteProtocolError, match="no port of a for TLS"):
+        read_map(json.dumps(told).encode(), SOURCE, speaks_tls=True)
 
 
 def test_the_golden_minimum():
@@ -134,7 +158,7 @@ def test_without_a_name_in_it_what_is_given_beside_it_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["couchbases://ann:s3@cret@host", "ann:s3cret@", "ann:s3cret@host:x", ":s3cret@host", "x://ann:s3cret@h"]
+    "text", ["http://ann:s3@cret@host", "ann:s3cret@", "ann:s3cret@host:x", ":s3cret@host", "x://ann:s3cret@h"]
 )
 def test_a_connection_string_that_is_none_is_told_without_its_password(text: str) -> None:
     with pytest.raises(OptionError) as refused:

@@ -94,6 +94,7 @@ class FakeConnection:
         self.is_closed = False
         self.finished = False
         self.peer = "127.0.0.1:5"
+        self.tls = None
         self.dropped = ""
         self.session: KvSession
 
@@ -173,6 +174,7 @@ class Desk:
         self.budget = self.strangers = Budget(1 << 30, 1 << 30, "all")
         self.users, self.failures = Users(self.config.users, self.config.roles), Failures()
         self.cluster = ServedMap(11210, self.bucket)
+        self.tls = self.tls_port = None
         self.workspace = Workspace()
         self.connections: set[object] = set()
         self.warnings: list[str] = []
@@ -199,8 +201,8 @@ class Desk:
     def figures(self) -> Iterator[tuple[str, str]]:
         yield "uptime", "12"
 
-    def hears_passwords(self, peer: str) -> bool:
-        return not self.users.required or is_local(peer)
+    def hears_passwords(self, connection: object) -> bool:
+        return not self.users.required or is_local(connection.peer)  # type: ignore[attr-defined]
 
     def session(self) -> Talk:
         return Talk(self)

@@ -292,19 +292,21 @@ def test_a_socket_that_can_not_be_used_is_closed_and_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plain", "peer", "users", "heard"),
+    ("plain", "peer", "tls", "users", "heard"),
     [
-        ("loopback", "127.0.0.1:5", {"ann": "x"}, True),
-        ("loopback", "10.0.0.7:5", {"ann": "x"}, False),
-        ("anywhere", "10.0.0.7:5", {"ann": "x"}, True),
-        ("loopback", "10.0.0.7:5", {}, True),
+        ("loopback", "127.0.0.1:5", None, {"ann": "x"}, True),
+        ("loopback", "10.0.0.7:5", None, {"ann": "x"}, False),
+        ("loopback", "10.0.0.7:5", object(), {"ann": "x"}, True),
+        ("anywhere", "10.0.0.7:5", None, {"ann": "x"}, True),
+        ("loopback", "10.0.0.7:5", None, {}, True),
     ],
 )
-def test_a_password_as_it_is_may_come_from_the_same_machine(
-    plain: str, peer: str, users: dict[str, str], heard: bool
+def test_a_password_as_it_is_may_come_from_the_same_machine_and_over_tls(
+    plain: str, peer: str, tls: object, users: dict[str, str], heard: bool
 ) -> None:
     server = SimpleNamespace(config=NodeConfig(plain=plain), users=Users(users))
-    assert Server.hears_passwords(server, peer) is heard  # type: ignore[arg-type]
+    connection = SimpleNamespace(peer=peer, tls=tls)
+    assert Server.hears_passwords(server, connection) is heard  # type: ignore[arg-type]
 
 
 def test_whoever_insists_lets_a_network_in_without_users() -> None:

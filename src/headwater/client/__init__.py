@@ -22,6 +22,7 @@ from headwater.errors import (
     AuthStale,
     Busy,
     CasInvalid,
+    CertificateRefused,
     ConnectionLost,
     DurabilityImpossible,
     DurabilityInvalidLevel,
@@ -55,6 +56,7 @@ from headwater.errors import (
     SyncWriteAmbiguous,
     SyncWriteInProgress,
     TemporaryFailure,
+    TlsError,
     TooBig,
     TransportError,
     UnknownCollection,
@@ -63,6 +65,7 @@ from headwater.errors import (
     XattrInvalid,
 )
 from headwater.protocol.dcp.position import Position, load_positions, safe_point, save_positions
+from headwater.tls.settings import TlsSettings
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -87,6 +90,7 @@ __all__ = [
     "Batches",
     "Busy",
     "CasInvalid",
+    "CertificateRefused",
     "Change",
     "ChangeBatch",
     "Changes",
@@ -135,6 +139,8 @@ __all__ = [
     "SyncWriteAmbiguous",
     "SyncWriteInProgress",
     "TemporaryFailure",
+    "TlsError",
+    "TlsSettings",
     "TooBig",
     "TransportError",
     "UnknownCollection",

@@ -25,7 +25,7 @@ from headwater.client.routing import ClusterMap
 from headwater.client.settings import AGENT, settings_for
 from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import StatusError
-from headwater.protocol.handshake import MECHANISMS
+from headwater.tls.settings import TlsSettings
 from headwater.transport.aio import Waiters
 from headwater.transport.waiting import Steps
 from headwater.wire import documents
@@ -385,7 +385,8 @@ def connect(
     connect_timeout_seconds: float = 5.0,
     timeout_seconds: float = 10.0,
     agent: str = AGENT,
-    mechanisms: tuple[str, ...] = MECHANISMS,
+    mechanisms: tuple[str, ...] | None = None,
+    tls: TlsSettings | None = None,
     xattrs: bool = False,
     **unknown: Never,
 ) -> Connecting[AsyncClient]:
@@ -398,7 +399,9 @@ def connect(
         connect_timeout_seconds: for a connection and its handshake.
         timeout_seconds: for one operation, with its retries.
         agent: how we call ourselves, shown by the server.
-        mechanisms: of SASL, strongest first; add PLAIN for servers without SCRAM: the password crosses the network.
+        mechanisms: of SASL, strongest first; None: SCRAM, and PLAIN over TLS to a node whose name is verified. Add
+            PLAIN for servers without either: the password crosses the network.
+        tls: whom to trust and as whom to come, in place of the parameters of a couchbases:// connection.
         xattrs: values with extended attributes may be written with metadata (`write_many`).
 
     Raises:
@@ -416,6 +419,7 @@ def connect(
         timeout_seconds=timeout_seconds,
         agent=agent,
         mechanisms=mechanisms,
+        tls=tls,
         xattrs=xattrs,
     )
     return Connecting(_connected(AsyncClient(settings)))

@@ -12,9 +12,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from headwater.client.routing import Address
-from headwater.errors import ConnectionLost, PeerSilent
+from headwater.errors import CertificateRefused, ConnectionLost, HeadwaterError, PeerSilent, TlsError
 from headwater.protocol.handshake import Conversation, Greeting, Login, expect, greet
-from headwater.transport.channel import Channel
+from headwater.tls.certificates import read_der
+from headwater.tls.engine import TlsEngine
+from headwater.tls.settings import TlsSettings
+from headwater.tls.words import next_step
+from headwater.transport.channel import Channel, SocketAddress
 from headwater.transport.inbox import Inbox
 from headwater.transport.waiting import Ready, Resolve, Signal, Steps
 from headwater.wire.bootstrap import Stat
@@ -28,6 +32,9 @@ NONCE_BYTES = 18
 class Link:
     """A connection, from nothing to closed.
 
+    Args:
+        tls: whom to trust, and as whom to come; None for a connection without TLS.
+
     Attributes:
         address: the node.
         greeting: what `open` agreed on.
@@ -35,8 +42,8 @@ class Link:
         heard_at: when something arrived last.
     """
 
-    def __init__(self, address: Address, clock: Callable[[], float]) -> None:
-        self.address, self.clock = address, clock
+    def __init__(self, address: Address, clock: Callable[[], float], tls: TlsSettings | None = None) -> None:
+        self.address, self.clock, self.tls = address, clock, tls
         self.inbox = Inbox()
         self.greeting = Greeting(frozenset(), None)
         self._channel: Channel | None = None
@@ -67,8 +74,8 @@ class Link:
         """Connect and greet, all of it within the timeout.
 
         Raises:
-            TransportError: no connection, or no answer in time.
-            StatusError, RemoteProtocolError: as `greet`.
+            TransportError: no connection, or no answer in time; CertificateRefused: the node is not to be trusted.
+            StatusError, RemoteProtocolError: as `greet`. OptionError: a file of TLS can't be read.
         """
         deadline = self.clock() + timeout_seconds
         try:
@@ -83,17 +90,40 @@ class Link:
         found = yield Resolve(*self.address)
         if isinstance(found, OSError):
             raise ConnectionLost(str(self.address), found.strerror or str(found)) from None
-        lost: ConnectionLost | None = None
+        lost: ConnectionLost | TlsError | None = None
         for target in found:
             try:
-                self._channel = Channel(str(self.address), target)
-                while not self._channel.connected():
-                    yield from self.wait(deadline)
+                yield from self._reach(target, self.tls, deadline)
+            except TlsError as error:
+                if error.code:
+                    raise (yield from self._refused(error, target, deadline)) from None
+                lost = error
             except ConnectionLost as error:
                 lost = error
             else:
                 return
         raise lost or ConnectionLost(str(self.address), "the name has no address")
+
+    def _reach(self, target: SocketAddress, tls: TlsSettings | None, deadline: float) -> Steps[None]:
+        engine = None if tls is None else TlsEngine(tls.context(), is_server=False, host=self.address.host)
+        self._channel = Channel(str(self.address), target, engine)
+        while not self._channel.connected():
+            yield from self.wait(deadline)
+
+    def _refused(self, error: TlsError, target: SocketAddress, deadline: float) -> Steps[CertificateRefused]:
+        """The error for a certificate that is not to be trusted. Which one it was is asked for by another connection,
+        on which nothing is said: of one that it refused, OpenSSL keeps nothing."""
+        shown = "which it shows no more"
+        try:
+            yield from self._reach(target, TlsSettings(verify="none"), deadline)
+            der = None if self.channel.tls is None else self.channel.tls.engine.certificate()
+            shown = shown if der is None else str(read_der(der))
+        except (HeadwaterError, ValueError):
+            pass
+        self.close()
+        return CertificateRefused(
+            error.peer, f"{error.reason}; it is {shown}{next_step(error.code, self.address.host)}", error.code
+        )
 
     def check(self, deadline: float) -> None:
         """Look at the clock.

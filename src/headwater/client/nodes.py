@@ -109,7 +109,7 @@ class Nodes:
             if link.is_open and not link.is_stale:
                 return link
             link.close()
-        link = self._opening[address] = Pipeline(address, self.clock)
+        link = self._opening[address] = Pipeline(address, self.clock, self.settings.target.tls)
         try:
             yield from link.open(self.settings.login, self.settings.connect_timeout_seconds)
             self._check_open()
@@ -129,7 +129,7 @@ class Nodes:
 
     def learn(self, config: bytes, source: Address) -> None:
         """Take a map over if it is newer than ours."""
-        told = read_map(config, source)
+        told = read_map(config, source, speaks_tls=self.settings.target.tls is not None)
         if self._map is None or told.version > self._map.version:
             self._map = told
 

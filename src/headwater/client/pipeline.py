@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from headwater.client.link import Link
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, HeadwaterError, RemoteProtocolError
+from headwater.tls.settings import TlsSettings
 from headwater.transport.waiting import Ready, Signal, Steps
 from headwater.wire.bootstrap import Noop
 from headwater.wire.header import Frame
@@ -49,8 +50,8 @@ class Bulk:
 class Pipeline(Link):
     """A link that is used for key-value requests."""
 
-    def __init__(self, address: Address, clock: Callable[[], float]) -> None:
-        super().__init__(address, clock)
+    def __init__(self, address: Address, clock: Callable[[], float], tls: TlsSettings | None = None) -> None:
+        super().__init__(address, clock, tls)
         self._flights: dict[int, Flight] = {}
         self._bulks: deque[Bulk] = deque()
         self._reader: Flight | Bulk | None = None

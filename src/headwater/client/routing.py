@@ -8,28 +8,35 @@ fetched from.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from headwater.errors import OptionError
+from headwater.tls.settings import QUERY, TLS_PORT, TlsSettings
 from headwater.wire.address import Address
-from headwater.wire.cluster_map import PORT, ClusterMap, newest_addresses
+from headwater.wire.cluster_map import PORT, ClusterMap, newest_addresses, tls_addresses
 
 __all__ = ["PORT", "Address", "ClusterMap", "Target", "map_of_one", "parse", "read_map"]
 
 
+SCHEMES = {"": False, "couchbase": False, "memcached": False, "couchbases": True}
+"""Those of connection strings, and whether they speak TLS."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parsed connection string: some nodes to start from, a bucket, and who asks if it says so."""
+    """A parsed connection string: some nodes to start from, a bucket, who asks if it says so, and TLS or not (None)."""
 
     seeds: tuple[Address, ...]
     bucket: str
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    tls: TlsSettings | None = None
 
     @property
     def url(self) -> str:
         """The connection string without name and password."""
-        return f"couchbase://{','.join(map(str, self.seeds))}/{self.bucket}"
+        scheme, query = ("couchbase", "") if self.tls is None else ("couchbases", self.tls.query)
+        return f"{scheme}://{','.join(map(str, self.seeds))}/{self.bucket}" + f"?{query}" * bool(query)
 
     def login(self, user: str | None, password: str | None) -> tuple[str | None, str | None]:
         """Return who asks: as the string says, or as was given beside it; OptionError where both say it."""
@@ -41,30 +48,45 @@ class Target:
 
 
 def parse(connection: str) -> Target:
-    """Read "couchbase://[user:password@]host[:port][,host...]/bucket".
+    """Read "couchbase://[user:password@]host[:port][,host...]/bucket", or couchbases:// for TLS.
 
     The scheme may be left out, and the bucket, which is "default" then. Name and password are escaped as in any URL.
+    With TLS the parameters ?trust_store=...&client_certificate=...&client_key=...&tls_verify=... say whom to trust and
+    as whom to come (tls/settings.py); others, which are other clients', are left alone.
 
     Raises:
         OptionError: no host, a port that is none, or a scheme we do not speak. The message repeats no password.
     """
-    allowed = 'a connection string such as "couchbase://127.0.0.1:11210/default"'
-    scheme, _, rest = connection.rpartition("://")
+    allowed = 'a connection string such as "couchbase://127.0.0.1:11210/default" or "couchbases://node.example/default"'
+    scheme, _, rest = connection.partition("://") if "://" in connection else ("", "", connection)
     login, at, rest = rest.rpartition("@")
     shown = f"...@{rest}" if at else connection  # what is shown ends up in logs, plans and tracebacks
-    if scheme not in ("", "couchbase", "memcached"):
-        raise OptionError("connection", shown, f"{allowed}; TLS (couchbases://) is not spoken")
-    hosts, _, bucket = rest.partition("?")[0].partition("/")
-    seeds = tuple(_address(part, shown, allowed) for part in hosts.split(",") if part)
+    rest, _, query = rest.partition("?")
+    if scheme not in SCHEMES:
+        raise OptionError("connection", shown, allowed)
+    tls = _tls(query, shown, speaks=SCHEMES[scheme])
+    hosts, _, bucket = rest.partition("/")
+    port = PORT if tls is None else TLS_PORT
+    seeds = tuple(_address(part, port, shown, allowed) for part in hosts.split(",") if part)
     if not seeds:
         raise OptionError("connection", shown, allowed)
     name, colon, password = login.partition(":")
     if at and not (name and colon):
         raise OptionError("connection", shown, "with a name and a password as couchbase://NAME:PASSWORD@HOST/BUCKET")
-    return Target(seeds, bucket.strip("/") or "default", *((unquote(name), unquote(password)) if at else ()))
+    user, told = (unquote(name), unquote(password)) if at else (None, None)
+    return Target(seeds, bucket.strip("/") or "default", user, told, tls)
 
 
-def _address(text: str, connection: str, allowed: str) -> Address:
+def _tls(query: str, shown: str, *, speaks: bool) -> TlsSettings | None:
+    told = dict(parse_qsl(query, keep_blank_values=True))
+    if speaks:
+        return TlsSettings.from_query(told)
+    if asked := sorted(told.keys() & QUERY.keys()):
+        raise OptionError("connection", shown, f"one for TLS, which is couchbases://; {asked[0]} does nothing without")
+    return None
+
+
+def _address(text: str, port_otherwise: int, connection: str, allowed: str) -> Address:
     if text.startswith("["):
         host, _, port = text[1:].partition("]")
         port = port.removeprefix(":")
@@ -72,16 +94,16 @@ def _address(text: str, connection: str, allowed: str) -> Address:
         host, _, port = text.partition(":")
     if not host or not (port == "" or (port.isascii() and port.isdecimal() and 0 < int(port) < 65536)):
         raise OptionError("connection", connection, allowed)
-    return Address(host, int(port or PORT))
+    return Address(host, int(port or port_otherwise))
 
 
-def read_map(text: bytes, source: Address) -> ClusterMap:
-    """Read a map that was fetched from `source`.
+def read_map(text: bytes, source: Address, *, speaks_tls: bool = False) -> ClusterMap:
+    """Read a map that was fetched from `source`; with `speaks_tls` its nodes are known by their ports for TLS.
 
     Raises:
         RemoteProtocolError: not JSON, or no map: fields missing, of the wrong type, or pointing nowhere.
     """
-    return ClusterMap.from_json(text, source, addresses=newest_addresses)
+    return ClusterMap.from_json(text, source, addresses=tls_addresses if speaks_tls else newest_addresses)
 
 
 def map_of_one(node: Address, vbuckets: int) -> ClusterMap:

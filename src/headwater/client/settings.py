@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from headwater.client.nodes import ConnectSettings
 from headwater.client.routing import parse
 from headwater.errors import OptionError
 from headwater.protocol.handshake import KV_FEATURES, MECHANISMS, MECHANISMS_KNOWN, Login
+from headwater.tls.settings import TlsSettings
 from headwater.wire.cluster_map import MAP_VBUCKETS_MAX
 from headwater.wire.features import Feature
 
@@ -24,20 +26,23 @@ def settings_for(
     connect_timeout_seconds: float = 5.0,
     timeout_seconds: float = 10.0,
     agent: str = AGENT,
-    mechanisms: tuple[str, ...] = MECHANISMS,
+    mechanisms: tuple[str, ...] | None = None,
+    tls: TlsSettings | None = None,
     xattrs: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> ConnectSettings:
     """Return checked settings.
 
     Args:
-        connection: "couchbase://[user:password@]host[:port][,host...]/bucket".
+        connection: "couchbase://[user:password@]host[:port][,host...]/bucket", couchbases:// for TLS.
         user, password: None for servers that let everybody in, or where the connection string says who asks.
         vbuckets: how many the bucket has, for servers that hand out no map; None asks the server.
         connect_timeout_seconds: for a connection and its handshake.
         timeout_seconds: for one operation, with its retries.
         agent: how we call ourselves, shown by the server.
-        mechanisms: of SASL, strongest first; add PLAIN for servers without SCRAM: the password crosses the network.
+        mechanisms: of SASL, strongest first. None: SCRAM, and PLAIN where it is TLS that carries the password to a node
+            that has proved who it is. With PLAIN among those given, it crosses the network as it is.
+        tls: whom to trust and as whom to come, in place of the connection string's parameters; for couchbases://.
         xattrs: values with extended attributes may be written with metadata (`write_many`).
         clock: seconds, monotonic.
 
@@ -45,12 +50,19 @@ def settings_for(
         OptionError: a value that can't be.
     """
     target = parse(connection)
+    if tls is not None:
+        if target.tls != TlsSettings():
+            raise OptionError("tls", tls, "for couchbases:// without parameters, which say the same")
+        target = replace(target, tls=tls)
     user, password = target.login(user, password)
     if vbuckets is not None and not 0 < vbuckets <= MAP_VBUCKETS_MAX:
         raise OptionError("vbuckets", vbuckets, f"a number of vbuckets, 1 to {MAP_VBUCKETS_MAX}")
     for name, seconds in (("connect_timeout_seconds", connect_timeout_seconds), ("timeout_seconds", timeout_seconds)):
         if not seconds > 0:
             raise OptionError(name, seconds, "a number of seconds above 0")
+    if mechanisms is None:
+        is_safe = target.tls is not None and target.tls.is_verified
+        mechanisms = MECHANISMS_KNOWN if is_safe else MECHANISMS
     if unknown := [mechanism for mechanism in mechanisms if mechanism not in MECHANISMS_KNOWN]:
         raise OptionError("mechanisms", unknown[0], f"one of {', '.join(MECHANISMS_KNOWN)}")
     features = KV_FEATURES + ((Feature.XATTR,) if xattrs else ())

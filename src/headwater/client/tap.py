@@ -140,7 +140,7 @@ class TapStream:
 
     def _open(self) -> Steps[Link]:
         if self._link is None:
-            link = Link(self._settings.target.seeds[0], self._settings.clock)
+            link = Link(self._settings.target.seeds[0], self._settings.clock, self._settings.target.tls)
             try:
                 yield from link.open(self._settings.login, self._settings.connect_timeout_seconds)
                 expects = (yield from self._expected(link)) if self.options.ends else None
@@ -291,7 +291,7 @@ def relay(stream: TapStream, target: str, *, user: str | None = None, password: 
         TransportError: either connection is lost.
     """
     settings = settings_for(target, user, password)
-    link, count = Link(settings.target.seeds[0], settings.clock), 0
+    link, count = Link(settings.target.seeds[0], settings.clock, settings.target.tls), 0
     try:
         blocking.run(link.open(settings.login, settings.connect_timeout_seconds), settings.clock)
         while stream.next() is not None:

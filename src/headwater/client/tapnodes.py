@@ -178,7 +178,7 @@ class TapNodes:
             try:
                 config, claims[address] = blocking.run(self._ask(address), self.settings.clock)
                 if config:
-                    maps[address] = read_map(config, address)
+                    maps[address] = read_map(config, address, speaks_tls=self.settings.target.tls is not None)
                     todo += maps[address].servers
             except HeadwaterError as error:
                 problem = error
@@ -188,7 +188,7 @@ class TapNodes:
 
     def _ask(self, address: Address) -> Steps[tuple[bytes | None, set[int]]]:
         settings = self.settings
-        link = Link(address, settings.clock)
+        link = Link(address, settings.clock, settings.target.tls)
         try:
             yield from link.open(settings.login, settings.connect_timeout_seconds)
             states = yield from link.statistics("vbucket", settings.clock() + settings.timeout_seconds)
@@ -315,7 +315,7 @@ class _Listener(threading.Thread):
     def _ask_for(self, vbuckets: Iterable[int]) -> Steps[Frame]:
         settings = self._nodes.settings
         wanted = ChangeFilter(key=self._nodes.options.name, checkpoints=[(vb, 0) for vb in vbuckets])
-        link = Link(self.address, settings.clock)
+        link = Link(self.address, settings.clock, settings.target.tls)
         try:
             yield from link.open(settings.login, settings.connect_timeout_seconds)
             return (yield from link.ask(Frame.decode(wanted.encode()), settings.clock() + settings.timeout_seconds))

@@ -82,7 +82,7 @@ class Worker(Task):
         self.vbuckets: dict[int, None] = {}
         self.todo: dict[int, tuple[Position, int]] = {}
         self._cluster, self._arena, self._options = cluster, arena, options
-        self._link = Link(address, cluster.clock)
+        self._link = Link(address, cluster.clock, cluster.settings.target.tls)
         self.drain: Drain | None = None
         self._opened = np.zeros(VBUCKETS, np.bool_)  # of each vbucket, whether its stream was accepted and is not over
         self._vbuckets_max = 0  # there are none from here on

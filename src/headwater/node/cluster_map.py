@@ -26,8 +26,8 @@ EPOCH_STEP_MAX: Final = 1 << 10
 class ServedMap:
     """The map this node hands out: its own, or one that an administrator has set."""
 
-    def __init__(self, port: int, bucket: Bucket) -> None:
-        self.port = port
+    def __init__(self, port: int, bucket: Bucket, tls_port: int | None = None) -> None:
+        self.port, self.tls_port = port, tls_port
         self._bucket = bucket
         # A revision must not go backwards, over restarts neither: it begins at the time of start in milliseconds.
         self._first_revision = bucket.clock.time_ns() // 1_000_000
@@ -87,4 +87,5 @@ class ServedMap:
         bucket = self._bucket
         here = Address(HOST, self.port)
         chains = tuple((0 if bucket.is_active(vb) else NOBODY,) for vb in range(bucket.vbucket_count))
-        return ClusterMap(bucket.name, bucket.uuid, *self.version, (here,), chains).to_json(here)
+        tls_ports = {} if self.tls_port is None else {here: self.tls_port}
+        return ClusterMap(bucket.name, bucket.uuid, *self.version, (here,), chains, tls_ports=tls_ports).to_json(here)

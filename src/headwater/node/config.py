@@ -59,6 +59,18 @@ class NodeConfig:
     )
     administrators: str = option("", "users that set maps and whom this node follows, by commas; empty: the first")
     plain: str = option("loopback", "from where PLAIN and HTTP may bring passwords as they are: loopback or anywhere")
+    tls_certificate: str = option("", "PEM file of the node's certificate and its chain; with it the node speaks TLS")
+    tls_key: str = option(
+        "", "PEM file of its key, which nobody else may read; left out where the certificate's has it"
+    )
+    tls_port: int = option(11207, "port to speak TLS on, where there is a certificate; 0 takes a free one")
+    tls_ca: str = option("", "PEM file of the CAs that sign clients and other nodes; nodes: the system's, if left out")
+    tls_clients: str = option("off", "certificates of clients as logins: off, optional or required; needs --tls-ca")
+    tls_user: str = option(
+        "subject.cn", "where a client's certificate has its user: subject.cn, san.dns, san.email or san.uri"
+    )
+    tls_minimum: str = option("1.2", "oldest version of TLS that is spoken: 1.2 or 1.3")
+    without_tls: str = option("anywhere", "who may connect without TLS: anywhere, loopback (this machine) or nobody")
     insecure: bool = option(False, "listen on a network though there are no users: whoever reaches the port may do all")
     log_level: str = option("warning", "debug, info, warning or error")
     users: Mapping[str, str] = field(default_factory=dict)
@@ -93,8 +105,10 @@ class NodeConfig:
             raise OptionError("upr-states", self.upr_states, "dcp or text")
         if self.plain not in ("loopback", "anywhere"):
             raise OptionError("plain", self.plain, "loopback or anywhere")
-        if not 0 <= self.port <= 65535:
-            raise OptionError("port", self.port, "a port number, 0 to 65535")
+        for name, number in (("port", self.port), ("tls-port", self.tls_port)):
+            if not 0 <= number <= 65535:
+                raise OptionError(name, number, "a port number, 0 to 65535")
+        self._check_tls()
         if not self.bucket or len(self.bucket) > 100 or not all(c.isalnum() or c in "_-.%" for c in self.bucket):
             raise OptionError("bucket", self.bucket, "a name of 1 to 100 letters, digits, _ - . or %")
         if not 1 <= self.segment_mib <= 1 << 20:
@@ -115,6 +129,27 @@ class NodeConfig:
         ):
             if (value := getattr(self, name)) < least:
                 raise OptionError(name.replace("_", "-"), value, f"{least} or more")
+
+    def _check_tls(self) -> None:
+        for name, allowed in _TLS_WORDS.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise OptionError(name.replace("_", "-"), value, f"one of {', '.join(allowed)}")
+        if self.tls_clients != "off" and not self.tls_ca:
+            raise OptionError(
+                "tls-clients", self.tls_clients, "possible without --tls-ca, which says who signs clients"
+            )
+        if self.tls_certificate:
+            return
+        for name, default in (("tls_key", ""), ("tls_clients", "off"), ("without_tls", "anywhere")):
+            if (value := getattr(self, name)) != default:
+                raise OptionError(name.replace("_", "-"), value, "possible without --tls-certificate")
+
+
+_TLS_WORDS = {
+    "tls_clients": ("off", "optional", "required"),
+    "tls_minimum": ("1.2", "1.3"),
+    "without_tls": ("anywhere", "loopback", "nobody"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +301,7 @@ def _cluster_secret(file: str, *, has_users: bool) -> str:
 
 def read_users(path: Path) -> dict[str, str]:
     """Read `name:password` lines; blank lines and lines that start with # are skipped."""
-    _refuse_readable_by_others(path, "users-file")
+    refuse_readable_by_others(path, "users-file")
     users: dict[str, str] = {}
     for line in path.read_text("utf-8").splitlines():
         if not line.strip() or line.startswith("#"):
@@ -287,14 +322,15 @@ def _convert(option: Option, value: str) -> Any:
 
 def _password(file: str, environment: Mapping[str, str]) -> str:
     if file:
-        _refuse_readable_by_others(Path(file), "password-file")
+        refuse_readable_by_others(Path(file), "password-file")
         return Path(file).read_text("utf-8").split("\n", 1)[0].rstrip("\r")
     if (password := environment.get("HEADWATER_PASSWORD")) is not None:
         return password
     raise OptionError("user", "", "complete: give --password-file, or HEADWATER_PASSWORD in the environment")
 
 
-def _refuse_readable_by_others(path: Path, option: str) -> None:
+def refuse_readable_by_others(path: Path, option: str) -> None:
+    """Refuse (OptionError) a file that holds a secret and that others may read, or that is not there."""
     try:
         mode = path.stat().st_mode
     except OSError as error:

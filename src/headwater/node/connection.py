@@ -23,12 +23,14 @@ from array import array
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from headwater.errors import CorruptStore, ProtocolError
+from headwater.errors import CorruptStore, ProtocolError, TlsError
 from headwater.node.budget import Budget
 from headwater.node.committer import Committer
 from headwater.node.inbox import ConnectionInbox
 from headwater.node.outbox import Outbox
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue
+from headwater.node.tls import ENGINE_BYTES
+from headwater.tls.socket import TlsSocket
 
 QUEUED_BYTES_MAX = 4 << 20
 QUEUED_BYTES_RESUME = 1 << 20
@@ -134,7 +136,7 @@ class Connection:
 
     session: ConnectionSession
 
-    def __init__(self, host: Host, sock: socket.socket, peer: str, inbox: ConnectionInbox) -> None:
+    def __init__(self, host: Host, sock: socket.socket | TlsSocket, peer: str, inbox: ConnectionInbox) -> None:
         self.host = host
         self.loop = host.loop
         self.peer = peer
@@ -144,9 +146,11 @@ class Connection:
         self.is_known = True
         self.stranger_since = self.stirred_at
         self.kernel_bytes = 0
-        self._stirred_bytes = self._held_bytes = self._session_bytes = 0
+        self._stirred_bytes = self._held_bytes = self._session_bytes = self._tls_bytes = 0
         self._turn_ends = 0.0
         self._sock = sock
+        self.tls = sock if isinstance(sock, TlsSocket) else None
+        self._raw = sock.raw if isinstance(sock, TlsSocket) else sock
         self._fd = sock.fileno()
         self._run_queue = host.run_queue
         self._committer = host.committer
@@ -169,7 +173,9 @@ class Connection:
 
     def start(self) -> None:
         """Begin to read from the socket."""
-        self.loop.add_reader(self._fd, self._readable)
+        self._tls_bytes = 0 if self.tls is None else ENGINE_BYTES
+        self._listen()
+        self._account()
 
     def know(self, *, is_known: bool) -> None:
         """The peer has logged in, or is a stranger (again): less is granted to those."""
@@ -212,7 +218,7 @@ class Connection:
     def notice_reset(self) -> None:
         """Close if the peer has reset the connection. To be called now and then: a reset that comes together with the
         last data is told once, with the data, and then libuv watches the socket no more."""
-        if not self.is_closed and (error := self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
+        if not self.is_closed and (error := self._raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
             self.drop(f"connection lost: {os.strerror(error)}", fault=False)
 
     def finish(self) -> None:
@@ -221,7 +227,7 @@ class Connection:
             return
         self._finishing = True
         self.pause("finishing")
-        if self._outbox.empty:
+        if self._outbox.empty and not self._is_held_up:
             self.loop.call_soon(lambda: self.drop("finished", fault=False))
         else:
             self.loop.call_later(FINISH_SECONDS, lambda: self.drop("the peer does not take its answers", fault=False))
@@ -254,6 +260,8 @@ class Connection:
         self.is_paused = False
         if not self._eof:
             self._watch(self.loop.add_reader, self._readable)
+            if self.tls is not None and self.tls.has_more:  # of what it has taken from the socket nobody will tell
+                self._run_queue.first(self._read_on)
 
     def _watch(self, add: Callable[..., None], work: Callable[[], None]) -> None:
         """Have the loop tell of the socket. libuv tells both who wait for it of a reset, once, and closes its handle;
@@ -302,19 +310,31 @@ class Connection:
     def weigh_kernel(self) -> int:
         """Look how much the system keeps for the socket, both ways, and count it as held here; bytes."""
         if not self.is_closed and _MEMINFO is not None:
-            self.kernel_bytes = _kernel_bytes(self._sock)
+            self.kernel_bytes = _kernel_bytes(self._raw)
             self._account()
         return self.kernel_bytes
 
     def _account(self) -> None:
         """Tell the budget what is held here, if that has changed by more than a grain."""
-        held = self._inbox.memory_bytes + self._outbox.queued_bytes + self._session_bytes + self.kernel_bytes
+        held = (
+            self._inbox.memory_bytes
+            + self._outbox.queued_bytes
+            + self._session_bytes
+            + self.kernel_bytes
+            + self._tls_bytes
+        )
         if not -GRAIN_BYTES < held - self._held_bytes < GRAIN_BYTES:
             self._hold()
 
     def _hold(self) -> None:
         """Tell the budget what is held here; that may be the end of this connection."""
-        held = self._inbox.memory_bytes + self._outbox.queued_bytes + self._session_bytes + self.kernel_bytes
+        held = (
+            self._inbox.memory_bytes
+            + self._outbox.queued_bytes
+            + self._session_bytes
+            + self.kernel_bytes
+            + self._tls_bytes
+        )
         if not self.is_closed:
             self._held_bytes = held
             self._budget.hold(self, held)
@@ -322,6 +342,11 @@ class Connection:
     def _stir(self, now: float) -> None:
         """Something whole came, or something left: the peer is there."""
         self.stirred_at, self._stirred_bytes = now, 0
+
+    def _read_on(self) -> None:
+        """Read what TLS still holds, unless that was done meanwhile."""
+        if self.tls is not None and self.tls.has_more and not self._paused and not self.is_closed:
+            self._receive()
 
     def _readable(self) -> None:
         if self._run_queue.is_spent:
@@ -359,6 +384,9 @@ class Connection:
         except MemoryError:
             self.drop("there is no memory for what it sends")
             return
+        except TlsError as error:
+            self.drop(error.reason)
+            return
         except OSError as error:
             self.drop(f"connection lost: {error.strerror}", fault=False)
             return
@@ -375,6 +403,8 @@ class Connection:
             return
         self._feed(data, now)
         self._account()
+        if self.tls is not None and self.tls.has_more and not self._paused and not self.is_closed:
+            self._run_queue.first(self._read_on)
 
     def _end_of_input(self) -> None:
         """The peer sends no more; answers it may still be waiting for are given before the socket closes."""
@@ -445,7 +475,12 @@ class Connection:
     @property
     def writable(self) -> bool:
         """Whether nothing waits in the queue: what is sent now goes out now."""
-        return self._outbox.empty and not self.is_closed
+        return self._outbox.empty and not self.is_closed and not self._is_held_up
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether bytes that TLS has sealed still wait for room in the socket."""
+        return self.tls is not None and self.tls.unsent_bytes > 0
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
         """Queue bytes behind everything sent before; they leave once batch `gate` is durable (0: at once).
@@ -464,6 +499,8 @@ class Connection:
             if sent and not self._feeding:
                 self._stir(self._time())
             if sent == len(data) or self.is_closed:
+                if self.tls is not None and not self.is_closed:
+                    self._await_departure()  # what was sealed may not all have left
                 return
         # Bytes stay as they are, and large answers are: only what lies in an arena has to be copied out of it.
         if isinstance(data, bytes):
@@ -504,6 +541,8 @@ class Connection:
 
     def _send_queued(self, now: float) -> None:
         outbox = self._outbox
+        if self._is_held_up:
+            self._send_now(b"")
         for _ in range(SENDS_PER_TURN):
             chunk = outbox.ready(self._committer.durable, SEND_BYTES)
             if not chunk:
@@ -522,7 +561,7 @@ class Connection:
         self._await_departure()
         if self.is_paused and outbox.queued_bytes <= (QUEUED_BYTES_RESUME if self.is_known else 0):
             self.resume("output")
-        if not outbox.queued_bytes:
+        if not outbox.queued_bytes and not self._is_held_up:
             if self._finishing:
                 self.drop("finished", fault=False)
             elif self.session.pumps:
@@ -533,6 +572,9 @@ class Connection:
             return self._sock.send(data)
         except (BlockingIOError, InterruptedError):
             return 0
+        except TlsError as error:
+            self.drop(error.reason)
+            return 0
         except OSError as error:
             self.drop(f"connection lost: {error.strerror}", fault=False)
             return 0
@@ -540,10 +582,16 @@ class Connection:
     def _await_departure(self) -> None:
         """Wait for what holds the head of the queue back: its batch, or the socket."""
         # The head decides: with a writer on the socket while a batch holds the head back, the loop would spin.
-        outbox, wants_writer = self._outbox, False
+        if self.tls is not None:
+            self._tls_bytes = ENGINE_BYTES + self.tls.unsent_bytes
+            self._account()
+            if self.is_closed:
+                return
+        outbox, wants_writer = self._outbox, self._is_held_up
         if outbox.queued_bytes:
-            wants_writer = outbox.gate <= self._committer.durable
-            if not wants_writer:
+            is_free = outbox.gate <= self._committer.durable
+            wants_writer = wants_writer or is_free
+            if not is_free:
                 self._committer.waiting.add(self)
         if wants_writer and not self._writing:
             self._watch(self.loop.add_writer, self.flush)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from headwater.node.connection import Connection
     from headwater.node.kv.api import Services
 
+_TLS_HANDSHAKE = 0x16
+"""The first byte of TLS; no magic byte is that."""
 _TEXT_COMMANDS = range(ord("a"), ord("z") + 1)
 """No magic byte is a letter; those of HTTP's methods are large, those of text commands small."""
 
@@ -27,18 +29,37 @@ class FirstBytes:
     def __init__(self, connection: Connection, server: Services) -> None:
         self.connection = connection
         self.server = server
-        connection.know(is_known=not server.users.required)
+        # Who has not come to the end of TLS's handshake is a stranger, users or not: that costs time and memory.
+        connection.know(is_known=not server.users.required and connection.tls is None)
 
     def receive(self, data: memoryview) -> int:
         """Take nothing: give the connection the session that understands it."""
         connection = self.connection
         if looks_like_http(data):
-            connection.session = HttpSession(connection, self.server)
+            connection.session = HttpSession(connection, self.server, self._certified())
+        elif data[0] == _TLS_HANDSHAKE:
+            connection.drop(self._where_tls_is_spoken())
         elif data[0] in _TEXT_COMMANDS:
-            connection.session = TextSession(connection, self.server)
+            connection.session = TextSession(connection, self.server, self._certified())
         elif not may_become_http(data):
-            connection.session = KvSession(connection, self.server)
+            connection.session = KvSession(connection, self.server, self._certified())
         return 0
+
+    def _certified(self) -> str | None:
+        """The user that the peer's certificate stands for; a user of this node, or None."""
+        tls, server = self.connection.tls, self.server
+        named = server.tls.user(tls) if server.tls is not None and tls is not None else None
+        if named is None or not server.users.required:
+            return None
+        if server.users.knows(named):
+            return named
+        server.warn(self.connection.peer, f"its certificate is for {named!r}, who is no user here")
+        return None
+
+    def _where_tls_is_spoken(self) -> str:
+        port = self.server.tls_port
+        where = "this node speaks none" if port is None else f"that is on port {port}"
+        return f"it speaks TLS on the port without it: {where}"
 
     def pump(self) -> None:
         """Do nothing: nothing waits to be sent."""
@@ -48,7 +69,7 @@ class FirstBytes:
 
     def users_changed(self) -> None:
         """Count as a stranger from the first user on."""
-        self.connection.know(is_known=not self.server.users.required)
+        self.connection.know(is_known=not self.server.users.required and self.connection.tls is None)
 
     def closed(self) -> None:
         """Do nothing: no work is under way for this connection."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-__all__ = ["is_local", "is_loopback"]
+__all__ = ["is_local", "is_loopback", "loopback_like"]
 
 
 def is_loopback(host: str) -> bool:
@@ -15,6 +15,13 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def loopback_like(host: str) -> str:
+    """The loopback address of the same kind as an address to listen on; the address itself if it is one."""
+    if is_loopback(host):
+        return host
+    return "::1" if ":" in host else "127.0.0.1"
 
 
 def is_local(peer: str) -> bool:

@@ -83,6 +83,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until the node is up: not the end of it
     committer = Committer(store, loop)
     loop.set_default_executor(threads.pool(WORKERS, "work"))
     collector = Collector(loop)
@@ -92,10 +93,12 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         except DiskFull as error:
             raise DiskFull(error.path, error.needed_bytes, error.free_bytes, starting=True) from error
         host, port = server.listen()
-        _warn_of_the_open_network(host, server.users.required)
+        loop.add_signal_handler(signal.SIGHUP, lambda: server.refresh_tls(asked=True))
+        _warn_of_the_open_network(config, host, server)
         shown = f"[{host}]" if ":" in host else host
-        vbuckets = server.bucket.vbucket_count
-        print(f"ready {shown}:{port} bucket={config.bucket} vbuckets={vbuckets}", file=out, flush=True)
+        told = f"bucket={config.bucket} vbuckets={server.bucket.vbucket_count}"
+        told += "" if server.tls_port is None else f" tls={server.tls_port}"
+        print(f"ready {shown}:{port} {told}", file=out, flush=True)
         collector.start()
         try:
             await stop.wait()
@@ -119,12 +122,14 @@ def _ready(config: NodeConfig, store: Store, committer: Committer, loop: asyncio
     return server
 
 
-def _warn_of_the_open_network(host: str, has_users: bool) -> None:
+def _warn_of_the_open_network(config: NodeConfig, host: str, server: Server) -> None:
+    if server.tls is not None and (told := server.tls.warning()):
+        log.warning("%s", told)
     if is_loopback(host):
         return
-    if has_users:
+    if server.users.required and config.without_tls == "anywhere":
         log.warning("listening on %s without TLS: passwords and documents can be read on the way", host)
-    else:
+    elif not server.users.required:
         log.warning("listening on %s without users: whoever can reach it may read and write everything", host)
 
 

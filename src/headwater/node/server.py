@@ -32,7 +32,7 @@ from headwater.node.first_bytes import FirstBytes
 from headwater.node.inbox import ConnectionInbox
 from headwater.node.kv.fast import FastPath, Workspace
 from headwater.node.loop_watch import LoopWatch
-from headwater.node.loopback import is_local, is_loopback
+from headwater.node.loopback import is_local, is_loopback, loopback_like
 from headwater.node.membership.member import Membership
 from headwater.node.membership.stats import stats as cluster_stats
 from headwater.node.pager import Pager
@@ -41,8 +41,10 @@ from headwater.node.rest.session import HttpSession
 from headwater.node.run_queue import RunQueue
 from headwater.node.scrubber import Scrubber
 from headwater.node.tap.hub import TapHub
+from headwater.node.tls import NodeTls
 from headwater.node.users.file import UsersFile
 from headwater.node.users.logins import Failures, Users
+from headwater.tls.socket import TlsSocket
 
 if TYPE_CHECKING:
     from headwater.node.kv.api import Session, TakeRequests, UserSession
@@ -101,6 +103,8 @@ class Server:
         self.users.refresh()
         self.failures = Failures()
         self.budget = Budget(config.memory_mib << 20, config.connection_memory_mib << 20, "all connections together")
+        self.tls = NodeTls(config) if config.tls_certificate else None
+        self.tls_port: int | None = None
         self.strangers = Budget(STRANGERS_BYTES_MAX, STRANGER_BYTES_MAX, "all that have not logged in")
         self.connections: set[Connection] = set()
         self.accepted = self.rejected = self.kernel_bytes = 0
@@ -132,6 +136,7 @@ class Server:
         self._warnings = Warnings()
         self._refused = Warnings()  # apart, so that neither hides the other
         self._listener: socket.socket | None = None
+        self._tls_listener: socket.socket | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
         self._deriving: asyncio.Task[None] | None = None
@@ -139,27 +144,40 @@ class Server:
             register(self._arena)
         committer.on_failure.append(self._drop_writers)
 
-    def bind(self, listener: socket.socket | None = None) -> socket.socket:
-        """Take the address, or the listener that is given, and let connections queue up. Accept none yet.
+    def bind(self, listener: socket.socket | None = None) -> None:
+        """Take the addresses, or the listener that is given, and let connections queue up. Accept none yet.
 
-        Raises OptionError when the address can't be had.
+        Raises OptionError when an address can't be had.
         """
-        self._listener = listener = self._bound() if listener is None else listener
+        config = self.config
+        if listener is not None or config.without_tls != "nobody":
+            host = config.host if config.without_tls == "anywhere" else loopback_like(config.host)
+            self._listener = listener = self._bound("port", host, config.port) if listener is None else listener
+            self._queue_up(listener, "port", config.port)
+        if self.tls is not None:
+            self._tls_listener = self._bound("tls-port", config.host, config.tls_port)
+            self._queue_up(self._tls_listener, "tls-port", config.tls_port)
+
+    def _queue_up(self, listener: socket.socket, option: str, port: int) -> None:
         try:
             listener.listen(BACKLOG)  # where two could bind the same address, this tells
         except OSError as error:
             listener.close()
-            raise self._address_error(error) from None
+            raise self._address_error(option, port, error) from None
         listener.setblocking(False)
-        return listener
 
     def listen(self) -> tuple[str, int]:
-        """Begin to accept, bound first if that was not done; returns (host, port)."""
-        listener = self._listener or self.bind()
-        host, port = listener.getsockname()[:2]
-        self.cluster = ServedMap(port, self.bucket)
+        """Begin to accept, bound first if that was not done; returns (host, port): those for TLS, if there are no
+        others."""
+        if self._listener is None and self._tls_listener is None:
+            self.bind()
+        listeners = [each for each in (self._listener, self._tls_listener) if each is not None]
+        host, port = listeners[0].getsockname()[:2]
+        self.tls_port = None if self._tls_listener is None else self._tls_listener.getsockname()[1]
+        self.cluster = ServedMap(port, self.bucket, self.tls_port)
         self.membership.start()
-        self.loop.add_reader(listener.fileno(), self._accept)
+        for each in listeners:
+            self.loop.add_reader(each.fileno(), self._accept, each)
         self.pager.start()
         self.compactor.start()
         self.scrubber.start()
@@ -168,22 +186,21 @@ class Server:
         self._deriving = self.loop.create_task(self.users.derive_all()) if self.config.users else None
         return host, port
 
-    def _address_error(self, error: OSError) -> OptionError:
-        where = f"{self.config.host}:{self.config.port}"
-        return OptionError("port", where, f"an address to listen on ({error.strerror or error})")
+    def _address_error(self, option: str, port: int, error: OSError) -> OptionError:
+        where = f"{self.config.host}:{port}"
+        return OptionError(option, where, f"an address to listen on ({error.strerror or error})")
 
-    def _bound(self) -> socket.socket:
-        config = self.config
+    def _bound(self, option: str, host: str, port: int) -> socket.socket:
         try:
             family, kind, _, _, address = socket.getaddrinfo(
-                config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
             self._refuse_an_open_network(str(address[0]))
             listener = socket.socket(family, kind)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
         except OSError as error:
-            raise self._address_error(error) from None
+            raise self._address_error(option, port, error) from None
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
         return listener
@@ -198,9 +215,10 @@ class Server:
 
     async def close(self) -> None:
         """Stop accepting, finish what was received, commit, close the connections."""
-        if self._listener is not None:
-            self.loop.remove_reader(self._listener.fileno())
-            self._listener.close()
+        for listener in (self._listener, self._tls_listener):
+            if listener is not None:
+                self.loop.remove_reader(listener.fileno())
+                listener.close()
         if self._deriving is not None:
             self._deriving.cancel()
         self.membership.stop()
@@ -234,9 +252,11 @@ class Server:
         """Write down what a user tried and may not do."""
         self._refused.warn(session.connection.peer, f"user {session.user!r} {what}", self.loop.time())
 
-    def hears_passwords(self, peer: str) -> bool:
+    def hears_passwords(self, connection: Connection) -> bool:
         """Whether a peer may send a password as it is: PLAIN, and HTTP's logins."""
-        return not self.users.required or self.config.plain == "anywhere" or is_local(peer)
+        if connection.tls is not None or not self.users.required:
+            return True
+        return self.config.plain == "anywhere" or is_local(connection.peer)
 
     # --- what sessions ask --------------------------------------------------------------------------------------------
 
@@ -258,6 +278,8 @@ class Server:
             yield f"ep_{name}_memory", str(budget.held_bytes)
             yield f"ep_{name}_memory_max", str(budget.limit_bytes)
             yield f"ep_{name}_dropped_for_memory", str(budget.dropped)
+        if self.tls is not None:
+            yield "ep_tls_certificate_expires", str(int(self.tls.certificate.ends.timestamp()))
         yield "ep_kernel_memory", str(self.kernel_bytes)
         yield "ep_tap_kept_memory", str(self.tap.kept_bytes)
         yield "ep_slow_streams_ended", str(self.compactor.holds.ended)
@@ -281,10 +303,7 @@ class Server:
 
     # --- accepting ----------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        listener = self._listener
-        if listener is None:
-            return
+    def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, address = listener.accept()
@@ -293,22 +312,23 @@ class Server:
             except OSError as error:  # out of descriptors: let some close, then go on
                 self.warn("listener", f"can't accept: {error.strerror}")
                 self.loop.remove_reader(listener.fileno())
-                self.loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again)
+                self.loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again, listener)
                 return
-            self._admit(sock, f"{address[0]}:{address[1]}")
+            self._admit(sock, f"{address[0]}:{address[1]}", speaks_tls=listener is self._tls_listener)
 
-    def _accept_again(self) -> None:
-        if self._listener is not None and self._listener.fileno() >= 0:
-            self.loop.add_reader(self._listener.fileno(), self._accept)
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
 
-    def _admit(self, sock: socket.socket, peer: str) -> None:
+    def _admit(self, sock: socket.socket, peer: str, *, speaks_tls: bool) -> None:
         if len(self.connections) >= self._connections_max():
             self.rejected += 1
             self.warn(peer, f"refused: {len(self.connections)} connections are open, the limit")
             sock.close()
             return
         try:
-            connection = self.adopt(sock, peer)
+            tls = self.tls if speaks_tls else None
+            connection = self.adopt(sock if tls is None else tls.accept(sock, peer, self._plain_port), peer)
         except OSError as error:  # reset before we came to it, which some systems tell here
             self.warn(peer, f"not accepted: {error.strerror}")
             sock.close()
@@ -317,7 +337,11 @@ class Server:
         self.accepted += 1
         connection.start()
 
-    def adopt(self, sock: socket.socket, peer: str) -> Connection:
+    @property
+    def _plain_port(self) -> int | None:
+        return None if self._listener is None else int(self._listener.getsockname()[1])
+
+    def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
         """Make a connection of a connected socket, whoever called whom. Give it a session, then start it."""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -345,8 +369,17 @@ class Server:
             for connection in tuple(self.connections):
                 connection.session.users_changed()
 
+    def refresh_tls(self, *, asked: bool = False) -> None:
+        """Take up certificates that have changed; with `asked`, read them in any case."""
+        try:
+            if self.tls is not None and self.tls.refresh(asked=asked):
+                log.warning("the TLS certificate is now %s", self.tls.certificate)
+        except OptionError as error:
+            self.warn("tls", f"{error}; the one of before goes on")
+
     def _sweep_connections(self) -> None:
         self._refresh_users()
+        self.refresh_tls()
         self._sweep_some(list(self.connections), 0)
 
     def _sweep_some(self, left: list[Connection], kernel_bytes: int) -> None:

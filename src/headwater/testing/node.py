@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Never
 
 from headwater.client.options import refuse_unknown
 from headwater.testing import processes
+from headwater.testing.certificates import Certificates
 from headwater.testing.processes import Process
 
 if TYPE_CHECKING:
@@ -41,12 +42,15 @@ class NodeError(AssertionError):
 class Node:
     """A node's process; made by `node`.
 
-    Attributes: data (its directory), port (fixed after the first start), options (as given to serve), environment.
+    Attributes: data (its directory), port and tls_port (fixed after the first start), options (as given to serve),
+    environment, certificates (those of `tls=True`).
     """
 
     def __init__(self, data: Path, options: dict[str, object], environment: dict[str, str] | None = None) -> None:
         self.data = data
         self.port = 0
+        self.tls_port: int | None = None
+        self.certificates: Certificates | None = None
         self.options = options
         self.environment = environment or {}
         self._log = data.with_suffix(".log")
@@ -66,6 +70,12 @@ class Node:
     def url(self) -> str:
         """couchbase://host:port/bucket, for clients, Spark and the command line."""
         return f"couchbase://{self.address}/{self.options.get('bucket', 'default')}"
+
+    @property
+    def tls_url(self) -> str:
+        """couchbases://host:port/bucket?trust_store=..., the same by TLS."""
+        store = f"?trust_store={self.certificates.trust_store}" if self.certificates is not None else ""
+        return f"couchbases://{self.host}:{self.tls_port}/{self.options.get('bucket', 'default')}{store}"
 
     @property
     def pid(self) -> int:
@@ -89,10 +99,15 @@ class Node:
         arguments = ["serve", "--port", str(self.port), "--data", str(self.data)]
         for name, value in self.options.items():
             arguments += [f"--{name.replace('_', '-')}={value}"]
+        if self.tls_port is not None:
+            arguments.append(f"--tls-port={self.tls_port}")
         with self._log.open("ab") as log:
             self._process = processes.start(arguments, {**os.environ, **self.environment}, log)
         line = self._ready_line(self._process)
-        self.port = int(line.split()[1].rpartition(":")[2])
+        told = dict(word.partition("=")[::2] for word in line.split()[2:])
+        self.tls_port = int(told["tls"]) if "tls" in told else None
+        if self.options.get("without_tls") != "nobody":
+            self.port = int(line.split()[1].rpartition(":")[2])
         return self
 
     def kill(self) -> None:
@@ -122,14 +137,15 @@ class Node:
         user: str | None = None,
         password: str | None = None,
         *,
+        tls: bool = False,
         connect_timeout_seconds: float = 30.0,
         timeout_seconds: float = 60.0,
     ) -> Client:
-        """A client connected to it (headwater.client)."""
+        """A client connected to it (headwater.client), by TLS or not."""
         from headwater import client  # noqa: PLC0415 - most tests speak bytes
 
         return client.connect(
-            self.url,
+            self.tls_url if tls else self.url,
             user,
             password,
             connect_timeout_seconds=connect_timeout_seconds,
@@ -178,6 +194,7 @@ class Node:
 def node(
     *,
     vbuckets: int = 64,
+    tls: bool = False,
     environment: dict[str, str] | None = None,
     config: str | Path | None = None,
     host: str | None = None,
@@ -202,6 +219,14 @@ def node(
     tap_keep_alive_seconds: int | None = None,
     upr_states: str | None = None,
     plain: str | None = None,
+    tls_certificate: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    tls_port: int | None = None,
+    tls_ca: str | Path | None = None,
+    tls_clients: str | None = None,
+    tls_user: str | None = None,
+    tls_minimum: str | None = None,
+    without_tls: str | None = None,
     insecure: bool | None = None,
     log_level: str | None = None,
     user: str | None = None,
@@ -213,6 +238,8 @@ def node(
 
     Args:
         vbuckets: of the store; fewer than a real bucket's 1024, since most tests need few.
+        tls: speak TLS as well, on a port of its own, by a certificate for this machine that a CA made for the block has
+            signed: `tls_url`, `certificates`. It believes clients' certificates of that CA (`certificates.user`).
         environment: added to the process's environment, e.g. HEADWATER_FAILPOINTS.
         Others: the options of `headwater serve` (docs/reference/cli.md); None for what serve does by itself.
 
@@ -221,10 +248,14 @@ def node(
         NodeError: the node did not come up, or left a traceback behind; with its log.
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    options = {name: value for name, value in given.items() if name not in ("environment", "unknown")}
+    options = {name: value for name, value in given.items() if name not in ("environment", "unknown", "tls")}
     refuse_unknown(unknown, node)
     with tempfile.TemporaryDirectory(prefix="headwater-node-") as folder:
+        certificates = Certificates(Path(folder) / "tls") if tls else None
+        if certificates is not None:
+            options = {**certificates.options, **options}
         made = Node(Path(folder) / "data", options, environment)
+        made.certificates = certificates
         made.start()
         try:
             yield made

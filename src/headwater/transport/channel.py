@@ -1,4 +1,4 @@
-"""One TCP connection that never blocks: connect, receive what is there, send what fits, keep the rest.
+"""One TCP connection that never blocks: connect, receive what is there, send what fits, keep the rest. With TLS or not.
 
 Errors of the operating system become `ConnectionLost` with the peer's address here, and nowhere else.
 """
@@ -12,7 +12,9 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from headwater.errors import ConnectionLost
+from headwater.errors import ConnectionLost, TlsError
+from headwater.tls.engine import TlsEngine
+from headwater.tls.socket import ARENA_BYTES, TlsSocket
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 SEND_BYTES = 256 * 1024
@@ -25,22 +27,29 @@ _CONNECTING = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
 class Channel:
     """A connection under way or made.
 
+    Args:
+        engine: the client's end of TLS; None for a connection without it.
+
     Attributes:
         peer: "host:port", for messages.
+        tls: the socket as TLS; None without it, or as long as nobody has answered.
     """
 
-    __slots__ = ("_connecting", "_outgoing", "_socket", "peer")
+    __slots__ = ("_connecting", "_engine", "_outgoing", "_socket", "peer", "tls")
 
-    def __init__(self, peer: str, address: SocketAddress) -> None:
+    def __init__(self, peer: str, address: SocketAddress, engine: TlsEngine | None = None) -> None:
         self.peer = peer
+        self.tls: TlsSocket | None = None
+        self._engine = engine
         self._outgoing: deque[memoryview] = deque()
-        self._socket = socket.socket(address[0], socket.SOCK_STREAM)
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        made = socket.socket(address[0], socket.SOCK_STREAM)
+        made.setblocking(False)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            self._socket.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BUFFER_BYTES)
-        code = self._socket.connect_ex(address[1])
+            made.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BUFFER_BYTES)
+        self._socket: socket.socket | TlsSocket = made
+        code = made.connect_ex(address[1])
         self._connecting = code in _CONNECTING
         if code and not self._connecting:
             raise self._lost(OSError(code, os.strerror(code)))
@@ -52,15 +61,20 @@ class Channel:
     @property
     def wants_to_write(self) -> bool:
         """Whether room to write is worth waiting for: a connect under way, or bytes kept."""
-        return self._connecting or bool(self._outgoing)
+        return self._connecting or bool(self._outgoing) or (self.tls is not None and self.tls.unsent_bytes > 0)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether to receive again without waiting: TLS holds what the system will not tell of."""
+        return self.tls is not None and self.tls.has_more
 
     def connected(self) -> bool:
-        """Whether the connect is over, one way or the other.
+        """Whether the connect, and TLS's handshake after it, are over, one way or the other.
 
         Raises:
-            ConnectionLost: it failed.
+            ConnectionLost: it failed. TlsError: the handshake did.
         """
-        if self._connecting:
+        if self._connecting and isinstance(self._socket, socket.socket):
             if code := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise self._lost(OSError(code, os.strerror(code)))
             try:
@@ -68,7 +82,22 @@ class Channel:
             except OSError:
                 return False
             self._connecting = False
-        return True
+        if self._engine is None:
+            return True
+        return self._shaken(self._engine)
+
+    def _shaken(self, engine: TlsEngine) -> bool:
+        """Whether TLS's handshake is over; it goes on as far as it can now."""
+        if self.tls is None and isinstance(self._socket, socket.socket):
+            self.tls = TlsSocket(self._socket, engine, self.peer, memoryview(bytearray(ARENA_BYTES)))
+            self._socket = self.tls
+        try:
+            return self.tls is None or self.tls.shake()
+        except TlsError:
+            self.close()
+            raise
+        except OSError as error:
+            raise self._lost(error) from None
 
     def receive_into(self, buffer: memoryview) -> int | None:
         """Receive what is there: the number of bytes, 0 when the peer closed, None when nothing is there now."""
@@ -76,6 +105,9 @@ class Channel:
             return self._socket.recv_into(buffer)
         except (BlockingIOError, InterruptedError):
             return None
+        except TlsError:
+            self.close()
+            raise
         except OSError as error:
             raise self._lost(error) from None
 
@@ -104,9 +136,11 @@ class Channel:
         Raises:
             ConnectionLost: the connection is broken.
         """
-        if not self._outgoing or not self.connected():
+        if not self.wants_to_write or not self.connected():
             return
         try:
+            if self.tls is not None and not self.tls.flush():
+                return
             while self._outgoing:
                 self._drop(self._socket.send(self._outgoing[0][:SEND_BYTES]))
         except (BlockingIOError, InterruptedError):

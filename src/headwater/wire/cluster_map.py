@@ -24,7 +24,7 @@ from headwater.wire.json_text import read_json
 from headwater.wire.vbucket import vbucket_of
 
 __all__ = ["CAPABILITIES", "HOST", "MAP_VBUCKETS_MAX", "NOBODY", "PORT", "SERVERS_MAX"]
-__all__ += ["Chain", "ClusterMap", "newest_addresses", "server_list"]
+__all__ += ["Chain", "ClusterMap", "newest_addresses", "server_list", "tls_addresses"]
 
 CAPABILITIES = ("dcp", "cccp", "cbhello", "xattr", "nodesExt", "couchapi", "touch", "dcp.IgnorePurgedTombstones")
 """A headwater node's: without `collections` clients send bare keys. Advertise only what is implemented."""
@@ -53,6 +53,8 @@ class ClusterMap:
         chains: for each vbucket the positions of its active node (or -1) and its replicas; no node twice.
         replica_count: how many replicas each vbucket is to have; fewer where there are too few nodes.
         capabilities: what clients are told the nodes can.
+        tls_ports: where nodes speak TLS, by their address; who speaks none is not in it.
+        encrypted: nodes speak TLS with each other.
         this: the position of the node that the text was made for; None if no entry, or one without vbuckets, says so.
         text: the JSON it was read from; empty for one that was made here.
 
@@ -69,6 +71,8 @@ class ClusterMap:
     chains: tuple[Chain, ...]
     replica_count: int = 0
     capabilities: tuple[str, ...] = CAPABILITIES
+    tls_ports: Mapping[Address, int] = field(default_factory=dict, hash=False)
+    encrypted: bool = False
     this: int | None = field(default=None, compare=False)
     text: bytes = field(default=b"", repr=False, compare=False)
 
@@ -174,6 +178,11 @@ class ClusterMap:
         )
         return self._next(servers=kept, chains=chains)
 
+    def with_tls(self, ports: Mapping[Address, int], *, encrypted: bool | None = None) -> ClusterMap:
+        """The next map: members speak TLS on these ports; with each other, or not, or as before (None)."""
+        known = {server: ports[server] for server in self.servers if server in ports}
+        return self._next(tls_ports=known, encrypted=self.encrypted if encrypted is None else encrypted)
+
     def with_replica_count(self, count: int) -> ClusterMap:
         """The next map: another number of replicas to strive for."""
         return self._next(replica_count=count)
@@ -205,7 +214,9 @@ class ClusterMap:
             "clusterCapabilitiesVer": [1, 0],
             "clusterCapabilities": {},
             "nodes": [{"hostname": str(server), "ports": {"direct": server.port}} for server in self.servers],
-            "nodesExt": [_extended(server, server == this) for server in self.servers],
+            "nodesExt": [
+                _extended(server, self.tls_ports.get(server), is_this=server == this) for server in self.servers
+            ],
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
                 "numReplicas": self.replica_count,
@@ -213,6 +224,8 @@ class ClusterMap:
                 "vBucketMap": [[*chain, *[NOBODY] * (width - len(chain))] for chain in self.chains],
             },
         }
+        if self.encrypted:
+            content["clusterEncryption"] = True
         return json.dumps(content, separators=(",", ":")).encode()
 
     @classmethod
@@ -247,6 +260,8 @@ class ClusterMap:
                 chains=tuple(_chain(vbucket, row) for vbucket, row in enumerate(_rows(table))),
                 replica_count=_number(table.get("numReplicas", 0)),
                 capabilities=tuple(map(str, content.get("bucketCapabilities", ()))),
+                tls_ports=_tls_ports(content, servers),
+                encrypted=content.get("clusterEncryption", False) is True,
                 this=_this(content, len(servers)),
                 text=bytes(text),
             )
@@ -282,9 +297,36 @@ def newest_addresses(content: Mapping[str, Any], source: Address | None) -> tupl
         if index < len(extended):
             services = extended[index].get("services", {})
             host = extended[index].get("hostname", host)
-            port = int(services.get("kv", port))
+            port = int(services.get("kv", services.get("kvSSL", port)))
         found.append(Address(source.host if host == HOST else host, port))
     return tuple(found)
+
+
+def tls_addresses(content: Mapping[str, Any], source: Address | None) -> tuple[Address, ...]:
+    """Return the nodes as clients find them that speak TLS: by their ports for that. ValueError if one has none."""
+    found, extended = newest_addresses(content, source), _bounded(content.get("nodesExt", ()))
+    if found == (source,) and _is_source(extended):
+        return found
+    ports = [_tls_port(entry) for entry in extended[: len(found)]] + [None] * (len(found) - len(extended))
+    silent = [address for address, port in zip(found, ports, strict=True) if port is None]
+    if silent:
+        raise ValueError(f"it names no port of {silent[0].host} for TLS")
+    return tuple(Address(address.host, port or 0) for address, port in zip(found, ports, strict=True))
+
+
+def _tls_ports(content: Mapping[str, Any], servers: tuple[Address, ...]) -> dict[Address, int]:
+    """The ports for TLS that a map names, by the node's address; entry by entry, as `_this`."""
+    told = zip(servers, _bounded(content.get("nodesExt", ())), strict=False)
+    return {server: port for server, entry in told if (port := _tls_port(entry)) is not None}
+
+
+def _tls_port(entry: Mapping[str, Any]) -> int | None:
+    port = entry.get("services", {}).get("kvSSL")
+    if port is None:
+        return None
+    if not 0 < _number(port) < 65536:
+        raise ValueError(f"kvSSL is {port}, which is no port")
+    return _number(port)
 
 
 def _is_source(extended: Sequence[Mapping[str, Any]]) -> bool:
@@ -311,9 +353,15 @@ def _bounded(entries: Any) -> Sequence[Any]:
     return entries
 
 
-def _extended(server: Address, is_this: bool) -> dict[str, Any]:
-    """An entry without a host name is that of the host the map was fetched from."""
-    entry: dict[str, Any] = {"services": {"kv": server.port, "mgmt": server.port}}
+def _extended(server: Address, tls_port: int | None, *, is_this: bool) -> dict[str, Any]:
+    """An entry without a host name is that of the host the map was fetched from.
+
+    A node that is known by its port for TLS speaks nothing else.
+    """
+    services = {} if server.port == tls_port else {"kv": server.port, "mgmt": server.port}
+    if tls_port is not None:
+        services |= {"kvSSL": tls_port, "mgmtSSL": tls_port}
+    entry: dict[str, Any] = {"services": services}
     if server.host != HOST:
         entry["hostname"] = server.host
     return {**entry, "thisNode": True} if is_this else entry

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.rights import Rule
     from headwater.node.refused import CommandRefused
     from headwater.node.run_queue import RunQueue
+    from headwater.node.tls import NodeTls
     from headwater.node.users.logins import Failures, Users
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.tap.options import TapOptions
@@ -100,6 +101,7 @@ class Services(Protocol):
         cluster: the map that clients get.
         dcp: the DCP connections.
         compactor: who makes files smaller.
+        tls, tls_port: the node's end of TLS, and where it is spoken; None where it is not.
     """
 
     bucket: Bucket
@@ -112,6 +114,8 @@ class Services(Protocol):
     cluster: ServedMap
     dcp: DcpHub
     compactor: Compactor
+    tls: NodeTls | None
+    tls_port: int | None
 
     @property
     def tap(self) -> TapSessions:
@@ -131,7 +135,7 @@ class Services(Protocol):
     def warn(self, peer: str, cause: str) -> None:
         """Write the one line that names peer and cause."""
 
-    def hears_passwords(self, peer: str) -> bool:
+    def hears_passwords(self, connection: Connection) -> bool:
         """Whether a peer may send a password as it is: PLAIN, and HTTP's logins."""
 
     def audit(self, session: UserSession, what: str) -> None:

@@ -4,7 +4,8 @@ Without users no login is needed, and PLAIN lets any name and password in. SCRAM
 on, wants a proof from the node, too, that it knows the password; so there it is the one of Couchbase's own examples,
 `password`, for clients on the same machine. With users the key derivation runs in a thread, so nobody else waits for
 it; an address that fails often waits longer for each answer, so that guessing is slow without locking the account's
-owner out; and PLAIN, which sends the password as it is, is taken from the same machine only, unless told otherwise.
+owner out; and PLAIN, which sends the password as it is, is taken over TLS and from the same machine, unless told
+otherwise. Who came with a certificate that stands for a user is logged in before all this, and may log in as another.
 """
 
 from __future__ import annotations
@@ -85,14 +86,14 @@ async def step(session: Session, request: SaslStep) -> SaslResponse:
 def _offered(session: Session) -> tuple[str, ...]:
     """The mechanisms for a client: none that tells a password to the network, or proves one that everybody knows."""
     server, peer = session.server, session.connection.peer
-    if server.hears_passwords(peer):
+    if server.hears_passwords(session.connection):
         return MECHANISMS if server.users.required or is_local(peer) else ("PLAIN",)
     return tuple(HASHES)
 
 
 def _why_not_offered(mechanism: str) -> str:
     if mechanism == "PLAIN":
-        return "PLAIN from another machine would tell the network the password; --plain anywhere takes it"
+        return "PLAIN from another machine, without TLS, tells the network the password; --plain anywhere takes it"
     return f"mechanism {mechanism!r} is not offered"
 
 

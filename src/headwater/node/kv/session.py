@@ -59,12 +59,12 @@ class KvSession:
     deadline: float | None = None
     pumps = False
 
-    def __init__(self, connection: Connection, server: Services) -> None:
+    def __init__(self, connection: Connection, server: Services, user: str | None = None) -> None:
         self.connection = connection
         self.server = server
         self.features: frozenset[int] = frozenset()
         self.agent = ""
-        self.user: str | None = None
+        self.user = user
         self.rights = 0
         self.login: object | None = None  # a SASL exchange in progress
         self.bucket: Bucket | None = server.bucket

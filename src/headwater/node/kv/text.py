@@ -37,7 +37,7 @@ SEND_BYTES = 64 << 10
 class TextSession(KvSession):
     """The state of a text connection besides that of any: the command in front, and how far it got."""
 
-    def __init__(self, connection: Connection, server: Services) -> None:
+    def __init__(self, connection: Connection, server: Services, user: str | None = None) -> None:
         self._reader = CommandReader()
         self._asked: Asked | None = None
         self._steps: Steps
@@ -47,7 +47,7 @@ class TextSession(KvSession):
         self._swallows = 0
         self._lines = bytearray()
         self._gate = 0
-        super().__init__(connection, server)
+        super().__init__(connection, server, user)
         connection.measures(self._reader.wanted)
 
     def changed(self) -> None:

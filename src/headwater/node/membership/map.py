@@ -34,8 +34,12 @@ def read_map(text: bytes, *, bucket: str, vbuckets: int) -> ClusterMap:
 
 def says_the_same(one: ClusterMap, other: ClusterMap) -> bool:
     """Whether two maps tell this node the same; what they tell clients besides may differ."""
-    mine = (one.version, one.bucket, one.uuid, one.servers, one.chains, one.this)
-    return mine == (other.version, other.bucket, other.uuid, other.servers, other.chains, other.this)
+    return _told(one) == _told(other)
+
+
+def _told(told: ClusterMap) -> tuple[object, ...]:
+    found = (told.version, told.bucket, told.uuid, told.servers, told.chains, told.this)
+    return (*found, dict(told.tls_ports), told.encrypted)
 
 
 def seen_from(known: ClusterMap, here: Address) -> ClusterMap:

@@ -32,10 +32,11 @@ class HttpSession:
     pumps = False
     written_gate = 0
 
-    def __init__(self, connection: Connection, server: Services) -> None:
+    def __init__(self, connection: Connection, server: Services, user: str | None = None) -> None:
         self.connection = connection
         self.server = server
         self.user: str | None = None
+        self._certified = user
         self.watches = False
         self._judging: asyncio.Task[None] | None = None
         self._seen = (-1, -1)
@@ -97,9 +98,11 @@ class HttpSession:
         users, connection = self.server.users, self.connection
         if pages.needed(self.server, asked.method, asked.path) == NONE:
             return True
-        if users.required and asked.login and not self.server.hears_passwords(connection.peer):
+        if users.required and asked.login and not self.server.hears_passwords(connection):
             self._refuse("a password without TLS from another machine; --plain anywhere takes it (HTTP)")
             return False
+        if asked.login is None and self._certified is not None and users.knows(self._certified):
+            return True
         user, password = asked.login or ("", "")
         if users.remembers(user, password):
             return True
@@ -125,7 +128,7 @@ class HttpSession:
         self.connection.resume("judging")
 
     def _answer(self, asked: HttpRequest) -> None:
-        user, _ = asked.login or ("", "")
+        user, _ = asked.login or (self._certified or "", "")
         self.user = user
         if pages.needed(self.server, asked.method, asked.path) != NONE:
             self.connection.know(is_known=True)

@@ -1,0 +1,176 @@
+"""TLS at a node: its certificate, whom it believes, and which user a client's certificate stands for.
+
+The files are read at the start and whenever they have changed, or SIGHUP comes. What can't be used is refused with one
+line and the pair of before goes on; connections keep what they began with. Whom a certificate names follows
+Couchbase's rule: the first of the given places that holds a name decides, cut as told (docs/howto/tls.md).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from socket import socket
+from time import time
+
+from headwater.errors import OptionError
+from headwater.node.config import NodeConfig, refuse_readable_by_others
+from headwater.tls.certificates import Certificate, read_der, read_pem
+from headwater.tls.engine import TlsEngine
+from headwater.tls.settings import load_pair, load_trusted
+from headwater.tls.socket import ARENA_BYTES, TlsSocket
+
+__all__ = ["ENGINE_BYTES", "NameRule", "NodeTls", "name_rules"]
+
+ENGINE_BYTES = 64 << 10
+"""What OpenSSL keeps for a connection, about (measured: 40 to 55 KiB in the handshake, less after it)."""
+VERIFY = {"off": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+SOON_SECONDS = 14 * 86_400
+
+_PLACES: dict[str, Callable[[Certificate], tuple[str, ...]]] = {
+    "subject.cn": lambda told: (told.common_name,) if told.common_name else (),
+    "san.dns": lambda told: told.dns_names,
+    "san.email": lambda told: told.emails,
+    "san.uri": lambda told: told.uris,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NameRule:
+    """Where in a certificate a user's name is: `place`, behind `prefix`, up to the first of the letters in `until`."""
+
+    place: str
+    prefix: str = ""
+    until: str = ""
+
+    def name(self, certificate: Certificate) -> str | None:
+        """The name that a certificate has there; None if it has none."""
+        for told in _PLACES[self.place](certificate):
+            if told.startswith(self.prefix):
+                name = told.removeprefix(self.prefix)
+                ends = [place for letter in self.until if (place := name.find(letter)) >= 0]
+                return name[: min(ends)] if ends else name
+        return None
+
+
+def name_rules(text: str) -> tuple[NameRule, ...]:
+    """Read rules such as "san.email until=@, subject.cn".
+
+    Raises:
+        OptionError: no place, one that is not known, or a word that is none.
+    """
+    allowed = f"one of {', '.join(_PLACES)}, each with prefix=... and until=... if need be, by commas"
+    rules = []
+    for part in text.split(","):
+        place, *words = part.split() or [""]
+        told = dict(word.partition("=")[::2] for word in words)
+        if place not in _PLACES or not told.keys() <= {"prefix", "until"}:
+            raise OptionError("tls-user", text, allowed)
+        rules.append(NameRule(place, **told))
+    return tuple(rules)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What the files held when they were read."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    certificate: Certificate
+
+
+class NodeTls:
+    """The node's end of TLS, whoever called whom.
+
+    Args:
+        config: where the files are; it names a certificate.
+        clock: Unix seconds.
+
+    Raises:
+        OptionError: a file can't be read, or is not what it has to be.
+    """
+
+    def __init__(self, config: NodeConfig, clock: Callable[[], float] = time) -> None:
+        self._config, self._clock = config, clock
+        self._rules = name_rules(config.tls_user)
+        self._arena = memoryview(bytearray(ARENA_BYTES))
+        self._seen = self._signature()
+        self._loaded = self._load()
+
+    @property
+    def certificate(self) -> Certificate:
+        """The node's own certificate."""
+        return self._loaded.certificate
+
+    def warning(self) -> str:
+        """What is to be said of the certificate: that it has expired, or will soon; empty if nothing is."""
+        told, now = self.certificate, self._clock()
+        if problem := told.problem(datetime.fromtimestamp(now, UTC)):
+            return f"the TLS certificate {told}: {problem}; clients will refuse it"
+        days = told.seconds_left(now) / 86_400
+        return f"the TLS certificate {told} expires in {days:.0f} days" if days * 86_400 < SOON_SECONDS else ""
+
+    def refresh(self, *, asked: bool = False) -> bool:
+        """Read the files if they have changed since, or if somebody asks; return whether they are used from now on.
+
+        Raises:
+            OptionError: they can't be used; those of before are. Told once for each change.
+        """
+        seen = self._signature()
+        if seen == self._seen and not asked:
+            return False
+        self._seen = seen
+        fresh, now = self._load(), datetime.fromtimestamp(self._clock(), UTC)
+        if (problem := fresh.certificate.problem(now)) and not self.certificate.problem(now):
+            raise OptionError("tls-certificate", self._config.tls_certificate, f"one that counts now: {problem}")
+        self._loaded = fresh
+        return True
+
+    def accept(self, sock: socket, peer: str, plain_port: int | None) -> TlsSocket:
+        """Speak TLS with somebody who has called."""
+        engine = TlsEngine(self._loaded.server, is_server=True)
+        return TlsSocket(sock, engine, peer, self._arena, plain_port)
+
+    def call(self, sock: socket, host: str, peer: str) -> TlsSocket:
+        """Speak TLS with somebody whom this node has called, who must prove to be `host`."""
+        return TlsSocket(sock, TlsEngine(self._loaded.client, is_server=False, host=host), peer, self._arena)
+
+    def user(self, sock: TlsSocket) -> str | None:
+        """The name in the certificate that a client has shown; None if it showed none, or one without a name."""
+        shown = sock.engine.certificate() if self._config.tls_clients != "off" else None
+        if shown is None:
+            return None
+        told = read_der(shown)
+        return next((name for rule in self._rules if (name := rule.name(told))), None)
+
+    def _load(self) -> _Loaded:
+        config = self._config
+        refuse_readable_by_others(Path(config.tls_key or config.tls_certificate), "tls-key")
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        for context in (server, client):
+            context.minimum_version = VERSIONS[config.tls_minimum]
+            context.options |= ssl.OP_NO_RENEGOTIATION
+            load_pair(context, config.tls_certificate, config.tls_key or None, ("tls-certificate", "tls-key"))
+            if config.tls_ca:
+                load_trusted(context, config.tls_ca, "tls-ca")
+        if not config.tls_ca:
+            client.load_default_certs()
+        server.verify_mode = VERIFY[config.tls_clients]
+        return _Loaded(server, client, read_pem(Path(config.tls_certificate).read_bytes()))
+
+    def _signature(self) -> tuple[tuple[int, int, int] | None, ...]:
+        config = self._config
+        files = (config.tls_certificate, config.tls_key, config.tls_ca)
+        return tuple(_stat(Path(file)) if file else None for file in files)
+
+
+def _stat(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)

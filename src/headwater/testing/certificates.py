@@ -1,0 +1,56 @@
+"""A throw-away CA for tests, and certificates it has signed: of nodes on this machine, and of users.
+
+    made = Certificates(folder)
+    client.connect(url, tls=TlsSettings(trust_store=made.trust_store, certificate=..., key=...))
+
+All of them count from now on; `issue` makes those that do not, and those for other names.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from headwater.tls.making import Authority, Pair
+
+__all__ = ["HOSTS", "Certificates"]
+
+HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+class Certificates:
+    """The CA in a folder, and the certificate `node`.
+
+    Attributes:
+        folder: where all of it is. node: the files of a node on this machine.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._authority = Authority.make(folder, folder.name)
+        self.node = self.issue("node", HOSTS)
+
+    @property
+    def trust_store(self) -> str:
+        """The file of the CA."""
+        return str(self.folder / "ca.pem")
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The options of `serve` for a node with the certificate `node`."""
+        files = {"tls_certificate": self.node.certificate, "tls_key": self.node.key, "tls_ca": self.trust_store}
+        return {**files, "tls_port": 0, "tls_clients": "optional"}
+
+    def user(self, name: str) -> Pair:
+        """Make a certificate for a user."""
+        return self.issue(name)
+
+    def issue(self, name: str, hosts: tuple[str, ...] = (), **others: object) -> Pair:
+        """Make a certificate, over one of the same name; `others` as `tls.making.Authority.issue`."""
+        files = Pair(self.folder / f"{name}.pem", self.folder / f"{name}.key")
+        self._authority.issue(files, name, hosts=hosts, replace=True, **others)  # type: ignore[arg-type]
+        return files
+
+    def expired(self, name: str, hosts: tuple[str, ...] = HOSTS) -> Pair:
+        """Make a certificate that has expired a minute ago."""
+        return self.issue(name, hosts, lifetime=timedelta(minutes=-1))

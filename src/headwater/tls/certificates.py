@@ -1,0 +1,87 @@
+"""What a certificate says of itself: whose it is, who signed it, which names it has, and from when to when it counts.
+
+Read by the `cryptography` library, and only for people: what is trusted is OpenSSL's decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+__all__ = ["Certificate", "read_der", "read_pem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate, as far as people ask.
+
+    Attributes:
+        subject, issuer: as text, RFC 4514.
+        common_name: of the subject; empty if it has none.
+        dns_names, addresses, emails, uris: the alternative names.
+        begins, ends: from when to when it counts, UTC.
+    """
+
+    subject: str
+    issuer: str
+    common_name: str
+    dns_names: tuple[str, ...]
+    addresses: tuple[str, ...]
+    emails: tuple[str, ...]
+    uris: tuple[str, ...]
+    begins: datetime
+    ends: datetime
+
+    def __str__(self) -> str:
+        names = ", ".join((*self.dns_names, *self.addresses, *self.emails, *self.uris)) or "no names"
+        days = f"valid from {self.begins:%Y-%m-%d %H:%M} to {self.ends:%Y-%m-%d %H:%M} UTC"
+        return f'"{self.subject}" by "{self.issuer}" (for {names}; {days})'
+
+    def problem(self, now: datetime) -> str:
+        """Why it does not count at a moment; empty if it does."""
+        if now < self.begins:
+            return f"it counts from {self.begins:%Y-%m-%d %H:%M} UTC on"
+        return f"it has expired on {self.ends:%Y-%m-%d %H:%M} UTC" if now >= self.ends else ""
+
+    def seconds_left(self, now: float) -> float:
+        """How long it still counts at a Unix time; below 0 when it has expired."""
+        return self.ends.timestamp() - now
+
+
+def read_der(data: bytes) -> Certificate:
+    """Read a certificate in DER; ValueError if it is none."""
+    from cryptography import x509  # noqa: PLC0415 - 50 ms, which only those pay who speak TLS
+
+    return _told(x509.load_der_x509_certificate(data))
+
+
+def read_pem(data: bytes) -> Certificate:
+    """Read the first certificate of a PEM file; ValueError if it has none."""
+    from cryptography import x509  # noqa: PLC0415 - as above
+
+    return _told(x509.load_pem_x509_certificate(data))
+
+
+def _told(found: x509.Certificate) -> Certificate:
+    from cryptography import x509  # noqa: PLC0415 - as above
+
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        names = x509.SubjectAlternativeName([])
+    common = found.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    return Certificate(
+        subject=found.subject.rfc4514_string(),
+        issuer=found.issuer.rfc4514_string(),
+        common_name=str(common[0].value) if common else "",
+        dns_names=tuple(names.get_values_for_type(x509.DNSName)),
+        addresses=tuple(map(str, names.get_values_for_type(x509.IPAddress))),
+        emails=tuple(names.get_values_for_type(x509.RFC822Name)),
+        uris=tuple(names.get_values_for_type(x509.UniformResourceIdentifier)),
+        begins=found.not_valid_before_utc.astimezone(UTC),
+        ends=found.not_valid_after_utc.astimezone(UTC),
+    )

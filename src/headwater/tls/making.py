@@ -1,0 +1,185 @@
+"""A certificate authority for first steps and tests, and certificates it signs: EC P-256 keys, SHA-256, PEM files.
+
+No revocation, no intermediate authorities: who needs those has tools of their own, and brings the files.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import OptionError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+__all__ = ["CA_DAYS", "DAYS", "Authority", "Pair"]
+
+CA_DAYS, DAYS = 3650, 397
+_CLOCKS_DIFFER = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The files of a certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """A CA in a folder: `ca.pem`, which others are given, and `ca.key`, which stays.
+
+    Args:
+        certificate, key: its own.
+    """
+
+    def __init__(self, certificate: x509.Certificate, key: EllipticCurvePrivateKey) -> None:
+        self._certificate, self._key = certificate, key
+
+    @classmethod
+    def make(cls, folder: Path, name: str = "headwater", days: int = CA_DAYS) -> Authority:
+        """Make a CA in a folder.
+
+        Raises:
+            OptionError: there is one already, or the folder can't be written.
+        """
+        from cryptography import x509  # noqa: PLC0415 - 50 ms, which nobody else pays
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"{name} CA")])
+        usage = _usage(key_cert_sign=True, crl_sign=True)
+        made = _builder(subject, subject, key.public_key(), datetime.now(UTC), timedelta(days=days))
+        made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        made = made.add_extension(usage, critical=True)
+        own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        signed = made.add_extension(own, critical=False).sign(key, _hash())
+        _write_pair(Pair(folder / "ca.pem", folder / "ca.key"), [signed], key)
+        return cls(signed, key)
+
+    @classmethod
+    def open(cls, folder: Path) -> Authority:
+        """Open the CA of a folder.
+
+        Raises:
+            OptionError: there is none, or it can't be read.
+        """
+        from cryptography import x509  # noqa: PLC0415 - as above
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+            key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        except (OSError, ValueError, TypeError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise OptionError("ca", str(folder), f"a folder with ca.pem and ca.key ({why})") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise OptionError("ca", str(folder), "a folder with a CA made by headwater tls ca (an EC key)")
+        return cls(certificate, key)
+
+    def issue(
+        self,
+        files: Pair,
+        common_name: str,
+        *,
+        hosts: tuple[str, ...] = (),
+        emails: tuple[str, ...] = (),
+        uris: tuple[str, ...] = (),
+        begins: datetime | None = None,
+        lifetime: timedelta = timedelta(days=DAYS),
+        replace: bool = False,
+    ) -> None:
+        """Make a certificate for a node (its host names and addresses) or a user (its name), with a new key.
+
+        Args:
+            begins: from when on it counts; None: from now.
+            replace: over one that is there.
+
+        Raises:
+            OptionError: a file is there already, or can't be written.
+        """
+        from cryptography import x509  # noqa: PLC0415 - as above
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
+        names = [*map(_host, hosts), *map(x509.RFC822Name, emails), *map(x509.UniformResourceIdentifier, uris)]
+        made = _builder(subject, self._certificate.subject, key.public_key(), begins or datetime.now(UTC), lifetime)
+        made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        made = made.add_extension(_usage(digital_signature=True), critical=True)
+        both = [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
+        made = made.add_extension(x509.ExtendedKeyUsage(both if hosts else both[1:]), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        made = made.add_extension(issuer, critical=False)
+        if names:
+            made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        _write_pair(files, [made.sign(self._key, _hash())], key, replace=replace)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: Any, begins: datetime, lifetime: timedelta
+) -> x509.CertificateBuilder:
+    from cryptography import x509  # noqa: PLC0415 - as above
+
+    made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    made = made.serial_number(x509.random_serial_number())
+    return made.not_valid_before(begins - _CLOCKS_DIFFER).not_valid_after(begins + lifetime)
+
+
+def _host(text: str) -> x509.GeneralName:
+    from cryptography import x509  # noqa: PLC0415 - as above
+
+    try:
+        return x509.IPAddress(ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
+
+
+def _usage(**given: bool) -> x509.KeyUsage:
+    from cryptography import x509  # noqa: PLC0415 - as above
+
+    none = dict.fromkeys(("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"), False)
+    none |= dict.fromkeys(("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(**none | given)
+
+
+def _hash() -> Any:
+    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - as above
+
+    return hashes.SHA256()
+
+
+def _write_pair(
+    files: Pair, chain: list[x509.Certificate], key: EllipticCurvePrivateKey, *, replace: bool = False
+) -> None:
+    """Write the key, which nobody else may read, and the certificate; each whole or not at all."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - as above
+
+    pem = serialization.Encoding.PEM
+    kind, open_key = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    for path, mode, data in (
+        (files.key, 0o600, key.private_bytes(pem, kind, open_key)),
+        (files.certificate, 0o644, b"".join(each.public_bytes(pem) for each in chain)),
+    ):
+        _write(path, mode, data, replace=replace)
+
+
+def _write(path: Path, mode: int, data: bytes, *, replace: bool) -> None:
+    if path.exists() and not replace:
+        raise OptionError("out", str(path), "a new file: it is there already")
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+        fresh.replace(path)
+    except OSError as error:
+        raise OptionError("out", str(path), f"a file that can be written ({error.strerror})") from None

@@ -1,0 +1,167 @@
+"""A connected, non-blocking socket that speaks TLS: read and written as the plain one is.
+
+Two things are told besides, since the system does not see them: `has_more` (plaintext is there though nothing will
+arrive) and `unsent_bytes` (sealed, and still to leave: wait for room, then `flush`).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from socket import socket
+from typing import TypeVar
+
+from headwater.errors import TlsError
+from headwater.tls.engine import TlsEngine
+from headwater.tls.words import hung_up, in_words, not_tls
+
+__all__ = ["ARENA_BYTES", "TlsSocket"]
+
+ARENA_BYTES = 256 << 10
+SEND_BYTES = 256 << 10
+_BEGINNINGS = (0x15, 0x16)  # an alert, a handshake
+
+T = TypeVar("T")
+
+
+class TlsSocket:
+    """The socket, its engine, and sealed bytes that have not left.
+
+    Args:
+        peer: for messages. arena: where to receive; sockets that are read one after the other may share it.
+        other_port: where the peer's mistake would have been right, if there is such a port.
+    """
+
+    __slots__ = ("_arena", "_looked", "_other_port", "_socket", "_unsent", "engine", "peer")
+
+    def __init__(
+        self, sock: socket, engine: TlsEngine, peer: str, arena: memoryview, other_port: int | None = None
+    ) -> None:
+        self.engine, self.peer = engine, peer
+        self._socket, self._arena, self._other_port = sock, arena, other_port
+        self._unsent = memoryview(b"")
+        self._looked = False
+
+    def fileno(self) -> int:
+        """The descriptor to wait for; -1 once closed."""
+        return self._socket.fileno()
+
+    @property
+    def raw(self) -> socket:
+        """The socket below, for what is asked of the system."""
+        return self._socket
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """As the socket's."""
+        self._socket.setsockopt(level, option, value)
+
+    def setblocking(self, flag: bool) -> None:
+        """As the socket's; all this needs one that does not block."""
+        self._socket.setblocking(flag)
+
+    @property
+    def is_established(self) -> bool:
+        """Whether the handshake is over."""
+        return self.engine.is_established
+
+    @property
+    def has_more(self) -> bool:
+        """Whether to read again without waiting: the system has nothing more to tell."""
+        return self.engine.has_more
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Sealed bytes that wait for room in the socket."""
+        return len(self._unsent)
+
+    def shake(self) -> bool:
+        """Go on with the handshake as far as that goes now; whether it is over.
+
+        Raises:
+            TlsError: it failed. OSError: the connection is broken.
+        """
+        if not self.is_established and self._socket_has_room():
+            self._guarded(self.engine.shake)
+            while not self.is_established and self._fill():
+                self._guarded(self.engine.shake)
+        return self.is_established
+
+    def recv_into(self, room: memoryview) -> int:
+        """Receive plaintext, as a socket: the number of bytes, 0 at the end, BlockingIOError when nothing is there now.
+
+        Raises:
+            TlsError: the handshake failed, or what came is no TLS. OSError: the connection is broken.
+        """
+        if not self.engine.has_more and not self._fill():
+            raise BlockingIOError
+        taken = self._guarded(lambda: self.engine.read_into(room))
+        if not taken and not self.engine.is_over:
+            raise BlockingIOError
+        return taken
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        """Seal and send; how much was taken, which may leave later. BlockingIOError while what was sealed before waits.
+
+        Raises:
+            TlsError: the connection can not be used any more. OSError: it is broken.
+        """
+        if not self.is_established or not self.flush():
+            raise BlockingIOError
+        piece = memoryview(data)[:SEND_BYTES]
+        self._guarded(lambda: self.engine.write(piece))
+        return len(piece)
+
+    def flush(self) -> bool:
+        """Send sealed bytes; whether all have left."""
+        while self._unsent or self.engine.wants_to_send:
+            if not self._unsent:
+                self._unsent = memoryview(self.engine.data_to_send())
+            try:
+                sent = self._socket.send(self._unsent)
+            except (BlockingIOError, InterruptedError):
+                return False
+            self._unsent = self._unsent[sent:]
+        return True
+
+    def close(self) -> None:
+        """Close, having told the peer if there is room for that."""
+        with suppress(OSError):
+            if not self._unsent:
+                self.engine.close()
+                self.flush()
+        self._unsent = memoryview(b"")
+        self._socket.close()
+
+    def _socket_has_room(self) -> bool:
+        return not self._unsent or self.flush()
+
+    def _fill(self) -> bool:
+        """Receive what is there; False when nothing is."""
+        try:
+            count = self._socket.recv_into(self._arena)
+        except (BlockingIOError, InterruptedError):
+            return False
+        if not count:
+            if not self.is_established:
+                raise TlsError(self.peer, hung_up(is_server=self.engine.is_server))
+            self.engine.receive_eof()
+            return True
+        if not self._looked:
+            self._looked = True
+            if self._arena[0] not in _BEGINNINGS:
+                told = bytes(self._arena[: min(count, 16)])
+                raise TlsError(self.peer, not_tls(told, self._other_port, is_server=self.engine.is_server))
+        self.engine.receive(self._arena[:count])
+        return True
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """Let the engine work, and send what it has to say to that; its alert too, when it fails."""
+        try:
+            result = work()
+        except ssl.SSLError as error:
+            with suppress(OSError):
+                self.flush()
+            raise TlsError(self.peer, in_words(error), getattr(error, "verify_code", 0)) from None
+        self.flush()
+        return result
