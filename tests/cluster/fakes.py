@@ -141,6 +141,12 @@ class FakeMembers:
     def endpoint(self, address):
         return Endpoint(address, self.bucket)
 
+    def named(self, address):
+        return address
+
+    async def identified(self, addresses):
+        return list(dict.fromkeys(addresses))
+
     def admin(self, address):
         return self.nodes[address]
 

@@ -81,7 +81,7 @@ def connect(
 
 
 def closed_with(sock: socket.socket) -> bytes:
-    """What a node that closes the connection had to say before."""
+    """Return all that a node had to say before it closed the connection."""
     found = b""
     sock.settimeout(WAIT_SECONDS)
     with suppress(ConnectionResetError, ssl.SSLError):

@@ -1,4 +1,4 @@
-"""What certificates say, for people."""
+"""Certificates, as people are told of them."""
 
 from __future__ import annotations
 

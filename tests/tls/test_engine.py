@@ -35,7 +35,7 @@ def shake(client: TlsEngine, server: TlsEngine) -> None:
 
 
 def passed(sender: TlsEngine, receiver: TlsEngine, room: bytearray) -> bytes:
-    """What arrives of what the sender has sealed, read in rooms of this size."""
+    """Hand over all that the sender has sealed; return it as read in rooms of this size."""
     receiver.receive(sender.data_to_send())
     found = b""
     while count := receiver.read_into(memoryview(room)):

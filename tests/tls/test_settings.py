@@ -1,4 +1,4 @@
-"""What a client may be told of TLS, and files that are not what they should be."""
+"""Settings of a client, and files that are not what they should be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about errors of OpenSSL."""
+"""Sentences about errors of OpenSSL."""
 
 from __future__ import annotations
 

@@ -51,6 +51,9 @@ from headwater.cli.tail import EXAMPLES as TAIL_EXAMPLES
 from headwater.cli.tail import tail
 from headwater.cli.tap import EXAMPLES as TAP_EXAMPLES
 from headwater.cli.tap import tap
+from headwater.cli.tls import EXAMPLES as TLS_EXAMPLES
+from headwater.cli.tls import HELP as TLS_HELP
+from headwater.cli.tls import group as tls
 from headwater.cli.user import EXAMPLES as USER_EXAMPLES
 from headwater.cli.user import HELP as USER_HELP
 from headwater.cli.user import group as user
@@ -84,6 +87,7 @@ for _name, _command, _examples in (
     app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))
 app.add_typer(lake, name="lake", help=paragraphs(LAKE_HELP), epilog=LAKE_EXAMPLES)
 app.add_typer(user, name="user", help=paragraphs(USER_HELP), epilog=USER_EXAMPLES)
+app.add_typer(tls, name="tls", help=paragraphs(TLS_HELP), epilog=TLS_EXAMPLES)
 app.add_typer(cluster, name="cluster", help=paragraphs(CLUSTER_HELP), epilog=CLUSTER_EXAMPLES)
 
 

@@ -41,7 +41,7 @@ def failover(
     acknowledged and the replica had not received is lost. The replicas begin a new branch of history, so that whoever
     streamed from the dead node finds out whether it must roll back.
     """
-    found, bucket = addresses([node])
+    found, place = addresses([node])
     owner = addresses([source])[0][0] if source else None
     wanted = vbucket_set(vbuckets)
 
@@ -50,7 +50,7 @@ def failover(
 
         return await plan_promotion(members, found[0], source=owner, vbuckets=wanted, force=force)
 
-    plan = run(look, bucket, user, password)
+    plan = run(look, place, user, password)
     lives = "".join(f", {count(len(each))} made dead on {where}" for where, each in plan.owned.items())
     typer.echo(f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {found[0]}{lives}")
     ask("Go on?", yes)
@@ -61,5 +61,5 @@ def failover(
         await promote(members, plan)
         return True
 
-    run(work, bucket, user, password)
+    run(work, place, user, password)
     typer.echo(f"done: {count(sum(plan.vbuckets.values()))} changes of history are served")

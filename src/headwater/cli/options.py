@@ -105,4 +105,4 @@ def endpoint(node: str, user: str | None, password: str | None) -> "Endpoint":
     from headwater.cluster.admin import Endpoint
 
     target = parse(node)
-    return Endpoint(target.seeds[0], target.bucket, *target.login(user, password))
+    return Endpoint(target.seeds[0], target.bucket, *target.login(user, password), tls=target.tls)

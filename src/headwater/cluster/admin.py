@@ -36,6 +36,7 @@ from headwater.errors import (
     UnknownCommand,
 )
 from headwater.protocol.handshake import KV_FEATURES, NO_MAP, Login, refused
+from headwater.tls.settings import TlsSettings
 from headwater.transport.aio import Waiters
 from headwater.transport.waiting import Steps
 from headwater.wire import admin as wire
@@ -59,12 +60,23 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A bucket on one node, and as whom to log in (None: the node lets everybody in)."""
+    """A bucket on one node, and as whom to log in (None: the node lets everybody in).
+
+    `address` is the node's name in maps; with `tls` it is called by TLS on the same host, on `tls_port` (None: the
+    address is the one for TLS).
+    """
 
     address: Address
     bucket: str = "default"
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    tls: TlsSettings | None = None
+    tls_port: int | None = None
+
+    @property
+    def dialled(self) -> Address:
+        """Where to call it."""
+        return Address(self.address.host, self.address.port if self.tls_port is None else self.tls_port)
 
     def __str__(self) -> str:
         return f"{self.address}/{self.bucket}"
@@ -90,7 +102,7 @@ class NodeAdmin:
     ) -> None:
         self.endpoint = endpoint
         self._timeout, self._clock = timeout_seconds, clock
-        self._link = Pipeline(endpoint.address, clock)
+        self._link = Pipeline(endpoint.dialled, clock, endpoint.tls)
         self._opening = asyncio.Lock()
         self._waiters = Waiters(clock)
         self._states_are_old = self._logs_are_statistics = False
@@ -209,7 +221,7 @@ class NodeAdmin:
         """
         # The node answers nothing else on a connection that waits for its disk: so this is one of its own.
         began = self._clock()
-        link = Pipeline(self.address, self._clock)
+        link = Pipeline(self.endpoint.dialled, self._clock, self.endpoint.tls)
         try:
             await self._run(link.open(self.endpoint.login(), self._timeout))
             while (left := began + timeout_seconds - self._clock()) > 0:
@@ -237,6 +249,8 @@ class NodeAdmin:
             InvalidArguments: one of them is active here, or there is no such vbucket; nothing happened.
         """
         asked: dict[str, Any] = {"from": str(source), "vbuckets": vbucket_list(vbuckets), "takeover": takeover}
+        if source.tls is not None:
+            asked["tls"] = source.dialled.port
         if source.user is not None:
             asked |= {"user": source.user, "password": source.password or ""}
         await self._control("replicate", asked, f"let it follow {source}")
@@ -311,7 +325,7 @@ class NodeAdmin:
         async with self._opening:
             if not self._link.is_open or self._link.is_stale:
                 self._link.close()
-                self._link = Pipeline(self.address, self._clock)
+                self._link = Pipeline(self.endpoint.dialled, self._clock, self.endpoint.tls)
                 await self._run(self._link.open(self.endpoint.login(), self._timeout))
         return self._link
 

@@ -217,6 +217,7 @@ class Failover:
     async def _look(self) -> tuple[FailoverPlan, Survey]:
         seeds = [node for node in self._seeds if node not in self._dead]
         survey = await self._members.survey(seeds, without=self._dead)
+        self._dead = tuple(map(self._members.named, self._dead))
         await self._check(survey)
         logs: dict[tuple[Address, int], Log] = {}
         wanted: dict[Address, list[int]] = {}

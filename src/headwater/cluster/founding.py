@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from headwater.client.routing import Address
 from headwater.cluster.balance import balance, checked_replicas
+from headwater.cluster.encryption import check_encryption
 from headwater.cluster.members import Members
 from headwater.cluster.survey import NodeView
 from headwater.errors import ClusterError, OptionError
@@ -36,7 +37,9 @@ class Founded:
     data_on: Address | None
 
 
-def first_map(views: Sequence[NodeView], bucket: str, replicas: int) -> tuple[ClusterMap, Address | None]:
+def first_map(
+    views: Sequence[NodeView], bucket: str, replicas: int, *, encrypted: bool = False
+) -> tuple[ClusterMap, Address | None]:
     """The map for nodes that have none, and the node that has data.
 
     Raises:
@@ -68,7 +71,10 @@ def first_map(views: Sequence[NodeView], bucket: str, replicas: int) -> tuple[Cl
         servers=servers,
         chains=((head,),) * views[0].vbuckets,
         replica_count=checked_replicas(replicas),
+        tls_ports={view.address: view.tls_port for view in views if view.tls_port is not None},
+        encrypted=encrypted,
     )
+    check_encryption(empty)
     return (empty, owner.address) if owner else (balance(empty, servers), None)
 
 
@@ -92,16 +98,16 @@ def _check(views: Sequence[NodeView]) -> None:
             )
 
 
-async def found(members: Members, nodes: Sequence[Address], replicas: int) -> Founded:
-    """Make a cluster of these nodes.
+async def found(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False) -> Founded:
+    """Make a cluster of these nodes; `encrypted`: which speak TLS with each other.
 
     Raises:
         ClusterError, OptionError: as `first_map`.
         TransportError, StatusError: a node does not do its part; call it again to go on.
     """
-    asked = tuple(dict.fromkeys(nodes))
+    asked = await members.identified(nodes)
     views = await asyncio.gather(*(members.view(node) for node in asked))
-    first, data_on = first_map(views, members.bucket, replicas)
+    first, data_on = first_map(views, members.bucket, replicas, encrypted=encrypted)
     if any(view.version != first.version or view.map is None for view in views):
         first = replace(first, rev=max(first.rev, *(view.version[1] + 1 for view in views)))
         await members.send(first)

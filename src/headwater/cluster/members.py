@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 from headwater.client.routing import Address
 from headwater.cluster.admin import TIMEOUT_SECONDS, Endpoint, NodeAdmin
 from headwater.cluster.survey import NodeView, Survey
 from headwater.errors import ClusterError, KeyExists, StatusError, TransportError
+from headwater.tls.settings import TlsSettings
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
@@ -31,6 +33,8 @@ class Members:
 
     Args:
         bucket, user, password: the same for all nodes; no user where nodes let everybody in.
+        tls: how to speak TLS to them; None for none. Addresses are then given by the nodes' ports for TLS, and become
+            those of the map (`identified`, `named`).
         timeout_seconds: for connecting, and for each answer.
     """
 
@@ -40,9 +44,11 @@ class Members:
         user: str | None = None,
         password: str | None = None,
         *,
+        tls: TlsSettings | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self.bucket, self._user, self._password = bucket, user, password
+        self._tls, self._tls_ports = tls, dict[Address, int]()
         self._timeout = timeout_seconds
         self._admins: dict[Address, NodeAdmin] = {}
         self._many: dict[Address, asyncio.Semaphore] = {}
@@ -56,7 +62,35 @@ class Members:
 
     def endpoint(self, address: Address) -> Endpoint:
         """The bucket on one node, with our login."""
-        return Endpoint(address, self.bucket, self._user, self._password)
+        port = self._tls_ports.get(address) if self._tls is not None else None
+        return Endpoint(address, self.bucket, self._user, self._password, self._tls, port)
+
+    def named(self, address: Address) -> Address:
+        """The name in the map of a node that was given by its port for TLS; the address itself if it is none."""
+        found = (name for name, port in self._tls_ports.items() if (name.host, port) == address)
+        return address if self._tls is None else next(found, address)
+
+    async def identified(self, addresses: Iterable[Address]) -> list[Address]:
+        """The names in maps of nodes that are given by their ports for TLS: each is asked. One that does not answer
+        keeps the name it was given; without TLS all do."""
+        given = list(dict.fromkeys(addresses))
+        if self._tls is not None:
+            await asyncio.gather(*(self._identify(each) for each in given if self.named(each) == each))
+        return list(dict.fromkeys(map(self.named, given)))
+
+    async def _identify(self, address: Address) -> None:
+        """Ask a node for its map, and learn by which port the nodes in it speak TLS."""
+        if address in self._tls_ports:
+            return
+        async with NodeAdmin(
+            Endpoint(address, self.bucket, self._user, self._password, self._tls), self._timeout
+        ) as node:
+            with suppress(TransportError, StatusError):
+                if config := await node.config():
+                    self._learn(ClusterMap.from_json(config, address))
+
+    def _learn(self, known: ClusterMap) -> None:
+        self._tls_ports |= known.tls_ports
 
     def admin(self, address: Address) -> NodeAdmin:
         """The administration of one node; it connects with its first call."""
@@ -75,13 +109,15 @@ class Members:
         Raises:
             ClusterError: none of the seeds answered, or they have no map.
         """
-        left_out = set(without)
         nodes: dict[Address, NodeView] = {}
-        asked = list(dict.fromkeys(seeds))
+        asked = await self.identified(seeds)
         while asked:
+            left_out = set(map(self.named, without))
             views = await asyncio.gather(*(self._view(each, ask=each not in left_out) for each in asked))
             nodes |= dict(zip(asked, views, strict=True))
             newest = _newest(nodes.values())
+            if newest is not None:
+                self._learn(newest)
             asked = [each for each in newest.servers if each not in nodes] if newest else []
         if newest is None:
             reasons = "; ".join(f"{node.address}: {node.error}" for node in nodes.values() if node.error)
@@ -123,6 +159,7 @@ class Members:
             version=found.version if found else (0, 0),
             vbuckets=found.vbuckets if found else 0,
             uuid=found.uuid if found else "",
+            tls_port=found.tls_ports.get(admin.address) if found else None,
             this=_this(config) if config and given else None,
             states=states,
             seqnos=alive | dead,
@@ -204,5 +241,6 @@ def _this(config: bytes) -> Address | None:
     """Return the member as which a node's map addresses it."""
     for entry in json.loads(config).get("nodesExt", ()):
         if entry.get("thisNode"):
-            return Address(str(entry.get("hostname", "")), int(entry["services"]["kv"]))
+            services = entry["services"]
+            return Address(str(entry.get("hostname", "")), int(services.get("kv", services.get("kvSSL"))))
     return None

@@ -55,6 +55,7 @@ async def plan_promotion(
         ClusterError: nothing to promote, a replica refused changes, the owner lives, or the node has a cluster map.
         TransportError, StatusError: the node does not answer.
     """
+    node, *_ = await members.identified([node])
     admin = members.admin(node)
     view = await members.view(node)
     if not view.answers:

@@ -198,7 +198,7 @@ class _Opener:
         """Connect to one end, anew if need be; returns the features that it granted of those wanted."""
         if side in self.links:
             self.links[side].close()
-        link = self.links[side] = Link(endpoint.address, self._clock)
+        link = self.links[side] = Link(endpoint.dialled, self._clock, endpoint.tls)
         await self._waiters.run(link.open(endpoint.login(features), self._seconds_max))
         return tuple(feature for feature in features if feature in link.greeting.features)
 

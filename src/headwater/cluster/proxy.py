@@ -160,6 +160,11 @@ class Proxy:
     def _readable(self, side: Side) -> None:
         self._guarded(side, lambda: self._read(side))
 
+    def _read_on(self, side: Side) -> None:
+        """Read what TLS holds already, of which the loop will not tell."""
+        if not self.lost.done() and side.other not in self._blocked and self._channels[side].has_more:
+            self._readable(side)
+
     def _read(self, side: Side) -> None:
         channel = self._channels[side]
         count = channel.receive_into(self._pipes[side].room())
@@ -169,6 +174,8 @@ class Proxy:
             raise ConnectionLost(channel.peer, "the node closed the connection")
         self._heard[side] = self._clock()
         self._took(side, count)
+        if channel.has_more:
+            self._loop.call_soon(self._read_on, side)
 
     def _took(self, side: Side, count: int) -> None:
         self._pipes[side].received(count)
@@ -177,6 +184,7 @@ class Proxy:
     def _flush(self, side: Side) -> None:
         """Send on what came from an end; if the other does not take it all, wait for that instead of reading."""
         pipe, target = self._pipes[side], self._channels[side.other]
+        target.flush()
         while (piece := pipe.piece()) is not None:
             try:
                 count = target.send_some(piece)
@@ -189,7 +197,7 @@ class Proxy:
             pipe.sent(count)
             if side.other in self._blocked:
                 self._blocked[side.other] = self._clock()
-        self._wait_for_room(side, blocked=pipe.piece() is not None)
+        self._wait_for_room(side, blocked=pipe.piece() is not None or target.wants_to_write)
 
     def _wait_for_room(self, side: Side, *, blocked: bool) -> None:
         source, target = self._descriptors[side], self._descriptors[side.other]
@@ -201,6 +209,7 @@ class Proxy:
             del self._blocked[side.other]
             self._loop.remove_writer(target)
             self._loop.add_reader(source, self._readable, side)
+            self._loop.call_soon(self._read_on, side)
             self._heard[side] = self._clock()  # nobody listened to it meanwhile
 
     def _read_last(self, side: Side) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from headwater.client.routing import Address
 from headwater.cluster.balance import Move
+from headwater.cluster.encryption import check_encryption
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
 from headwater.cluster.plan import Plan, make_plan
@@ -85,6 +86,7 @@ class Rebalance:
         self._publisher: Publisher
         self._moves: dict[int, Move] = {}
         self._done = self._total = 0
+        self._tls_ports: dict[Address, int] = {}
 
     async def plan(self) -> Plan:
         """Look at the nodes and decide; touches nothing.
@@ -108,6 +110,8 @@ class Rebalance:
         self._total = len(plan.moves)
         everybody = tuple(dict.fromkeys((*plan.before.servers, *plan.after.servers)))
         start = plan.before.with_servers(everybody).with_replica_count(plan.after.replica_count)
+        start = start.with_tls(self._tls_ports)
+        check_encryption(start)
         self._publisher = Publisher(self._members, start.after(survey_rev))
         if plan.is_empty:
             return plan.before
@@ -121,6 +125,8 @@ class Rebalance:
 
     async def _look(self) -> tuple[Plan, int]:
         survey = await self._members.survey((*self._seeds, *self._add))
+        self._add, self._remove = (tuple(map(self._members.named, each)) for each in (self._add, self._remove))
+        self._tls_ports = survey.tls_ports
         unknown = [each for each in self._remove if each not in survey.map.servers]
         views = await asyncio.gather(*map(self._members.view, unknown))
         strangers = dict(zip(unknown, views, strict=True))

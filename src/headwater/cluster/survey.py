@@ -37,6 +37,7 @@ class NodeView:
     Attributes:
         map: the map it was given; None if it has one of its own making (a node that was never in a cluster).
         version: (epoch, rev) of what it hands out, its own map included.
+        tls_port: where it speaks TLS; None if it does not.
         this: as which member its map addresses it; None if as none.
         states, seqnos, items: by vbucket. seqnos: durable high seqnos of vbuckets that are not dead.
         error: why it did not answer; all else is empty then.
@@ -48,6 +49,7 @@ class NodeView:
     version: tuple[int, int] = (0, 0)
     vbuckets: int = 0
     uuid: str = ""
+    tls_port: int | None = None
     this: Address | None = None
     states: Mapping[int, State] = field(default_factory=dict)
     seqnos: Mapping[int, int] = field(default_factory=dict)
@@ -96,6 +98,16 @@ class Survey:
         """Nodes that are no members and think that they own a vbucket: new ones, and those that were taken out."""
         others = (node for address, node in self.nodes.items() if address not in self.map.servers)
         return [node.address for node in others if node.states.get(vbucket) is State.ACTIVE]
+
+    @property
+    def tls_ports(self) -> dict[Address, int]:
+        """Where the nodes speak TLS: as they say themselves, and as the map says of those that do not answer."""
+        told = {address: node.tls_port for address, node in self.nodes.items()}
+        silent = {address: port for address, port in self.map.tls_ports.items() if not self._answers(address)}
+        return silent | {address: port for address, port in told.items() if port is not None}
+
+    def _answers(self, address: Address) -> bool:
+        return address in self.nodes and self.nodes[address].answers
 
     def latest_rev(self) -> int:
         """The highest revision that any node hands out; the next map must have a higher one."""

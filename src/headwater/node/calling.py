@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from headwater.errors import ConnectionLost
+from headwater.errors import ConnectionLost, TlsError
 from headwater.protocol.handshake import Agreed, Conversation, Handshake
+from headwater.tls.socket import TlsSocket
 
 RECEIVE_BYTES = 1 << 16
 Result = TypeVar("Result")
@@ -16,16 +17,68 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ProducerAddress:
-    """A producer: where it listens, which bucket, and as whom to log in (None: it lets everybody in)."""
+    """A producer: where it listens, which bucket, and as whom to log in (None: it lets everybody in).
+
+    `host` and `port` are its name; `tls_port` is where it is called by TLS, None without TLS.
+    """
 
     host: str
     port: int
     bucket: str
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    tls_port: int | None = None
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}/{self.bucket}"
+
+
+class TlsEnd(Protocol):
+    """The maker of a client's end of TLS."""
+
+    def call(self, sock: socket.socket, host: str, peer: str) -> TlsSocket:
+        """Speak TLS over a connected socket, to one who must prove to be `host`."""
+
+
+async def call(
+    loop: asyncio.AbstractEventLoop, host: str, port: int, tls_port: int | None, tls: TlsEnd | None
+) -> socket.socket | TlsSocket:
+    """Connect to a node by TLS, or, if it has no `tls_port`, without.
+
+    Raises:
+        TlsError: TLS is wanted and can't be spoken, here or there. OSError: nobody answers there.
+    """
+    if tls_port is None:
+        return await connect(loop, host, port)
+    peer = f"{host}:{tls_port}"
+    if tls is None:
+        raise TlsError(peer, "it is to be called by TLS, and this node has no --tls-certificate")
+    wrapped = tls.call(await connect(loop, host, tls_port), host, peer)
+    try:
+        while not wrapped.shake():
+            await _ready(loop, wrapped)
+    except BaseException:
+        wrapped.close()
+        raise
+    return wrapped
+
+
+async def _ready(loop: asyncio.AbstractEventLoop, sock: TlsSocket) -> None:
+    """Wait until there is something to read, or room for what is sealed."""
+    descriptor, woken = sock.fileno(), loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    loop.add_reader(descriptor, wake)
+    if sock.unsent_bytes:
+        loop.add_writer(descriptor, wake)
+    try:
+        await woken
+    finally:
+        loop.remove_reader(descriptor)
+        loop.remove_writer(descriptor)
 
 
 async def connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
@@ -43,7 +96,7 @@ async def connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> sock
 
 
 async def converse(
-    loop: asyncio.AbstractEventLoop, sock: socket.socket, conversation: Conversation[Result], peer: str
+    loop: asyncio.AbstractEventLoop, sock: socket.socket | TlsSocket, conversation: Conversation[Result], peer: str
 ) -> Result:
     """Have a conversation over a socket.
 
@@ -53,9 +106,32 @@ async def converse(
     end = Handshake(conversation)
     while True:
         if request := end.data_to_send():  # to send nothing would be an error on a socket that the peer has closed
-            await loop.sock_sendall(sock, request)
-        data = await loop.sock_recv(sock, RECEIVE_BYTES)
+            await _send(loop, sock, request)
+        data = await _receive(loop, sock)
         for event in end.receive_data(data, loop.time()) if data else end.receive_eof():
             if isinstance(event, Agreed):
                 return event.result
             raise ConnectionLost(peer, "it hung up before the connection was set up")
+
+
+async def _send(loop: asyncio.AbstractEventLoop, sock: socket.socket | TlsSocket, data: bytes) -> None:
+    if not isinstance(sock, TlsSocket):
+        await loop.sock_sendall(sock, data)
+        return
+    rest = memoryview(data)
+    while rest or not sock.flush():
+        try:
+            rest = rest[sock.send(rest) :]
+        except BlockingIOError:
+            await _ready(loop, sock)
+
+
+async def _receive(loop: asyncio.AbstractEventLoop, sock: socket.socket | TlsSocket) -> bytes:
+    if not isinstance(sock, TlsSocket):
+        return await loop.sock_recv(sock, RECEIVE_BYTES)
+    room = memoryview(bytearray(RECEIVE_BYTES))
+    while True:
+        try:
+            return bytes(room[: sock.recv_into(room)])
+        except BlockingIOError:
+            await _ready(loop, sock)

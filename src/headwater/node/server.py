@@ -91,6 +91,10 @@ class Warnings:
 class Server:
     """One node's front door. `bind`, `listen`, then let the loop run, then `close`."""
 
+    tls_port: int | None = None
+    _listener: socket.socket | None = None
+    _tls_listener: socket.socket | None = None
+
     def __init__(
         self, config: NodeConfig, bucket: Bucket, committer: Committer, loop: asyncio.AbstractEventLoop
     ) -> None:
@@ -104,7 +108,6 @@ class Server:
         self.failures = Failures()
         self.budget = Budget(config.memory_mib << 20, config.connection_memory_mib << 20, "all connections together")
         self.tls = NodeTls(config) if config.tls_certificate else None
-        self.tls_port: int | None = None
         self.strangers = Budget(STRANGERS_BYTES_MAX, STRANGER_BYTES_MAX, "all that have not logged in")
         self.connections: set[Connection] = set()
         self.accepted = self.rejected = self.kernel_bytes = 0
@@ -135,8 +138,6 @@ class Server:
         self._workspace = Workspace()
         self._warnings = Warnings()
         self._refused = Warnings()  # apart, so that neither hides the other
-        self._listener: socket.socket | None = None
-        self._tls_listener: socket.socket | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
         self._deriving: asyncio.Task[None] | None = None

@@ -25,7 +25,7 @@ from headwater.tls.socket import ARENA_BYTES, TlsSocket
 __all__ = ["ENGINE_BYTES", "NameRule", "NodeTls", "name_rules"]
 
 ENGINE_BYTES = 64 << 10
-"""What OpenSSL keeps for a connection, about (measured: 40 to 55 KiB in the handshake, less after it)."""
+"""Memory that OpenSSL keeps for a connection, about (measured: 40 to 55 KiB in the handshake, less after it)."""
 VERIFY = {"off": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 SOON_SECONDS = 14 * 86_400
@@ -75,7 +75,7 @@ def name_rules(text: str) -> tuple[NameRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """What the files held when they were read."""
+    """The files as they were when they were read."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -106,7 +106,7 @@ class NodeTls:
         return self._loaded.certificate
 
     def warning(self) -> str:
-        """What is to be said of the certificate: that it has expired, or will soon; empty if nothing is."""
+        """The line to write about the certificate: that it has expired, or will soon; empty if all is well."""
         told, now = self.certificate, self._clock()
         if problem := told.problem(datetime.fromtimestamp(now, UTC)):
             return f"the TLS certificate {told}: {problem}; clients will refuse it"

@@ -53,7 +53,7 @@ def open_cache(url: str, user: str | None = None, password: str | None = None) -
     scheme = urlsplit(url).scheme
     if scheme in ("redis", "rediss"):
         return Redis(url)
-    if scheme in ("memcached", "couchbase"):
+    if scheme in ("memcached", "couchbase", "couchbases"):
         return Memcached(url, user, password)
     raise OptionError("cache", url, "an address such as memcached://host:11211, redis://host:6379/0 or couchbase://...")
 
@@ -68,7 +68,7 @@ class Memcached:
     def __init__(self, url: str, user: str | None, password: str | None) -> None:
         from headwater import client
 
-        bucket = url.startswith("couchbase:")
+        bucket = url.startswith(("couchbase:", "couchbases:"))
         hosts = [url] if bucket else _servers(url)
         self._clients = [client.connect(host, user, password, vbuckets=None if bucket else 1) for host in hosts]
 

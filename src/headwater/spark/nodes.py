@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError
+from headwater.errors import CertificateRefused, ConnectionLost, NotMyVbucket, StatusError, TransportError
 from headwater.spark.history import BranchHistory
 from headwater.spark.settings import SourceSettings
 
@@ -47,6 +47,7 @@ def patiently(
             return attempt()
         except (TransportError, StatusError) as error:
             passing = isinstance(error, TransportError) or error.retriable
+            passing = passing and not isinstance(error, CertificateRefused)
             if not passing or clock() + pause > deadline:
                 raise
         sleep(pause)
@@ -145,7 +146,7 @@ class SourceNodes:
 
         target = parse(self._settings.url)
         nodes = dict.fromkeys((*client.map.servers, *target.seeds))
-        return Known(f"couchbase://{','.join(str(node) for node in nodes)}/{target.bucket}", client.map.version)
+        return Known(replace(target, seeds=tuple(nodes)).url, client.map.version)
 
     def _connected(self) -> Client:
         if self._client is None:

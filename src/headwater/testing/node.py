@@ -250,6 +250,12 @@ def node(
     given = {name: value for name, value in locals().items() if value is not None}
     options = {name: value for name, value in given.items() if name not in ("environment", "unknown", "tls")}
     refuse_unknown(unknown, node)
+    with _running(options, environment, tls=tls) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _running(options: dict[str, object], environment: dict[str, str] | None, *, tls: bool) -> Iterator[Node]:
     with tempfile.TemporaryDirectory(prefix="headwater-node-") as folder:
         certificates = Certificates(Path(folder) / "tls") if tls else None
         if certificates is not None:

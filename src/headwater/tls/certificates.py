@@ -1,4 +1,4 @@
-"""What a certificate says of itself: whose it is, who signed it, which names it has, and from when to when it counts.
+"""The facts in a certificate: whose it is, who signed it, which names it has, and from when to when it counts.
 
 Read by the `cryptography` library, and only for people: what is trusted is OpenSSL's decision.
 """

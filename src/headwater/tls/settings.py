@@ -1,4 +1,4 @@
-"""What a client goes by: whom to trust, how much is verified, and as whom to come.
+"""The settings of a client: whom to trust, how much is verified, and as whom to come.
 
 The files are read when a connection is made, and again only when they have changed: certificates that live for a day
 are renewed under a client that runs for months.

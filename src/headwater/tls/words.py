@@ -1,4 +1,4 @@
-"""What went wrong with TLS, in words: OpenSSL's reasons name what it found, ours what to do."""
+"""Words for all that goes wrong with TLS: OpenSSL's reasons name what it found, ours what to do."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 from headwater.errors import RemoteProtocolError
+from headwater.node.calling import connect
 from headwater.node.membership.map import Address
 from headwater.node.membership.peers import FEATURES, Peers
 from headwater.protocol.handshake import Login
@@ -33,8 +34,12 @@ class Asked:
             raise self.error
 
 
+async def call(address: Address) -> socket.socket:
+    return await connect(asyncio.get_running_loop(), *address)
+
+
 async def ask(address: Address, asked: Asked) -> Peers:
-    peers = Peers(asyncio.get_running_loop, lambda: LOGIN, asked.told)
+    peers = Peers(asyncio.get_running_loop, lambda: LOGIN, call, asked.told)
     peers.watch([address])
     await asyncio.wait_for(asked.called.wait(), SECONDS_MAX)
     for _ in range(3):
@@ -67,7 +72,7 @@ def test_an_answer_that_is_no_use_is_a_problem() -> None:
 
 async def problem_with(address: Address) -> str:
     """Return the problem that asking reports, once it has been tried."""
-    peers = Peers(asyncio.get_running_loop, lambda: LOGIN, Asked().told)
+    peers = Peers(asyncio.get_running_loop, lambda: LOGIN, call, Asked().told)
     peers.watch([address])
     async with asyncio.timeout(SECONDS_MAX):
         while peers.known[address].problem == "not asked yet":

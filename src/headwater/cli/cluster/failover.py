@@ -41,7 +41,7 @@ def failover(
     What it had acknowledged and no replica had received yet is lost. When it comes back, it finds that others own its
     vbuckets; let it join again with `headwater cluster rebalance --add`. All other members must answer.
     """
-    seeds, bucket = addresses([node])
+    seeds, place = addresses([node])
     gone, _ = addresses(dead)
     options: dict[str, Any] = {"force": force, "lose_data": lose_data}
 
@@ -55,8 +55,8 @@ def failover(
 
         return await Failover(members, seeds, gone, **options).run()
 
-    if agreed(run(look, bucket, user, password), _show, "Go on?", dry_run=dry_run, yes=yes):
-        plan = run(work, bucket, user, password)
+    if agreed(run(look, place, user, password), _show, "Go on?", dry_run=dry_run, yes=yes):
+        plan = run(work, place, user, password)
         typer.echo(f"{several(len(plan.promotions), 'vbucket')} promoted, {len(plan.anew)} begun anew")
 
 

@@ -10,6 +10,8 @@ from headwater.cli.cluster.rebalance import EXAMPLES as REBALANCE_EXAMPLES
 from headwater.cli.cluster.rebalance import rebalance
 from headwater.cli.cluster.status import EXAMPLES as STATUS_EXAMPLES
 from headwater.cli.cluster.status import status
+from headwater.cli.cluster.tls import EXAMPLES as TLS_EXAMPLES
+from headwater.cli.cluster.tls import tls
 from headwater.cli.options import examples, paragraphs
 from headwater.cli.passwords import with_password_files
 
@@ -28,5 +30,6 @@ for _name, _command, _examples in (
     ("status", status, STATUS_EXAMPLES),
     ("rebalance", rebalance, REBALANCE_EXAMPLES),
     ("failover", failover, FAILOVER_EXAMPLES),
+    ("tls", tls, TLS_EXAMPLES),
 ):
     group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))

@@ -23,6 +23,7 @@ def init(
     replicas: Annotated[
         int, typer.Option("--replicas", min=0, max=3, metavar="N", help="How many replicas each vbucket is to have.")
     ] = 0,
+    tls: Annotated[bool, typer.Option("--tls", help="Nodes speak TLS with each other.")] = False,
     user: User = None,
     password: Password = None,
 ) -> None:
@@ -32,14 +33,14 @@ def init(
     nodes may have data: then it owns all vbuckets until `headwater cluster rebalance` spreads them. Killed in the
     middle, it goes on when typed again.
     """
-    members, bucket = addresses(nodes)
+    members, place = addresses(nodes)
 
     async def work(them: "Members", _: StopRequest) -> "Founded":
         from headwater.cluster.founding import found
 
-        return await found(them, members, replicas)
+        return await found(them, members, replicas, encrypted=tls)
 
-    made = run(work, bucket, user, password)
+    made = run(work, place, user, password)
     typer.echo(
         f"{count(made.map.vbuckets)} vbuckets of {made.map.bucket} on {several(len(made.map.servers), 'node')}, "
         f"{several(made.map.replica_count, 'replica')} of each, map {made.map.epoch}:{made.map.rev}"

@@ -58,14 +58,14 @@ def rebalance(
     a copy less than before. Ctrl-C lets what is under way come to its end; typed again, killed or not, it goes on with
     what is left. All members must answer.
     """
-    seeds, bucket = addresses([node])
+    seeds, place = addresses([node])
     asked = _asked(add or [], remove or [], replicas, at_once, patience)
-    plan = run(_look(seeds, asked), bucket, user, password)
+    plan = run(_look(seeds, asked), place, user, password)
     if not agreed(plan, _show, "Begin?", dry_run=dry_run, yes=yes):
         return
     started = time.monotonic()
     with progress(err(), "rate") as bar:
-        after = run(_work(seeds, asked, bar), bucket, user, password)
+        after = run(_work(seeds, asked, bar), place, user, password)
     _tell(plan, after, time.monotonic() - started)
 
 

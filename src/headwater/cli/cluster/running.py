@@ -7,7 +7,7 @@ way the same command typed again goes on from there, because all that is known s
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, TypeVar
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from headwater.client.routing import Address
     from headwater.cluster.members import Members
+    from headwater.tls.settings import TlsSettings
 
 __all__ = ["Node", "Password", "User", "Yes", "addresses", "agreed", "ask", "run", "table_of"]
 
@@ -37,15 +38,22 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Node = Annotated[
     str,
-    typer.Argument(metavar="NODE", help="A node of the cluster: host:port, or couchbase://host:port/bucket."),
+    typer.Argument(metavar="NODE", help="A node of the cluster: host:port, or couchbase(s)://host:port/bucket."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it begins.")]
 
 
-def addresses(nodes: Sequence[str]) -> "tuple[list[Address], str]":
-    """Read nodes as the user names them; returns addresses and the bucket, which must be the same for all.
+class Place(NamedTuple):
+    """The bucket that is meant, and how to speak TLS to its nodes (None: without)."""
 
-    Raises: OptionError, a node that leads nowhere; typer.BadParameter, different buckets.
+    bucket: str
+    tls: "TlsSettings | None"
+
+
+def addresses(nodes: Sequence[str]) -> "tuple[list[Address], Place]":
+    """Read nodes as the user names them; returns addresses and the bucket, which must be the same for all, as TLS.
+
+    Raises: OptionError, a node that leads nowhere; typer.BadParameter, different buckets, or TLS for some only.
     """
     from headwater.client.routing import parse
 
@@ -55,17 +63,19 @@ def addresses(nodes: Sequence[str]) -> "tuple[list[Address], str]":
     buckets = {target.bucket for target in targets}
     if len(buckets) > 1:
         raise typer.BadParameter(f"the nodes name different buckets: {', '.join(sorted(buckets))}.")
+    if len({target.tls for target in targets}) > 1:
+        raise typer.BadParameter("the nodes say different things of TLS: couchbases:// and its parameters for all.")
     found = [seed for target in targets for seed in target.seeds]
-    return list(dict.fromkeys(found)), next(iter(buckets), "default")
+    return list(dict.fromkeys(found)), Place(next(iter(buckets), "default"), targets[0].tls if targets else None)
 
 
 def run(
-    work: "Callable[[Members, StopRequest], Awaitable[Result]]", bucket: str, user: str | None, password: str | None
+    work: "Callable[[Members, StopRequest], Awaitable[Result]]", place: Place, user: str | None, password: str | None
 ) -> Result:
     """Work on the nodes of a bucket; `Stopped` if a signal ended it before there was a result (other than None)."""
     before = [(number, signal.getsignal(number)) for number in SIGNALS]
     try:
-        return asyncio.run(_run(work, bucket, user, password))
+        return asyncio.run(_run(work, place, user, password))
     finally:
         for number, handler in before:
             signal.signal(number, handler)
@@ -84,7 +94,7 @@ class StopRequest:
 
 
 async def _run(
-    work: "Callable[[Members, StopRequest], Awaitable[Result]]", bucket: str, user: str | None, password: str | None
+    work: "Callable[[Members, StopRequest], Awaitable[Result]]", place: Place, user: str | None, password: str | None
 ) -> Result:
     from headwater.cluster.members import Members
 
@@ -98,7 +108,7 @@ async def _run(
     for number in SIGNALS:
         loop.add_signal_handler(number, told, number)
     try:
-        async with Members(bucket, user, password) as members:
+        async with Members(place.bucket, user, password, tls=place.tls) as members:
             result = await work(members, stop)
     except asyncio.CancelledError:
         if stop.signals:

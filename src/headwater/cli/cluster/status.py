@@ -32,14 +32,14 @@ def status(
     Exit status 1 when something needs a hand: a node that does not answer or has an old map, a vbucket without exactly
     one owner, a replica that is missing or has no place.
     """
-    seeds, bucket = addresses([node])
+    seeds, place = addresses([node])
 
     async def work(members: "Members", _: StopRequest) -> "ClusterStatus":
         from headwater.cluster import status as judging
 
         return judging.status(await members.survey(seeds))
 
-    found = run(work, bucket, user, password)
+    found = run(work, place, user, password)
     if as_json:
         typer.echo(json.dumps(found.to_json()))
     else:

@@ -65,6 +65,14 @@ class Following:
             self.sources.update(dict.fromkeys(vbuckets, source))
             self._replication.start(self._source(source), vbuckets, takeover=False)
 
+    def redial(self) -> None:
+        """Nodes are called in another way from now on (TLS, another port for it): begin again with those that are."""
+        begun = dict[Address, list[int]]()
+        for vb, source in self.sources.items():
+            begun.setdefault(source, []).append(vb)
+        for source, vbuckets in begun.items():
+            self._replication.start(self._source(source), vbuckets, takeover=False)
+
     def _leave(self, vb: int) -> None:
         source = self.sources.pop(vb, None)
         if source is not None:

@@ -16,11 +16,12 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headwater.errors import CorruptStore, RemoteProtocolError, StorageError
-from headwater.node.calling import ProducerAddress
+from headwater.node.calling import ProducerAddress, call
 from headwater.node.membership.fence import Fence
 from headwater.node.membership.file import MapFile
 from headwater.node.membership.following import Following
@@ -30,6 +31,7 @@ from headwater.node.membership.reconciler import Reconciler
 from headwater.node.membership.roles import News, news, role
 from headwater.node.refused import CommandRefused
 from headwater.protocol.handshake import Login
+from headwater.tls.socket import TlsSocket
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.status import Status
@@ -61,7 +63,7 @@ class Membership:
         self._taking = asyncio.Lock()
         self.following = Following(server.replication, self._source)
         self.reconciler = Reconciler(server, self.following)
-        self.peers = Peers(lambda: server.loop, self._login, self._told)
+        self.peers = Peers(lambda: server.loop, self._login, self._call, self._told)
         self._load()
 
     def _load(self) -> None:
@@ -196,6 +198,8 @@ class Membership:
         for vb, each in told.items():
             self.reconciler.ask([vb], each)
         self.following.news(told)
+        if before is not None and (before.encrypted, before.tls_ports) != (found.encrypted, found.tls_ports):
+            self.following.redial()
         self.fence = Fence(found, is_open=self.fence is None or self.fence.is_open)
         self._server.cluster.take(found.version, found.text)
         self.peers.watch(found.peers if found.this is not None else ())
@@ -241,7 +245,16 @@ class Membership:
         return self._server.config.account
 
     def _source(self, address: Address) -> ProducerAddress:
-        return ProducerAddress(address.host, address.port, self._bucket.name, *self._account())
+        port = self._tls_port(address)
+        return ProducerAddress(address.host, address.port, self._bucket.name, *self._account(), tls_port=port)
+
+    def _tls_port(self, address: Address) -> int | None:
+        """Where to call a node by TLS; None if the cluster does without."""
+        known = self.map
+        return None if known is None or not known.encrypted else known.tls_ports.get(address, address.port)
+
+    async def _call(self, address: Address) -> socket.socket | TlsSocket:
+        return await call(self._server.loop, *address, self._tls_port(address), self._server.tls)
 
     def _login(self) -> Login:
         user, password = self._account()

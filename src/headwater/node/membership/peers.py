@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from headwater.errors import HeadwaterError, RemoteProtocolError
-from headwater.node.calling import connect, converse
+from headwater.node.calling import converse
 from headwater.protocol.handshake import Login, greet
+from headwater.tls.socket import TlsSocket
 from headwater.wire.address import Address
 from headwater.wire.features import Feature
 
@@ -37,6 +39,7 @@ class Peers:
 
     Args:
         login: how to introduce ourselves.
+        call: connects to a node.
         told: called with a node and the JSON of its map; what it raises is the problem with that answer.
 
     Attributes:
@@ -47,11 +50,13 @@ class Peers:
         self,
         loop: Callable[[], asyncio.AbstractEventLoop],
         login: Callable[[], Login],
+        call: Callable[[Address], Awaitable[socket.socket | TlsSocket]],
         told: Callable[[Address, bytes], Awaitable[None]],
     ) -> None:
         self.known: dict[Address, MapPeer] = {}
         self._loop = loop
         self._login = login
+        self._call = call
         self._told = told
         self._tasks: dict[Address, asyncio.Task[None]] = {}
 
@@ -87,7 +92,7 @@ class Peers:
     async def _ask(self, address: Address) -> bytes:
         """The map of a node, as JSON."""
         loop = self._loop()
-        sock = await connect(loop, address.host, address.port)
+        sock = await self._call(address)
         try:
             greeting = await converse(loop, sock, greet(self._login()), str(address))
         finally:

@@ -1,13 +1,13 @@
 """IOCTL_SET: telling a node whom its vbuckets follow.
 
     key "replicate"        value {"from": "host:port/bucket", "vbuckets": "0-3,7", "takeover": false,
-                                  "user": "...", "password": "..."}
+                                  "user": "...", "password": "...", "tls": 11207}
     key "replicate.stop"   value {"from": "host:port/bucket", "vbuckets": "0-3,7"}
 
-"vbuckets" left out means all that the node has (or, to stop, all that follow). A vbucket that is not here is made, as a
-replica; one that is active is refused with EINVAL, and then nothing happens. The answer means "understood": STAT
-replication tells how far it is. A private use of an opcode that the specification leaves to each server; see
-docs/replication.md.
+"tls" is the port on which to call it by TLS; without it, it is called by "from", without TLS. "vbuckets" left out
+means all that the node has (or, to stop, all that follow). A vbucket that is not here is made, as a replica; one that
+is active is refused with EINVAL, and then nothing happens. The answer means "understood": STAT replication tells how
+far it is. A private use of an opcode that the specification leaves to each server; see docs/replication.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import Session
 
 START, STOP = b"replicate", b"replicate.stop"
-_KEYS = {START: {"from", "vbuckets", "takeover", "user", "password"}, STOP: {"from", "vbuckets"}}
+_KEYS = {START: {"from", "vbuckets", "takeover", "user", "password", "tls"}, STOP: {"from", "vbuckets"}}
 _SOURCE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^:/\s]+):(?P<port>[0-9]{1,5})(?:/(?P<bucket>[^/\s]+))?")
 
 
@@ -137,7 +137,11 @@ def _source(asked: dict[str, Any], own_bucket: str) -> ProducerAddress:
         raise CommandRefused(Status.EINVAL, "from is host:port/bucket, the bucket may be left out")
     if not all(each is None or isinstance(each, str) for each in (user, password)):
         raise CommandRefused(Status.EINVAL, "user and password are texts")
-    return ProducerAddress(match["host"].strip("[]"), int(match["port"]), match["bucket"] or own_bucket, user, password)
+    tls_port = asked.get("tls")
+    if tls_port is not None and not (isinstance(tls_port, int) and 0 < tls_port < 65536):
+        raise CommandRefused(Status.EINVAL, "tls is the port on which to call it by TLS")
+    host, bucket = match["host"].strip("[]"), match["bucket"] or own_bucket
+    return ProducerAddress(host, int(match["port"]), bucket, user, password, tls_port)
 
 
 def _vbuckets(text: object, count: int) -> list[int]:

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import HeadwaterError
-from headwater.node.calling import ProducerAddress, connect, converse
+from headwater.node.calling import ProducerAddress, call, converse
 from headwater.node.dcp.consumer import ConsumerSession
 from headwater.node.kv.api import Services
 from headwater.node.kv.session import KvSession
@@ -29,6 +29,7 @@ from headwater.protocol.dcp.events import Ended, Refused
 from headwater.protocol.dcp.negotiation import ConsumerSettings
 from headwater.protocol.dcp.opening import NAME_BYTES_MAX
 from headwater.protocol.handshake import DCP_FEATURES, Login, Opening, greet, open_producer
+from headwater.tls.socket import TlsSocket
 from headwater.wire.dcp import EndReason, OpenFlag, StreamFlag
 from headwater.wire.features import Feature
 from headwater.wire.status import name_of
@@ -56,7 +57,7 @@ log = logging.getLogger("headwater.node")
 class Caller(Services, Protocol):
     """The node, which also takes connections that it has opened itself."""
 
-    def adopt(self, sock: socket.socket, peer: str) -> Connection:
+    def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
         """Make a connection of a connected socket. Give it a session, then start it."""
 
 
@@ -264,10 +265,10 @@ class Dialer:
         for vb in tuple(self.wanted):
             self._begin(vb)
 
-    async def _call(self) -> tuple[socket.socket, frozenset[int]]:
+    async def _call(self) -> tuple[socket.socket | TlsSocket, frozenset[int]]:
         """Connect, greet, open: a socket on which the peer is our producer, and the features it granted."""
         loop, source = self._server.loop, self.source
-        sock = await connect(loop, source.host, source.port)
+        sock = await call(loop, source.host, source.port, source.tls_port, self._server.tls)
         try:
             login = Login(
                 agent="headwater-node",

@@ -1,0 +1,93 @@
+"""`headwater tls`: a CA of one's own and what it signs, for first steps and tests; and what a certificate says."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwater.cli.options import examples, paragraphs
+from headwater.errors import OptionError
+
+HELP = """A certificate authority of your own, for first steps and tests: `ca` makes it, `node` and `user` have it sign.
+
+A node is given the files by --tls-certificate, --tls-key and --tls-ca, a client the CA's ca.pem by trust_store=. By
+ca.key certificates are made that all of them believe: keep it elsewhere. In production bring those of your own CA."""
+EXAMPLES = examples(
+    "headwater tls ca --dir ./tls",
+    "headwater tls node n1 --host n1.example --host 10.0.0.1 --dir ./tls",
+    "headwater tls user ann --dir ./tls",
+    "headwater tls show ./tls/n1.pem",
+)
+Dir = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of the CA and of what it signs.")]
+Days = Annotated[int, typer.Option("--days", min=1, max=36_500, help="For how long it counts.")]
+Renew = Annotated[bool, typer.Option("--renew", help="Over one of that name; a node takes it up by itself.")]
+FOLDER = Path("tls")
+
+
+def ca(
+    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="How it calls itself.")] = "headwater",
+    directory: Dir = FOLDER,
+    days: Days = 3650,
+) -> None:
+    """Make a CA: ca.pem, to be given to all, and ca.key, to be kept."""
+    from headwater.tls.making import Authority
+
+    Authority.make(directory, name, days)
+    typer.echo(f"{directory / 'ca.pem'}: give it to nodes (--tls-ca) and clients (trust_store=)")
+
+
+def node(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the files, and in the certificate.")],
+    host: Annotated[
+        list[str],
+        typer.Option("--host", metavar="HOST", help="By which it is called: a name or an address; repeatable."),
+    ],
+    directory: Dir = FOLDER,
+    days: Days = 397,
+    renew: Renew = False,
+) -> None:
+    """Make a certificate for a node: NAME.pem and NAME.key."""
+    _issue(directory, name, tuple(host), days, renew)
+    typer.echo(f"headwater serve --tls-certificate {directory / name}.pem --tls-key {directory / name}.key ...")
+
+
+def user(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The user.")],
+    directory: Dir = FOLDER,
+    days: Days = 397,
+    renew: Renew = False,
+) -> None:
+    """Make a certificate by which a user logs in: NAME.pem and NAME.key. The node wants --tls-clients and the user."""
+    _issue(directory, name, (), days, renew)
+    files = f"client_certificate={directory / name}.pem&client_key={directory / name}.key"
+    typer.echo(f"couchbases://HOST/BUCKET?trust_store={directory / 'ca.pem'}&{files}")
+
+
+def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A PEM file.")]) -> None:
+    """Tell whose a certificate is, who signed it, for which names, and from when to when it counts."""
+    from headwater.tls.certificates import read_pem
+
+    try:
+        typer.echo(str(read_pem(file.read_bytes())))
+    except ValueError:
+        raise OptionError("FILE", str(file), "a PEM file with a certificate") from None
+
+
+def _issue(directory: Path, name: str, hosts: tuple[str, ...], days: int, renew: bool) -> None:
+    from headwater.tls.making import Authority, Pair
+
+    if name in ("", ".", "..", "ca") or "/" in name:
+        raise OptionError("NAME", name, "a name for a file, and not that of the CA")
+    files = Pair(directory / f"{name}.pem", directory / f"{name}.key")
+    Authority.open(directory).issue(files, name, hosts=hosts, lifetime=timedelta(days=days), replace=renew)
+
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+for _name, _command, _examples in (
+    ("ca", ca, examples("headwater tls ca --dir ./tls")),
+    ("node", node, examples("headwater tls node n1 --host n1.example --host 10.0.0.1 --dir ./tls")),
+    ("user", user, examples("headwater tls user ann --dir ./tls")),
+    ("show", show, examples("headwater tls show ./tls/n1.pem")),
+):
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)

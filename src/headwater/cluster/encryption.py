@@ -1,0 +1,44 @@
+"""Whether the nodes of a cluster speak TLS with each other: the map says so, and each node obeys the map it has.
+
+A node that has heard of it calls the others by TLS only; one that has not goes on without until it has. Nobody stops
+listening without TLS for it: that is each node's own option, --without-tls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwater.client.routing import Address
+from headwater.cluster.members import Members
+from headwater.errors import ClusterError
+from headwater.wire.cluster_map import ClusterMap
+
+__all__ = ["check_encryption", "set_encryption"]
+
+
+async def set_encryption(members: Members, seeds: Sequence[Address], *, encrypted: bool) -> ClusterMap:
+    """Let the nodes of a cluster speak TLS with each other, or without; return the new map, which all of them have.
+
+    It also takes up the ports for TLS as they are now.
+
+    Raises:
+        ClusterError: a node does not answer, or speaks no TLS; somebody else changes the cluster.
+        TransportError, StatusError: a node did not take the map.
+    """
+    survey = await members.survey(seeds)
+    if survey.silent:
+        silent = survey.silent[0]
+        raise ClusterError(f"{silent.address} does not answer ({silent.error})", "start it, then type this again")
+    wanted = survey.map.with_tls(survey.tls_ports, encrypted=encrypted).after(survey.latest_rev())
+    check_encryption(wanted)
+    await members.send(wanted)
+    return wanted
+
+
+def check_encryption(wanted: ClusterMap) -> None:
+    """Raise ClusterError if nodes are to speak TLS with one that speaks none."""
+    silent = [server for server in wanted.servers if server not in wanted.tls_ports]
+    if wanted.encrypted and silent:
+        raise ClusterError(
+            f"{silent[0]} speaks no TLS", "start it with --tls-certificate and --tls-ca, then type this again"
+        )

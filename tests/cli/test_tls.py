@@ -1,0 +1,38 @@
+"""`headwater tls`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from headwater.cli.app import app
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, ["tls", *words])
+
+
+def test_a_ca_signs_nodes_and_users_and_each_can_be_shown(tmp_path: Path) -> None:
+    folder = str(tmp_path / "tls")
+    assert run("ca", "--dir", folder, "--name", "orders").stdout.startswith(f"{folder}/ca.pem: give it to nodes")
+    assert run("node", "n1", "--host", "n1.example", "--host", "10.0.0.1", "--dir", folder).exit_code == 0
+    assert f"client_certificate={folder}/ann.pem" in run("user", "ann", "--dir", folder).stdout
+    assert run("show", f"{folder}/n1.pem").stdout.startswith(
+        '"CN=n1" by "CN=orders CA" (for n1.example, 10.0.0.1; valid'
+    )
+    before = (tmp_path / "tls" / "n1.pem").read_bytes()
+    assert run("node", "n1", "--host", "n1.example", "--renew", "--dir", folder).exit_code == 0
+    assert (tmp_path / "tls" / "n1.pem").read_bytes() != before
+
+
+def test_what_can_not_be_is_told_in_one_line(tmp_path: Path) -> None:
+    folder = str(tmp_path / "tls")
+    for words, told in (
+        (("node", "n1", "--host", "a", "--dir", folder), "a folder with ca.pem and ca.key"),
+        (("show", str(Path(__file__))), "a PEM file with a certificate"),
+        (("user", "ca", "--dir", folder), "not that of the CA"),
+    ):
+        ended = run(*words)
+        assert (ended.exit_code, told in ended.stderr) == (2, True)
