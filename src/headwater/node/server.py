@@ -12,6 +12,7 @@ import resource
 import socket
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -178,7 +179,7 @@ class Server:
         self.cluster = ServedMap(port, self.bucket, self.tls_port)
         self.membership.start()
         for each in listeners:
-            self.loop.add_reader(each.fileno(), self._accept, each)
+            self.loop.add_reader(each.fileno(), partial(self._accept, each))
         self.pager.start()
         self.compactor.start()
         self.scrubber.start()
@@ -319,7 +320,7 @@ class Server:
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener.fileno() >= 0:
-            self.loop.add_reader(listener.fileno(), self._accept, listener)
+            self.loop.add_reader(listener.fileno(), partial(self._accept, listener))
 
     def _admit(self, sock: socket.socket, peer: str, *, speaks_tls: bool) -> None:
         if len(self.connections) >= self._connections_max():

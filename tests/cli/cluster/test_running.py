@@ -8,17 +8,22 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from headwater.cli.cluster.running import addresses, agreed, run, table_of
+from headwater.cli.cluster.running import Place, addresses, agreed, run, table_of
 from headwater.cli.stopping import Stopped
 from headwater.errors import OptionError
+from headwater.tls.settings import TlsSettings
+
+HERE = Place("default", None)
 
 
 def test_nodes_are_named_by_address_or_url():
     assert addresses(["10.0.0.1:11210", "couchbase://10.0.0.2:1/default", "10.0.0.1:11210"]) == (
         [("10.0.0.1", 11210), ("10.0.0.2", 1)],
-        "default",
+        HERE,
     )
-    assert addresses([]) == ([], "default")
+    assert addresses([]) == ([], HERE)
+    found = addresses(["couchbases://a?tls_verify=chain", "couchbases://b:1?tls_verify=chain"])
+    assert found == ([("a", 11207), ("b", 1)], Place("default", TlsSettings(verify="chain")))
 
 
 def test_nodes_of_different_buckets_are_refused():
@@ -38,7 +43,7 @@ def test_a_signal_ends_work_that_does_not_heed_it():
         await asyncio.Event().wait()
 
     with pytest.raises(Stopped) as stopped:
-        run(work, "default", None, None)
+        run(work, HERE, None, None)
     assert stopped.value.signal == signal.SIGTERM
 
 
@@ -50,7 +55,7 @@ def test_work_that_heeds_the_first_signal_comes_to_its_end():
             await asyncio.sleep(0)
 
     with pytest.raises(Stopped):
-        run(work, "default", None, None)
+        run(work, HERE, None, None)
 
 
 def test_a_second_signal_does_not_wait():
@@ -63,7 +68,7 @@ def test_a_second_signal_does_not_wait():
         await asyncio.Event().wait()
 
     with pytest.raises(Stopped):
-        run(work, "default", None, None)
+        run(work, HERE, None, None)
 
 
 def test_what_was_done_before_the_signal_came_is_done():
@@ -75,7 +80,7 @@ def test_what_was_done_before_the_signal_came_is_done():
         return "done"
 
     before = signal.getsignal(signal.SIGINT)
-    assert run(work, "default", None, None) == "done"
+    assert run(work, HERE, None, None) == "done"
     assert signal.getsignal(signal.SIGINT) is before
 
 

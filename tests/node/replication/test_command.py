@@ -130,7 +130,9 @@ def test_one_active_vbucket_refuses_them_all_and_nothing_happens(here: Desk) -> 
         ({"from": FROM, "vbuckets": [1]}, "0 to 3"),
         ({"from": FROM, "takeover": 1}, "takeover is true or false"),
         ({"from": FROM, "user": 1}, "user and password are texts"),
-        ({"from": FROM, "colour": "red"}, "from, password, takeover, user, vbuckets"),
+        ({"from": FROM, "tls": 0}, "tls is the port"),
+        ({"from": FROM, "tls": "yes"}, "tls is the port"),
+        ({"from": FROM, "colour": "red"}, "from, password, takeover, tls, user, vbuckets"),
     ],
     ids=str,
 )
