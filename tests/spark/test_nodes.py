@@ -102,7 +102,7 @@ def test_a_task_is_told_of_tls_too() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 3))}, nodes=2)
     nodes = SourceNodes(settings(url="couchbases://h/b?trust_store=ca.pem"), lambda _: client)
     nodes.observe()
-    assert nodes.known_url() == "couchbases://n0:11210,n1:11210,h:11207/b?trust_store=ca.pem"
+    assert nodes.known().url == "couchbases://n0:11210,n1:11210,h:11207/b?trust_store=ca.pem"
 
 
 class Clock:
