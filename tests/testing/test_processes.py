@@ -36,7 +36,8 @@ def parent(pid: int) -> int:
 
 def descriptors(pid: int) -> list[str]:
     """Return the open descriptors, without the numbers of pipes and sockets."""
-    return sorted(str(fd.readlink()).partition(":[")[0] for fd in Path(f"/proc/{pid}/fd").iterdir())
+    names = (str(fd.readlink()).partition(":[")[0] for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return sorted(name.replace(str(pid), "PID") for name in names)
 
 
 def failure(environment: dict[str, str], **options: object) -> str:
