@@ -86,6 +86,18 @@ def test_work_that_was_put_off_goes_before_work_that_had_its_slice_and_one_of_ea
     assert told == ["one", "two", "slow"]
 
 
+def test_after_one_that_took_all_the_time_those_behind_wait_for_one_iteration_and_no_longer() -> None:
+    loop, queue = made()
+    told: list[str] = []
+    queue.behind(worker(queue, told, "slow"))
+    for name in ("large", "larger", "largest"):
+        queue.first(worker(queue, told, name, QUANTUM_SECONDS))
+    loop.iterate()
+    assert told == ["large"], "a turn is as long as one of them"
+    loop.iterate()
+    assert told == ["large", "larger", "slow"]
+
+
 def test_who_comes_back_in_line_waits_for_the_next_iteration() -> None:
     loop, queue = made()
     told: list[int] = []

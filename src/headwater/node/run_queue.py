@@ -39,6 +39,7 @@ class RunQueue:
         self._loop = loop
         self._spent = 0.0
         self._is_due = False
+        self._waited = False  # those behind, for one iteration
         self._first: deque[Callable[[], object]] = deque()
         self._behind: deque[Callable[[], object]] = deque()
 
@@ -91,6 +92,11 @@ class RunQueue:
         lines = [(self._first, len(self._first)), (self._behind, len(self._behind))]  # who comes now is next time's
         try:
             for line, length in lines:
+                # After one of the first that took all the time, those behind have theirs an iteration later.
+                if line is self._behind:
+                    self._waited = length > 0 and self.is_spent and not self._waited
+                    if self._waited:
+                        break
                 for number in range(length):
                     if number and self._spent >= QUEUE_SECONDS:
                         break
