@@ -19,6 +19,7 @@
     |   +-- CorruptStore, DiskFull, StoreLocked
     +-- TableError               a table of the lake can't be used as was asked
     |   +-- UnsupportedTable, TableChanged
+    +-- BackupError              an archive of backups can't be used as was asked
     +-- RowsRefused              nodes refused rows of a DataFrame for good
     +-- OptionError              a setting has a value it can't have
 
@@ -37,6 +38,7 @@ from typing import ClassVar
 
 __all__ = ["BadFrame", "BadMessage", "ClusterError", "ConnectionLost", "CorruptStore", "DiskFull", "HeadwaterError"]
 __all__ += ["CertificateRefused", "TlsError"]
+__all__ += ["BackupError"]
 __all__ += ["LocalProtocolError", "MoveError", "NothingCame", "OptionError", "PeerSilent", "ProtocolError"]
 __all__ += [
     "RemoteProtocolError",
@@ -445,6 +447,17 @@ class UnsupportedTable(TableError):
 
 class TableChanged(TableError):
     """Somebody else's commit came first and touched what this one rests on; nothing was written. Plan anew, repeat."""
+
+
+class BackupError(HeadwaterError):
+    """An archive of backups can't be used as was asked: `place` names it or a file of it, `problem` says why."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(place, problem)
+        self.place, self.problem = place, problem
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}"
 
 
 class RowsRefused(HeadwaterError):

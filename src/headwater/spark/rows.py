@@ -121,8 +121,9 @@ class Row:
             raise OptionError("datatype", self.datatype, "possible: extended attributes are written withMeta only")
         return Write(self._key(), self._value(), self.flags or 0, self.expiry_seconds, (self.cas or 0) & _U64)
 
-    def write_with_meta(self) -> WriteWithMeta:
-        """Return the same as it is in the bucket where the row comes from; OptionError as `write`."""
+    def write_with_meta(self, *, force: bool = False) -> WriteWithMeta:
+        """Return the same as it is in the bucket where the row comes from; OptionError as `write`. `force`: over
+        whatever is there."""
         from headwater.client.writes import WriteWithMeta  # noqa: PLC0415
 
         attributes = (self.datatype or 0) & Datatype.XATTR
@@ -136,6 +137,7 @@ class Row:
             datatype=attributes,
             deletes=self.deletes,
             expired=self.event == "expiration",
+            force=force,
         )
 
     def _key(self) -> str | bytes:

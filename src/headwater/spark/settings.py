@@ -80,6 +80,8 @@ class WriteSettings:
     dead_letters: str | None
     with_meta: bool
     retry_seconds: float
+    force: bool = False
+    """With metadata: over newer versions as well. No option of Spark's: a restore sets it."""
 
     def __repr__(self) -> str:
         return f"WriteSettings({self.url})"

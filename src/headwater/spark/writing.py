@@ -130,7 +130,8 @@ class _Task:
         refused: Refused = []
         for row in wanted:
             try:
-                asked.append((row, row.write_with_meta() if self.settings.with_meta else row.write()))
+                meta, force = self.settings.with_meta, self.settings.force
+                asked.append((row, row.write_with_meta(force=force) if meta else row.write()))
             except OptionError as error:
                 if row.event == "rollback":
                     raise

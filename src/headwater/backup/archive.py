@@ -1,0 +1,158 @@
+"""An archive: its index, its backups, and the chain that leads to each.
+
+The index names every backup with the SHA-256 of its manifest, so that a manifest that is gone is missed. A backup is
+finished when its manifest is there; whoever dies before the index names it leaves one that counts all the same, and is
+entered by the next `create`. One that is being removed is named as such first, so that half of it never counts.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from headwater.backup.manifest import BACKUPS, FORMAT, INDEX, MANIFEST, BackupManifest, digest, sealed, unsealed
+from headwater.backup.place import Place
+from headwater.errors import BackupError
+
+MOMENT = "%Y%m%dT%H%M%SZ"
+
+
+@dataclass(frozen=True)
+class ArchiveIndex:
+    """The file archive.json: the archive's own id, each backup with its manifest's SHA-256, those being removed."""
+
+    archive: str
+    backups: dict[str, str]
+    removing: tuple[str, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Return the file."""
+        told = {"format": FORMAT, "archive": self.archive, "backups": self.backups, "removing": list(self.removing)}
+        return sealed(told)
+
+    @classmethod
+    def read(cls, place: Place) -> ArchiveIndex | None:
+        """Return the index of a place, None if it has none yet.
+
+        Raises:
+            BackupError: it is damaged.
+        """
+        try:
+            data = place.read(INDEX)
+        except FileNotFoundError:
+            return None
+        told = unsealed(data, f"{place.name}/{INDEX}")
+        return cls(str(told["archive"]), dict(told["backups"]), tuple(told["removing"]))
+
+
+class Archive:
+    """A place with backups in it.
+
+    Attributes:
+        backups: those that are finished, oldest first.
+        problems: what is wrong with others; `verify` tells them, whoever needs one of these backups is refused.
+        unfinished: folders of backups without a manifest.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.backups: dict[str, BackupManifest] = {}
+        self.digests: dict[str, str] = {}
+        self.problems: list[str] = []
+        self.unfinished: list[str] = []
+        self.index = ArchiveIndex.read(place)
+        found = place.names(BACKUPS)
+        if self.index is None and any(place.size(f"{BACKUPS}/{name}/{MANIFEST}") is not None for name in found):
+            self.problems.append(f"{INDEX}: the file is missing")
+        self._load(found)
+
+    def _load(self, found: Iterable[str]) -> None:
+        known = self.index.backups if self.index else {}
+        removing = self.index.removing if self.index else ()
+        for name in sorted({*found, *known}):
+            path = f"{BACKUPS}/{name}/{MANIFEST}"
+            if name in removing:
+                continue
+            try:
+                data = self.place.read(path)
+                manifest = BackupManifest.from_bytes(data, path)
+            except FileNotFoundError:
+                if name in known:
+                    self.problems.append(f"{path}: the file is missing")
+                else:
+                    self.unfinished.append(name)
+                continue
+            except BackupError as error:
+                self.problems.append(str(error))
+                continue
+            if digest(data) != known.get(name, digest(data)) or manifest.id != name:
+                self.problems.append(f"{path}: it is another manifest than the index names")
+                continue
+            self.backups[name], self.digests[name] = manifest, digest(data)
+
+    @property
+    def newest(self) -> BackupManifest | None:
+        """The backup made last."""
+        return self.backups[max(self.backups)] if self.backups else None
+
+    def chain(self, backup: str) -> list[BackupManifest]:
+        """Return the backups that a restore of this one needs: the full one first, itself last.
+
+        Raises:
+            BackupError: there is no such backup, or one that it needs is missing or damaged.
+        """
+        found: list[BackupManifest] = []
+        wanted, sha256 = backup, self.digests.get(backup, "")
+        while wanted:
+            manifest = self.backups.get(wanted)
+            if manifest is None or self.digests[wanted] != sha256:
+                known = "" if found else f"; there are {', '.join(self.backups) or 'none'}"
+                needed = f", which {found[-1].id} goes on from," if found else ""
+                raise BackupError(self.place.name, f"backup {wanted}{needed} is not there, or damaged{known}")
+            found.append(manifest)
+            wanted, sha256 = manifest.parent, manifest.parent_sha256
+        return found[::-1]
+
+    def enter(self) -> None:
+        """Let the index name every finished backup, and none else."""
+        self.write_index(self.digests, self.index.removing if self.index else ())
+
+    def write_index(self, backups: dict[str, str], removing: Iterable[str] = ()) -> None:
+        """Put another index in place."""
+        name = self.index.archive if self.index else uuid.uuid4().hex
+        self.index = ArchiveIndex(name, dict(sorted(backups.items())), tuple(removing))
+        self.place.write(INDEX, self.index.to_bytes())
+
+    def require_sound(self) -> None:
+        """Refuse to go on from an archive that has lost something.
+
+        Raises:
+            BackupError: with the first problem.
+        """
+        if self.problems:
+            more = f" ({len(self.problems)} problems in all: headwater backup verify)" if len(self.problems) > 1 else ""
+            raise BackupError(self.place.name, f"{self.problems[0]}{more}")
+
+
+def fresh_id(kind: str, taken: Iterable[str]) -> str:
+    """Return a name for a backup that begins now; it sorts behind all that are taken."""
+    moment, newest = datetime.now(UTC).strftime(MOMENT), max(taken, default="")
+    name = f"{moment}-{kind}"
+    if name > newest:
+        return name
+    # Two within a second, or a clock that was set back: behind the newest, whatever the clock says.
+    stem, _, number = newest.partition("+")
+    return f"{stem}+{int(number or 0) + 1:04d}"
+
+
+def now() -> str:
+    """Return the time as a manifest has it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def folder(backup: str, *names: Any) -> str:
+    """Return the path of a backup's folder, or of a file in it."""
+    return "/".join((BACKUPS, backup, *map(str, names)))

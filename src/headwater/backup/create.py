@@ -1,0 +1,381 @@
+"""Make a backup: read each vbucket from where the backup before ended up to its present end, into Parquet files.
+
+Vbuckets are read part by part. A part's files and the positions it came to are noted when its streams have ended;
+whoever is killed goes on behind the last note, and tops up what was noted, so that all vbuckets end where they stood
+when the backup was finished rather than when it was begun.
+
+A node that does not know a position any more, since a failover took changes back, says how far the histories agree.
+Then the vbucket is read again from the newest place at or below that at which an earlier backup was whole (its end, or
+0), and the backup says so. What earlier backups hold above it is void.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+from headwater.backup.archive import Archive, folder, fresh_id, now
+from headwater.backup.files import FILE_BYTES, PartFiles
+from headwater.backup.manifest import (
+    BEGUN,
+    FORMAT,
+    MANIFEST,
+    BackupManifest,
+    BackupPart,
+    RolledBack,
+    joined,
+    sealed,
+    unsealed,
+)
+from headwater.backup.place import Place
+from headwater.errors import BackupError, RollbackRequired
+from headwater.failpoints import failpoint
+from headwater.protocol.dcp.position import FailoverLog, Position, safe_point
+from headwater.spark.columns import RowMaker
+from headwater.spark.offsets import U64_MAX
+from headwater.spark.planner import Range
+from headwater.spark.schema import COLUMNS
+
+if TYPE_CHECKING:
+    from headwater.client import Client
+
+PART_CHANGES = 1_000_000
+BATCH_BYTES = 4 << 20
+ENDLESS_ROWS = (1 << 62) - 1
+TELL_SECONDS = 0.25
+ROLLBACKS_MAX = 10_000
+"""Of one backup. A bucket that was set up anew has one for each vbucket; without an end there would be a loop."""
+
+
+@dataclass
+class BackupProgress:
+    """How far a backup is.
+
+    Attributes:
+        id: the backup's.
+        total, done: changes to read at most, and how many seqnos lie behind by now.
+        rows, bytes: written so far.
+        resumed: vbuckets that an attempt before this one had read.
+    """
+
+    id: str = ""
+    total: int = 0
+    done: int = 0
+    rows: int = 0
+    bytes: int = 0
+    resumed: int = 0
+
+
+Tell = Callable[[BackupProgress], None]
+
+
+@dataclass
+class Choice:
+    """What a user may choose: a full backup though an increment would do, some vbuckets only, and sizes."""
+
+    full: bool = False
+    vbuckets: tuple[int, ...] | None = None
+    part_changes: int = PART_CHANGES
+    file_bytes: int = FILE_BYTES
+
+
+def create(place: Place, client: Client, bucket: str, choice: Choice, tell: Tell = lambda done: None) -> BackupManifest:
+    """Back a bucket up: what changed since the newest backup of the archive, or all of it.
+
+    Args:
+        place: of the archive; made if missing.
+        client: of the bucket.
+        bucket: its name, for the manifest.
+        choice: what to read.
+        tell: called with the progress, a few times a second.
+
+    Raises:
+        BackupError: the archive is damaged or of another bucket, somebody else changes it, or a vbucket has no node.
+        TransportError, StatusError: a node did not answer; the next call goes on.
+    """
+    with place.lock():
+        archive = Archive(place)
+        archive.require_sound()
+        if archive.index is None:  # before the first manifest: one without an index is an archive that has lost it
+            archive.write_index({})
+        return _Run(archive, client, bucket, choice, tell).run()
+
+
+@dataclass
+class _Begun:
+    """A backup under way: its id, the chain it goes on from, and the parts that are read."""
+
+    id: str
+    chain: list[BackupManifest]
+    began: str
+    parts: list[tuple[str, BackupPart]] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=count)
+
+
+class _Run:
+    """One attempt."""
+
+    def __init__(self, archive: Archive, client: Client, bucket: str, choice: Choice, tell: Tell) -> None:
+        self.archive, self.place, self.client, self.bucket = archive, archive.place, client, bucket
+        self.choice, self._tell, self._told_at = choice, tell, 0.0
+        self.progress = BackupProgress()
+        self.lost: dict[int, RolledBack] = {}
+        self._from: dict[int, Position] = {}
+        self._rollbacks = 0
+
+    def run(self) -> BackupManifest:
+        """Read, and make what was read a backup."""
+        begun = self._begin()
+        self.progress.id = begun.id
+        self.progress.resumed = len({vb for _, part in begun.parts for vb in part.ends})
+        while not self._attempt(begun):
+            pass
+        return self._finish(begun)
+
+    # ------------------------------------------------------------------ where to begin
+
+    def _begin(self) -> _Begun:
+        """Go on with what was begun from the same place, or begin anew."""
+        newest = self.archive.newest
+        if newest is not None:
+            self._check(newest)
+        parent = None if self.choice.full or newest is None else newest
+        chain = [] if parent is None else self.archive.chain(parent.id)
+        for name in self.archive.unfinished:
+            begun = self._resumed(name, chain)
+            if begun is not None:
+                return begun
+            self.place.remove(folder(name))
+        begun = _Begun(fresh_id("increment" if chain else "full", self.archive.backups), chain, now())
+        told = {"format": FORMAT, "parent": chain[-1].id if chain else "", "began": begun.began}
+        told["vbuckets"] = list(self.choice.vbuckets or ())
+        self.place.write(folder(begun.id, BEGUN), sealed(told))
+        failpoint("backup.begun")
+        return begun
+
+    def _check(self, newest: BackupManifest) -> None:
+        here = (self.bucket, self.client.map.vbuckets)
+        if here != (newest.bucket, newest.vbuckets):
+            held = f"{newest.bucket} with {newest.vbuckets} vbuckets"
+            told = f"it holds bucket {held}, this one is {here[0]} with {here[1]}; choose another place"
+            raise BackupError(self.place.name, told)
+
+    def _resumed(self, name: str, chain: list[BackupManifest]) -> _Begun | None:
+        try:
+            told = unsealed(self.place.read(folder(name, BEGUN)), folder(name, BEGUN))
+        except (FileNotFoundError, BackupError):
+            return None
+        same = (chain[-1].id if chain else "", list(self.choice.vbuckets or ()))
+        if (told["parent"], told["vbuckets"]) != same or name <= max(self.archive.backups, default=""):
+            return None
+        begun = _Begun(name, chain, told["began"])
+        begun.parts = list(self._noted(name))
+        self._sweep(begun)
+        numbers = [int(note.partition(".")[0].rpartition("-")[2]) for note, _ in begun.parts]
+        begun.numbers = count(max(numbers, default=-1) + 1)
+        return begun
+
+    def _noted(self, name: str) -> Iterator[tuple[str, BackupPart]]:
+        """Yield the parts that are whole."""
+        for note in self.place.names(folder(name)):
+            if not (note.startswith("part-") and note.endswith(".json")):
+                continue
+            with suppress(BackupError, KeyError, TypeError, ValueError):
+                part = BackupPart.from_json(unsealed(self.place.read(folder(name, note)), note))
+                if all(self.place.size(folder(name, file.path)) == file.bytes for file in part.files):
+                    yield note, part
+
+    def _sweep(self, begun: _Begun) -> None:
+        """Remove what no note names: files of a part that was not finished."""
+        kept = {BEGUN, *(note for note, _ in begun.parts)}
+        kept |= {file.path for _, part in begun.parts for file in part.files}
+        for name in self.place.names(folder(begun.id)):
+            if name not in kept:
+                self.place.remove(folder(begun.id, name))
+
+    # ------------------------------------------------------------------ reading
+
+    def _attempt(self, begun: _Begun) -> bool:
+        """Read all that is missing; False when a vbucket has to be read from elsewhere, or ends elsewhere by now."""
+        starts = self._starts(begun)
+        ends = self._ends()
+        pending = self._pending(starts, ends)
+        self.progress.total = sum(max(ends[vb] - starts[vb].seqno, 0) for vb in pending)
+        self.progress.done = 0
+        for wanted in self._groups(pending, starts, ends):
+            try:
+                self._read(begun, {vb: starts[vb] for vb in wanted}, {vb: ends[vb] for vb in wanted})
+            except RollbackRequired as refused:
+                self._roll_back(begun, starts, refused)
+                return False
+        return True
+
+    def _starts(self, begun: _Begun) -> dict[int, Position]:
+        """Return where to go on from: this backup's notes, a rollback, the backup before, the beginning."""
+        wanted = self.choice.vbuckets or range(self.client.map.vbuckets)
+        read = joined(part for _, part in begun.parts).ends
+        before = begun.chain[-1].part.ends if begun.chain else {}
+        starts = {}
+        for vb in wanted:
+            if vb in read:
+                starts[vb] = read[vb]
+            elif vb in self._from:
+                starts[vb] = self._from[vb]
+            else:
+                starts[vb] = before.get(vb) or Position.beginning(vb)
+        return starts
+
+    def _ends(self) -> dict[int, int]:
+        highs = self.client.seqnos()
+        wanted = self.choice.vbuckets or range(self.client.map.vbuckets)
+        missing = [vb for vb in wanted if vb not in highs]
+        if missing:
+            told = (
+                f"{len(missing)} of {len(wanted)} vbuckets have no active node, the first is {missing[0]}: this would"
+            )
+            raise BackupError(self.place.name, f"{told} be no whole backup; wait for them, or name those to be read")
+        return {vb: highs[vb] for vb in wanted}
+
+    def _pending(self, starts: Mapping[int, Position], ends: Mapping[int, int]) -> list[int]:
+        """Return the vbuckets that have changed, be it their history alone."""
+        logs = self.client.failover_logs(starts)
+        return [
+            vb
+            for vb, start in starts.items()
+            if ends[vb] != start.seqno or (start.seqno and tuple(logs[vb]) != start.failover_log)
+        ]
+
+    def _groups(
+        self, pending: list[int], starts: Mapping[int, Position], ends: Mapping[int, int]
+    ) -> Iterator[list[int]]:
+        group: list[int] = []
+        size = 0
+        for vb in pending:
+            group.append(vb)
+            size += max(ends[vb] - starts[vb].seqno, 0)
+            if size >= self.choice.part_changes:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
+
+    def _read(self, begun: _Begun, starts: dict[int, Position], ends: dict[int, int]) -> None:
+        """Read some vbuckets and note that they are."""
+        number, done = next(begun.numbers), self.progress.done
+        with PartFiles(self.place, begun.id, number, self.choice.file_bytes) as out:
+            reached = self._drain(out, starts, ends)
+            files = tuple(out.close())
+        part = BackupPart({vb: start.seqno for vb, start in starts.items()}, reached, files, out.changes)
+        note = f"part-{number:05d}.json"
+        self.place.write(folder(begun.id, note), sealed(part.to_json()))
+        begun.parts.append((note, part))
+        failpoint("backup.part_noted")
+        self.progress.rows += out.rows
+        self.progress.bytes += out.bytes
+        self._say(done + _passed(starts, reached))
+
+    def _drain(self, out: PartFiles, starts: dict[int, Position], ends: dict[int, int]) -> dict[int, Position]:
+        """Write the changes of some vbuckets; return where they came to."""
+        maker = RowMaker(tuple(COLUMNS), "binary", "binary")
+        done, logs = self.progress.done, None
+        # One whose end lies below what we hold is asked for all the same: the node says how much of it is history.
+        until = {vb: max(end, starts[vb].seqno) for vb, end in ends.items()}
+        feed = self.client.batches(starts, vbuckets=list(starts), until=until, xattrs=True, batch_bytes=BATCH_BYTES)
+        with feed as batches:
+            for batch in batches:
+                if batch.failover_logs is not logs:
+                    logs = batch.failover_logs
+                    _expect(maker, starts, logs)
+                if len(batch):
+                    out.add(maker.rows(batch.records))
+                if time.monotonic() >= self._told_at + TELL_SECONDS:
+                    self._say(done + _passed(starts, batch.positions), out)
+            return batches.positions
+
+    def _say(self, done: int, out: PartFiles | None = None) -> None:
+        self._told_at, self.progress.done = time.monotonic(), done
+        shown = self.progress
+        if out is not None:
+            shown = BackupProgress(**self.progress.__dict__)
+            shown.rows, shown.bytes = shown.rows + out.rows, shown.bytes + out.bytes
+        self._tell(shown)
+
+    def _roll_back(self, begun: _Begun, starts: Mapping[int, Position], refused: RollbackRequired) -> None:
+        """Note from where a vbucket has to be read again; what this backup has of it goes."""
+        vb = refused.vbucket
+        for note, part in list(begun.parts):
+            if vb in part.ends:
+                # First the note: without it the files are nobody's.
+                self.place.remove(folder(begun.id, note))
+                for file in part.files:
+                    self.place.remove(folder(begun.id, file.path))
+                begun.parts.remove((note, part))
+        # A place that was refused itself is none to return to; one that was only left behind is.
+        futile = starts[vb] if refused.requested <= starts[vb].seqno else None
+        self._from[vb] = place = safe_point((p for p in _points(begun, vb) if p != futile), vb, refused.common)
+        self.lost.pop(vb, None)
+        if begun.chain and vb in (ends := begun.chain[-1].part.ends) and ends[vb].seqno > place.seqno:
+            self.lost[vb] = RolledBack(vb, ends[vb].seqno, refused.common, place.seqno)
+        self._rollbacks += 1
+        if self._rollbacks > ROLLBACKS_MAX:
+            raise BackupError(self.place.name, "the bucket's history changes again and again; try later") from refused
+
+    # ------------------------------------------------------------------ the end
+
+    def _finish(self, begun: _Begun) -> BackupManifest:
+        """Make what was read a backup of the archive."""
+        newest = Archive(self.place).newest
+        mine = self.archive.newest
+        if (newest and newest.id) != (mine and mine.id):
+            raise BackupError(self.place.name, "another backup was made meanwhile; make this one again")
+        before = begun.chain[-1] if begun.chain else None
+        manifest = BackupManifest(
+            begun.id,
+            before.id if before else "",
+            self.archive.digests[before.id] if before else "",
+            self.bucket,
+            self.client.map.vbuckets,
+            begun.began,
+            now(),
+            self._whole(begun),
+            tuple(self.lost[vb] for vb in sorted(self.lost)),
+        )
+        failpoint("backup.before_manifest")
+        self.place.write(folder(begun.id, MANIFEST), manifest.to_bytes())
+        failpoint("backup.after_manifest")
+        Archive(self.place).enter()
+        failpoint("backup.entered")
+        for name in (BEGUN, *(note for note, _ in begun.parts)):
+            self.place.remove(folder(begun.id, name))
+        return manifest
+
+    def _whole(self, begun: _Begun) -> BackupPart:
+        """Return all that was read, with the vbuckets that have not changed since the backup before."""
+        read = joined(part for _, part in begun.parts)
+        before = dict(begun.chain[-1].part.ends) if begun.chain else {}
+        wanted = self.choice.vbuckets or range(self.client.map.vbuckets)
+        idle = {vb: before.get(vb) or Position.beginning(vb) for vb in (*wanted, *before) if vb not in read.ends}
+        starts = {**{vb: place.seqno for vb, place in idle.items()}, **read.starts}
+        return BackupPart(starts, {**idle, **read.ends}, read.files, read.changes)
+
+
+def _passed(starts: Mapping[int, Position], reached: Mapping[int, Position]) -> int:
+    """Return how many seqnos were passed on the way."""
+    return sum(place.seqno - starts[vb].seqno for vb, place in reached.items())
+
+
+def _points(begun: _Begun, vbucket: int) -> list[Position]:
+    """Return the places of a vbucket at which a backup of the chain was whole."""
+    return [manifest.part.ends[vbucket] for manifest in begun.chain if vbucket in manifest.part.ends]
+
+
+def _expect(maker: RowMaker, starts: Mapping[int, Position], logs: Mapping[int, FailoverLog]) -> None:
+    """Tell the maker of rows which branch of history wrote which changes."""
+    for vb, log in logs.items():
+        if vb in starts:
+            start = starts[vb].seqno
+            maker.expect(Range(vb, starts[vb].vb_uuid, start, ENDLESS_ROWS, ENDLESS_ROWS), log, U64_MAX)

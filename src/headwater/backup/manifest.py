@@ -1,0 +1,201 @@
+"""What a backup says of itself, and how a JSON file shows that one of its bits has changed.
+
+A vbucket of a backup is a range of seqnos, (from, to], of one history. `to` is a whole position: an increment streams
+on from there. Where a failover lay between, the increment's `from` is lower than the `to` before it, and what the
+earlier backups hold of the vbucket above `from` is void: it was taken back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from headwater.errors import BackupError, OptionError
+from headwater.protocol.dcp.position import Position
+
+FORMAT = 1
+"""Raised when an older headwater could not read what is written; a reader refuses numbers it does not know."""
+MANIFEST, BEGUN, INDEX, BACKUPS = "manifest.json", "begun.json", "archive.json", "backups"
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """Return a JSON object with its own SHA-256: one way of writing it, so that every changed byte is seen."""
+    body = _canonical(content)
+    return _canonical({"content": content, "sha256": hashlib.sha256(body).hexdigest()}) + b"\n"
+
+
+def unsealed(data: bytes, path: str) -> dict[str, Any]:
+    """Read what `sealed` wrote.
+
+    Raises:
+        BackupError: a byte is not what was written.
+    """
+    try:
+        content = json.loads(data)["content"]
+        whole = sealed(content) == data
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise BackupError(path, "the file is damaged: it does not match its own SHA-256")
+    if content.get("format") != FORMAT:
+        told = f"it has format {content.get('format')}, this headwater knows {FORMAT}; use the one that wrote it"
+        raise BackupError(path, told)
+    return dict(content)
+
+
+def digest(data: bytes) -> str:
+    """Return the SHA-256 of bytes in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class BackupFile:
+    """A Parquet file of a backup: its name in the backup's folder, rows, bytes and SHA-256."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """A vbucket whose history changed since the backup before: it had reached `had`, only what lies up to `common` is
+    still history, and so it was read again from `read_from`, a place at which an earlier backup was whole."""
+
+    vbucket: int
+    had: int
+    common: int
+    read_from: int
+
+
+@dataclass(frozen=True)
+class BackupPart:
+    """Some vbuckets, read to an end: their files, where each began and where it came to."""
+
+    starts: Mapping[int, int]
+    ends: Mapping[int, Position]
+    files: tuple[BackupFile, ...]
+    changes: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return {
+            "format": FORMAT,
+            "starts": {str(vb): seqno for vb, seqno in sorted(self.starts.items())},
+            "ends": [json.loads(self.ends[vb].to_json()) for vb in sorted(self.ends)],
+            "files": [asdict(file) for file in self.files],
+            "changes": dict(self.changes),
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote; KeyError, TypeError or ValueError for anything else."""
+        ends = [Position.from_json(json.dumps(each)) for each in told["ends"]]
+        return cls(
+            {int(vb): int(seqno) for vb, seqno in told["starts"].items()},
+            {position.vbucket: position for position in ends},
+            tuple(BackupFile(**file) for file in told["files"]),
+            {str(name): int(count) for name, count in told["changes"].items()},
+        )
+
+
+def joined(parts: Iterable[BackupPart]) -> BackupPart:
+    """Return several parts as one. A vbucket that was read twice begins where the first did and ends with the last."""
+    starts: dict[int, int] = {}
+    ends: dict[int, Position] = {}
+    files: list[BackupFile] = []
+    changes: dict[str, int] = {}
+    for part in parts:
+        starts = {**part.starts, **starts}
+        ends |= part.ends
+        files += part.files
+        for name, count in part.changes.items():
+            changes[name] = changes.get(name, 0) + count
+    return BackupPart(starts, ends, tuple(files), changes)
+
+
+@dataclass(frozen=True)
+class BackupManifest:
+    """A finished backup.
+
+    Attributes:
+        id: of the backup, also its folder's name.
+        parent: the backup that this one goes on from, and the SHA-256 of its manifest; empty for a full one.
+        bucket, vbuckets: what was read.
+        began, ended: ISO 8601, UTC.
+        part: all that was read.
+        rolled_back: vbuckets that a failover had changed since the parent.
+    """
+
+    id: str
+    parent: str
+    parent_sha256: str
+    bucket: str
+    vbuckets: int
+    began: str
+    ended: str
+    part: BackupPart
+    rolled_back: tuple[RolledBack, ...] = field(default=())
+
+    @property
+    def kind(self) -> str:
+        """`full` or `increment`."""
+        return "increment" if self.parent else "full"
+
+    @property
+    def rows(self) -> int:
+        """Changes in its files."""
+        return sum(file.rows for file in self.part.files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.bytes for file in self.part.files)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what people want to know of it, as JSON types."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "parent": self.parent or None,
+            "bucket": self.bucket,
+            "vbuckets": self.vbuckets,
+            "began": self.began,
+            "ended": self.ended,
+            **self.part.changes,
+            "files": len(self.part.files),
+            "bytes": self.size,
+            "rolled_back": [asdict(each) for each in self.rolled_back],
+        }
+
+    def to_bytes(self) -> bytes:
+        """Return the manifest file."""
+        told = {name: getattr(self, name) for name in _TEXTS} | {"vbuckets": self.vbuckets, "kind": self.kind}
+        told["rolled_back"] = [asdict(each) for each in self.rolled_back]
+        return sealed(self.part.to_json() | told)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str) -> Self:
+        """Read the manifest file.
+
+        Raises:
+            BackupError: it is damaged.
+        """
+        told = unsealed(data, path)
+        try:
+            texts = {name: str(told[name]) for name in _TEXTS}
+            lost = tuple(RolledBack(**each) for each in told["rolled_back"])
+            return cls(**texts, vbuckets=int(told["vbuckets"]), part=BackupPart.from_json(told), rolled_back=lost)
+        except (KeyError, TypeError, ValueError, OptionError) as error:
+            raise BackupError(path, f"it is no manifest of a backup ({error!r})") from None
+
+
+_TEXTS = ("id", "parent", "parent_sha256", "bucket", "began", "ended")

@@ -1,0 +1,87 @@
+"""Remove old backups: whole chains, for an increment is worth nothing without those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from headwater.backup.archive import Archive, folder
+from headwater.backup.manifest import MANIFEST, BackupManifest
+from headwater.backup.place import Place
+from headwater.errors import OptionError
+from headwater.failpoints import failpoint
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What goes, or went: backups with their bytes, and folders that are no backups."""
+
+    backups: tuple[str, ...]
+    bytes: int
+    leftovers: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def plan(
+    archive: Archive, keep: int | None, older_than: timedelta | None, clock: Callable[[], datetime] | None = None
+) -> Pruned:
+    """Choose what goes. The newest chain stays always.
+
+    Args:
+        archive: as it was read.
+        keep: how many full backups stay, with all that go on from them.
+        older_than: chains whose newest backup ended longer ago go.
+        clock: the time.
+
+    Raises:
+        OptionError: neither is given, or `keep` is none.
+    """
+    if keep is None and older_than is None:
+        raise OptionError("keep", None, "left out, unless --older-than is given")
+    if keep is not None and keep < 1:
+        raise OptionError("keep", keep, "at least 1: the newest full backup stays")
+    moment = (clock or (lambda: datetime.now(UTC)))()
+    chains: dict[str, list[BackupManifest]] = {}
+    roots: dict[str, str] = {}
+    for name, manifest in archive.backups.items():
+        roots[name] = roots.get(manifest.parent, manifest.parent) if manifest.parent else name
+        chains.setdefault(roots[name], []).append(manifest)
+    ordered = sorted(chains.values(), key=lambda chain: chain[-1].id, reverse=True)
+    gone: list[BackupManifest] = []
+    for place, chain in enumerate(ordered):
+        many = keep is not None and place >= keep
+        old = older_than is not None and datetime.fromisoformat(chain[-1].ended) < moment - older_than
+        if place and (many if older_than is None else old if keep is None else many and old):
+            gone += chain
+    names = {manifest.id for manifest in gone}
+    left = tuple(archive.index.removing) if archive.index else ()
+    return Pruned(
+        tuple(sorted(names)),
+        sum(manifest.size for manifest in gone),
+        left,
+        tuple(name for name in archive.backups if name not in names),
+    )
+
+
+def carry_out(place: Place, keep: int | None, older_than: timedelta | None) -> Pruned:
+    """Remove what `plan` says, and what an attempt before this one did not get to.
+
+    Raises:
+        BackupError: the archive is damaged, or somebody else changes it.
+    """
+    with place.lock():
+        archive = Archive(place)
+        archive.require_sound()
+        chosen = plan(archive, keep, older_than)
+        going = sorted({*chosen.backups, *chosen.leftovers})
+        if going:
+            kept = {name: archive.digests[name] for name in chosen.kept}
+            archive.write_index(kept, going)
+            failpoint("backup.removing")
+            for name in going:
+                place.remove(folder(name, MANIFEST))
+                place.remove(folder(name))
+            failpoint("backup.removed")
+            archive.write_index(kept)
+        return chosen

@@ -1,0 +1,333 @@
+"""`headwater backup`: copies of a bucket in a folder or an object store: made, looked at, written back, removed."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.failures import CommandError
+from headwater.cli.options import (
+    DEFAULT_URL,
+    NodeUrl,
+    Password,
+    Retry,
+    User,
+    Vbuckets,
+    connect,
+    examples,
+    existing,
+    paragraphs,
+    vbucket_set,
+)
+from headwater.cli.passwords import with_password_files
+from headwater.cli.screen import count, several
+
+if TYPE_CHECKING:
+    from headwater.backup.archive import Archive
+    from headwater.backup.create import BackupProgress
+    from headwater.backup.manifest import BackupManifest
+    from headwater.backup.restore import RestorePoint
+
+HELP = """Copies of a bucket in a folder or an object store: made, looked at, written back, removed.
+
+A backup is Parquet files and a manifest with the SHA-256 of each. The first is full; each one after it holds what
+changed since, and needs those before it."""
+EXAMPLES = examples(
+    "headwater backup create ./backups --node couchbase://127.0.0.1:11210/orders",
+    "headwater backup list ./backups",
+    "headwater backup verify s3://copies/orders?region=eu-west-1",
+    "headwater backup restore ./backups --node couchbase://10.1.0.7:11210/orders --dry-run",
+    "headwater backup prune ./backups --keep 4",
+)
+DAYS = timedelta(days=1)
+
+PlaceName = Annotated[
+    str, typer.Argument(metavar="PLACE", help="A folder, or a URL that fsspec can open: s3://, gs://, abfs://.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def create(
+    place: PlaceName,
+    full: Annotated[bool, typer.Option("--full", help="Read everything, though an increment would do.")] = False,
+    vbuckets: Vbuckets = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Back a bucket up: what changed since the newest backup in PLACE, or all of it the first time.
+
+    Each vbucket is whole at a seqno of its own. One that a failover has changed since is read again from where both
+    histories agree, and told. Ended or killed at any moment, it goes on when called again; until it has ended well
+    there is no new backup.
+    """
+    from headwater.backup import create as making
+    from headwater.cli.meter import Meter
+
+    target = _place(place)
+    with connect(node, user, password) as client, Meter("backup", "changes", quiet=quiet) as meter:
+        wanted = vbucket_set(vbuckets)
+        existing(client, wanted)
+        choice = making.Choice(full=full, vbuckets=None if wanted is None else tuple(wanted))
+
+        def tell(done: "BackupProgress") -> None:
+            meter.show(done.done, done.total)
+
+        made = making.create(target, client, _bucket(node), choice, tell)
+    if as_json:
+        typer.echo(json.dumps(made.summary()))
+        return
+    typer.echo(f"{made.id}: {_told(made)} in {meter.seconds:.1f} s")
+    _tell_rollbacks(made)
+
+
+def show(place: PlaceName, as_json: Json = False) -> None:
+    """Print the backups in PLACE, oldest first, with what each holds and goes on from.
+
+    Exit status 1 when one is damaged or missing.
+    """
+    archive = _archive(place)
+    if as_json:
+        told = [manifest.summary() for manifest in archive.backups.values()]
+        typer.echo(json.dumps({"backups": told, "problems": archive.problems, "unfinished": archive.unfinished}))
+    else:
+        for manifest in archive.backups.values():
+            typer.echo(f"{manifest.id}  {manifest.ended}  {_told(manifest)}")
+            _tell_rollbacks(manifest)
+        for name in archive.unfinished:
+            typer.echo(f"{name}  begun and not finished")
+        if not archive.backups and not archive.unfinished:
+            typer.echo("there is no backup here")
+    _fail(archive.problems)
+
+
+def verify(
+    place: PlaceName,
+    backup: Annotated[str | None, typer.Option("--backup", metavar="ID", help="This one and those it needs.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Read every file of every backup and compare it with the SHA-256 that was written down.
+
+    Exit status 1 when a file is missing, a bit has changed, or a backup does not go on where the one before ended.
+    """
+    from headwater.backup.verify import verify as look
+    from headwater.cli.meter import Meter
+
+    archive = _archive(place)
+    wanted = None if backup is None else archive.chain(backup)
+    with Meter("verify", "bytes", quiet=quiet) as meter:
+        found = look(archive, wanted, meter.show)
+    if as_json:
+        typer.echo(json.dumps(found.to_json()))
+    else:
+        typer.echo(f"{several(found.backups, 'backup')}, {several(found.files, 'file')}, {count(found.bytes)} bytes")
+    _fail(found.problems)
+
+
+def restore(
+    place: PlaceName,
+    backup: Annotated[
+        str | None, typer.Option("--backup", metavar="ID", help="Its end; of the newest unless given.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="The newest that had ended then: 2026-11-22T15:00:00Z.")
+    ] = None,
+    seqnos: Annotated[
+        Path | None,
+        typer.Option("--seqnos", metavar="FILE", help="These seqnos, as `headwater seqnos --json` prints them."),
+    ] = None,
+    nearest: Annotated[
+        bool, typer.Option("--nearest", help="With --seqnos: where no backup ended at one, the end before it.")
+    ] = False,
+    vbuckets: Vbuckets = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Over newer versions too. Keys that came later stay all the same.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, write nothing.")] = False,
+    retry: Retry = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Write a backup into a bucket: documents and deletions with their revision, CAS, expiry, flags and attributes.
+
+    The version with the higher (revision, CAS) wins, so newer documents stay unless --force is given; into an empty
+    bucket the state of the backup comes whole. All files are checked before the first change is written. Interrupted,
+    it can be called again: what is there already changes nothing.
+    """
+    from headwater.backup import restore as writing
+    from headwater.backup.verify import verify as look
+    from headwater.cli.meter import Meter
+
+    archive = _archive(place)
+    point = _point(archive, backup, at, seqnos, nearest, vbucket_set(vbuckets))
+    if dry_run:
+        _tell_restore(point, writing.counts(archive, point), as_json, "would be written, nothing was")
+        return
+    with connect(node, user, password) as client:
+        client.noop()  # a wrong address or password is told before all files are read
+    with Meter("verify", "bytes", quiet=quiet) as meter:
+        _fail(look(archive, point.chain, meter.show).problems)
+    with Meter("restore", "changes", quiet=quiet) as meter:
+        target = _target(node, user, password, retry)
+        done = writing.restore(archive, point, target, force=force, tell=lambda each: meter.show(each.done, each.total))
+    told = {"stored": done.stored, "deleted": done.deleted + done.absent, "not needed": done.behind}
+    _tell_restore(point, told, as_json, f"in {meter.seconds:.1f} s")
+
+
+def prune(
+    place: PlaceName,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", help="Keep N full backups and what goes on from them.")
+    ] = None,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", metavar="DAYS", help="Only what ended longer ago than that.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would go.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove old backups: full ones with all their increments. The newest full one stays, whatever is asked."""
+    from headwater.backup import prune as pruning
+
+    age = None if older_than is None else older_than * DAYS
+    gone = pruning.plan(_archive(place), keep, age) if dry_run else pruning.carry_out(_place(place), keep, age)
+    if as_json:
+        typer.echo(json.dumps({"removed": gone.backups, "bytes": gone.bytes, "kept": gone.kept, "dry_run": dry_run}))
+        return
+    for name in gone.backups:
+        typer.echo(name)
+    would = "would be" if dry_run else "were"
+    typer.echo(
+        f"{several(len(gone.backups), 'backup')}, {count(gone.bytes)} bytes {would} removed; {len(gone.kept)} stay"
+    )
+
+
+def _place(text: str) -> Any:
+    from headwater.backup.place import place_of
+
+    return place_of(text)
+
+
+def _archive(text: str) -> "Archive":
+    from headwater.backup.archive import Archive
+
+    return Archive(_place(text))
+
+
+def _bucket(node: str) -> str:
+    from headwater.client.routing import parse
+
+    return parse(node).bucket
+
+
+def _target(node: str, user: str | None, password: str | None, retry: float | None) -> Any:
+    from headwater.spark.settings import parse_write
+
+    given = {"url": node, "user": user, "password": password, "retrySeconds": None if retry is None else str(retry)}
+    return parse_write({name: text for name, text in given.items() if text is not None} | {"withMeta": "true"})
+
+
+def _point(
+    archive: "Archive",
+    backup: str | None,
+    at: str | None,
+    seqnos: Path | None,
+    nearest: bool,
+    vbuckets: list[int] | None,
+) -> "RestorePoint":
+    """Find out what is wanted; raises typer.BadParameter, BackupError."""
+    from headwater.backup.restore import RestorePoint, point_at, point_of
+
+    if backup is not None and at is not None:
+        raise typer.BadParameter("--backup and --at both say which backup; give one of them.")
+    if nearest and seqnos is None:
+        raise typer.BadParameter("--nearest goes with --seqnos.")
+    point = point_of(archive, backup, None if at is None else _moment(at))
+    if seqnos is not None:
+        point = point_at(archive, point, _seqnos(seqnos), nearest=nearest)
+    if vbuckets is not None:
+        missing = [vb for vb in vbuckets if vb not in point.upto]
+        if missing:
+            raise CommandError(f"vbucket {missing[0]} is not in backup {point.chain[-1].id}")
+        point = RestorePoint(point.chain, {vb: point.upto[vb] for vb in vbuckets})
+    return point
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time; 2026-11-22T15:00:00Z is one.") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _seqnos(path: Path) -> dict[int, int]:
+    try:
+        return {int(vb): int(seqno) for vb, seqno in json.loads(path.read_bytes()).items()}
+    except (ValueError, AttributeError, TypeError):
+        raise typer.BadParameter(f"{path} is no JSON object of vbuckets and seqnos.") from None
+
+
+def _told(manifest: "BackupManifest") -> str:
+    changes = manifest.part.changes
+    gone = changes.get("deletions", 0) + changes.get("expirations", 0)
+    what = "full" if not manifest.parent else f"after {manifest.parent}"
+    return f"{what}, {count(changes.get('mutations', 0))} stored, {count(gone)} deleted, {count(manifest.size)} bytes"
+
+
+def _tell_rollbacks(manifest: "BackupManifest") -> None:
+    for each in manifest.rolled_back:
+        typer.echo(
+            f"  vbucket {each.vbucket}: the histories agree up to seqno {each.common}, the backup before had "
+            f"{each.had}; read again from {each.read_from}"
+        )
+
+
+def _tell_restore(point: "RestorePoint", told: dict[str, int], as_json: bool, ending: str) -> None:
+    if as_json:
+        seqnos = {str(vb): seqno for vb, seqno in point.seqnos.items()}
+        fields = {name.replace(" ", "_"): number for name, number in told.items()}
+        typer.echo(json.dumps({"backup": point.chain[-1].id, "seqnos": seqnos, **fields}))
+        return
+    numbers = ", ".join(f"{count(number)} {name}" for name, number in told.items())
+    typer.echo(f"{point.chain[-1].id}, {several(len(point.upto), 'vbucket')}: {numbers} {ending}")
+
+
+def _fail(problems: list[str]) -> None:
+    for problem in problems:
+        typer.echo(f"headwater: {problem}", err=True)
+    if problems:
+        raise CommandError(f"{several(len(problems), 'problem')} in all; what is damaged can't be restored")
+
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+for _name, _command, _examples in (
+    ("create", create, examples("headwater backup create ./backups", "headwater backup create ./backups --full")),
+    ("list", show, examples("headwater backup list ./backups", "headwater backup list ./backups --json")),
+    ("verify", verify, examples("headwater backup verify ./backups")),
+    (
+        "restore",
+        restore,
+        examples(
+            "headwater backup restore ./backups --dry-run",
+            "headwater backup restore ./backups --at 2026-11-22T15:00:00Z --node couchbase://10.1.0.7:11210/orders",
+            "headwater backup restore ./backups --seqnos ./before-the-release.json --force",
+        ),
+    ),
+    (
+        "prune",
+        prune,
+        examples(
+            "headwater backup prune ./backups --keep 4 --dry-run", "headwater backup prune ./backups --older-than 30"
+        ),
+    ),
+):
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))

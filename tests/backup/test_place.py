@@ -1,0 +1,73 @@
+"""Folders and object stores as places of archives."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.backup.place import Folder, Hashed, Place, place_of
+from headwater.errors import OptionError
+
+
+@pytest.fixture(params=["folder", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return place_of(str(tmp_path / "a") if request.param == "folder" else f"memory://{tmp_path.name}/a")
+
+
+def test_files_are_written_read_named_measured_and_removed(place: Place) -> None:
+    assert (place.names("x"), place.size("x/1")) == ([], None)
+    place.write("x/1", b"one")
+    place.write("x/1", b"other")
+    with place.output("x/y/2") as out:
+        out.write(b"two")
+    assert (place.read("x/1"), place.read("x/y/2")) == (b"other", b"two")
+    assert (place.names("x"), place.names("x/y"), place.size("x/1")) == (["1", "y"], ["2"], 5)
+    place.remove("x/1")
+    place.remove("x/1")
+    assert place.names("x") == ["y"]
+    place.remove("x")
+    assert place.names("x") == []
+    with pytest.raises(FileNotFoundError):
+        place.read("x/y/2")
+
+
+def test_a_file_that_was_not_finished_gets_no_name(place: Place) -> None:
+    def fails() -> None:
+        with place.output("x/1") as out:
+            out.write(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
+    assert place.names("x") == []
+
+
+def test_what_goes_through_is_measured_and_hashed(tmp_path: Path) -> None:
+    with (tmp_path / "f").open("wb") as out:
+        hashed = Hashed(out)
+        hashed.write(b"ab")
+        hashed.write(memoryview(b"c"))
+        assert (hashed.tell(), hashed.writable()) == (3, True)
+    assert hashed.sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_scheme_nobody_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="a folder, or a URL that fsspec can open here"):
+        place_of("nosuch://x/y")
+    assert isinstance(place_of(f"file://{tmp_path}"), Folder)
+
+
+def test_without_fsspec_a_url_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "fsspec":
+            raise ModuleNotFoundError("No module named 'fsspec'", name="fsspec")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(OptionError, match=r"No module named 'fsspec'.*install fsspec"):
+        place_of("s3://bucket/path")

@@ -1,0 +1,118 @@
+"""Restores: points in time, conflicts, interruptions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from headwater.backup.archive import Archive
+from headwater.backup.place import Folder
+from headwater.backup.restore import counts, point_at, point_of
+from headwater.errors import BackupError, OptionError
+from headwater.testing import Node
+from tests.backup.support import backed_up, fill, held, restored
+
+
+def test_the_end_of_each_backup_can_be_restored(bucket: Node, empty: Node, tmp_path: Path) -> None:
+    states = []
+    for name in "abc":
+        fill(bucket, name, 20)
+        states.append((backed_up(bucket, tmp_path).id, held(bucket)))
+    for backup, state in states:
+        restored(tmp_path, empty, backup)
+        assert held(empty) == state
+
+
+def test_a_point_by_seqno_is_the_end_of_a_backup_of_each_vbucket(bucket: Node, empty: Node, tmp_path: Path) -> None:
+    fill(bucket, "a", 20)
+    first = backed_up(bucket, tmp_path)
+    state = held(bucket)
+    fill(bucket, "b", 20)
+    backed_up(bucket, tmp_path)
+    archive = Archive(Folder(tmp_path))
+    ends = {vb: each.seqno for vb, each in first.part.ends.items()}
+    point = point_at(archive, point_of(archive), ends)
+    assert (point.upto, point.seqnos) == (dict.fromkeys(range(4), 1), ends)
+    restored(tmp_path, empty, point=point)
+    assert held(empty) == state
+
+
+def test_a_seqno_at_which_no_backup_is_whole_is_refused_or_the_end_before_it_taken(
+    bucket: Node, tmp_path: Path
+) -> None:
+    fill(bucket, "a", 20)
+    first = backed_up(bucket, tmp_path).part.ends[0].seqno
+    fill(bucket, "b", 20)
+    second = backed_up(bucket, tmp_path).part.ends[0].seqno
+    archive = Archive(Folder(tmp_path))
+    newest = point_of(archive)
+    with pytest.raises(OptionError, match=f"a seqno at which a backup is whole: 0, {first}, {second} \\(or --nearest"):
+        point_at(archive, newest, {0: first + 1})
+    assert point_at(archive, newest, {0: first + 1}, nearest=True).seqnos == {0: first}
+    assert point_at(archive, newest, {0: second + 100}).seqnos == {0: second}
+    assert point_at(archive, newest, {0: 0}).seqnos == {0: 0}
+    with pytest.raises(BackupError, match="vbucket 9 is not in backup"):
+        point_at(archive, newest, {9: 1})
+
+
+def test_a_point_by_time_is_the_newest_backup_that_had_ended(bucket: Node, tmp_path: Path) -> None:
+    first = backed_up(bucket, tmp_path)
+    archive = Archive(Folder(tmp_path))
+    ended = datetime.fromisoformat(first.ended)
+    assert point_of(archive, at=ended).chain[-1].id == first.id
+    with pytest.raises(BackupError, match="no backup had ended at"):
+        point_of(archive, at=ended - timedelta(seconds=1))
+    with pytest.raises(BackupError, match="backup nosuch is not there"):
+        point_of(archive, "nosuch")
+    with pytest.raises(BackupError, match="there is no backup here"):
+        point_of(Archive(Folder(tmp_path / "nothing")), at=None)
+    assert datetime.now(UTC) >= ended
+
+
+def test_newer_documents_stay_unless_they_are_forced_back(bucket: Node, tmp_path: Path) -> None:
+    fill(bucket, "a", 20)
+    backed_up(bucket, tmp_path)
+    before = held(bucket)
+    with bucket.client() as client:
+        client.set("a1", "newer")
+        client.delete("a2")
+        client.set("later", "stays")
+    assert restored(tmp_path, bucket).behind == len(before)
+    with bucket.client() as client:
+        assert client.get("a1").value == b"newer"
+    restored(tmp_path, bucket, force=True)
+    after = held(bucket)
+    assert after.pop(b"later").value == b"stays"
+    assert after == before
+
+
+def test_a_restore_that_was_killed_is_done_again(bucket: Node, empty: Node, tmp_path: Path) -> None:
+    for name in "ab":
+        fill(bucket, name)
+        backed_up(bucket, tmp_path)
+    code = (
+        "import sys; from tests.backup.support import restored; from pathlib import Path; from types import "
+        "SimpleNamespace as S; restored(Path(sys.argv[2]), S(url=sys.argv[1]))"
+    )
+    environment = {**os.environ, "HEADWATER_FAILPOINTS": "backup.restoring=kill"}
+    asked = [sys.executable, "-c", code, empty.url, str(tmp_path)]
+    assert subprocess.run(asked, env=environment, capture_output=True, timeout=200, check=False).returncode == -9
+    assert held(empty) != held(bucket)
+    restored(tmp_path, empty)
+    assert held(empty) == held(bucket)
+
+
+def test_what_would_be_written_is_counted_from_checked_files(bucket: Node, tmp_path: Path) -> None:
+    fill(bucket, "a")
+    made = backed_up(bucket, tmp_path)
+    archive = Archive(Folder(tmp_path))
+    assert counts(archive, point_of(archive)) == dict(made.part.changes)
+    path = next(tmp_path.rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(BackupError, match="the file is damaged"):
+        counts(archive, point_of(archive))
