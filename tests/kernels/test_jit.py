@@ -93,8 +93,108 @@ def test_only_the_caches_used_last_are_kept(tmp_path: Path) -> None:
 
 def test_without_a_folder_to_write_kernels_still_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    code = "from headwater.kernels import jit, scan; print(jit.cache_folder(), scan.scan(b'').consumed)"
+    code = (
+        "import tempfile; tempfile.tempdir = '/proc/nope'\n"
+        "from headwater.kernels import jit, scan; print(jit.cache_folder(), scan.scan(b'').consumed)"
+    )
     assert python(code, HEADWATER_CACHE=str(tmp_path / "file" / "below")) == ["None", "0"]
+
+
+def test_where_the_usual_folder_cannot_be_written_a_temporary_one_of_this_user_is_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    code = (
+        f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
+        "from headwater.kernels import cached, jit; print(jit.cache_folder().parent.name, cached.compiling.remark)"
+    )
+    home, *remark = python(code, HEADWATER_CACHE=str(tmp_path / "file" / "below"))
+    assert home == f"headwater-{os.getuid()}"
+    assert "Not a directory" in " ".join(remark)
+    assert "HEADWATER_CACHE names another folder" in " ".join(remark)
+    assert (tmp_path / home).stat().st_mode & 0o777 == 0o700
+
+
+def test_code_is_not_loaded_from_a_temporary_folder_that_others_may_write_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    home = jit.temporary_home()
+    home.chmod(0o777)
+    with pytest.raises(PermissionError, match="is not this user's alone"):
+        jit.temporary_home()
+    home.rmdir()
+    home.symlink_to(tmp_path)
+    with pytest.raises(PermissionError, match="is not this user's alone"):
+        jit.temporary_home()
+
+
+KERNEL = """
+import sys
+import numpy as np
+from headwater.kernels import jit
+jit.source_hash = lambda: "0" * 16
+sys.path.insert(0, sys.argv[1])
+import once
+once.call(np.int64(1))
+print(once.call(np.int64(1)), sum(once.call.stats.cache_hits.values()), sum(once.call.stats.cache_misses.values()))
+"""
+ONCE = "from headwater.kernels.jit import kernel\n@kernel\ndef call(n): return n + 1\n"
+
+
+def test_another_environment_finds_what_the_first_compiled(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "once.py").write_text(ONCE)
+    os.utime(tmp_path / "two" / "once.py", (1, 1))
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", KERNEL, str(tmp_path / name)],
+            env=os.environ | {"HEADWATER_CACHE": str(tmp_path / "cache")},
+            capture_output=True, text=True, check=True, timeout=280,
+        )
+        for name in ("one", "two")
+    ]  # fmt: skip
+    assert [each.stdout.split() for each in told] == [["2", "0", "1"], ["2", "1", "0"]]
+    assert told[0].stderr.startswith("headwater: compiling kernels for this machine, once")
+    assert f"They are kept in {tmp_path / 'cache'}" in told[0].stderr
+    assert told[1].stderr == ""
+
+
+def test_of_processes_that_start_together_one_compiles_and_the_others_wait(tmp_path: Path) -> None:
+    (tmp_path / "once.py").write_text(ONCE)
+    environment = os.environ | {"HEADWATER_CACHE": str(tmp_path / "cache")}
+    asked = [sys.executable, "-c", KERNEL, str(tmp_path)]
+    together = [subprocess.Popen(asked, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    told = [process.communicate(timeout=280)[0].split() for process in together]
+    assert sorted(each[0] for each in told) == ["2"] * 4
+    assert sum(int(each[2]) for each in told) == 1
+
+
+def test_an_entry_that_is_damaged_is_compiled_anew(tmp_path: Path) -> None:
+    (tmp_path / "once.py").write_text(ONCE)
+    run = [sys.executable, "-c", KERNEL, str(tmp_path)]
+    environment = os.environ | {"HEADWATER_CACHE": str(tmp_path / "cache")}
+    for misses in ("1", "1", "0"):
+        told = subprocess.run(run, env=environment, capture_output=True, text=True, check=True, timeout=280)
+        assert told.stdout.split()[2] == misses
+        if misses == "1" and not (tmp_path / "seen").exists():
+            (tmp_path / "seen").touch()
+            for entry in (tmp_path / "cache").rglob("*.nb?"):
+                entry.write_bytes(b"x" * 7)
+
+
+def test_a_cache_that_can_only_be_read_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HEADWATER_CACHE", str(tmp_path))
+    jit.cache_folder.cache_clear()
+    try:
+        folder = jit.cache_folder()
+        assert folder is not None
+        (folder / "entry").touch()
+        monkeypatch.setattr(os, "access", lambda *asked: False)
+        monkeypatch.setattr(Path, "mkdir", lambda *asked, **how: pytest.fail("it is not written to"))
+        jit.cache_folder.cache_clear()
+        assert jit.cache_folder() == folder
+    finally:
+        jit.cache_folder.cache_clear()
 
 
 def test_other_users_of_numba_keep_their_cache_folder() -> None:

@@ -1,11 +1,13 @@
 """How kernels are built: compiled and cached, or plain Python with every access checked.
 
-The compiled build is numba's `njit(nogil=True, cache=True)`. numba keeps one cache entry per source file and does not
-notice when a function that was inlined from *another* file changes, so after an upgrade (or an edit) a caller could run
-the old callee for ever. Hence the cache folder is named by a hash of every source whose constants or code can end up in
-machine code: this package and `headwater.wire`. Another source is another folder; a stale kernel cannot be found.
+The compiled build is numba's `njit(nogil=True)` with a cache of our own (cached.py). numba's keeps one entry per source
+file and does not notice when a function that was inlined from *another* file changes: after an upgrade (or an edit) a
+caller could run the old callee for ever. Hence the cache folder is named by a hash of every source whose constants or
+code can end up in machine code, this package and `headwater.wire`, and by that of the compiler, Python and processor.
+Another of these is another folder; a stale kernel cannot be found, and the same one is found from any environment.
 
-    HEADWATER_CACHE          the folder to keep caches in; else XDG_CACHE_HOME/headwater, else ~/.cache/headwater
+    HEADWATER_CACHE          the folder to keep caches in; else XDG_CACHE_HOME/headwater, else ~/.cache/headwater, else
+                             one of this user in the system's folder for temporary files
     HEADWATER_DEBUG_KERNELS  1: no compiling; kernels run as Python and guard.py checks every address (slow, for tests)
 
 The debug build exists per process (the variable) and side by side with the compiled one (`debug_copy`, for tests).
@@ -17,27 +19,29 @@ import functools
 import hashlib
 import importlib
 import os
+import platform
 import shutil
+import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding
 import numba
 import numpy as np
-from numba.core import config
 from numpy.typing import NDArray
 
-from headwater.kernels import guard
+from headwater.kernels import cached, guard
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parent
 CACHES_KEPT = 6  # source versions whose machine code stays on disk: an upgrade, its rollback and some branches
 
-numba_config: Any = config  # untyped
 _debug = os.environ.get("HEADWATER_DEBUG_KERNELS", "") not in ("", "0")
 _guarding = _debug  # whether a checked kernel exists in this process, here or in a debug copy
 _built: list[tuple[str, Any]] = []
@@ -79,32 +83,63 @@ def prune(home: Path, keep: int = CACHES_KEPT) -> list[Path]:
 
 
 @functools.cache
+def toolchain() -> str:
+    """Eight hex digits that change with whatever else machine code depends on: compiler, Python, processor."""
+    features = sorted(name for name, there in llvmlite.binding.get_host_cpu_features().items() if there)
+    parts = [numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, platform.machine()]
+    parts += [llvmlite.binding.get_host_cpu_name(), *features]
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:8]
+
+
+@functools.cache
 def cache_folder() -> Path | None:
-    """Where the machine code of this very source lies; None when no folder can be written (then every process
-    compiles for itself)."""
-    try:
-        home = cache_home()
-        folder = home / f"kernels-{source_hash()}"
-        folder.mkdir(parents=True, exist_ok=True)
-        os.utime(folder)
-        prune(home)
-    except (OSError, RuntimeError):  # RuntimeError: no home directory
-        return None
-    return folder
+    """Where the machine code of this very source lies; None when there is no such folder and none can be made (then
+    every process compiles for itself). One that can only be read will do, if there is something in it."""
+    reasons = []
+    for home in _homes():
+        try:
+            folder = home() / f"kernels-{source_hash()}-{toolchain()}"
+            if folder.is_dir() and not os.access(folder, os.W_OK) and any(folder.iterdir()):
+                return folder
+            folder.mkdir(parents=True, exist_ok=True)
+            os.utime(folder)
+            prune(folder.parent)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
+            reasons.append(str(error))
+            continue
+        if reasons:
+            cached.compiling.remark = f" ({reasons[0]}; HEADWATER_CACHE names another folder)"
+        return folder
+    cached.compiling.remark = f" ({reasons[0]}; HEADWATER_CACHE names a folder to keep them in)"
+    return None
+
+
+def _homes() -> tuple[Callable[[], Path], ...]:
+    return cache_home, temporary_home
+
+
+def temporary_home() -> Path:
+    """A folder of this user alone among the system's temporary files.
+
+    Raises:
+        OSError: there is something of this name that others may write to: code is loaded from it.
+    """
+    home = Path(tempfile.gettempdir()) / f"headwater-{os.getuid()}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    found = home.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+        raise PermissionError(f"{home} is not this user's alone")
+    return home
 
 
 def _compile(function: F, **options: Any) -> F:
-    """njit with the cache in our folder. numba reads its CACHE_DIR once, here; it is put back at once so that other
-    users of numba in this process keep their caches where they were."""
+    """njit with the cache in our folder."""
+    built: Any = numba.njit(nogil=True, **options)(function)
     folder = cache_folder()
-    if folder is None:
-        return cast(F, numba.njit(nogil=True, **options)(function))
-    before = numba_config.CACHE_DIR
-    numba_config.CACHE_DIR = str(folder)
-    try:
-        return cast(F, numba.njit(nogil=True, cache=True, **options)(function))
-    finally:
-        numba_config.CACHE_DIR = before
+    if folder is not None:
+        cached.KernelLocator.folder = str(folder)
+        built._cache = cached.KernelCache(function)
+    return cast(F, built)
 
 
 def _arrays(argument: Any) -> Iterator[NDArray[Any]]:

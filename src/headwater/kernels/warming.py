@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from headwater.kernels import jit
 
-NOT_KERNELS = frozenset({"batches", "guard", "intrinsics", "jit", "warming", "columns_numpy", "frames_numpy"})
+NOT_KERNELS = frozenset({"batches", "cached", "guard", "intrinsics", "jit", "warming", "columns_numpy", "frames_numpy"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from headwater.testing.processes import Process
 if TYPE_CHECKING:
     from headwater.client import Client
 
-READY_SECONDS = 180.0  # a first start compiles the kernels
+READY_SECONDS = 300.0  # a first start compiles the kernels, which takes minutes on a busy machine
 STOP_SECONDS = 60.0
 
 
@@ -185,7 +185,8 @@ class Node:
                 process.kill()
                 status = process.wait()
                 self._forget()
-                raise NodeError(f"the node did not come up (status {status}):\n{self.log}")
+                why = "ended" if readable else f"was not ready after {READY_SECONDS:g} s"
+                raise NodeError(f"the node did not come up (status {status}): it {why}\n{self.log}")
             data += piece
         return data.decode()
 

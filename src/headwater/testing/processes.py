@@ -25,7 +25,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import IO, Protocol
 
-ANSWER_SECONDS = 180.0  # the first answer waits for the kernels, which may have to be compiled
+ANSWER_SECONDS = 600.0  # the first answer waits for the kernels, which may have to be compiled, on a busy machine
 END_SECONDS = 30.0
 
 HANDLED = frozenset({"HEADWATER_FAILPOINTS", "HEADWATER_PASSWORD"})  # read by a fork anew

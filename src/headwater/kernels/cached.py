@@ -1,0 +1,159 @@
+"""Machine code on disk, found again by what it was made of and not by where that lay; one process at a time compiles.
+
+numba names a cache entry by the path of its source and dates it by its mtime, so every virtual environment compiles
+anew. Here the folder's name says all there is to say (jit.cache_folder), and a lock file beside each entry lets whoever
+comes second wait for the first instead of compiling the same.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from numba.core import caching
+
+WAIT_SECONDS, LOOK_SECONDS = 300.0, 0.05
+"""How long to wait for another process that compiles the same kernel: then it is stuck, and so it is compiled here."""
+PROGRESS_SECONDS = 5.0
+
+_caching: Any = caching  # untyped, and with other names in older releases
+
+
+class Compiling:
+    """Tells people why nothing happens for a while.
+
+    Args:
+        line: where lines go.
+        clock: seconds.
+    """
+
+    def __init__(self, line: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._line, self._clock = line, clock
+        self._began = self._told = 0.0
+        self.count = 0
+        self.remark = ""
+        """Why the usual folder is not used, to be told with the first line."""
+
+    def begin(self, folder: str) -> None:
+        """A kernel is about to be compiled."""
+        now = self._clock()
+        if not self.count:
+            self._began = self._told = now
+            kept = f"They are kept in {folder}" if folder else "They can't be kept, so each start takes as long"
+            self._say(f"compiling kernels for this machine, once; it takes half a minute or so. {kept}{self.remark}")
+        elif now >= self._told + PROGRESS_SECONDS:
+            self._told = now
+            self._say(f"{self.count} kernels compiled in {now - self._began:.0f} s")
+        self.count += 1
+
+    def _say(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # stderr may be closed
+            self._line(f"headwater: {text}")
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+compiling = Compiling(_to_stderr)
+"""Of this process."""
+
+
+class KernelLocator(_caching._CacheLocator):  # type: ignore[misc]
+    """Finds a kernel's entries in the folder for this source, compiler and processor."""
+
+    folder: ClassVar[str] = ""
+
+    def __init__(self, function: Any) -> None:
+        self._module, self._line = function.__module__, function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> KernelLocator:
+        """Return the locator of a kernel."""
+        return cls(py_func)
+
+    def get_cache_path(self) -> str:
+        """Return the folder."""
+        return self.folder
+
+    def get_source_stamp(self) -> str:
+        """Return what a change of the source changes: the folder's own name."""
+        return Path(self.folder).name
+
+    def get_disambiguator(self) -> str:
+        """Return what tells functions of the same name apart."""
+        return f"{self._module}-{self._line}"
+
+
+class _Entries(_caching.CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes: ClassVar[list[Any]] = [KernelLocator]
+
+
+class KernelCache(_caching.FunctionCache):  # type: ignore[misc]
+    """The cache of one kernel: loads, or takes the lock and lets it be compiled, then saves and lets go."""
+
+    _impl_class = _Entries
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        self._held: int | None = None
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the code for a signature; None when this process is to compile it."""
+        found = self._load(sig, target_context)
+        if found is None:
+            waited = self._lock()
+            found = self._load(sig, target_context) if waited else None
+            if found is None:
+                compiling.begin(self.cache_path)
+            else:
+                self._unlock()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep what was compiled; a folder that can't be written, or a full disk, only costs the next start."""
+        try:
+            with suppress(OSError):
+                super().save_overload(sig, data)
+        finally:
+            self._unlock()
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # whatever is wrong with a file, it is compiled anew and replaced
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def _lock(self) -> bool:
+        """Take the lock of this kernel; True when another process had it meanwhile."""
+        path = Path(self.cache_path, f"{self._impl.filename_base}.lock")
+        self._unlock()
+        try:
+            self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:  # a folder that can only be read
+            return False
+        until, waited = time.monotonic() + WAIT_SECONDS, False
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waited = True
+                time.sleep(LOOK_SECONDS)
+            except OSError:  # a file system without locks
+                break
+            else:
+                break
+        return waited
+
+    def _unlock(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            os.close(held)
