@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from headwater.backup.archive import Archive
 from headwater.backup.create import Choice, create
 from headwater.backup.manifest import BackupManifest
-from headwater.backup.place import Place, place_of
+from headwater.backup.place import BackupPlace, place_of
 from headwater.backup.restore import RestorePoint, point_of, restore
 from headwater.client import WriteWithMeta, connect
 from headwater.spark.settings import parse_write
@@ -45,7 +45,7 @@ def held(bucket: Node) -> dict[bytes, Held]:
     return found
 
 
-def backed_up(bucket: Node, place: Path | Place, **choice: Any) -> BackupManifest:
+def backed_up(bucket: Node, place: Path | BackupPlace, **choice: Any) -> BackupManifest:
     """Make a backup."""
     where = place_of(str(place)) if isinstance(place, Path) else place
     with bucket.client() as client:
@@ -53,7 +53,7 @@ def backed_up(bucket: Node, place: Path | Place, **choice: Any) -> BackupManifes
 
 
 def restored(
-    place: Path | Place,
+    place: Path | BackupPlace,
     bucket: Node,
     backup: str | None = None,
     *,

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from headwater.backup.place import Folder, Hashed, Place, place_of
+from headwater.backup.place import BackupPlace, Folder, Hashed, place_of
 from headwater.errors import OptionError
 
 
 @pytest.fixture(params=["folder", "memory"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> BackupPlace:
     return place_of(str(tmp_path / "a") if request.param == "folder" else f"memory://{tmp_path.name}/a")
 
 
-def test_files_are_written_read_named_measured_and_removed(place: Place) -> None:
+def test_files_are_written_read_named_measured_and_removed(place: BackupPlace) -> None:
     assert (place.names("x"), place.size("x/1")) == ([], None)
     place.write("x/1", b"one")
     place.write("x/1", b"other")
@@ -34,7 +34,7 @@ def test_files_are_written_read_named_measured_and_removed(place: Place) -> None
         place.read("x/y/2")
 
 
-def test_a_file_that_was_not_finished_gets_no_name(place: Place) -> None:
+def test_a_file_that_was_not_finished_gets_no_name(place: BackupPlace) -> None:
     def fails() -> None:
         with place.output("x/1") as out:
             out.write(b"half")

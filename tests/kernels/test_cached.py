@@ -1,4 +1,4 @@
-"""What is told while kernels are compiled. That they are compiled once: tests/kernels/test_jit.py."""
+"""The lines that tell of compiling. That kernels are compiled once: tests/kernels/test_jit.py."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headwater.backup.manifest import BACKUPS, FORMAT, INDEX, MANIFEST, BackupManifest, digest, sealed, unsealed
-from headwater.backup.place import Place
+from headwater.backup.place import BackupPlace
 from headwater.errors import BackupError
 
 MOMENT = "%Y%m%dT%H%M%SZ"
@@ -34,7 +34,7 @@ class ArchiveIndex:
         return sealed(told)
 
     @classmethod
-    def read(cls, place: Place) -> ArchiveIndex | None:
+    def read(cls, place: BackupPlace) -> ArchiveIndex | None:
         """Return the index of a place, None if it has none yet.
 
         Raises:
@@ -57,7 +57,7 @@ class Archive:
         unfinished: folders of backups without a manifest.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: BackupPlace) -> None:
         self.place = place
         self.backups: dict[str, BackupManifest] = {}
         self.digests: dict[str, str] = {}

@@ -31,7 +31,7 @@ from headwater.backup.manifest import (
     sealed,
     unsealed,
 )
-from headwater.backup.place import Place
+from headwater.backup.place import BackupPlace
 from headwater.errors import BackupError, RollbackRequired
 from headwater.failpoints import failpoint
 from headwater.protocol.dcp.position import FailoverLog, Position, safe_point
@@ -75,7 +75,7 @@ Tell = Callable[[BackupProgress], None]
 
 @dataclass
 class Choice:
-    """What a user may choose: a full backup though an increment would do, some vbuckets only, and sizes."""
+    """The choices of a user: a full backup though an increment would do, some vbuckets only, and sizes."""
 
     full: bool = False
     vbuckets: tuple[int, ...] | None = None
@@ -83,7 +83,9 @@ class Choice:
     file_bytes: int = FILE_BYTES
 
 
-def create(place: Place, client: Client, bucket: str, choice: Choice, tell: Tell = lambda done: None) -> BackupManifest:
+def create(
+    place: BackupPlace, client: Client, bucket: str, choice: Choice, tell: Tell = lambda done: None
+) -> BackupManifest:
     """Back a bucket up: what changed since the newest backup of the archive, or all of it.
 
     Args:

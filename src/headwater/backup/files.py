@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from headwater.backup.archive import folder
 from headwater.backup.manifest import BackupFile
-from headwater.backup.place import Hashed, Place
+from headwater.backup.place import BackupPlace, Hashed
 from headwater.failpoints import failpoint
 
 FILE_BYTES, GROUP_BYTES = 128 << 20, 16 << 20
@@ -30,7 +30,7 @@ class PartFiles:
         file_bytes: about how many bytes of rows go into a file.
     """
 
-    def __init__(self, place: Place, backup: str, number: int, file_bytes: int) -> None:
+    def __init__(self, place: BackupPlace, backup: str, number: int, file_bytes: int) -> None:
         self._place, self._backup, self._number, self._file_bytes = place, backup, number, file_bytes
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = self._file_held = 0

@@ -1,4 +1,4 @@
-"""What a backup says of itself, and how a JSON file shows that one of its bits has changed.
+"""The manifest, in which a backup tells of itself, and how a JSON file shows that one of its bits has changed.
 
 A vbucket of a backup is a range of seqnos, (from, to], of one history. `to` is a whole position: an increment streams
 on from there. Where a failover lay between, the increment's `from` is lower than the `to` before it, and what the

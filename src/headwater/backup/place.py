@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
 from headwater.errors import BackupError, OptionError
-from headwater.lake.store import BESIDE, TableStore, folder_of
+from headwater.lake.store import TableStore, folder_of
 
 LOCK = ".lock"
 PLUGINS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
@@ -28,8 +28,8 @@ ARROWS_OWN = ("s3", "gs", "gcs", "abfs", "abfss")
 """Schemes that pyarrow opens by itself, with options behind a question mark: s3://bucket/path?region=eu-west-1."""
 
 
-class Place(Protocol):
-    """What an archive asks of its place; paths are relative, with slashes."""
+class BackupPlace(Protocol):
+    """The part of a place that an archive needs; paths are relative, with slashes."""
 
     name: str
 
@@ -160,7 +160,7 @@ class Objects:
         yield
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> BackupPlace:
     """Return the place that a path, a file: URL or another URL names.
 
     Raises:
@@ -209,7 +209,7 @@ class Hashed(io.RawIOBase):
         return self._hash.hexdigest()
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
@@ -223,8 +223,3 @@ class Hashed(io.RawIOBase):
         self._hash.update(view)
         self.size += len(view)
         return len(view)
-
-
-def unfinished(name: str) -> bool:
-    """Whether a name is that of a file which was being written when its process died."""
-    return name.startswith(BESIDE)

@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 from headwater.backup.archive import Archive, folder
 from headwater.backup.manifest import MANIFEST, BackupManifest
-from headwater.backup.place import Place
+from headwater.backup.place import BackupPlace
 from headwater.errors import OptionError
 from headwater.failpoints import failpoint
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What goes, or went: backups with their bytes, and folders that are no backups."""
+    """The outcome, or the plan: backups with their bytes, and folders that are no backups."""
 
     backups: tuple[str, ...]
     bytes: int
@@ -64,7 +64,7 @@ def plan(
     )
 
 
-def carry_out(place: Place, keep: int | None, older_than: timedelta | None) -> Pruned:
+def carry_out(place: BackupPlace, keep: int | None, older_than: timedelta | None) -> Pruned:
     """Remove what `plan` says, and what an attempt before this one did not get to.
 
     Raises:

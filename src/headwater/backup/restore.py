@@ -33,7 +33,7 @@ VBUCKETS = 1 << 16
 
 @dataclass(frozen=True)
 class RestorePoint:
-    """What to restore: a chain, and for each vbucket how many of its backups count.
+    """The point to restore: a chain, and for each vbucket how many of its backups count.
 
     Attributes:
         chain: the full backup first.

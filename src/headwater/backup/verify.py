@@ -9,7 +9,7 @@ from typing import Any
 
 from headwater.backup.archive import Archive, folder
 from headwater.backup.manifest import BackupFile, BackupManifest
-from headwater.backup.place import Place
+from headwater.backup.place import BackupPlace
 
 Tell = Callable[[int, int], None]
 
@@ -76,7 +76,7 @@ def _links(archive: Archive, manifest: BackupManifest) -> list[str]:
     return [f"{manifest.id}: vbucket {gaps[0]} begins behind the end of {parent.id}"] if gaps else []
 
 
-def damage(place: Place, backup: str, file: BackupFile) -> str:
+def damage(place: BackupPlace, backup: str, file: BackupFile) -> str:
     """Say what is wrong with a file of a backup; nothing if all is well."""
     path = folder(backup, file.path)
     try:
