@@ -61,7 +61,9 @@ def test_options_that_pages_name_exist(page: Path) -> None:
 def test_every_decision_stands_in_the_list() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = set(re.findall(r"\]\((\d{4}-[^)]+\.md)\)", (folder / "README.md").read_text("utf-8")))
-    assert {record.name for record in folder.glob("[0-9]*.md")} == listed
+    records = sorted(record.name for record in folder.glob("[0-9]*.md"))
+    assert set(records) == listed
+    assert len({name[:4] for name in records}) == len(records), "two decisions with one number"
 
 
 def test_the_map_of_the_architecture_names_every_package() -> None:
