@@ -460,6 +460,21 @@ class BackupError(HeadwaterError):
         return f"{self.place}: {self.problem}"
 
 
+class LedgerError(TableError):
+    """A job's file can't be used as was asked: `place` names it, `problem` says why and what to do."""
+
+
+class SearchRefused(HeadwaterError):
+    """A search server said no for good: `peer` is its address, `problem` what it said."""
+
+    def __init__(self, peer: str, problem: str) -> None:
+        super().__init__(peer, problem)
+        self.peer, self.problem = peer, problem
+
+    def __str__(self) -> str:
+        return f"{self.peer}: {self.problem}"
+
+
 class RowsRefused(HeadwaterError):
     """Nodes refused `count` rows of a DataFrame for good; `first` is the key of one of them, `reason` why."""
 

@@ -146,7 +146,7 @@ def test_a_deletion_that_was_purged_between_plan_and_read_is_no_document_for_eve
     engine = engine_of(bucket, tmp_path)
     run = engine._workers.run
 
-    def late(tasks: list[MirrorTask]) -> list[TaskResult]:
+    def late(tasks: list[MirrorTask]) -> list[bytes]:
         compact(bucket, 4, PURGE)
         return run(tasks)
 
@@ -166,7 +166,7 @@ class Running:
         self._moved, self._stop = threading.Condition(), False
         run = self.engine._workers.run
 
-        def held_up(tasks: list[MirrorTask]) -> list[TaskResult]:
+        def held_up(tasks: list[MirrorTask]) -> list[bytes]:
             for each in self.before:
                 each(tasks)
             return run(tasks)
@@ -432,9 +432,9 @@ def test_a_worker_does_its_task_without_pandas(bucket: Node, tmp_path: Path) -> 
     settings = parse({"url": bucket.url}, streaming=True)
     planning, workers = Planning(settings), Workers(1)
     try:
-        (written,) = workers.run(sink.tasks(planning.latest(dict(sink.record.end), None), settings, 1))
+        (answer,) = workers.run(sink.tasks(planning.latest(dict(sink.record.end), None), settings, 1))
         assert workers._pool is not None
-        assert written.counts["mutations"] == 1
+        assert sink.read(answer).counts["mutations"] == 1
         with pytest.raises(ModuleNotFoundError, match="pandas"):
             workers._pool.submit(importlib.import_module, "pandas").result()
     finally:

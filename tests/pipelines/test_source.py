@@ -1,4 +1,4 @@
-"""The calls that Spark makes to the mirror's source, made without Spark."""
+"""The calls that Spark makes to the source of jobs with a sink, made without Spark."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from headwater.lake.writer import TaskResult
-from headwater.pipelines.sink import TableSink
-from headwater.pipelines.source import MirrorDataSource, MirrorPartition, MirrorStreamReader
+from headwater.pipelines.sink import TableOpening, TableSink
+from headwater.pipelines.sinks import to_text
+from headwater.pipelines.source import SinkDataSource, SinkPartition, SinkStreamReader
 from headwater.pipelines.table import BEGINNING
 from headwater.pipelines.tasks import forget
 from headwater.testing.node import node
@@ -19,12 +20,13 @@ from headwater.testing.node import node
 pytest.importorskip("pyspark")
 
 
-def reader(url: str, place: Path) -> MirrorStreamReader:
-    source = MirrorDataSource({"url": url, "TO": str(place), "slots": "2", "pollIntervalSeconds": "0.001"})
+def reader(url: str, place: Path) -> SinkStreamReader:
+    opening = to_text(TableOpening(str(place), "default"))
+    source = SinkDataSource({"url": url, "SECRETSINK": opening, "slots": "2", "pollIntervalSeconds": "0.001"})
     return source.streamReader(None)  # type: ignore[arg-type]
 
 
-def answers(made: MirrorStreamReader, partitions: Any) -> list[dict[str, Any]]:
+def answers(made: SinkStreamReader, partitions: Any) -> list[dict[str, Any]]:
     again = pickle.loads(pickle.dumps(made))
     found = [again.read(pickle.loads(pickle.dumps(each))) for each in partitions]
     forget()
@@ -59,7 +61,7 @@ def test_a_batch_is_what_the_tables_record_says_whatever_the_checkpoint_does(tmp
 def test_what_spark_makes_of_no_partition_yields_nothing(tmp_path: Path) -> None:
     made = reader("couchbase://127.0.0.1/b", tmp_path)
     assert list(made.read(None)) == []  # type: ignore[arg-type]
-    assert next(iter(made.read(MirrorPartition(None, "a", "{}")))).to_pylist() == [
+    assert next(iter(made.read(SinkPartition(None, "a", "{}")))).to_pylist() == [
         {"written": b"", "after": "a", "end": "{}"}
     ]
     made.commit({})

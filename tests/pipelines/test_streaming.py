@@ -11,7 +11,8 @@ import pytest
 
 from headwater.errors import TableChanged
 from headwater.lake.writer import TaskResult
-from headwater.pipelines.sink import REPEATS_MAX, TableSink
+from headwater.pipelines.sink import TableSink
+from headwater.pipelines.sinks import REPEATS_MAX
 from headwater.pipelines.streaming import _Batches
 
 END = {"v": 1, "vb": {"0": ["00000000000000aa", 7]}}

@@ -29,6 +29,8 @@ from headwater.cli.failover_log import failover_log
 from headwater.cli.failures import Commands
 from headwater.cli.get import EXAMPLES as GET_EXAMPLES
 from headwater.cli.get import get
+from headwater.cli.index import EXAMPLES as INDEX_EXAMPLES
+from headwater.cli.index import index
 from headwater.cli.invalidate import EXAMPLES as INVALIDATE_EXAMPLES
 from headwater.cli.invalidate import invalidate
 from headwater.cli.lake import EXAMPLES as LAKE_EXAMPLES
@@ -44,6 +46,8 @@ from headwater.cli.options import paragraphs
 from headwater.cli.passwords import with_password_files
 from headwater.cli.replicate import EXAMPLES as REPLICATE_EXAMPLES
 from headwater.cli.replicate import replicate
+from headwater.cli.search import EXAMPLES as SEARCH_EXAMPLES
+from headwater.cli.search import search
 from headwater.cli.seqnos import EXAMPLES as SEQNOS_EXAMPLES
 from headwater.cli.seqnos import seqnos
 from headwater.cli.serve import EXAMPLES as SERVE_EXAMPLES
@@ -83,6 +87,8 @@ for _name, _command, _examples in (
     ("mirror", mirror, MIRROR_EXAMPLES),
     ("copy", copy, COPY_EXAMPLES),
     ("invalidate", invalidate, INVALIDATE_EXAMPLES),
+    ("index", index, INDEX_EXAMPLES),
+    ("search", search, SEARCH_EXAMPLES),
     ("replicate", replicate, REPLICATE_EXAMPLES),
     ("move", move, MOVE_EXAMPLES),
     ("demo", demo, DEMO_EXAMPLES),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.options import Checkpoint, Password, Retry, User, connect, examples
+from headwater.cli.options import Checkpoint, Password, Retry, User, check_answers, examples
 from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
@@ -60,12 +60,12 @@ def copy(
     """
     writer, secret = (user, password) if target_user is None else (target_user, target_password)
     for url, *login in ((source, user, password), (target, writer, secret)):
-        with connect(url, *login) as client:
-            client.seqnos()  # a wrong address or password is told now, not after Spark's start and its patience
+        check_answers(url, *login)
 
     from headwater.pipelines import copy as pipeline
+    from headwater.pipelines.job import given
 
-    writing = _given(user=writer, password=secret, deadLetters=dead_letters)
+    writing = given(user=writer, password=secret, deadLetters=dead_letters)
     with asked() as stop:
         pipeline.run(
             source,
@@ -73,16 +73,12 @@ def copy(
             checkpoint.absolute(),
             once=once,
             rollback=rollback.value,
-            reading=_given(user=user, password=password),
+            reading=given(user=user, password=password),
             writing=writing,
             retry_seconds=retry,
             progress=reporter(shown, _line),
             stop=stop,
         )
-
-
-def _given(**options: str | None) -> dict[str, str]:
-    return {name: text for name, text in options.items() if text is not None}
 
 
 def _line(progress: "CopyProgress") -> str:

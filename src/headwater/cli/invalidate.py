@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.options import Checkpoint, Password, Retry, User, connect, examples
+from headwater.cli.options import Checkpoint, Password, Retry, User, check_answers, examples
 from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
@@ -63,14 +63,13 @@ def invalidate(
     Ended at any moment, it goes on where it was when started again with the same --checkpoint: no change is left out.
     Runs on a local Spark and needs Java 17.
     """
-    with connect(url, user, password) as client:
-        client.seqnos()  # a wrong address or password is told now, not after Spark's start and its patience
+    check_answers(url, user, password)
 
     from headwater.pipelines import invalidate as pipeline
     from headwater.pipelines.caches import open_cache
+    from headwater.pipelines.job import given
 
     open_cache(cache, cache_user, cache_password).close()
-    options = {"user": user, "password": password, "startingOffsets": start.value if start else None}
     with asked() as stop:
         pipeline.run(
             url,
@@ -80,7 +79,7 @@ def invalidate(
             cache_user=cache_user,
             cache_password=cache_password,
             once=once,
-            reading={name: text for name, text in options.items() if text is not None},
+            reading=given(user=user, password=password, startingOffsets=start.value if start else None),
             retry_seconds=retry,
             progress=reporter(shown, _line),
             stop=stop,

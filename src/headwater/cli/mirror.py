@@ -1,11 +1,10 @@
 """`headwater mirror`: keep a table equal to a bucket, until it is ended."""
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.options import Password, Retry, User, connect, examples
+from headwater.cli.options import Engine, EngineName, Password, Retry, User, check_answers, examples
 from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
@@ -21,19 +20,10 @@ EXAMPLES = examples(
 )
 
 
-class EngineName(StrEnum):
-    """The engine that runs the mirror's tasks."""
-
-    SPARK = "spark"
-    LOCAL = "local"
-
-
 def mirror(
     url: Annotated[str, typer.Argument(metavar="URL", help="couchbase://HOST:PORT/BUCKET")],
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="Where the table lies; made if missing.")],
-    engine: Annotated[
-        EngineName, typer.Option("--engine", help="Spark, or worker processes of this command without Java.")
-    ] = EngineName.SPARK,
+    engine: Engine = EngineName.SPARK,
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are in the table.")] = False,
     changelog: Annotated[
         bool, typer.Option("--changelog", help="Keep every change as a row, too, in a table named DIR_changes.")
@@ -52,8 +42,7 @@ def mirror(
     Ended at any moment, it goes on where the table stands when started again with the same DIR. Ctrl-C and SIGTERM end
     it with exit status 0. A node that is away or a disk that is full for a while is waited for, and told.
     """
-    with connect(url, user, password) as client:
-        client.seqnos()  # a wrong address or password is told now, not after Spark's start and its patience
+    check_answers(url, user, password)
 
     from headwater.pipelines import mirror as pipeline
 

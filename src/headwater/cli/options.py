@@ -1,6 +1,7 @@
 """Options that several commands share, declared once: the node's address, who asks, which vbuckets."""
 
 import inspect
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,6 +56,18 @@ Retry = Annotated[
 ]
 
 
+class EngineName(StrEnum):
+    """The engine that runs a job's tasks."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+Engine = Annotated[
+    EngineName, typer.Option("--engine", help="Spark, or worker processes of this command without Java.")
+]
+
+
 def examples(*lines: str) -> str:
     """The closing part of a command's help: lines to copy, each shown on a line of its own."""
     return "\n\n".join(["Examples:", *(f"  $ {line}" for line in lines)])
@@ -97,6 +110,15 @@ def connect(url: str, user: str | None, password: str | None) -> "Client":
     from headwater import client
 
     return client.connect(url, user=user, password=password)
+
+
+def check_answers(url: str, user: str | None, password: str | None) -> None:
+    """Ask the bucket something: a wrong address or password is told now, not after Spark's start and its patience.
+
+    Raises: TransportError, StatusError.
+    """
+    with connect(url, user, password) as client:
+        client.seqnos()
 
 
 def endpoint(node: str, user: str | None, password: str | None) -> "Endpoint":

@@ -18,7 +18,12 @@ from headwater.errors import OptionError
 __all__ = ["new_password", "password_of", "with_password_files"]
 
 STANDARD_INPUT = "-"
-PASSWORDS = {"password": "user", "target_password": "target_user", "cache_password": "cache_user"}
+PASSWORDS = {
+    "password": "user",
+    "target_password": "target_user",
+    "cache_password": "cache_user",
+    "opensearch_password": "opensearch_user",
+}
 """Parameters of commands that are passwords, and those that are the names to them."""
 
 

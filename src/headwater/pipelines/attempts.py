@@ -54,7 +54,8 @@ class Attempts(Generic[P]):
         self, progress: P, report: Callable[[P], None], *, stop: Callable[[], bool], retry_seconds: float
     ) -> None:
         self.progress = progress
-        self._report, self._stop, self._retry_seconds = report, stop, retry_seconds
+        self.stop = stop
+        self._report, self._retry_seconds = report, retry_seconds
         self._began = self._succeeded = time.monotonic()
         self._backoff = Backoff(0.5, 15.0)
 
@@ -76,7 +77,7 @@ class Attempts(Generic[P]):
             except Exception as error:
                 why = reason(error)
                 late = time.monotonic() - self._succeeded >= self._retry_seconds
-                if self._stop():
+                if self.stop():
                     return None
                 if late or not passes(error):
                     raise why from error
@@ -86,7 +87,7 @@ class Attempts(Generic[P]):
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._stop():
+        while time.monotonic() < until and not self.stop():
             time.sleep(LOOK_SECONDS)
 
     def _say(self, problem: str) -> None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import OptionError
 from headwater.pipelines.attempts import Attempts, patience
-from headwater.pipelines.query import own_session, started, until_ended
+from headwater.pipelines.job import JobProgress, follow
+from headwater.pipelines.query import own_session
 from headwater.pipelines.restore import restore
 from headwater.spark import settings
 from headwater.spark.rows import check_columns
@@ -32,33 +33,21 @@ ROLLBACKS = ("restore", "keep", "fail")
 
 
 @dataclass
-class CopyProgress:
-    """How far a copy is, after each batch, counted from the beginning of this run.
+class CopyProgress(JobProgress):
+    """How far a copy is, after each batch.
 
     Attributes:
-        batches: how many were done.
         stored, deleted: changes the target took (a deletion of what was not there included).
         behind: changes it did not need, since it had them or something later.
         refused: changes that went to the dead letters.
-        rollbacks: vbuckets whose lost changes were taken back; `restored` is how many keys that were.
-        retries: how often the query began anew; `problem` why, until a batch went well.
-        seconds: since this run began.
+        restored: keys that were put right in vbuckets that a failover took back.
     """
 
-    batches: int = 0
     stored: int = 0
     deleted: int = 0
     behind: int = 0
     refused: int = 0
-    rollbacks: int = 0
     restored: int = 0
-    retries: int = 0
-    problem: str = ""
-    seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a dict of JSON types."""
-        return asdict(self)
 
 
 def run(source: str, target: str, checkpoint: str | Path, **asked: Any) -> CopyProgress:
@@ -122,14 +111,7 @@ def copy(
         attempts,
         restores=rollback == "restore",
     )
-
-    def attempt() -> None:
-        stream = spark.readStream.format("dcp").options(**options).load()
-        query = started(stream, batches.take, checkpoint, once=once, interval_seconds=interval_seconds)
-        until_ended(query, stop)
-
-    attempts.run(attempt)
-    return attempts.progress
+    return follow(spark, attempts, batches.take, options, checkpoint, once=once, interval_seconds=interval_seconds)
 
 
 class _Batches:

@@ -13,7 +13,16 @@ from headwater import errors
 from headwater.errors import HeadwaterError
 
 _OURS = re.compile(r"headwater\.(?:errors|pipelines\.\w+)\.(\w+): (.+)")
-_LASTING = ("OptionError", "UnsupportedTable", "TableError", "CorruptStore", "RollbackRequired", "SparkUnavailable")
+_LASTING = (
+    "OptionError",
+    "UnsupportedTable",
+    "TableError",
+    "LedgerError",
+    "SearchRefused",
+    "CorruptStore",
+    "RollbackRequired",
+    "SparkUnavailable",
+)
 """Failures that another try meets again: somebody has to do something first. All else is tried again: a node that
 starts, a lake that is full or read-only for a while, a Python worker that was late."""
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.pipelines.attempts import Attempts, patience
 from headwater.pipelines.caches import KEYS_PER_CALL, chunks, expanded, open_cache, template
-from headwater.pipelines.query import own_session, started, until_ended
+from headwater.pipelines.job import JobProgress, follow
+from headwater.pipelines.query import own_session
 from headwater.spark import nodes, settings
 from headwater.spark.nodes import patiently
 from headwater.spark.settings import SourceSettings
@@ -62,30 +63,17 @@ class CacheTarget:
 
 
 @dataclass
-class InvalidationProgress:
-    """How far a run is, after each batch.
+class InvalidationProgress(JobProgress):
+    """How far a run is, after each batch. In vbuckets that a failover took back, all keys were deleted.
 
     Attributes:
-        batches: how many were done.
         changes: changes of the bucket that were seen.
         asked: cache keys that were deleted; `there` is how many the cache had.
-        rollbacks: vbuckets whose keys were all deleted because a failover took back changes.
-        retries: how often the query began anew; `problem` why, until a batch went well.
-        seconds: since this run began.
     """
 
-    batches: int = 0
     changes: int = 0
     asked: int = 0
     there: int = 0
-    rollbacks: int = 0
-    retries: int = 0
-    problem: str = ""
-    seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a dict of JSON types."""
-        return asdict(self)
 
 
 def run(source: str, cache: str, checkpoint: str | Path, **asked: Any) -> InvalidationProgress:
@@ -138,14 +126,16 @@ def invalidate(
     target = CacheTarget(cache, cache_user, cache_password, tuple(map(template, templates)), min(seconds, 60.0))
     attempts = Attempts(InvalidationProgress(), progress, stop=stop, retry_seconds=seconds)
     batches = _Batches(settings.parse(options, streaming=True), target, attempts)
-
-    def attempt() -> None:
-        stream = spark.readStream.format("dcp").schema(COLUMNS).options(**options).load()
-        query = started(stream, batches.take, checkpoint, once=once, interval_seconds=interval_seconds)
-        until_ended(query, stop)
-
-    attempts.run(attempt)
-    return attempts.progress
+    return follow(
+        spark,
+        attempts,
+        batches.take,
+        options,
+        checkpoint,
+        columns=COLUMNS,
+        once=once,
+        interval_seconds=interval_seconds,
+    )
 
 
 class _Batches:

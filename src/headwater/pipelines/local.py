@@ -1,7 +1,7 @@
-"""The mirror without Spark: the same tasks in worker processes of our own, a loop instead of a query.
+"""A job with a sink, without Spark: the same tasks in worker processes of our own, a loop instead of a query.
 
-For a laptop, for tests, and for a bucket that one machine can follow. Nothing is kept but the table: a run begins where
-the table's record says, so it may be killed at any moment.
+For a laptop, for tests, and for a bucket that one machine can follow. Nothing is kept but the sink: a run begins where
+the sink's record says, so it may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -19,21 +19,20 @@ from importlib.abc import MetaPathFinder
 from typing import Any
 
 from headwater.errors import TableChanged, TransportError
-from headwater.lake.writer import TaskResult
-from headwater.pipelines.sink import REPEATS_MAX, TableSink
-from headwater.pipelines.tasks import MirrorTask, forget, run
+from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, Done, SinkTask
+from headwater.pipelines.tasks import forget
 from headwater.spark.planning import Planning
 from headwater.spark.settings import SourceSettings
 
 PRELOADED = ("headwater.pipelines.preload",)
 
 
-def _answer(task: MirrorTask) -> bytes:
-    return run(task).to_bytes()
+def _answer(task: SinkTask) -> bytes:
+    return task.answer()
 
 
 def _end_with_parent() -> None:
-    """Let this worker end when the mirror is gone, however it went: nobody else would tell it."""
+    """Let this worker end when the job is gone, however it went: nobody else would tell it."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
@@ -41,7 +40,7 @@ def _end_with_parent() -> None:
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=watch, name="mirror-parent", daemon=True).start()
+    threading.Thread(target=watch, name="job-parent", daemon=True).start()
 
 
 class _NoPandas(MetaPathFinder):
@@ -50,7 +49,7 @@ class _NoPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
         """Refuse to find it."""
         if fullname == "pandas":
-            raise ModuleNotFoundError("a mirror's worker does without pandas", name=fullname)
+            raise ModuleNotFoundError("a worker does without pandas", name=fullname)
 
 
 def _begin() -> None:
@@ -70,21 +69,21 @@ class Workers:
         self.count = count
         self._pool: ProcessPoolExecutor | None = None
 
-    def run(self, tasks: list[MirrorTask]) -> list[TaskResult]:
-        """Run tasks, at once as far as there are workers.
+    def run(self, tasks: Sequence[SinkTask]) -> list[bytes]:
+        """Run tasks, at once as far as there are workers; returns their answers.
 
         Raises:
             TransportError: a worker died; the next call starts new ones.
             HeadwaterError, OSError: what the first failed task raised.
         """
         if not self.count:
-            return [run(task) for task in tasks]
+            return [task.answer() for task in tasks]
         self._pool = self._pool or self._started()
         try:
-            return [TaskResult.from_bytes(answer) for answer in self._pool.map(_answer, tasks)]
+            return list(self._pool.map(_answer, tasks))
         except BrokenProcessPool as error:
             self.close()
-            raise TransportError("mirror", "a worker process died") from error
+            raise TransportError("job", "a worker process died") from error
 
     def close(self) -> None:
         """End the workers."""
@@ -104,12 +103,12 @@ class LocalEngine:
     """Follows a bucket with worker processes.
 
     Args:
-        sink: the table.
+        sink: where changes go.
         settings: of the source.
         workers: how many processes; None for one a core.
     """
 
-    def __init__(self, sink: TableSink, settings: SourceSettings, workers: int | None = None) -> None:
+    def __init__(self, sink: ChangeSink, settings: SourceSettings, workers: int | None = None) -> None:
         self.sink, self.settings = sink, settings
         self._count = (os.cpu_count() or 1) if workers is None else workers
         self._workers = Workers(self._count)
@@ -119,19 +118,19 @@ class LocalEngine:
         *,
         once: bool,
         interval_seconds: float,
-        done: Callable[[list[TaskResult], Mapping[str, Any]], None],
+        done: Done,
         stop: Callable[[], bool],
     ) -> None:
-        """Bring the table up to date, and keep it so.
+        """Bring the sink up to date, and keep it so.
 
         Args:
-            once: end when everything that was there at the start is in the table.
+            once: end when everything that was there at the start is in the sink.
             interval_seconds: from the start of one batch to that of the next, at least.
-            done: called after each batch, with what its tasks wrote and the offset the table is at.
+            done: called after each batch, with what its tasks answered and the offset the sink is at.
             stop: asked between batches; True ends it.
 
         Raises:
-            HeadwaterError, OSError: the batch under way is not in the table, all before it are.
+            HeadwaterError, OSError: the batch under way is not in the sink, all before it are.
         """
         with ExitStack() as stack:
             stack.callback(self._workers.close)
@@ -146,10 +145,10 @@ class LocalEngine:
                     return
                 _rest(began + (0 if once else interval_seconds), stop)
 
-    def _batch(self, planning: Planning, done: Callable[[list[TaskResult], Mapping[str, Any]], None]) -> bool:
+    def _batch(self, planning: Planning, done: Done) -> bool:
         for repeat in range(REPEATS_MAX):
-            before = self.sink.refresh()
-            end = planning.latest(dict(before.end), self.settings.max_changes)
+            before, begun = self.sink.refresh(), self.sink.begun()
+            end = planning.latest(dict(before.end), self.settings.max_changes) if begun is None else dict(begun)
             if end == before.end:
                 return False
             try:
@@ -164,9 +163,10 @@ class LocalEngine:
             return True
         return False
 
-    def _written(self, planning: Planning, end: Mapping[str, Any]) -> list[TaskResult]:
+    def _written(self, planning: Planning, end: Mapping[str, Any]) -> list[Any]:
         settings = planning.nodes.known().told(self.settings)
-        return self._workers.run(self.sink.tasks(end, settings, max(self._count, 1)))
+        answers = self._workers.run(self.sink.tasks(end, settings, max(self._count, 1)))
+        return [self.sink.read(answer) for answer in answers]
 
 
 def _rest(until: float, stop: Callable[[], bool]) -> None:

@@ -25,6 +25,7 @@ from headwater.pipelines.failures import MirrorFailed, passes, reason
 from headwater.pipelines.local import LocalEngine
 from headwater.pipelines.query import own_session
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
+from headwater.pipelines.sinks import Done
 from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
 
@@ -73,7 +74,7 @@ class Engine(Protocol):
         *,
         once: bool,
         interval_seconds: float,
-        done: Callable[[list[TaskResult], Mapping[str, Any]], None],
+        done: Done,
         stop: Callable[[], bool],
     ) -> None:
         """Bring the table up to date, and keep it so unless `once`."""

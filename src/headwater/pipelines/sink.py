@@ -7,6 +7,7 @@ never behind, and `changelog.py` knows what to do about it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,18 @@ from headwater.spark.settings import SourceSettings
 
 _REST_MEANS = "JSON of the fields that did not fit their columns"
 
-REPEATS_MAX = 10
-"""How often a batch is written anew because somebody else's commit came first, before that is an error."""
+
+@dataclass(frozen=True)
+class TableOpening:
+    """A mirror's table by name; see `TableSink`."""
+
+    place: str
+    bucket: str
+    changelog: str | None = None
+
+    def open(self) -> TableSink:
+        """Open it, as unfolded as it is."""
+        return TableSink(self.place, self.bucket, changelog=self.changelog)
 
 
 class TableSink(Table):
@@ -61,6 +72,17 @@ class TableSink(Table):
     def changelog(self) -> str | None:
         """Where the change log lies."""
         return self.changes.place if self.changes else None
+
+    def opening(self) -> TableOpening:
+        """Return what another process opens the same table with."""
+        return TableOpening(self.place, self.bucket, self.changelog)
+
+    def begun(self) -> None:
+        """Return None: whatever tasks wrote is in the table with its commit only."""
+
+    def read(self, answer: bytes) -> TaskResult:
+        """Read what a task answered."""
+        return TaskResult.from_bytes(answer)
 
     def maintenance(self) -> list[Maintenance]:
         """Return the upkeep of the tables, one for each; for the one process that commits to them."""

@@ -1,8 +1,8 @@
-"""The mirror's source for Spark: its tasks do the work, and a task's only row says what it wrote.
+"""The source for Spark of the jobs that bring changes into a sink: tasks do the work, a task's only row is its answer.
 
-Spark plans, schedules, repeats and checkpoints; documents never enter the JVM. Offsets say which record of the table
+Spark plans, schedules, repeats and checkpoints; documents never enter the JVM. Offsets say which record of the sink
 they were planned from (`after`), and the record alone decides what a batch is: one that was planned from another
-record, by a driver that died or from a checkpoint that is older than the table, has nothing to do, and the next is
+record, by a driver that died or from a checkpoint that is older than the sink, has nothing to do, and the next is
 planned anew.
 """
 
@@ -17,52 +17,52 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headwater.pipelines.sink import TableSink, bucket_of
+from headwater.pipelines.sinks import ChangeSink, SinkOpening, SinkTask, from_text
 from headwater.pipelines.table import BEGINNING
-from headwater.pipelines.tasks import MirrorTask, run
 from headwater.spark.planning import Planning
 from headwater.spark.settings import SourceSettings, parse
 
 SCHEMA = "written binary, after string, end string"
 _KINDS: list[tuple[str, pa.DataType]] = [("written", pa.binary()), ("after", pa.string()), ("end", pa.string())]
 _ARROW = pa.schema(_KINDS)
-OWN = {"to": "", "slots": "1", "changelog": ""}
-"""Options that are not the `dcp` source's, and what they are when left out."""
+OWN = {"secretsink": "", "slots": "1"}
+"""Options that are not the `dcp` source's, and what they are when left out. A sink may have a password in it, and Spark
+hides options whose names say so."""
 
 
-class MirrorDataSource(DataSource):
-    """The data source of `pipelines.mirror`; of no use to anybody else."""
+class SinkDataSource(DataSource):
+    """The data source of jobs with a sink; of no use to anybody else."""
 
     @classmethod
     def name(cls) -> str:
         """The name for `format(...)`."""
-        return "dcp_mirror"
+        return "dcp_sink"
 
     def schema(self) -> str:
         """One row for each task."""
         return SCHEMA
 
-    def streamReader(self, schema: StructType) -> MirrorStreamReader:
+    def streamReader(self, schema: StructType) -> SinkStreamReader:
         """The reader of the query."""
         lowered = {name.lower(): text for name, text in self.options.items()}
         own = {name: lowered.pop(name, default) for name, default in OWN.items()}
-        return MirrorStreamReader(parse(lowered, streaming=True), own["to"], int(own["slots"]), own["changelog"])
+        return SinkStreamReader(parse(lowered, streaming=True), from_text(own["secretsink"]), int(own["slots"]))
 
 
-class MirrorPartition(InputPartition):
+class SinkPartition(InputPartition):
     """The partition of one task; without a task it only carries the offset to the commit."""
 
-    def __init__(self, task: MirrorTask | None, after: str, end: str) -> None:
+    def __init__(self, task: SinkTask | None, after: str, end: str) -> None:
         self.task, self.after, self.end = task, after, end
 
 
-class MirrorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches from the table's record; all state but the settings is the planner's and never pickled."""
+class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches from the sink's record; all state but the settings is the planner's and never pickled."""
 
-    def __init__(self, settings: SourceSettings, place: str, slots: int, changelog: str = "") -> None:
-        self.settings, self.place, self.slots, self.changelog = settings, place, slots, changelog
+    def __init__(self, settings: SourceSettings, opening: SinkOpening, slots: int) -> None:
+        self.settings, self.opening, self.slots = settings, opening, slots
         self._planning: Planning | None = None
-        self._sink: TableSink | None = None
+        self._sink: ChangeSink | None = None
 
     def __getstate__(self) -> Mapping[str, Any]:
         return self.__dict__ | {"_planning": None, "_sink": None}
@@ -74,13 +74,13 @@ class MirrorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planning
 
     @property
-    def sink(self) -> TableSink:
-        """The table."""
-        self._sink = self._sink or TableSink(self.place, bucket_of(self.settings.url), changelog=self.changelog or None)
+    def sink(self) -> ChangeSink:
+        """The sink, opened when first asked for."""
+        self._sink = self._sink or self.opening.open()
         return self._sink
 
     def initialOffset(self) -> dict[str, Any]:
-        """A beginning that means nothing: where the table stands is in the table."""
+        """A beginning that means nothing: where the sink stands is in the sink."""
         return dict(BEGINNING)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -92,9 +92,9 @@ class MirrorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; `start` when the table has all there is."""
-        record = self.sink.refresh()
-        end = self.planning.latest(dict(record.end), self.settings.max_changes)
+        """Where the next batch ends; `start` when the sink has all there is."""
+        record, begun = self.sink.refresh(), self.sink.begun()
+        end = self.planning.latest(dict(record.end), self.settings.max_changes) if begun is None else dict(begun)
         return start if end == record.end else end | {"after": record.digest}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -102,20 +102,20 @@ class MirrorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.planning.reported
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan a batch, if the table still stands where its end was planned from."""
+        """Plan a batch, if the sink still stands where its end was planned from."""
         record = self.sink.refresh()
         until = dict(end)
-        if until.pop("after", None) != record.digest:
+        if until.pop("after", None) != record.digest or self.sink.begun() not in (None, until):
             return []
         settings = self.planning.nodes.known().told(self.settings)
-        tasks: list[MirrorTask | None] = [*self.sink.tasks(until, settings, self.slots)]
+        tasks: list[SinkTask | None] = [*self.sink.tasks(until, settings, self.slots)]
         text = json.dumps(until)
-        return [MirrorPartition(task, record.digest, text) for task in tasks or [None]]
+        return [SinkPartition(task, record.digest, text) for task in tasks or [None]]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Do a task's work; runs in an executor."""
-        if isinstance(partition, MirrorPartition):
-            written = b"" if partition.task is None else run(partition.task).to_bytes()
+        if isinstance(partition, SinkPartition):
+            written = b"" if partition.task is None else partition.task.answer()
             columns: list[Any] = [
                 pa.array([written], pa.binary()),
                 pa.array([partition.after]),

@@ -1,7 +1,7 @@
-"""The mirror on Spark: a Structured Streaming query over the mirror's own source, and the commit of each batch.
+"""A job with a sink on Spark: a Structured Streaming query over a source of our own, and the commit of each batch.
 
-`foreachBatch` collects a few short rows and makes one Delta commit (docs/decisions/0027 tells why by the published
-protocol and not through Delta's classes). A session needs no Delta Lake for it.
+`foreachBatch` collects a few short rows and brings them in by one commit; the mirror's is one of Delta
+(docs/decisions/0027 tells why by the published protocol, not through Delta's classes). A session needs no Delta Lake.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import TableChanged
-from headwater.lake.writer import TaskResult
 from headwater.pipelines.query import started, until_ended
-from headwater.pipelines.sink import REPEATS_MAX, TableSink
+from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, Done, to_text
 from headwater.spark import slots
 
 if TYPE_CHECKING:
@@ -24,23 +23,21 @@ CHECKPOINT = "_checkpoint"
 SLOTS_UNSEEN = 2
 """Tasks at once where a session does not show how many it runs."""
 
-Done = Callable[[list[TaskResult], Mapping[str, Any]], None]
-
 
 class SparkEngine:
     """Follows a bucket with a Spark query.
 
     Args:
         spark: the session.
-        sink: the table.
+        sink: where changes go.
         options: of the source, with `url`.
     """
 
-    def __init__(self, spark: SparkSession, sink: TableSink, options: Mapping[str, str]) -> None:
+    def __init__(self, spark: SparkSession, sink: ChangeSink, options: Mapping[str, str]) -> None:
         self.spark, self.sink, self.options = spark, sink, options
 
     def follow(self, *, once: bool, interval_seconds: float, done: Done, stop: Callable[[], bool]) -> None:
-        """Bring the table up to date, and keep it so; as `LocalEngine.follow` does.
+        """Bring the sink up to date, and keep it so; as `LocalEngine.follow` does.
 
         Raises:
             Exception: Spark's, with the reason somewhere in its text.
@@ -51,15 +48,11 @@ class SparkEngine:
         until_ended(query, stop)
 
     def _start(self, batches: _Batches, once: bool, interval_seconds: float) -> Any:
-        from headwater.pipelines.source import MirrorDataSource
+        from headwater.pipelines.source import SinkDataSource
 
-        self.spark.dataSource.register(MirrorDataSource)
-        own = {
-            "to": self.sink.place,
-            "slots": str(slots(self.spark) or SLOTS_UNSEEN),
-            "changelog": self.sink.changelog or "",
-        }
-        stream = self.spark.readStream.format(MirrorDataSource.name()).options(**self.options, **own).load()
+        self.spark.dataSource.register(SinkDataSource)
+        own = {"secretSink": to_text(self.sink.opening()), "slots": str(slots(self.spark) or SLOTS_UNSEEN)}
+        stream = self.spark.readStream.format(SinkDataSource.name()).options(**self.options, **own).load()
         checkpoint = f"file://{self.sink.place}/{CHECKPOINT}"
         return started(stream, batches.take, checkpoint, once=once, interval_seconds=interval_seconds)
 
@@ -67,18 +60,18 @@ class SparkEngine:
 class _Batches:
     """Commits what the tasks of each batch wrote."""
 
-    def __init__(self, sink: TableSink, done: Done) -> None:
+    def __init__(self, sink: ChangeSink, done: Done) -> None:
         self._sink, self._done = sink, done
         self.query: Future[str] = Future()
 
     def take(self, batch: DataFrame, number: int) -> None:
-        """Commit a batch; one that was planned from another record of the table than it has is left out."""
+        """Commit a batch; one that was planned from another record than the sink has is left out."""
         for repeat in range(REPEATS_MAX):
             rows = batch.collect()
             if not rows or rows[0].after != self._sink.refresh().digest:
                 return
-            written = [TaskResult.from_bytes(bytes(row.written)) for row in rows if row.written]
-            if any(each.unread for each in written):
+            written = [self._sink.read(bytes(row.written)) for row in rows if row.written]
+            if self._sink.begun() is None and any(each.unread for each in written):
                 return  # a failover came between: the next batch is planned from the same record
             named = (self.query.result(), number)
             try:

@@ -60,6 +60,10 @@ class MirrorTask:
     fresh: frozenset[int]
     changelog: tuple[str, str] | None = None
 
+    def answer(self) -> bytes:
+        """Do the task; return its `TaskResult` as bytes."""
+        return run(self).to_bytes()
+
     @property
     def portion(self) -> Portion:
         """Return the part of the table that the writer has to know of."""
@@ -91,8 +95,9 @@ def tasks_of(
     ]
 
 
-def _whole(part: Range) -> Range:
-    """A vbucket that is rolled back is read from its beginning, in one go: what comes in is one state."""
+def whole(part: Range) -> Range:
+    """Return the range that a task reads: a vbucket that is rolled back from its beginning, in one go, so that what
+    comes in is one state."""
     return replace(part, start_seqno=0, rollback=False) if part.rollback else part
 
 
@@ -190,7 +195,7 @@ def _begun(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _wholes(task: MirrorTask) -> list[Range]:
-    return [_whole(part) for part in task.parts]
+    return [whole(part) for part in task.parts]
 
 
 class _Logging:

@@ -1,0 +1,113 @@
+"""`headwater index`: keep a full-text index of a bucket's documents, until it is ended."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.options import Engine, EngineName, Password, Retry, User, check_answers, examples
+from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
+from headwater.cli.screen import count
+from headwater.cli.stopping import asked
+
+if TYPE_CHECKING:
+    from headwater.pipelines.index import IndexProgress
+
+EXAMPLES = examples(
+    "headwater index couchbase://127.0.0.1:11210/default ./search",
+    "headwater index couchbase://10.0.0.7/articles ./search --field title --field body.text --tokenizer english",
+    "headwater index couchbase://10.0.0.7/articles ./search --opensearch http://10.0.0.9:9200/articles",
+)
+
+
+class Others(StrEnum):
+    """The ways to deal with documents that are no JSON."""
+
+    KEY = "key"
+    TEXT = "text"
+    QUARANTINE = "quarantine"
+
+
+class Tokenizer(StrEnum):
+    """The ways to cut text into what can be found."""
+
+    WORDS = "words"
+    ENGLISH = "english"
+    PARTS = "parts"
+
+
+SearchUser = Annotated[
+    str | None, typer.Option("--opensearch-user", metavar="NAME", help="Who asks OpenSearch, if it wants to know.")
+]
+SearchPassword = Annotated[
+    str | None,
+    typer.Option(
+        "--opensearch-password", metavar="TEXT", envvar="HEADWATER_OPENSEARCH_PASSWORD", help="Their password."
+    ),
+]
+
+
+def index(
+    url: Annotated[str, typer.Argument(metavar="URL", help="couchbase://HOST:PORT/BUCKET")],
+    to: Annotated[str, typer.Argument(metavar="DIR", help="The index's folder, made if missing.")],
+    fields: Annotated[
+        list[str] | None,
+        typer.Option("--field", metavar="PATH", help="A field to index, such as address.city; repeatable. Else all."),
+    ] = None,
+    others: Annotated[
+        Others,
+        typer.Option("--others", help="Documents that are no JSON: found by key, or as text, or kept aside."),
+    ] = Others.KEY,
+    tokenizer: Annotated[
+        Tokenizer, typer.Option("--tokenizer", help="Whole words, English word stems, or parts of words.")
+    ] = Tokenizer.WORDS,
+    opensearch: Annotated[
+        str | None,
+        typer.Option("--opensearch", metavar="URL", help="Index there, http://HOST:PORT/INDEX, instead of in DIR."),
+    ] = None,
+    engine: Engine = EngineName.SPARK,
+    once: Annotated[bool, typer.Option("--once", help="End when all changes of now are in the index.")] = False,
+    retry: Retry = None,
+    shown: ProgressOption = ProgressFormat.TEXT,
+    user: User = None,
+    password: Password = None,
+    opensearch_user: SearchUser = None,
+    opensearch_password: SearchPassword = None,
+) -> None:
+    """Index the text of documents, for `headwater search`. What is stored, deleted or expires, and what a failover
+    takes back, arrives there too.
+
+    Ended at any moment, it goes on where the index stands when started again with the same DIR.
+    """
+    check_answers(url, user, password)
+    from headwater.pipelines import index as pipeline
+    from headwater.pipelines.job import given
+    from headwater.pipelines.opensearch import SearchServer
+
+    server = None if opensearch is None else SearchServer(opensearch, opensearch_user, opensearch_password)
+    with asked() as stop:
+        pipeline.index(
+            url,
+            to,
+            engine=engine.value,
+            fields=fields or (),
+            others=others.value,
+            tokenizer=tokenizer.value,
+            server=server,
+            once=once,
+            reading=given(user=user, password=password),
+            retry_seconds=retry,
+            progress=reporter(shown, _line),
+            stop=stop,
+        )
+
+
+def _line(progress: "IndexProgress") -> str:
+    parts = [f"batch {progress.batches}: {count(progress.indexed)} indexed and {count(progress.removed)} removed"]
+    if progress.aside:
+        parts.append(f"{count(progress.aside)} kept aside")
+    if progress.behind:
+        parts.append(f"{count(progress.behind)} not needed")
+    if progress.rollbacks:
+        parts.append(f"{progress.rollbacks} vbuckets rolled back")
+    return ", ".join(parts) + f" in {progress.seconds:.1f} s"

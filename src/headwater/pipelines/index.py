@@ -1,0 +1,360 @@
+"""Full text of a bucket's documents, kept right: in one SQLite file, or in OpenSearch.
+
+    node -> task: text of each document -> driver: rows and record in one transaction       (SQLite)
+    node -> task: text, `_bulk` with versions -> driver: record, after the server has it     (OpenSearch)
+
+A batch is planned from the index's own record, and the record moves with the rows. Vbuckets that a failover took back
+are read from their beginning and replaced whole: what the lost branch wrote goes, what it had overwritten or deleted
+comes back. A server can't be part of our transaction, so there the batch is noted before its tasks begin, and must be
+finished before another is planned; and whatever is read anew goes under a higher generation (opensearch.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from headwater.errors import TableChanged
+from headwater.failpoints import failpoint
+from headwater.pipelines.attempts import Attempts, patience
+from headwater.pipelines.fulltext import STAGED, FullText, apply, remove_staged, replace_vbuckets, shown, staged
+from headwater.pipelines.job import JobProgress, follow_into
+from headwater.pipelines.ledger import LedgerRecord, folder
+from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer, version
+from headwater.pipelines.sink import bucket_of
+from headwater.pipelines.table import BEGINNING
+from headwater.pipelines.tasks import whole
+from headwater.pipelines.texts import TextRules
+from headwater.spark.offsets import Offset
+from headwater.spark.planner import Range, pack, ranges
+from headwater.spark.reader import read
+from headwater.spark.settings import SourceSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAMES = ("vbucket", "seqno", "event", "key", "value", "expiry")
+CHANGES_MAX = "50000"
+"""Changes of a batch, unless told otherwise: its transaction is open for as long as they take."""
+
+_FOLDER = "_staged"
+
+
+@dataclass
+class IndexProgress(JobProgress):
+    """How far an index is, after each batch.
+
+    Attributes:
+        indexed: documents put in; `removed`: deletions and expirations.
+        aside: documents kept aside, for they are no text or the server refuses them.
+        behind: changes that a server did not need.
+    """
+
+    indexed: int = 0
+    removed: int = 0
+    aside: int = 0
+    behind: int = 0
+
+
+@dataclass(frozen=True)
+class IndexTask:
+    """The work of one task; travels to it pickled.
+
+    Args:
+        place: the index's folder.
+        settings: of the source, with the nodes that the planner knows.
+        parts: ranges to read.
+        rules: how documents become text.
+        server: where documents go; None for into the answer.
+        generations: of each vbucket in `parts`, for the server.
+    """
+
+    place: str
+    settings: SourceSettings
+    parts: tuple[Range, ...]
+    rules: TextRules
+    server: SearchServer | None
+    generations: Mapping[int, int]
+
+    def answer(self) -> bytes:
+        """Read, make text, and leave it in a file or with the server."""
+        unread: set[int] = set()
+        path = Path(self.place) / _FOLDER / f"{uuid4().hex}.arrow"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        counts = dict.fromkeys(("indexed", "removed", "aside", "behind"), 0)
+        with pa.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, STAGED) as writer:
+            for rows in self._rows(unread, counts):
+                writer.write_batch(pa.RecordBatch.from_pylist(rows, STAGED))
+        failpoint("index.read" if self.server is None else "index.sent")
+        replaced = [part.vbucket for part in self.parts if part.rollback]
+        told = {"path": str(path), "unread": sorted(unread), "replaced": replaced, "counts": counts}
+        return json.dumps(told).encode()
+
+    def _rows(self, unread: set[int], counts: dict[str, int]) -> Iterator[list[dict[str, Any]]]:
+        batches = read(self.settings, NAMES, [whole(part) for part in self.parts], unread=unread)
+        found = (self._texts(batch) for batch in batches)
+        for rows in found if self.server is None else self._sent(self.server, found, counts):
+            counts["aside"] += sum(row["aside"] is not None for row in rows)
+            if self.server is None:
+                counts["indexed"] += sum(row["text"] is not None for row in rows)
+                counts["removed"] += sum(row["deleted"] for row in rows)
+            yield rows
+
+    def _texts(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+        """Return the newest row of each key in a batch."""
+        columns = [batch.column(name).to_pylist() for name in NAMES]
+        newest: dict[bytes, dict[str, Any]] = {}
+        for vb, seqno, event, key, value, expiry in zip(*columns, strict=True):
+            row = {"key": key, "vbucket": vb, "seqno": seqno, "expiry": expiry, "deleted": event != "mutation"}
+            text, why = ("", "") if row["deleted"] else self.rules.read(value or b"")
+            newest[key] = row | {"text": None if row["deleted"] or why else text, "aside": why or None}
+        return list(newest.values())
+
+    def _sent(
+        self, server: SearchServer, found: Iterable[list[dict[str, Any]]], counts: dict[str, int]
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Give rows to the server; what is left of them is what it refused."""
+        with closing(SearchClient(server)) as client:
+            client.prepare()
+            for rows in found:
+                done = client.bulk(map(self._item, rows))
+                # What the server refuses must not be found as it was before.
+                gone = (Item(row["key"], self._item(row).version, None) for row in rows if row["key"] in done.refused)
+                self._count(done, counts)
+                client.bulk(gone)
+                for row in rows:
+                    row["aside"], row["text"] = done.refused.get(row["key"], row["aside"]), None
+                yield rows
+            for part in self.parts:
+                if part.rollback:
+                    counts["removed"] += client.remove_older(part.vbucket, self.generations[part.vbucket])
+
+    def _item(self, row: Mapping[str, Any]) -> Item:
+        generation = self.generations.get(row["vbucket"], 0)
+        document = None
+        if row["text"] is not None:
+            told = {"key": shown(row["key"]), "name": shown(row["key"]), "body": row["text"], "generation": generation}
+            document = told | {name: row[name] for name in ("vbucket", "seqno", "expiry")}
+        return Item(row["key"], version(generation, row["seqno"]), document)
+
+    @staticmethod
+    def _count(done: BulkCounts, counts: dict[str, int]) -> None:
+        counts["indexed"] += done.stored
+        counts["removed"] += done.deleted
+        counts["behind"] += done.behind
+
+
+@dataclass(frozen=True)
+class IndexAnswer:
+    """The answer of a task, read: where its rows are, and which vbuckets they are all of."""
+
+    path: str
+    unread: list[int]
+    replaced: list[int]
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True)
+class IndexOpening:
+    """An index by name; see `IndexSink`."""
+
+    place: str
+    bucket: str
+    rules: TextRules
+    server: SearchServer | None = None
+
+    def open(self) -> IndexSink:
+        """Open it, as it was made."""
+        return IndexSink(self.place, self.bucket, self.rules, self.server)
+
+
+class IndexSink:
+    """An index as the engines bring it forward.
+
+    Args:
+        place: its folder.
+        bucket: whose documents.
+        rules: how documents become text.
+        server: where documents go; None for into the folder's own file.
+        tokenizer: of a new one; None for that of one that is there.
+
+    Raises:
+        LedgerError, OptionError: as `FullText`.
+    """
+
+    def __init__(
+        self,
+        place: str | Path,
+        bucket: str,
+        rules: TextRules,
+        server: SearchServer | None = None,
+        tokenizer: str | None = None,
+    ) -> None:
+        self.rules, self.server, self.bucket = rules, server, bucket
+        shape: dict[str, Any] | None = None
+        if tokenizer is not None:
+            shape = {"fields": list(rules.fields), "others": rules.others, "tokenizer": tokenizer}
+            shape |= {"opensearch": server.url if server else None}
+        self._index = FullText(place, bucket, shape, BEGINNING)
+        self._ledger = self._index.ledger
+
+    @property
+    def place(self) -> str:
+        """The index's folder."""
+        return self._index.place
+
+    def opening(self) -> IndexOpening:
+        """Return what another process opens the same index with."""
+        return IndexOpening(self.place, self.bucket, self.rules, self.server)
+
+    def refresh(self) -> LedgerRecord:
+        """Return how far the index is."""
+        return self._ledger.record
+
+    def begun(self) -> dict[str, Any] | None:
+        """Return the end of a batch that a server may have a part of."""
+        return self._ledger.begun
+
+    def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[IndexTask]:
+        """Return the tasks of the batch that ends at `end`. With a server, that is noted first; a vbucket gets a new
+        generation each time that it is to be read anew: what an attempt before wrote may be of a lost branch by now."""
+        parts = ranges(Offset.from_json(self.refresh().end), Offset.from_json(end))
+        generations: dict[int, int] = {}
+        if self.server is not None:
+            known = {int(vb): number for vb, number in self._ledger.notes.get("generations", {}).items()}
+            known |= {part.vbucket: known.get(part.vbucket, 0) + 1 for part in parts if part.rollback}
+            self._ledger.begin(end, {"generations": {str(vb): known[vb] for vb in sorted(known)}})
+            generations = known
+        return [
+            IndexTask(
+                self.place,
+                settings,
+                tuple(group),
+                self.rules,
+                self.server,
+                {part.vbucket: generations.get(part.vbucket, 0) for part in group},
+            )
+            for group in pack(parts, count)
+        ]
+
+    def read(self, answer: bytes) -> IndexAnswer:
+        """Read what a task answered."""
+        return IndexAnswer(**json.loads(answer))
+
+    def commit(
+        self,
+        after: str,
+        end: Mapping[str, Any],
+        written: Sequence[IndexAnswer],
+        transaction: tuple[str, int] | None = None,
+    ) -> LedgerRecord:
+        """Bring a batch in: rows and record by one transaction.
+
+        Raises:
+            TableChanged: it was planned from another record; or a node had another history by then, and nobody else was
+                told anything that would have to be taken back.
+        """
+        if self.server is None and any(each.unread for each in written):
+            raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
+        with self._ledger.advance(after, end) as database:
+            for each in written:
+                replace_vbuckets(database, each.replaced)
+                for rows in staged(each.path):
+                    apply(database, rows)
+        remove_staged([each.path for each in written])
+        return self.refresh()
+
+    def sweep(self) -> None:
+        """Remove what tasks of runs that died have left; before the first batch of a run."""
+        remove_staged([str(path) for path in (Path(self.place) / _FOLDER).glob("*.arrow")])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._index.close()
+
+
+def index(
+    source: str,
+    to: str | Path,
+    *,
+    engine: str = "spark",
+    spark: SparkSession | None = None,
+    fields: Sequence[str] = (),
+    others: str = "key",
+    tokenizer: str = "words",
+    server: SearchServer | None = None,
+    once: bool = False,
+    reading: Mapping[str, str] | None = None,
+    workers: int | None = None,
+    interval_seconds: float = 1.0,
+    retry_seconds: float | None = None,
+    progress: Callable[[IndexProgress], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> IndexProgress:
+    """Keep a full-text index of a bucket's documents, until `stop` says so.
+
+    Args:
+        source: the bucket, couchbase://host:port/bucket.
+        to: the index's folder, on a disk that all workers see; made if missing. It holds the index itself, or how far
+            the server's is.
+        engine: `spark`, in `spark` or a local session of its own; `local`, worker processes without Java.
+        fields: paths in JSON documents that are indexed; none for all strings and numbers.
+        others: for documents that are no JSON: `key`, `text` or `quarantine` (`TextRules`).
+        tokenizer: `words`, `english` (word stems) or `parts` (any three letters in a row); not with a server.
+        server: an index of OpenSearch instead of a file.
+        once: end when everything that was there at the start is in the index.
+        reading: more options of the source.
+        workers: processes of `local`: 0 for none but this one, None for one a core.
+        interval_seconds: time from the start of one batch to that of the next, at least.
+        retry_seconds: how long to go on trying without a batch that went well; None for 300, and 30 with `once`.
+        progress: called after each batch and before each new try, in whatever thread.
+        stop: asked several times a second; True ends it.
+
+    Returns: the last progress.
+
+    Raises:
+        LedgerError: the folder has another index, or this Python no FTS5.
+        SearchRefused: the server says no.
+        OptionError: an option is wrong.
+        HeadwaterError: what is not in the index is done again by the next run.
+    """
+    place, rules = folder(to), TextRules(tuple(fields), others)
+    patient = patience(retry_seconds, once=once)
+    told = None if server is None else replace(server, retry_seconds=min(server.retry_seconds, patient))
+    attempts = Attempts(IndexProgress(), progress, stop=stop, retry_seconds=patient)
+
+    def open_sink() -> IndexSink:
+        sink = IndexSink(place, bucket_of(source), rules, told, tokenizer)
+        sink.sweep()
+        return sink
+
+    def done(written: list[IndexAnswer], end: Mapping[str, Any]) -> None:
+        counts = attempts.progress
+        counts.batches += 1
+        for each in written:
+            counts.rollbacks += len(each.replaced)
+            for name, number in each.counts.items():
+                setattr(counts, name, getattr(counts, name) + number)
+        attempts.batch_done()
+
+    options = {"url": source, "maxChangesPerTrigger": CHANGES_MAX, **(reading or {})}
+    return follow_into(
+        engine,
+        "headwater-index",
+        attempts,
+        open_sink,
+        done,
+        options,
+        once=once,
+        interval_seconds=interval_seconds,
+        spark=spark,
+        workers=workers,
+    )

@@ -1,0 +1,219 @@
+"""A record of how far a job is, in a SQLite file with the job's tables: both move by one transaction or not at all.
+
+A transaction is on the disk when it is committed (a log beside the file, synced), and SQLite rolls back one that was
+cut. The file lies on a disk of this machine: its log is shared memory between the processes that have it open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwater.errors import LedgerError, OptionError, TableChanged
+from headwater.failpoints import failpoint
+
+FORMAT = 1
+BUSY_SECONDS = 60.0
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS ledger (
+    only INTEGER PRIMARY KEY CHECK (only = 0), format INTEGER NOT NULL, kind TEXT NOT NULL, bucket TEXT NOT NULL,
+    shape TEXT NOT NULL, batch INTEGER NOT NULL, stands TEXT NOT NULL, begun TEXT, notes TEXT NOT NULL
+)
+"""
+
+
+@dataclass(frozen=True)
+class LedgerRecord:
+    """How far a job is.
+
+    Attributes:
+        bucket: the bucket's name.
+        end: the offset up to which the changes are dealt with, as `spark/offsets.py` writes it.
+        batch: how many batches were committed.
+    """
+
+    bucket: str
+    end: Mapping[str, Any]
+    batch: int
+
+    @property
+    def digest(self) -> str:
+        """A short name of exactly this record."""
+        text = json.dumps([self.bucket, self.end, self.batch], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def folder(place: str | Path) -> str:
+    """Return a folder as an absolute path.
+
+    Raises:
+        OptionError: it is a URL: SQLite needs a disk of this machine.
+    """
+    if "://" in str(place):
+        raise OptionError("place", str(place), "a folder on a disk of this machine")
+    return str(Path(place).absolute())
+
+
+class JobLedger:
+    """A job's file; made if there is none.
+
+    Args:
+        path: the file; its folder is made, too.
+        kind: of the job.
+        bucket: whose changes.
+        shape: options that can't change any more once the file is there; None for whatever they are.
+        beginning: the offset that a new one stands at.
+        schema: statements that make the job's tables.
+
+    Raises:
+        LedgerError: another job's file, another bucket's, one made with other options, or no SQLite file.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        kind: str,
+        bucket: str,
+        shape: Mapping[str, Any] | None,
+        beginning: Mapping[str, Any],
+        schema: str = "",
+    ) -> None:
+        self.path = str(path)
+        self._lock = threading.RLock()
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._database = _connect(self.path)
+            with self.transaction() as database:
+                database.execute(_SCHEMA)
+                wanted = (FORMAT, kind, bucket, _text(shape or {}), 0, _text(beginning), None, "{}")
+                database.execute("INSERT OR IGNORE INTO ledger VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?)", wanted)
+                for statement in filter(None, map(str.strip, schema.split(";\n"))):
+                    database.execute(statement)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise  # locked, full, read-only: that may pass
+            raise LedgerError(self.path, f"{error}: no file of ours, or a damaged one; choose another folder") from None
+        self._check(kind, bucket, shape)
+
+    def _check(self, kind: str, bucket: str, shape: Mapping[str, Any] | None) -> None:
+        row = self._row()
+        if row["format"] != FORMAT:
+            raise LedgerError(self.path, f"it is of format {row['format']}, and this version writes {FORMAT}")
+        if (row["kind"], row["bucket"]) != (kind, bucket):
+            told = f'it is the {row["kind"]} of the bucket "{row["bucket"]}", not the {kind} of "{bucket}"'
+            raise LedgerError(self.path, f"{told}: choose another folder")
+        if shape is not None and (found := self.shape) != json.loads(_text(shape)):
+            told = ", ".join(f"{name} {found.get(name)!r}" for name in shape if found.get(name) != shape[name])
+            raise LedgerError(self.path, f"it was made with {told}: give the same options, or another folder")
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The options it was made with."""
+        return dict(json.loads(self._row()["shape"]))
+
+    @property
+    def record(self) -> LedgerRecord:
+        """How far the job is now."""
+        row = self._row()
+        return LedgerRecord(row["bucket"], json.loads(row["stands"]), row["batch"])
+
+    @property
+    def begun(self) -> dict[str, Any] | None:
+        """The end of the batch that `begin` was called for, until it is committed."""
+        text = self._row()["begun"]
+        return None if text is None else dict(json.loads(text))
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Things that the job keeps beside its tables."""
+        return dict(json.loads(self._row()["notes"]))
+
+    def begin(self, end: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
+        """Note, before any task begins, that the next batch is the one that ends here."""
+        with self.transaction() as database:
+            database.execute("UPDATE ledger SET begun = ?, notes = ?", (_text(end), _text(notes)))
+
+    @contextmanager
+    def advance(
+        self, after: str, end: Mapping[str, Any], notes: Mapping[str, Any] | None = None
+    ) -> Iterator[sqlite3.Connection]:
+        """Bring the record to `end` together with what is done within the block.
+
+        Args:
+            after: digest of the record that the batch was planned from.
+            notes: new ones; None for those there are.
+
+        Raises:
+            TableChanged: the record is another one by now; nothing was changed.
+        """
+        with self.transaction() as database:
+            record = self.record
+            if record.digest != after:
+                told = f"it is at batch {record.batch} by now and this one was planned from another place"
+                raise TableChanged(self.path, told)
+            yield database
+            kept = self.notes if notes is None else notes
+            given = (_text(end), record.batch + 1, _text(kept))
+            database.execute("UPDATE ledger SET stands = ?, batch = ?, begun = NULL, notes = ?", given)
+            failpoint("ledger.before_commit")
+        failpoint("ledger.after_commit")
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of what is done in the block, or nothing of it."""
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._database.close()
+
+    def _row(self) -> sqlite3.Row:
+        with self._lock:
+            found: sqlite3.Row = self._database.execute("SELECT * FROM ledger").fetchone()
+        return found
+
+
+def open_for_reading(path: str | Path) -> sqlite3.Connection:
+    """Open a job's file beside the job.
+
+    Raises:
+        LedgerError: there is none.
+    """
+    if not Path(path).exists():
+        raise LedgerError(str(path), "there is no such file")
+    return _connect(f"file:{_quoted(str(path))}?mode=ro", uri=True)
+
+
+def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
+    # A batch is brought in by whatever thread Spark calls back in; `transaction` keeps them apart.
+    database = sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri)
+    database.row_factory = sqlite3.Row
+    if not uri:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+    return database
+
+
+def _quoted(path: str) -> str:
+    from urllib.parse import quote
+
+    return quote(path)
+
+
+def _text(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True)

@@ -1,0 +1,310 @@
+"""OpenSearch, and what speaks as it does: documents by `_bulk`, versions of our own making, search.
+
+Each item has an external version, so the server itself refuses whatever is older than what it has: a batch may come
+twice, and a task that everybody took for dead may wake up late. The version is (generation, seqno) in one number: a
+vbucket's generation grows with each time that it is read anew after a failover, since a new branch writes lower seqnos.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from headwater.errors import ConnectionLost, OptionError, SearchRefused
+from headwater.pipelines.fulltext import Hit, shown
+from headwater.spark.nodes import patiently
+
+BULK_BYTES, BULK_ITEMS = 4 << 20, 1000
+SEQNO_BITS = 44
+TIMEOUT_SECONDS = 60.0
+ENCODED = "base64:"
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_NDJSON = "application/x-ndjson"
+_MAPPINGS = {
+    "key": {"type": "keyword", "ignore_above": 1024},
+    "vbucket": {"type": "integer"},
+    "seqno": {"type": "long"},
+    "generation": {"type": "long"},
+    "expiry": {"type": "long"},
+    "name": {"type": "text"},
+    "body": {"type": "text"},
+}
+
+
+@dataclass(frozen=True)
+class SearchServer:
+    """Where an index is, as every task needs to know it.
+
+    Args:
+        url: `http://host[:port]/index` or `https://`.
+        user, password: for HTTP's basic authentication.
+        retry_seconds: how long a server that does not answer, or says "not now", is tried again.
+    """
+
+    url: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    retry_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or not parts.path.strip("/"):
+            raise OptionError("opensearch", self.url, "an address with an index, such as http://host:9200/orders")
+        if parts.username is not None:
+            raise OptionError("opensearch", f"...@{parts.hostname}", "without a name and a password in it")
+
+    @property
+    def index(self) -> str:
+        """The index's name."""
+        return unquote(urlsplit(self.url).path.strip("/"))
+
+    @property
+    def peer(self) -> str:
+        """Its host and port."""
+        parts = urlsplit(self.url)
+        return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One document, or the deletion of one (`document` is None)."""
+
+    key: bytes
+    version: int
+    document: dict[str, Any] | None
+
+    def lines(self) -> bytes:
+        """Return its lines in the body of a `_bulk`."""
+        head = {"_id": identifier(self.key), "version": self.version, "version_type": "external"}
+        if self.document is None:
+            return json.dumps({"delete": head}).encode() + b"\n"
+        return json.dumps({"index": head}).encode() + b"\n" + json.dumps(self.document).encode() + b"\n"
+
+
+@dataclass
+class BulkCounts:
+    """The counts of what a server did with items; `refused` has the reason for each key that it will never take."""
+
+    stored: int = 0
+    deleted: int = 0
+    behind: int = 0
+    refused: dict[bytes, str] = field(default_factory=dict)
+
+
+def version(generation: int, seqno: int) -> int:
+    """Return the external version of a change."""
+    return generation << SEQNO_BITS | seqno
+
+
+def identifier(key: bytes) -> str:
+    """Return a key as the id of a document, which is text: as it is, or encoded where it is not UTF-8."""
+    try:
+        plain = key.decode()
+    except UnicodeDecodeError:
+        return ENCODED + base64.b64encode(key).decode()
+    return plain if not plain.startswith(ENCODED) else ENCODED + base64.b64encode(key).decode()
+
+
+def key_of(text: str) -> bytes:
+    """Return the key that an id stands for."""
+    return base64.b64decode(text.removeprefix(ENCODED)) if text.startswith(ENCODED) else text.encode()
+
+
+class SearchClient:
+    """A connection to a server, made when it is needed and made anew when it was lost; for one thread."""
+
+    def __init__(self, server: SearchServer) -> None:
+        self.server = server
+        self._connection: http.client.HTTPConnection | None = None
+
+    def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def prepare(self) -> None:
+        """Make the index if there is none. It remembers deletions for an hour, that late writes are refused so long.
+
+        Raises:
+            SearchRefused, ConnectionLost: the server says no, or nobody answers.
+        """
+        body = {"settings": {"index.gc_deletes": "1h"}, "mappings": {"properties": _MAPPINGS}}
+        status, told = self._patiently("PUT", "", body)
+        if status >= 300 and _kind(told) != "resource_already_exists_exception":
+            raise self._refusal(status, told)
+
+    def bulk(self, items: Iterable[Item]) -> BulkCounts:
+        """Send items, in order; those that the server has no room for now are sent again, for `retry_seconds`.
+
+        Raises:
+            ConnectionLost: nobody took them for so long. SearchRefused: the whole of them is refused.
+        """
+        done = BulkCounts()
+        for chunk in _chunks(items):
+            self._settle(chunk, done)
+        return done
+
+    def remove_older(self, vbucket: int, generation: int) -> int:
+        """Delete what is left of a vbucket from before a generation; returns how many documents that were."""
+        query = {"bool": {"filter": [{"term": {"vbucket": vbucket}}, {"range": {"generation": {"lt": generation}}}]}}
+        removed = 0
+        while True:
+            self._asked("POST", "/_refresh")
+            found = self._asked("POST", "/_search", {"size": BULK_ITEMS, "query": query, "_source": False})
+            keys = [key_of(hit["_id"]) for hit in found["hits"]["hits"]]
+            if not keys:
+                return removed
+            done = self.bulk(Item(key, version(generation, 0), None) for key in keys)
+            if done.refused or not done.deleted:
+                return removed + done.deleted  # what is newer by now is not ours to delete
+            removed += done.deleted
+
+    def search(self, words: str, *, limit: int, any_of: bool) -> list[Hit]:
+        """Find documents; words as in `fulltext.search`."""
+        text = {"query": words, "fields": ["name^2", "body"], "default_operator": "or" if any_of else "and"}
+        alive = {"bool": {"should": [{"term": {"expiry": 0}}, {"range": {"expiry": {"gt": int(time.time())}}}]}}
+        marks = {"pre_tags": ["["], "post_tags": ["]"], "fields": {"body": {"number_of_fragments": 1}, "name": {}}}
+        asked = {
+            "size": limit,
+            "query": {"bool": {"must": [{"simple_query_string": text}], "filter": [alive]}},
+            "highlight": marks,
+            "_source": False,
+        }
+        found = self._asked("POST", "/_search", asked)
+        return [_hit(hit) for hit in found["hits"]["hits"]]
+
+    # --- one request --------------------------------------------------------------------------------------------------
+
+    def _settle(self, items: Sequence[Item], done: BulkCounts) -> None:
+        deadline, pause = time.monotonic() + self.server.retry_seconds, 0.1
+        waiting = list(items)
+        while waiting:
+            again = self._once(waiting, done)
+            if again and time.monotonic() + pause > deadline:
+                raise ConnectionLost(self.server.peer, f"{len(again)} documents are refused again and again: too busy")
+            if again:
+                time.sleep(pause)
+                pause = min(2 * pause, 2.0)
+            waiting = again
+
+    def _once(self, items: list[Item], done: BulkCounts) -> list[Item]:
+        """Send items; returns those to be sent again."""
+        status, told = self._patiently("POST", "/_bulk", b"".join(item.lines() for item in items))
+        if status == 413 and len(items) > 1:
+            middle = len(items) // 2
+            return self._once(items[:middle], done) + self._once(items[middle:], done)
+        if status == 413:
+            done.refused[items[0].key] = "413: the server takes no document as large as this"
+            return []
+        if status >= 300 or len(told.get("items", ())) != len(items):
+            raise self._refusal(status, told)
+        return [item for item, answer in zip(items, told["items"], strict=True) if not _counted(item, answer, done)]
+
+    def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        status, told = self._patiently(method, path, body)
+        if status >= 300:
+            raise self._refusal(status, told)
+        return told
+
+    def _patiently(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+        data, kind = (body, _NDJSON) if isinstance(body, bytes) else (_json(body), "application/json")
+        return patiently(lambda: self._request(method, path, data, kind), self.server.retry_seconds)
+
+    def _request(self, method: str, path: str, data: bytes, kind: str) -> tuple[int, dict[str, Any]]:
+        """Ask once; what may pass is a ConnectionLost."""
+        try:
+            connection = self._connection = self._connection or _open(self.server)
+            connection.request(method, f"/{quote(self.server.index)}{path}", data, self._headers(kind))
+            answer = connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise ConnectionLost(self.server.peer, str(error) or type(error).__name__) from None
+        if answer.status in _PASSING:
+            told = text[:200].decode("utf-8", "replace")
+            raise ConnectionLost(self.server.peer, f"it answers {answer.status}: {told}")
+        return answer.status, self._read(answer.status, text)
+
+    def _read(self, status: int, text: bytes) -> dict[str, Any]:
+        try:
+            told = json.loads(text or b"{}")
+        except ValueError:
+            raise SearchRefused(self.server.peer, f"it answers {status} and no JSON: {text[:100]!r}") from None
+        return told if isinstance(told, dict) else {}
+
+    def _headers(self, kind: str) -> dict[str, str]:
+        headers = {"Content-Type": kind}
+        if self.server.user is not None:
+            login = f"{self.server.user}:{self.server.password or ''}".encode()
+            headers["Authorization"] = "Basic " + base64.b64encode(login).decode()
+        return headers
+
+    def _refusal(self, status: int, told: dict[str, Any]) -> SearchRefused:
+        return SearchRefused(self.server.peer, f"it answers {status}: {_reason(told) or 'not what was asked for'}")
+
+
+def _open(server: SearchServer) -> http.client.HTTPConnection:
+    parts = urlsplit(server.url)
+    host = str(parts.hostname)
+    if parts.scheme == "https":
+        secure = ssl.create_default_context()
+        return http.client.HTTPSConnection(host, parts.port, timeout=TIMEOUT_SECONDS, context=secure)
+    return http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_SECONDS)
+
+
+def _counted(item: Item, answer: dict[str, Any], done: BulkCounts) -> bool:
+    """Count what became of an item; False if it is to be sent again."""
+    told: dict[str, Any] = next(iter(answer.values()), {})
+    status = int(told.get("status", 500))
+    if status in _PASSING:
+        return False
+    if status < 300 or (status == 404 and item.document is None):
+        done.stored += item.document is not None
+        done.deleted += item.document is None
+    elif status == 409:
+        done.behind += 1
+    else:
+        done.refused[item.key] = f"{status}: {_reason(told) or 'refused'}"
+    return True
+
+
+def _reason(told: dict[str, Any]) -> str:
+    error = told.get("error")
+    return str(error.get("reason", error.get("type", ""))) if isinstance(error, dict) else str(error or "")
+
+
+def _kind(told: dict[str, Any]) -> str:
+    error = told.get("error")
+    return str(error.get("type", "")) if isinstance(error, dict) else ""
+
+
+def _json(body: Any) -> bytes:
+    return b"" if body is None else json.dumps(body).encode()
+
+
+def _hit(hit: dict[str, Any]) -> Hit:
+    key, marked = key_of(hit["_id"]), hit.get("highlight", {})
+    snippet = next((lines[0] for lines in (marked.get("body"), marked.get("name")) if lines), shown(key))
+    return Hit(key, float(hit.get("_score") or 0.0), snippet)
+
+
+def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    chunk: list[Item] = []
+    size = 0
+    for item in items:
+        body = 0 if item.document is None else len(item.document["body"])
+        if chunk and (len(chunk) >= BULK_ITEMS or size + body > BULK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(item)
+        size += body
+    if chunk:
+        yield chunk

@@ -1,0 +1,94 @@
+"""The text of a document, as a full-text index wants it.
+
+Of JSON it is the strings and numbers, those of chosen fields or all, each on a line of its own, in the order in which
+they stand. Whatever is no JSON has no text of which anybody could tell; what becomes of it is a rule of the index.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.errors import OptionError
+
+OTHERS = ("key", "text", "quarantine")
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """How documents become text.
+
+    Args:
+        fields: paths such as `title` or `address.city`, through lists too; none for all.
+        others: for documents that are no JSON: `key` (found by their keys), `text` (what is UTF-8 is text, all else is
+            found by its key), `quarantine` (kept aside with the reason, and not found).
+
+    Raises:
+        OptionError: no such rule, or an empty name in a path.
+    """
+
+    fields: tuple[str, ...] = ()
+    others: str = "key"
+
+    def __post_init__(self) -> None:
+        if self.others not in OTHERS:
+            raise OptionError("others", self.others, f"one of {', '.join(OTHERS)}")
+        for path in self.fields:
+            if not all(path.split(".")):
+                raise OptionError("field", path, "names with dots between them, such as address.city")
+
+    def read(self, value: bytes) -> tuple[str, str]:
+        """Return (text, why the document is to be kept aside); one of the two is empty."""
+        try:
+            plain = value.decode()
+        except UnicodeDecodeError as error:
+            return self._other("", f"not UTF-8: {error.reason} at byte {error.start}")
+        try:
+            found = json.loads(plain)
+            parts = list(self._chosen(found))
+        except (ValueError, RecursionError) as error:
+            told = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            return self._other(plain, f"not JSON: {told}")
+        return clean("\n".join(parts)), ""
+
+    def _other(self, plain: str, why: str) -> tuple[str, str]:
+        if self.others == "quarantine":
+            return "", why
+        return (clean(plain), "") if self.others == "text" else ("", "")
+
+    def _chosen(self, found: Any) -> Iterator[str]:
+        if not self.fields:
+            yield from _strings(found)
+        for path in self.fields:
+            for value in _at(found, path.split(".")):
+                yield from _strings(value)
+
+
+def clean(text: str) -> str:
+    """Return text that every index takes: no half of a surrogate pair, no zero character."""
+    return text.encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
+def _at(value: Any, path: Sequence[str]) -> Iterator[Any]:
+    if not path:
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _at(each, path)
+    elif isinstance(value, dict) and path[0] in value:
+        yield from _at(value[path[0]], path[1:])

@@ -1,0 +1,150 @@
+"""A small real HTTP server that keeps documents as OpenSearch does, checks what it is sent, and has faults to order."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+
+class SearchIndex:
+    """What the server holds.
+
+    Attributes:
+        documents: by id. versions: of documents and of deletions, by id.
+        busy: how many items more are answered 429. down: how many requests more are answered 503.
+        poison: items with this in their body are answered 400. largest: bytes of a body, at most.
+        login: what the header must say, if anything. applied: every change that was taken, (id, version, kind).
+    """
+
+    def __init__(self) -> None:
+        self.documents: dict[str, dict[str, Any]] = {}
+        self.versions: dict[str, int] = {}
+        self.busy = self.down = 0
+        self.poison, self.login = "", ""
+        self.largest = 1 << 30
+        self.exists = False
+        self.applied: list[tuple[str, int, str]] = []
+        self.problems: list[str] = []
+        self.visible: dict[str, dict[str, Any]] = {}
+        self.lock = threading.Lock()
+
+    def bulk(self, body: bytes) -> dict[str, Any]:
+        assert body.endswith(b"\n"), "the last line is not ended"
+        lines, answers = [json.loads(line) for line in body.splitlines()], []
+        while lines:
+            ((kind, head),) = lines.pop(0).items()
+            assert kind in ("index", "delete") and set(head) == {"_id", "version", "version_type"}, head
+            assert head["version_type"] == "external" and isinstance(head["version"], int)
+            assert len(head["_id"].encode()) <= 512
+            document = lines.pop(0) if kind == "index" else None
+            answers.append({kind: {"_id": head["_id"], **self._one(head["_id"], head["version"], document)}})
+        return {"took": 1, "errors": any(next(iter(a.values()))["status"] >= 300 for a in answers), "items": answers}
+
+    def _one(self, name: str, version: int, document: dict[str, Any] | None) -> dict[str, Any]:
+        if self.busy:
+            self.busy -= 1
+            return {"status": 429, "error": {"type": "rejected_execution_exception", "reason": "queue is full"}}
+        if version <= self.versions.get(name, -1):
+            return {"status": 409, "error": {"type": "version_conflict_engine_exception", "reason": "older"}}
+        if document is not None and self.poison and self.poison in document["body"]:
+            return {"status": 400, "error": {"type": "mapper_parsing_exception", "reason": "failed to parse"}}
+        self.versions[name] = version
+        self.applied.append((name, version, "delete" if document is None else "index"))
+        if document is None:
+            return {"status": 200 if self.documents.pop(name, None) else 404, "result": "deleted"}
+        self.documents[name] = document
+        return {"status": 201, "result": "created"}
+
+    def search(self, asked: dict[str, Any]) -> dict[str, Any]:
+        boolean = asked["query"]["bool"]
+        if "must" in boolean:
+            words = boolean["must"][0]["simple_query_string"]["query"].lower().split()
+            found = [
+                {"_id": name, "_score": 1.0, "highlight": {"body": [document["body"]]}}
+                for name, document in sorted(self.visible.items())
+                if all(word in document["body"].lower() for word in words)
+            ]
+        else:
+            term, bound = boolean["filter"][0]["term"], boolean["filter"][1]["range"]["generation"]["lt"]
+            found = [
+                {"_id": name}
+                for name, document in sorted(self.visible.items())
+                if document["vbucket"] == term["vbucket"] and document["generation"] < bound
+            ]
+        return {"hits": {"hits": found[: asked["size"]]}}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    index: ClassVar[SearchIndex]
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        with self.index.lock:
+            try:
+                status, told = self._answer(body)
+            except (AssertionError, KeyError, ValueError) as error:
+                self.index.problems.append(f"{self.command} {self.path}: {error!r}")
+                status, told = 400, {"error": {"type": "bad", "reason": repr(error)}}
+        data = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_PUT = do_POST = _serve  # noqa: N815 -- the names are the library's
+
+    def _answer(self, body: bytes) -> tuple[int, dict[str, Any]]:
+        index = self.index
+        if index.login and self.headers.get("Authorization") != index.login:
+            return 401, {"error": {"type": "security_exception", "reason": "who are you?"}}
+        if index.down:
+            index.down -= 1
+            return 503, {}
+        if len(body) > index.largest:
+            return 413, {}
+        match self.command, self.path:
+            case "PUT", "/orders":
+                made, index.exists = not index.exists, True
+                assert json.loads(body)["settings"] == {"index.gc_deletes": "1h"}
+                exists = {"error": {"type": "resource_already_exists_exception", "reason": "exists"}}
+                return (200, {"acknowledged": True}) if made else (400, exists)
+            case "POST", "/orders/_bulk":
+                assert self.headers["Content-Type"] == "application/x-ndjson"
+                return 200, index.bulk(body)
+            case "POST", "/orders/_refresh":
+                index.visible = dict(index.documents)
+                return 200, {}
+            case "POST", "/orders/_search":
+                return 200, index.search(json.loads(body))
+        raise AssertionError("nothing that an index is asked")
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def search_server() -> Iterator[tuple[str, SearchIndex]]:
+    """Run a server; yields its url and what it holds. Whatever it was sent that is wrong fails the test at the end."""
+    index = SearchIndex()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"index": index}))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/orders", index
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert index.problems == []
+
+
+def login(user: str, password: str) -> str:
+    """Return what the header says for a user."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()

@@ -1,0 +1,255 @@
+"""A full-text index of a real node's documents: whatever happens, what is found is what the bucket has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.nodes import diverge
+from headwater.errors import LedgerError, SearchRefused
+from headwater.pipelines.fulltext import kept_aside, open_for_reading, path_of, search
+from headwater.pipelines.index import IndexProgress, IndexSink, index
+from headwater.pipelines.opensearch import SearchServer
+from headwater.pipelines.texts import TextRules
+from headwater.spark.planning import Planning
+from headwater.spark.settings import parse
+from headwater.testing.node import Node, node
+from tests.pipelines.search_server import SearchIndex, search_server
+from tests.pipelines.support import documents
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def bucket() -> Iterator[Node]:
+    with node(vbuckets=4) as running:
+        yield running
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[SearchServer, SearchIndex]]:
+    with search_server() as (url, held):
+        yield SearchServer(url), held
+
+
+def go(bucket: Node, place: Path, **more: Any) -> IndexProgress:
+    asked: dict[str, Any] = {"engine": "local", "workers": 0, "once": True, "retry_seconds": 0.0, "others": "text"}
+    return index(bucket.url, place, **(asked | more))
+
+
+def held(place: Path) -> dict[bytes, bytes]:
+    """The documents of the index itself, and the index of words checked against them."""
+    with closing(open_for_reading(path_of(place))) as database:
+        rows = {row["key"]: row["body"].encode() for row in database.execute("SELECT key, body FROM documents")}
+    for key, body in rows.items():
+        assert key in {hit.key for hit in search(place, body.decode(), limit=1000)}
+    return rows
+
+
+def served(found: SearchIndex) -> dict[bytes, bytes]:
+    return {name.encode(): document["body"].encode() for name, document in found.documents.items()}
+
+
+def write(bucket: Node, name: str) -> None:
+    """Overwrite some documents, remove some, add some."""
+    with bucket.client() as client:
+        assert client.set_many((f"a{i}", f"{name} over") for i in range(20)) == {}
+        assert client.delete_many([f"a{i}" for i in range(20, 30)]) == {}
+        assert client.set_many((f"{name}{i}", f"{name} new") for i in range(10)) == {}
+
+
+def begin(bucket: Node) -> None:
+    with bucket.client() as client:
+        assert client.set_many((f"a{i}", "kept") for i in range(40)) == {}
+
+
+def test_the_index_follows_stores_overwrites_deletions_and_expirations(bucket: Node, tmp_path: Path) -> None:
+    begin(bucket)
+    assert go(bucket, tmp_path).indexed == 40
+    write(bucket, "two")
+    told = go(bucket, tmp_path)
+    assert (told.indexed, told.removed, told.rollbacks) == (30, 10, 0)
+    assert held(tmp_path) == documents(bucket)
+    assert go(bucket, tmp_path).batches == 0
+    assert list((tmp_path / "_staged").iterdir()) == []
+
+
+def test_what_a_failover_took_back_goes_and_what_it_had_overwritten_comes_back(bucket: Node, tmp_path: Path) -> None:
+    begin(bucket)
+    go(bucket, tmp_path)
+
+    def lost() -> None:
+        write(bucket, "lost")
+        go(bucket, tmp_path)
+        assert held(tmp_path) == documents(bucket)
+
+    diverge(bucket, lost=lost)
+    write(bucket, "won")
+    assert go(bucket, tmp_path).rollbacks == 4
+    assert held(tmp_path) == documents(bucket)
+    assert search(tmp_path, "lost", limit=100) == []
+
+
+def test_json_is_found_by_its_fields_and_what_is_none_is_kept_aside_by_choice(bucket: Node, tmp_path: Path) -> None:
+    with bucket.client() as client:
+        client.set("a", '{"title": "red", "note": "blue"}')
+        client.set("b", b"\xff\xfe")
+        client.set("c", "plain")
+    told = go(bucket, tmp_path, fields=["title"], others="quarantine")
+    assert (told.indexed, told.aside) == (1, 2)
+    assert [hit.key for hit in search(tmp_path, "red")] == [b"a"] and search(tmp_path, "blue") == []
+    assert [key for key, _ in kept_aside(tmp_path)] == [b"b", b"c"]
+    with bucket.client() as client:
+        client.set("b", '{"title": "green"}')
+        client.delete("c")
+    go(bucket, tmp_path, fields=["title"], others="quarantine")
+    assert kept_aside(tmp_path) == [] and [hit.key for hit in search(tmp_path, "green")] == [b"b"]
+    with pytest.raises(LedgerError, match="it was made with fields"):
+        go(bucket, tmp_path)
+
+
+SCRIPT = """
+import sys
+from headwater import failpoints
+from headwater.pipelines.index import index
+from headwater.pipelines.opensearch import SearchServer
+failpoints.arm(sys.argv[3])
+server = SearchServer(sys.argv[4]) if sys.argv[4:] else None
+index(sys.argv[1], sys.argv[2], engine="local", workers=0, once=True, others="text", server=server,
+      reading={"maxChangesPerTrigger": "10"})
+"""
+
+
+def killed(bucket: Node, place: Path, point: str, *server: str) -> None:
+    line = [sys.executable, "-c", SCRIPT, bucket.url, str(place), f"{point}=kill@2", *server]
+    done = subprocess.run(line, cwd=ROOT, env=os.environ, check=False, timeout=240)
+    assert done.returncode == -9
+
+
+@pytest.mark.parametrize("point", ["index.read", "ledger.before_commit", "ledger.after_commit"])
+def test_an_index_that_is_killed_goes_on_without_losing_or_inventing(point: str, bucket: Node, tmp_path: Path) -> None:
+    begin(bucket)
+    write(bucket, "two")
+    killed(bucket, tmp_path, point)
+    assert len(held(tmp_path)) < len(documents(bucket))
+    go(bucket, tmp_path)
+    assert held(tmp_path) == documents(bucket)
+    assert list((tmp_path / "_staged").iterdir()) == []
+
+
+def test_a_server_is_level_after_a_kill_between_it_and_our_record_and_repeats_change_nothing(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    where, found = server
+    begin(bucket)
+    write(bucket, "two")
+    killed(bucket, tmp_path, "index.sent", where.url)
+    before = len(found.applied)
+    told = go(bucket, tmp_path, server=where)
+    assert told.behind > 0  # the batch that was sent already
+    assert served(found) == documents(bucket)
+    assert len(found.applied) > before and len(set(found.applied)) == len(found.applied)
+
+
+def test_a_failover_after_such_a_kill_takes_back_what_only_the_server_had_heard_of(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    where, found = server
+    begin(bucket)
+    go(bucket, tmp_path, server=where)
+
+    def lost() -> None:
+        write(bucket, "lost")
+        killed(bucket, tmp_path, "index.sent", where.url)
+
+    diverge(bucket, lost=lost)
+    write(bucket, "won")
+    go(bucket, tmp_path, server=where)
+    go(bucket, tmp_path, server=where)
+    assert served(found) == documents(bucket)
+
+
+def test_a_failover_is_undone_at_a_server_and_a_second_one_too(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    where, found = server
+    begin(bucket)
+    go(bucket, tmp_path, server=where)
+    for name in ("lost", "again"):
+
+        def lost(name: str = name) -> None:
+            write(bucket, name)
+            go(bucket, tmp_path, server=where)
+
+        diverge(bucket, lost=lost)
+        write(bucket, "won")
+        found.busy = 5
+        assert go(bucket, tmp_path, server=where, retry_seconds=30.0).rollbacks == 4
+        assert served(found) == documents(bucket)
+    assert {version >> 44 for _, version, _ in found.applied} == {0, 1, 2}
+
+
+def test_documents_that_a_server_refuses_for_good_are_kept_aside_and_gone_from_it(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    where, found = server
+    with bucket.client() as client:
+        client.set_many({"a": "one", "b": "two"})
+        go(bucket, tmp_path, server=where)
+        found.poison = "bad"
+        client.set("a", "bad one")
+    told = go(bucket, tmp_path, server=where)
+    assert (told.aside, kept_aside(tmp_path)) == (1, [(b"a", "400: failed to parse")])
+    assert served(found) == {b"b": b"two"}
+    found.login = "Basic x"
+    with bucket.client() as client:
+        client.set("c", "three")
+    with pytest.raises(SearchRefused, match="who are you"):
+        go(bucket, tmp_path, server=where)
+
+
+def test_a_task_that_wakes_up_late_changes_nothing(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    where, found = server
+    begin(bucket)
+    go(bucket, tmp_path, server=where)
+    sink = IndexSink(tmp_path, "default", TextRules(others="text"), where)
+    settings = parse({"url": bucket.url}, streaming=True)
+    write(bucket, "two")
+    planning = Planning(settings)
+    try:
+        late = sink.tasks(planning.latest(dict(sink.refresh().end), None), settings, 1)
+    finally:
+        planning.close()
+    go(bucket, tmp_path, server=where)
+    with bucket.client() as client:
+        client.set("a3", "three")
+    go(bucket, tmp_path, server=where)
+    for task in late:
+        told = json.loads(task.answer())
+        assert told["counts"]["indexed"] == told["counts"]["removed"] == 0
+    assert served(found) == documents(bucket)
+
+
+@pytest.mark.spark
+def test_spark_keeps_an_index_through_a_failover(spark: Any, bucket: Node, tmp_path: Path) -> None:
+    begin(bucket)
+    assert go(bucket, tmp_path, engine="spark", spark=spark).indexed == 40
+
+    def lost() -> None:
+        write(bucket, "lost")
+        go(bucket, tmp_path, engine="spark", spark=spark)
+
+    diverge(bucket, lost=lost)
+    write(bucket, "won")
+    assert go(bucket, tmp_path, engine="spark", spark=spark).rollbacks == 4
+    assert held(tmp_path) == documents(bucket)

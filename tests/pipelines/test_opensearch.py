@@ -1,0 +1,120 @@
+"""Requests to a search server and what is made of its answers, through a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.errors import ConnectionLost, OptionError, SearchRefused
+from headwater.pipelines.opensearch import Item, SearchClient, SearchServer, identifier, key_of, version
+from tests.pipelines.search_server import SearchIndex, login, search_server
+
+Served = tuple[SearchClient, SearchIndex]
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with search_server() as (url, index), closing(SearchClient(SearchServer(url, retry_seconds=20.0))) as client:
+        client.prepare()
+        yield client, index
+
+
+def item(key: bytes, number: int, text: str | None = "red wine") -> Item:
+    document = None if text is None else {"body": text, "vbucket": 3, "generation": number >> 44, "expiry": 0}
+    return Item(key, number, document)
+
+
+def test_an_item_is_two_lines_and_a_deletion_one() -> None:
+    assert item(b"a", 7).lines().split(b"\n")[0] == b'{"index": {"_id": "a", "version": 7, "version_type": "external"}}'
+    assert json.loads(item(b"a", 7).lines().split(b"\n")[1])["body"] == "red wine"
+    assert item(b"a", 8, None).lines() == b'{"delete": {"_id": "a", "version": 8, "version_type": "external"}}\n'
+
+
+@given(st.binary(min_size=1, max_size=250) | st.text(min_size=1, max_size=60).map(lambda t: b"base64:" + t.encode()))
+def test_every_key_has_an_id_of_its_own_that_leads_back(key: bytes) -> None:
+    assert key_of(identifier(key)) == key
+    assert len(identifier(key).encode()) <= 512
+
+
+def test_a_later_generation_wins_over_any_seqno_of_an_earlier_one() -> None:
+    assert version(0, 1) < version(0, 2) < version(0, (1 << 44) - 1) < version(1, 0) < version(1, 1) < 1 << 62
+
+
+def test_what_comes_twice_or_late_changes_nothing(served: Served) -> None:
+    client, index = served
+    first = client.bulk([item(b"a", 5, "new"), item(b"b", 6, None)])
+    assert (first.stored, first.deleted, first.behind) == (1, 1, 0)
+    again = client.bulk([item(b"a", 5, "new"), item(b"a", 3, "late"), item(b"b", 2, "late"), item(b"b", 6, None)])
+    assert (again.stored, again.deleted, again.behind) == (0, 0, 4)
+    assert {name: document["body"] for name, document in index.documents.items()} == {"a": "new"}
+
+
+def test_items_for_which_there_is_no_room_now_are_sent_again_and_those_alone(served: Served) -> None:
+    client, index = served
+    index.busy, index.down = 3, 2
+    done = client.bulk(item(b"k%d" % n, n + 1) for n in range(5))
+    assert (done.stored, done.behind, len(index.documents)) == (5, 0, 5)
+    assert len(index.applied) == 5
+
+
+def test_a_server_that_stays_too_busy_is_an_error_that_passes(served: Served) -> None:
+    client, index = served
+    index.busy = 1 << 30
+    hasty = SearchServer(client.server.url, retry_seconds=0.1)
+    told = pytest.raises(ConnectionLost, match="1 documents are refused again and again")
+    with closing(SearchClient(hasty)) as impatient, told:
+        impatient.bulk([item(b"a", 1)])
+
+
+def test_a_document_that_is_refused_for_good_is_named_and_the_others_are_in(served: Served) -> None:
+    client, index = served
+    index.poison = "poison"
+    done = client.bulk([item(b"a", 1), item(b"b", 2, "poison"), item(b"c", 3)])
+    assert (done.stored, done.refused) == (2, {b"b": "400: failed to parse"})
+
+
+def test_a_body_that_is_too_large_is_halved_until_it_fits(served: Served) -> None:
+    client, index = served
+    index.largest = 700
+    done = client.bulk([*(item(b"k%d" % n, n + 1) for n in range(9)), item(b"x", 99, "x" * 800)])
+    assert done.stored == 9
+    assert list(done.refused) == [b"x"] and done.refused[b"x"].startswith("413: ")
+
+
+def test_what_a_generation_left_behind_is_deleted_and_nothing_newer(served: Served) -> None:
+    client, index = served
+    client.bulk([item(b"old", version(1, 9)), item(b"new", version(2, 1)), item(b"raced", version(1, 8))])
+    index.visible = dict(index.documents)
+    assert client.remove_older(3, 2) == 2
+    assert set(index.documents) == {"new"}
+    assert client.bulk([item(b"old", version(1, 10))]).behind == 1
+
+
+def test_a_login_is_sent_and_a_wrong_one_told_in_a_line() -> None:
+    with search_server() as (url, index):
+        index.login = login("me", "secret")
+        with closing(SearchClient(SearchServer(url, "me", "secret"))) as client:
+            client.prepare()
+            client.prepare()  # it exists by now
+        told = pytest.raises(SearchRefused, match=r"127\.0\.0\.1:\d+: it answers 401: who are you\?")
+        with closing(SearchClient(SearchServer(url, "me", "wrong"))) as client, told:
+            client.prepare()
+    assert "secret" not in repr(SearchServer(url, "me", "secret"))
+
+
+def test_nobody_there_is_an_error_that_passes() -> None:
+    nobody = SearchServer("http://127.0.0.1:1/orders", retry_seconds=0.0)
+    with closing(SearchClient(nobody)) as client, pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1"):
+        client.prepare()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:9200/x", "http://h:9200", "ftp://h/x", "http://me:secret@h/x"])
+def test_an_address_without_an_index_or_with_a_login_is_refused(url: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        SearchServer(url)
+    assert "secret" not in str(refused.value)
