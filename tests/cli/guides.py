@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from typer.testing import CliRunner
+
+from headwater.cli.app import app
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 _BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -20,9 +22,10 @@ def commands(page: str) -> list[str]:
     return [line for line in blocks.splitlines() if line.startswith("headwater ")]
 
 
-def follow(command: str, folder: Path, instead: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Type a command of a page, with the addresses of this test."""
+def follow(command: str, instead: Mapping[str, str]) -> str:
+    """Type a command of a page in the present folder, with the addresses of this test; return what it prints."""
     for told, ours in instead.items():
         command = command.replace(told, ours)
-    line = [sys.executable, "-m", *shlex.split(command)]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    done = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert (done.exit_code, done.stderr) == (0, ""), f"{command}: {done.output}"
+    return done.stdout

@@ -62,7 +62,7 @@ def write(bucket: Node, name: str) -> None:
     """Overwrite some documents, remove some, add some."""
     with bucket.client() as client:
         assert client.set_many((f"a{i}", f"{name} over") for i in range(20)) == {}
-        assert client.delete_many([f"a{i}" for i in range(20, 30)]) == {}
+        client.delete_many([f"a{i}" for i in range(20, 30)])
         assert client.set_many((f"{name}{i}", f"{name} new") for i in range(10)) == {}
 
 

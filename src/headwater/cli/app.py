@@ -42,6 +42,8 @@ from headwater.cli.mirror import EXAMPLES as MIRROR_EXAMPLES
 from headwater.cli.mirror import mirror
 from headwater.cli.move import EXAMPLES as MOVE_EXAMPLES
 from headwater.cli.move import move
+from headwater.cli.observe import EXAMPLES as OBSERVE_EXAMPLES
+from headwater.cli.observe import observe
 from headwater.cli.options import paragraphs
 from headwater.cli.passwords import with_password_files
 from headwater.cli.replicate import EXAMPLES as REPLICATE_EXAMPLES
@@ -89,6 +91,7 @@ for _name, _command, _examples in (
     ("invalidate", invalidate, INVALIDATE_EXAMPLES),
     ("index", index, INDEX_EXAMPLES),
     ("search", search, SEARCH_EXAMPLES),
+    ("observe", observe, OBSERVE_EXAMPLES),
     ("replicate", replicate, REPLICATE_EXAMPLES),
     ("move", move, MOVE_EXAMPLES),
     ("demo", demo, DEMO_EXAMPLES),

@@ -1,0 +1,319 @@
+"""Rates, sizes, expiries and hot keys of a bucket by prefix, in windows of the nodes' clock.
+
+    node -> task: counts of its changes by window and prefix, a sketch of keys -> driver: windows, closed by a watermark
+
+Open windows and the place in the bucket's history move by one transaction (ledger.py), so each change is counted once
+whatever dies. Closed windows go to whoever watches, and to Parquet, a file a batch, under a name that a repeated batch
+has again.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from headwater.errors import TableChanged
+from headwater.pipelines.attempts import Attempts, patience
+from headwater.pipelines.job import JobProgress, follow_into
+from headwater.pipelines.ledger import JobLedger, LedgerRecord, folder
+from headwater.pipelines.sink import bucket_of
+from headwater.pipelines.windows import HotKeys, PrefixCounts, Window, WindowRules, Windows, instant
+from headwater.spark.deadletters import located
+from headwater.spark.offsets import Offset
+from headwater.spark.planner import Range, pack, ranges
+from headwater.spark.reader import read
+from headwater.spark.settings import SourceSettings, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE = "windows.sqlite"
+NAMES = ("event", "key", "cas", "expiry")
+_COUNTS = ("stored", "deleted", "expired", "expiring", "bytes", "largest")
+_TIME = pa.timestamp("us", "UTC")
+_RATES: dict[str, Any] = {"window": _TIME, "seconds": pa.int32(), "prefix": pa.string()}
+RATES = pa.schema(list((_RATES | dict.fromkeys(_COUNTS, pa.int64())).items()))
+_HOT: dict[str, Any] = {"window": _TIME, "seconds": pa.int32(), "key": pa.string()}
+HOT = pa.schema(list((_HOT | {"changes": pa.int64(), "error": pa.int64()}).items()))
+
+
+@dataclass
+class ObserveProgress(JobProgress):
+    """The numbers seen so far, after each batch.
+
+    Attributes:
+        changes: counted in this run. `late`: of all runs, that came for windows that were closed; `unclocked`: whose
+            CAS tells no time.
+        windows: closed in this run.
+        closed: windows that this batch closed, the oldest first, as `told` has them.
+        newest: the newest window that is open, in the same form; None if none is.
+    """
+
+    changes: int = 0
+    late: int = 0
+    unclocked: int = 0
+    windows: int = 0
+    closed: list[dict[str, Any]] = field(default_factory=list)
+    newest: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ObserveTask:
+    """The work of one task; travels to it pickled."""
+
+    settings: SourceSettings
+    parts: tuple[Range, ...]
+    rules: WindowRules
+    sizes: bool
+
+    def answer(self) -> bytes:
+        """Read and count."""
+        unread: set[int] = set()
+        found, changes = Windows(), 0
+        # A rollback takes no changes back: they were made. What is made anew after it is counted as it comes.
+        for batch in read(self.settings, (*NAMES, *(["value"] if self.sizes else [])), self.parts, unread=unread):
+            found.count(self.rules, batch)
+            changes += batch.num_rows - batch.column("key").null_count
+        rollbacks = sum(part.rollback for part in self.parts)
+        told = {"windows": found.to_json(), "unread": sorted(unread), "changes": changes, "rollbacks": rollbacks}
+        return json.dumps(told).encode()
+
+
+@dataclass(frozen=True)
+class ObserveAnswer:
+    """The answer of a task, read."""
+
+    windows: Windows
+    unread: list[int]
+    changes: int
+    rollbacks: int
+
+
+@dataclass(frozen=True)
+class ObserveOpening:
+    """An observer's state by name; see `ObserveSink`."""
+
+    place: str
+    bucket: str
+    rules: WindowRules
+    sizes: bool
+
+    def open(self) -> ObserveSink:
+        """Open it."""
+        return ObserveSink(self.place, self.bucket, self.rules, sizes=self.sizes)
+
+
+class ObserveSink:
+    """Windows as the engines bring them forward.
+
+    Args:
+        place: the folder of the state.
+        bucket: whose changes.
+        rules: how they are counted.
+        sizes: whether values are read, for their sizes.
+        to: where Parquet files go; None for nowhere.
+        beginning: the offset that a new state stands at.
+
+    Attributes:
+        closed: the windows that the last batch closed. windows: what is open.
+    """
+
+    def __init__(
+        self,
+        place: str | Path,
+        bucket: str,
+        rules: WindowRules,
+        *,
+        sizes: bool = True,
+        to: str | None = None,
+        beginning: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.place, self.bucket, self.rules, self.sizes = folder(place), bucket, rules, sizes
+        shape = {name: value for name, value in asdict(rules).items() if name not in ("hot", "prefixes_max")}
+        self._ledger = JobLedger(f"{self.place}/{FILE}", "observation", bucket, shape, beginning or Offset().to_json())
+        self._to = to
+        self.closed: list[tuple[int, Window]] = []
+        self.windows = Windows.from_json(self._ledger.notes)
+
+    def opening(self) -> ObserveOpening:
+        """Return what another process opens the same state with."""
+        return ObserveOpening(self.place, self.bucket, self.rules, self.sizes)
+
+    def refresh(self) -> LedgerRecord:
+        """Return how far the counting is."""
+        return self._ledger.record
+
+    def begun(self) -> None:
+        """Return None: nothing is counted before its commit."""
+
+    def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[ObserveTask]:
+        """Return the tasks of the batch that ends at `end`."""
+        parts = ranges(Offset.from_json(self.refresh().end), Offset.from_json(end))
+        return [ObserveTask(settings, tuple(group), self.rules, self.sizes) for group in pack(parts, count)]
+
+    def read(self, answer: bytes) -> ObserveAnswer:
+        """Read what a task answered."""
+        told = json.loads(answer)
+        return ObserveAnswer(Windows.from_json(told["windows"]), told["unread"], told["changes"], told["rollbacks"])
+
+    def commit(
+        self,
+        after: str,
+        end: Mapping[str, Any],
+        written: Sequence[ObserveAnswer],
+        transaction: tuple[str, int] | None = None,
+    ) -> LedgerRecord:
+        """Count a batch, and close what lies before the watermark.
+
+        Raises:
+            TableChanged: it was planned from another record, or from another history than a node has by now.
+        """
+        if any(each.unread for each in written):
+            raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
+        windows = Windows.from_json(self._ledger.notes)
+        windows.merge(self.rules, (each.windows for each in written))
+        closed = windows.close(self.rules)
+        with self._ledger.advance(after, end, windows.to_json()):
+            self._keep(closed, self.refresh().batch + 1)
+        self.windows, self.closed = windows, closed
+        return self.refresh()
+
+    def flush(self) -> None:
+        """Close all windows: nobody will go on from here."""
+        windows = Windows.from_json(self._ledger.notes)
+        self.closed = windows.close(self.rules, all_of_them=True)
+        record = self.refresh()
+        with self._ledger.advance(record.digest, record.end, windows.to_json()):
+            self._keep(self.closed, record.batch + 1)
+        self.windows = windows
+
+    def _keep(self, closed: Sequence[tuple[int, Window]], batch: int) -> None:
+        if self._to is None or not closed:
+            return
+        rates = [row for start, window in closed for row in _rates(start, window, self.rules)]
+        hot = [row for start, window in closed for row in _hot(start, window, self.rules)]
+        for name, rows, schema in (("rates", rates, RATES), ("hot", hot, HOT)):
+            _write(f"{self._to}/{name}", f"windows-{batch:08d}", pa.Table.from_pylist(rows, schema))
+
+
+def _rates(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]:
+    head = {"window": instant(start), "seconds": rules.seconds}
+    return [head | {"prefix": prefix} | asdict(counts) for prefix, counts in sorted(window.prefixes.items())]
+
+
+def _hot(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]:
+    head = {"window": instant(start), "seconds": rules.seconds}
+    return [head | asdict(key) for key in (window.hot or HotKeys()).top(rules.hot)] if rules.hot else []
+
+
+def _write(place: str, name: str, rows: pa.Table) -> None:
+    """Write a file that appears whole or not at all, and replaces one of its name."""
+    found: tuple[Any, str] = (pyarrow.fs.LocalFileSystem(), place)
+    files, base = pyarrow.fs.FileSystem.from_uri(place) if "://" in place else found
+    files.create_dir(base, recursive=True)
+    pq.write_table(rows, f"{base}/_{name}.parquet", filesystem=files)
+    files.move(f"{base}/_{name}.parquet", f"{base}/{name}.parquet")
+
+
+def told(start: int, window: Window, rules: WindowRules) -> dict[str, Any]:
+    """Return a window as JSON types: when it begins, its length, counts by prefix (the busiest first), hot keys."""
+    busiest = sorted(window.prefixes.items(), key=lambda entry: (-entry[1].changes, entry[0]))
+    total = PrefixCounts()
+    for counts in window.prefixes.values():
+        total.add(counts)
+    hot = window.hot.top(rules.hot) if window.hot is not None else []
+    return {
+        "window": instant(start).isoformat(),
+        "seconds": rules.seconds,
+        "total": asdict(total),
+        "prefixes": {prefix: asdict(counts) for prefix, counts in busiest},
+        "hot": [asdict(key) for key in hot],
+    }
+
+
+def observe(
+    source: str,
+    *,
+    to: str | None = None,
+    checkpoint: str | Path | None = None,
+    rules: WindowRules = WindowRules(),  # noqa: B008 -- a constant
+    sizes: bool = True,
+    engine: str = "spark",
+    spark: SparkSession | None = None,
+    once: bool = False,
+    reading: Mapping[str, str] | None = None,
+    workers: int | None = None,
+    interval_seconds: float = 1.0,
+    retry_seconds: float | None = None,
+    progress: Callable[[ObserveProgress], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> ObserveProgress:
+    """Count what is written to a bucket, by prefix and window, until `stop` says so.
+
+    Args:
+        source: the bucket, couchbase://host:port/bucket.
+        to: a folder or URL for Parquet files of closed windows: `rates` and `hot`; None for none.
+        checkpoint: a folder on a disk of this machine, from which a next run goes on; None: no run does, and the
+            windows that are open at the end are closed then.
+        rules: windows, prefixes, hot keys.
+        sizes: whether values are read, for their sizes; otherwise no value leaves a node.
+        engine: `spark`, in `spark` or a local session of its own; `local`, worker processes without Java.
+        once: end when everything that was there at the start is counted.
+        reading: more options of the source. Without a checkpoint it begins with what is written from now on, and with
+            everything if `once`; `startingOffsets` says otherwise.
+        workers, interval_seconds, retry_seconds, progress, stop: as of `index`.
+
+    Returns: the last progress.
+
+    Raises:
+        LedgerError: the checkpoint is another job's, or was made with other windows.
+        OptionError: an option is wrong, or datasketches is not installed (not with `rules.hot` 0).
+        HeadwaterError: what was not counted is counted by the next run.
+    """
+    if rules.hot:
+        HotKeys()  # told before Spark's start
+    options = {"url": source, "startingOffsets": "earliest" if once else "latest", **(reading or {})}
+    beginning = parse(options, streaming=True).starting_offsets.to_json()
+    patient = patience(retry_seconds, once=once)
+    attempts = Attempts(ObserveProgress(), progress, stop=stop, retry_seconds=patient)
+    place = None if to is None else located(to)
+    with ExitStack() as stack:
+        state = checkpoint or stack.enter_context(tempfile.TemporaryDirectory(prefix="headwater-observe-"))
+        sinks: list[ObserveSink] = []
+
+        def open_sink() -> ObserveSink:
+            sinks[:] = [ObserveSink(state, bucket_of(source), rules, sizes=sizes, to=place, beginning=beginning)]
+            return sinks[0]
+
+        def done(written: list[ObserveAnswer], end: Mapping[str, Any]) -> None:
+            _note(attempts, sinks[0], written)
+
+        more = {"spark": spark, "workers": workers, "once": once, "interval_seconds": interval_seconds}
+        follow_into(engine, "headwater-observe", attempts, open_sink, done, options, **more)  # type: ignore[arg-type]
+        if checkpoint is None and sinks:
+            sinks[0].flush()
+            _note(attempts, sinks[0], [])
+    return attempts.progress
+
+
+def _note(attempts: Attempts[ObserveProgress], sink: ObserveSink, written: Sequence[ObserveAnswer]) -> None:
+    """Tell a batch."""
+    counts = attempts.progress
+    counts.batches += bool(written)
+    counts.changes += sum(each.changes for each in written)
+    counts.rollbacks += sum(each.rollbacks for each in written)
+    counts.late, counts.unclocked = sink.windows.late, sink.windows.unclocked
+    counts.windows += len(sink.closed)
+    counts.closed = [told(start, window, sink.rules) for start, window in sink.closed]
+    newest = max(sink.windows.open, default=None)
+    counts.newest = None if newest is None else told(newest, sink.windows.open[newest], sink.rules)
+    attempts.batch_done()

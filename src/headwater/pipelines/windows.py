@@ -1,0 +1,277 @@
+"""Windows of time over a bucket's changes: how much of what was written under which prefix, and the hottest keys.
+
+The time of a change is that of its CAS, the clock of the node that owned the vbucket. A watermark follows the newest
+time seen, some seconds behind; a window that lies before it is closed, and what comes for it later is counted as late.
+So memory holds open windows only.
+
+Hot keys are found by Apache DataSketches' frequent items (Misra-Gries with weights; Anderson et al. 2017): of n changes
+in a window each count is right within 3.5 n / 2^size, and every key that is more frequent than that is found, in memory
+for 0.75 * 2^size keys. Sketches that are merged keep that bound, for the sum of their changes.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from headwater.errors import OptionError
+
+NANOSECONDS = 1_000_000_000
+EARLIEST_NS = 1_000_000_000 * NANOSECONDS
+AHEAD_NS = 3600 * NANOSECONDS
+"""A CAS from before 2001, or an hour ahead of our clock, tells no time: somebody has set it."""
+
+OTHERS = "…"
+"""Stands for all prefixes that are too many."""
+
+SKETCH_SIZE = 10
+U64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class WindowRules:
+    """How changes are counted.
+
+    Args:
+        seconds: the length of a window.
+        delay_seconds: how far the watermark is behind the newest change.
+        separator: ends a prefix.
+        depth: how many separators a prefix has.
+        prefixes_max: different prefixes of a window; what goes beyond is counted under `…`.
+        hot: how many of the hottest keys are told.
+
+    Raises:
+        OptionError: a number that is too small, or an empty separator.
+    """
+
+    seconds: int = 10
+    delay_seconds: int = 5
+    separator: str = ":"
+    depth: int = 1
+    prefixes_max: int = 1000
+    hot: int = 10
+
+    def __post_init__(self) -> None:
+        least = {"seconds": 1, "delay_seconds": 0, "depth": 1, "prefixes_max": 1, "hot": 0}
+        for name, number in least.items():
+            if getattr(self, name) < number:
+                raise OptionError(name, getattr(self, name), f"a number of {number} or more")
+        if not self.separator:
+            raise OptionError("separator", "", "one character or more, such as :")
+
+    @property
+    def length_ns(self) -> int:
+        """The length of a window in nanoseconds."""
+        return self.seconds * NANOSECONDS
+
+    def prefix(self, key: str) -> str:
+        """Return a key's prefix with its separator; empty where it has none."""
+        parts = key.split(self.separator, self.depth)
+        return self.separator.join(parts[:-1]) + self.separator if len(parts) > 1 else ""
+
+
+@dataclass
+class PrefixCounts:
+    """The counts of one prefix in one window.
+
+    Attributes:
+        stored, deleted, expired: changes of each kind.
+        expiring: how many of those stored have an expiry.
+        bytes: of keys and values; `largest` is the largest value.
+    """
+
+    stored: int = 0
+    deleted: int = 0
+    expired: int = 0
+    expiring: int = 0
+    bytes: int = 0
+    largest: int = 0
+
+    @property
+    def changes(self) -> int:
+        """All changes."""
+        return self.stored + self.deleted + self.expired
+
+    def add(self, other: PrefixCounts) -> None:
+        """Add counts of the same prefix and window."""
+        for name in ("stored", "deleted", "expired", "expiring", "bytes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.largest = max(self.largest, other.largest)
+
+    def to_list(self) -> list[int]:
+        """Return the counts in their order, for `PrefixCounts(*counts)`."""
+        return [self.stored, self.deleted, self.expired, self.expiring, self.bytes, self.largest]
+
+
+@dataclass(frozen=True)
+class HotKey:
+    """A key that changed often: how often, about, and how far off that may be at most."""
+
+    key: str
+    changes: int
+    error: int
+
+
+class HotKeys:
+    """The most frequent keys of a window, in bounded memory.
+
+    Args:
+        data: what `to_text` returned; None for none yet.
+
+    Raises:
+        OptionError: the library is not installed.
+    """
+
+    def __init__(self, data: str | None = None) -> None:
+        try:
+            import datasketches
+        except ModuleNotFoundError:
+            told = "possible without datasketches: pip install 'headwater[observe]'"
+            raise OptionError("hot", "10", told) from None
+        self._library = datasketches
+        kind = datasketches.frequent_strings_sketch
+        self._sketch: Any = kind(SKETCH_SIZE) if data is None else kind.deserialize(base64.b64decode(data))
+
+    def add(self, key: str) -> None:
+        """Count a change."""
+        self._sketch.update(key)
+
+    def merge(self, other: HotKeys) -> None:
+        """Add what another has counted."""
+        self._sketch.merge(other._sketch)
+
+    def to_text(self) -> str:
+        """Return it as text."""
+        return base64.b64encode(self._sketch.serialize()).decode()
+
+    def top(self, count: int) -> list[HotKey]:
+        """Return the hottest keys, the hottest first; none that might be no hotter than keys that are left out."""
+        kind = self._library.frequent_items_error_type.NO_FALSE_POSITIVES
+        found = [HotKey(key, low, high - low) for key, _, low, high in self._sketch.get_frequent_items(kind)]
+        return sorted(found, key=lambda hot: (-hot.changes, hot.key))[:count]
+
+
+@dataclass
+class Window:
+    """One window: counts by prefix, and its hot keys."""
+
+    prefixes: dict[str, PrefixCounts] = field(default_factory=dict)
+    hot: HotKeys | None = None
+
+    def of(self, prefix: str, most: int) -> PrefixCounts:
+        """Return the counts of a prefix; of all others together once there are too many."""
+        if prefix not in self.prefixes and len(self.prefixes) >= most:
+            prefix = OTHERS
+        return self.prefixes.setdefault(prefix, PrefixCounts())
+
+    def merge(self, other: Window, most: int) -> None:
+        """Add what another has counted in the same window."""
+        for prefix, counts in other.prefixes.items():
+            self.of(prefix, most).add(counts)
+        if other.hot is not None:
+            self.hot = self.hot or HotKeys()
+            self.hot.merge(other.hot)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        prefixes = {prefix: counts.to_list() for prefix, counts in self.prefixes.items()}
+        return {"prefixes": prefixes, "hot": None if self.hot is None else self.hot.to_text()}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Window:
+        """Read what `to_json` wrote."""
+        prefixes = {prefix: PrefixCounts(*counts) for prefix, counts in told["prefixes"].items()}
+        return cls(prefixes, None if told["hot"] is None else HotKeys(told["hot"]))
+
+
+@dataclass
+class Windows:
+    """Windows by when they begin (nanoseconds), how far the clock is, and what is in none of them.
+
+    Attributes:
+        newest_ns: the newest time of a change.
+        late: changes whose window was closed. unclocked: changes whose CAS tells no time.
+    """
+
+    open: dict[int, Window] = field(default_factory=dict)
+    newest_ns: int = 0
+    late: int = 0
+    unclocked: int = 0
+
+    def count(self, rules: WindowRules, batch: Any, now_ns: int | None = None) -> None:
+        """Count the changes of an Arrow batch: columns event, key, cas, expiry, and value if sizes are wanted."""
+        import pyarrow.compute as pc
+
+        names = ("event", "key", "cas", "expiry")
+        events, keys, cas, expiries = (batch.column(name).to_pylist() for name in names)
+        sizes: Iterable[int | None] = [0] * batch.num_rows
+        if "value" in batch.schema.names:
+            sizes = pc.binary_length(batch.column("value")).to_pylist()
+        latest = (time.time_ns() if now_ns is None else now_ns) + AHEAD_NS
+        for event, key, clock, expiry, size in zip(events, keys, cas, expiries, sizes, strict=True):
+            if key is not None:
+                self._one(rules, event, key, (clock & U64, latest), expiry, size or 0)
+
+    def _one(self, rules: WindowRules, event: str, key: bytes, clock: tuple[int, int], expiry: int, size: int) -> None:
+        when, latest = clock
+        if not EARLIEST_NS <= when <= latest:
+            self.unclocked += 1
+            return
+        self.newest_ns = max(self.newest_ns, when)
+        name = key.decode("utf-8", "backslashreplace")
+        window = self.open.setdefault(when - when % rules.length_ns, Window())
+        counts = window.of(rules.prefix(name), rules.prefixes_max)
+        counts.bytes += len(key) + size
+        if event == "mutation":
+            counts.stored += 1
+            counts.expiring += expiry != 0
+            counts.largest = max(counts.largest, size)
+        elif event == "deletion":
+            counts.deleted += 1
+        else:
+            counts.expired += 1
+        if rules.hot:
+            window.hot = window.hot or HotKeys()
+            window.hot.add(name)
+
+    def watermark_ns(self, rules: WindowRules) -> int:
+        """Return the time before which everything is taken for seen."""
+        return self.newest_ns - rules.delay_seconds * NANOSECONDS
+
+    def merge(self, rules: WindowRules, others: Iterable[Windows]) -> None:
+        """Add what tasks of one batch have counted; what belongs to windows that are closed by now is late."""
+        closed = self.watermark_ns(rules)
+        for other in others:
+            self.late, self.unclocked = self.late + other.late, self.unclocked + other.unclocked
+            for start, window in other.open.items():
+                if start + rules.length_ns <= closed and start not in self.open:
+                    self.late += sum(counts.changes for counts in window.prefixes.values())
+                else:
+                    self.open.setdefault(start, Window()).merge(window, rules.prefixes_max)
+            self.newest_ns = max(self.newest_ns, other.newest_ns)
+
+    def close(self, rules: WindowRules, *, all_of_them: bool = False) -> list[tuple[int, Window]]:
+        """Take out the windows that lie before the watermark, or all, the oldest first."""
+        mark = self.watermark_ns(rules)
+        done = [start for start in sorted(self.open) if all_of_them or start + rules.length_ns <= mark]
+        return [(start, self.open.pop(start)) for start in done]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        kept = {str(start): window.to_json() for start, window in sorted(self.open.items())}
+        return {"open": kept, "newest_ns": self.newest_ns, "late": self.late, "unclocked": self.unclocked}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Windows:
+        """Read what `to_json` wrote; nothing of {}."""
+        kept = {int(start): Window.from_json(window) for start, window in told.get("open", {}).items()}
+        return cls(kept, told.get("newest_ns", 0), told.get("late", 0), told.get("unclocked", 0))
+
+
+def instant(nanoseconds: int) -> datetime:
+    """Return a time of the nodes' clock."""
+    return datetime.fromtimestamp(nanoseconds // 1000 / 1_000_000, UTC)

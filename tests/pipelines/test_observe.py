@@ -1,0 +1,106 @@
+"""Observing a real node: each change is counted once, whatever dies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from headwater.errors import LedgerError
+from headwater.pipelines.observe import ObserveProgress, observe
+from headwater.pipelines.windows import WindowRules
+from headwater.testing.node import Node, node
+
+ROOT = Path(__file__).parents[2]
+LONG = WindowRules(seconds=3600, delay_seconds=0, hot=2)
+SCRIPT = """
+import sys
+from headwater import failpoints
+from headwater.pipelines.observe import observe
+from tests.pipelines.test_observe import LONG
+failpoints.arm(sys.argv[2])
+observe(sys.argv[1], engine="local", workers=0, once=True, rules=LONG, checkpoint=sys.argv[3],
+        reading={"maxChangesPerTrigger": "5"})
+"""
+
+
+@pytest.fixture
+def bucket() -> Iterator[Node]:
+    with node(vbuckets=4) as running:
+        yield running
+
+
+def go(bucket: Node, **more: Any) -> ObserveProgress:
+    asked: dict[str, Any] = {"engine": "local", "workers": 0, "once": True, "retry_seconds": 0.0, "rules": LONG}
+    return observe(bucket.url, **(asked | more))
+
+
+def write(bucket: Node) -> None:
+    with bucket.client() as client:
+        client.set_many((f"user:{n}", "12345") for n in range(20))
+        client.set_many(((f"order:{n}", "1") for n in range(10)), expiry=4_102_444_800)
+        client.delete_many(f"user:{n}" for n in range(5))
+
+
+def sums(told: list[dict[str, Any]]) -> dict[str, tuple[int, int, int]]:
+    """By prefix: stored, deleted, expiring. More than one window if the hour ends while the test runs."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for window in told:
+        for prefix, counts in window["prefixes"].items():
+            before = found.get(prefix, (0, 0, 0))
+            more = (counts["stored"], counts["deleted"], counts["expiring"])
+            found[prefix] = tuple(map(sum, zip(before, more, strict=True)))  # type: ignore[assignment]
+    return found
+
+
+EXPECTED = {"user:": (15, 5, 0), "order:": (10, 0, 10)}
+
+
+def test_a_look_back_counts_what_the_node_still_has_and_closes_its_windows(bucket: Node, tmp_path: Path) -> None:
+    write(bucket)
+    told: list[dict[str, Any]] = []
+    done = go(bucket, to=str(tmp_path / "rates"), progress=lambda done: told.extend(done.closed))
+    assert (done.changes, done.late, done.unclocked) == (30, 0, 0)
+    assert sums(told) == EXPECTED
+    rows = pl.read_parquet(tmp_path / "rates" / "rates" / "*.parquet")
+    assert rows.group_by("prefix").agg(pl.col("stored").sum()).sort("prefix").rows() == [("order:", 10), ("user:", 15)]
+    assert pl.read_parquet(tmp_path / "rates" / "hot" / "*.parquet").columns == [
+        "window",
+        "seconds",
+        "key",
+        "changes",
+        "error",
+    ]
+
+
+@pytest.mark.parametrize("point", ["ledger.before_commit", "ledger.after_commit"])
+def test_each_change_is_counted_once_though_the_observer_is_killed(point: str, bucket: Node, tmp_path: Path) -> None:
+    write(bucket)
+    line = [sys.executable, "-c", SCRIPT, bucket.url, f"{point}=kill@3", str(tmp_path)]
+    assert subprocess.run(line, cwd=ROOT, check=False, timeout=240).returncode == -9
+    done = go(bucket, checkpoint=tmp_path)
+    assert done.newest is not None and sums([done.newest]) == EXPECTED
+    assert go(bucket, checkpoint=tmp_path).changes == 0
+    with pytest.raises(LedgerError, match="it was made with seconds 3600"):
+        go(bucket, checkpoint=tmp_path, rules=WindowRules())
+
+
+def test_without_values_the_sizes_are_those_of_keys(bucket: Node) -> None:
+    with bucket.client() as client:
+        client.set("user:1", "x" * 1000)
+    told: list[dict[str, Any]] = []
+    go(bucket, sizes=False, progress=lambda done: told.extend(done.closed))
+    assert (told[0]["total"]["bytes"], told[0]["total"]["largest"]) == (6, 0)
+
+
+@pytest.mark.spark
+def test_spark_counts_the_same(spark: Any, bucket: Node) -> None:
+    write(bucket)
+    told: list[dict[str, Any]] = []
+    go(bucket, engine="spark", spark=spark, progress=lambda done: told.extend(done.closed))
+    assert sums(told) == EXPECTED
