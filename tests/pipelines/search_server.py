@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 
 class SearchIndex:
-    """What the server holds.
+    """The documents that the server holds, and its faults.
 
     Attributes:
         documents: by id. versions: of documents and of deletions, by id.
