@@ -80,11 +80,13 @@ def test_a_look_back_counts_what_the_node_still_has_and_closes_its_windows(bucke
 
 @pytest.mark.parametrize("point", ["ledger.before_commit", "ledger.after_commit"])
 def test_each_change_is_counted_once_though_the_observer_is_killed(point: str, bucket: Node, tmp_path: Path) -> None:
-    write(bucket)
+    with bucket.client() as client:  # a node need not tell versions that were replaced: there are none
+        client.set_many((f"user:{n}", "12345") for n in range(20))
+        client.set_many((f"order:{n}", "1") for n in range(10))
     line = [sys.executable, "-c", SCRIPT, bucket.url, f"{point}=kill@3", str(tmp_path)]
     assert subprocess.run(line, cwd=ROOT, check=False, timeout=240).returncode == -9
     done = go(bucket, checkpoint=tmp_path)
-    assert done.newest is not None and sums([done.newest]) == EXPECTED
+    assert done.newest is not None and sums([done.newest]) == {"user:": (20, 0, 0), "order:": (10, 0, 0)}
     assert go(bucket, checkpoint=tmp_path).changes == 0
     with pytest.raises(LedgerError, match="it was made with seconds 3600"):
         go(bucket, checkpoint=tmp_path, rules=WindowRules())
