@@ -19,7 +19,9 @@
     |   +-- CorruptStore, DiskFull, StoreLocked
     +-- TableError               a table of the lake can't be used as was asked
     |   +-- UnsupportedTable, TableChanged
+    |   +-- LedgerError          a job's own file can't be used as was asked
     +-- BackupError              an archive of backups can't be used as was asked
+    +-- SearchRefused            a search server said no for good
     +-- RowsRefused              nodes refused rows of a DataFrame for good
     +-- OptionError              a setting has a value it can't have
 
@@ -36,20 +38,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-__all__ = ["BadFrame", "BadMessage", "ClusterError", "ConnectionLost", "CorruptStore", "DiskFull", "HeadwaterError"]
-__all__ += ["CertificateRefused", "TlsError"]
-__all__ += ["BackupError"]
-__all__ += ["LocalProtocolError", "MoveError", "NothingCame", "OptionError", "PeerSilent", "ProtocolError"]
-__all__ += [
+__all__ = [
+    "BackupError",
+    "BadFrame",
+    "BadMessage",
+    "CertificateRefused",
+    "ClusterError",
+    "ConnectionLost",
+    "CorruptStore",
+    "DiskFull",
+    "HeadwaterError",
+    "LedgerError",
+    "LocalProtocolError",
+    "MoveError",
+    "NothingCame",
+    "OptionError",
+    "PeerSilent",
+    "ProtocolError",
     "RemoteProtocolError",
     "RollbackRequired",
     "RowsRefused",
+    "SearchRefused",
     "StatusError",
     "StorageError",
     "StoreLocked",
     "TableChanged",
+    "TableError",
+    "TlsError",
+    "TransportError",
+    "UnsupportedTable",
+    "error_for",
 ]
-__all__ += ["TableError", "TransportError", "UnsupportedTable", "error_for"]
 
 
 class HeadwaterError(Exception):
