@@ -115,11 +115,11 @@ def command(bucket: Node, place: Path, points: str = "") -> int:
 
 
 def in_parts(bucket: Node, place: Path, points: str) -> int:
-    """The same, noted after every twenty changes."""
+    """The same, noted after every vbucket."""
     code = (
         "import sys; from pathlib import Path; from headwater import client; "
         "from headwater.backup.create import Choice, create; from headwater.backup.place import Folder; "
-        "create(Folder(sys.argv[2]), client.connect(sys.argv[1]), 'default', Choice(part_changes=20))"
+        "create(Folder(sys.argv[2]), client.connect(sys.argv[1]), 'default', Choice(part_changes=10))"
     )
     asked = [sys.executable, "-c", code, bucket.url, str(place)]
     environment = {**os.environ, "HEADWATER_FAILPOINTS": points}

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from struct import pack
 from threading import Thread
@@ -284,7 +285,8 @@ def test_a_socket_that_can_not_be_used_is_closed_and_told() -> None:
     with embedded(Path(), disk=FaultyDisk()) as node:
         here, there = socket.socketpair(socket.AF_UNIX)
         with here:
-            node.server.loop.call_soon_threadsafe(node.server._admit, there, "nowhere")
+            admit = partial(node.server._admit, there, "nowhere", speaks_tls=False)
+            node.server.loop.call_soon_threadsafe(admit)
             here.settimeout(120)
             assert here.recv(1) == b""
         with Client(node.port) as client:

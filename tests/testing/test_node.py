@@ -37,7 +37,7 @@ def test_a_node_starts_stops_and_starts_again_on_the_same_port_and_data() -> Non
 
 def test_a_node_takes_every_option_of_serve_but_those_it_chooses_itself() -> None:
     options = {option.field for option in OPTIONS} - {"port", "data"}
-    assert set(inspect.signature(testing.node).parameters) - {"environment", "unknown"} == options
+    assert set(inspect.signature(testing.node).parameters) - {"environment", "tls", "unknown"} == options
 
 
 def test_an_option_that_serve_does_not_have_is_refused_before_anything_is_started() -> None:
