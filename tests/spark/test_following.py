@@ -114,6 +114,18 @@ def test_a_former_owner_that_was_cut_off_is_not_asked_by_tasks() -> None:
         reader.stop()
 
 
+def test_of_two_nodes_that_are_no_cluster_the_one_that_comes_first_in_the_url_is_read() -> None:
+    """Each has a map of itself, and that of the one which began later counts as the newer."""
+    with node(vbuckets=VBUCKETS) as first, node(vbuckets=VBUCKETS, vbucket_state="none") as second:
+        put(first, 1, "here", b"v")
+        url = f"couchbase://{first.address},{second.address}/default"
+        reader = DcpDataSource({"url": url, "retrySeconds": "5"}).streamReader(StructType().add("key", BinaryType()))
+        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        tasks = reader.partitions(reader.initialOffset(), end)
+        assert [row["key"] for task in tasks for batch in reader.read(task) for row in batch.to_pylist()] == [b"here"]
+        reader.stop()
+
+
 @pytest.mark.spark
 def test_a_query_follows_takeovers_and_tells_of_what_a_failover_took_back(two: HandMade, drain: Drain) -> None:
     write(two, "a")

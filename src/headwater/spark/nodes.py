@@ -151,7 +151,9 @@ class SourceNodes:
     def _connected(self) -> Client:
         if self._client is None:
             self._client = self._connect(self._settings)
-            self._client.look_for_newer_map()
+            # A node that is no cluster's member has a map of itself alone; another's of this kind is not a newer one.
+            if len(self._client.map.servers) > 1:
+                self._client.look_for_newer_map()
         return self._client
 
     def _observe(self, whole: bool, idle: bool) -> dict[int, BranchHistory]:
