@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.attack.guest import Guest
-from headwater.testing.node import Node
+from headwater.testing.node import Node, NodeError
 from headwater.wire.opcodes import Opcode
 
 MIB = 1 << 20
 PAGE_BYTES = 4096
 PAUSE_SECONDS = 0.002
+# A node that is gone ends its watchers; whoever gave it its work notices that by himself.
+GONE = (OSError, NodeError)
 BYSTANDERS_KEY = b"the bystander's"
 BYSTANDERS_VBUCKET = 9
 
@@ -126,15 +128,18 @@ class Witness:
         return told
 
     def _weigh(self) -> None:
-        with suppress(OSError):
+        with suppress(*GONE):
             while not self._over.wait(PAUSE_SECONDS):
                 self._row.peak_bytes = max(self._row.peak_bytes, resident(self.node.pid))
 
     def _stand_by(self) -> None:
-        with suppress(OSError):  # the node is gone, which others notice
-            self._ask_again_and_again(self._admit())
+        with suppress(*GONE):
+            while not self._over.is_set():
+                with self._admit() as guest:
+                    self._ask_again_and_again(guest)
 
     def _ask_again_and_again(self, guest: Guest) -> None:
+        """Be served until that fails, or the watch is over."""
         while not self._over.wait(PAUSE_SECONDS):
             begun, busy, row = time.perf_counter(), loop_seconds(self.node.pid), self._row
             served = guest.settle() and guest.ask(Opcode.GET, BYSTANDERS_KEY, vbucket=BYSTANDERS_VBUCKET) is not None
@@ -142,6 +147,4 @@ class Witness:
             row.waited_busy_seconds = max(row.waited_busy_seconds, loop_seconds(self.node.pid) - busy)
             if not served and not self._over.is_set():
                 row.unserved += 1
-                guest.__exit__(None, None, None)
-                guest = self._admit()
-        guest.__exit__(None, None, None)
+                return
