@@ -192,6 +192,7 @@ OWN_FORMATS = {
     "kernels/tracker.py": "rows in memory",
     "lake/index.py": "the index beside a file",
     "lake/vectors.py": "Delta's deletion vectors",
+    "pipelines/checkpoint.py": "the sums that Hadoop keeps beside a file",
 }
 """Where bytes are taken apart by hand, and what they are: nothing that goes over the wire."""
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from headwater.errors import TableChanged
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.sink import TableOpening, TableSink
-from headwater.pipelines.sinks import to_text
+from headwater.pipelines.sinks import REPEATS_MAX, to_text
 from headwater.pipelines.source import SinkDataSource, SinkPartition, SinkStreamReader
 from headwater.pipelines.table import BEGINNING
 from headwater.pipelines.tasks import forget
@@ -54,6 +55,28 @@ def test_a_batch_is_what_the_tables_record_says_whatever_the_checkpoint_does(tmp
             sink.commit(row["after"], json.loads(row["end"]), [])
             assert made.latestOffset(calm, made.getDefaultReadLimit()) is calm
             assert made.reportLatestOffset() is not None
+        finally:
+            made.stop()
+
+
+def test_a_batch_that_was_left_out_is_planned_again_under_another_offset(tmp_path: Path) -> None:
+    """Under the same one Spark would think that there is nothing to do, and a run of once end without it."""
+    with node(vbuckets=4) as bucket, bucket.client() as client:
+        client.set_many((f"k{i}", b"v") for i in range(20))
+        made = reader(bucket.url, tmp_path)
+        try:
+            limit = made.getDefaultReadLimit()
+            made.prepareForTriggerAvailableNow()
+            end, ends = made.initialOffset(), []
+            for _ in range(REPEATS_MAX):
+                end = made.latestOffset(end, limit)
+                ends.append(json.dumps(end))
+            assert len(set(ends)) == REPEATS_MAX
+            with pytest.raises(TableChanged, match="left out 10 times"):
+                made.latestOffset(end, limit)
+            (row,) = answers(made, made.partitions(made.initialOffset(), end))
+            TableSink(tmp_path, "default").commit(row["after"], json.loads(row["end"]), [])
+            assert "again" not in made.latestOffset(end, limit)
         finally:
             made.stop()
 

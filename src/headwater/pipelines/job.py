@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headwater.pipelines.attempts import Attempts
+from headwater.pipelines.checkpoint import mend
 from headwater.pipelines.query import own_session, started, until_ended
 from headwater.pipelines.sinks import ChangeSink, Done
 from headwater.spark.settings import parse
@@ -76,7 +77,8 @@ def follow(
     """
 
     def attempt() -> None:
-        reader = spark.readStream.format("dcp").options(**options)
+        beginning = {"startingOffsets": "earliest"} if mend(checkpoint) else {}
+        reader = spark.readStream.format("dcp").options(**{**options, **beginning})
         stream = (reader.schema(columns) if columns else reader).load()
         query = started(stream, take, checkpoint, once=once, interval_seconds=interval_seconds)
         until_ended(query, attempts.stop)

@@ -3,7 +3,8 @@
 Spark plans, schedules, repeats and checkpoints; documents never enter the JVM. Offsets say which record of the sink
 they were planned from (`after`), and the record alone decides what a batch is: one that was planned from another
 record, by a driver that died or from a checkpoint that is older than the sink, has nothing to do, and the next is
-planned anew.
+planned anew. So is one that was left out because a failover came between: its next try is told from it by its number
+(`again`), since Spark makes no batch that ends where the last did.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headwater.pipelines.sinks import ChangeSink, SinkOpening, SinkTask, from_text
+from headwater.errors import TableChanged
+from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, SinkOpening, SinkTask, from_text
 from headwater.pipelines.table import BEGINNING
 from headwater.spark.planning import Planning
 from headwater.spark.settings import SourceSettings, parse
@@ -94,8 +96,13 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends; `start` when the sink has all there is."""
         record, begun = self.sink.refresh(), self.sink.begun()
+        repeats = start.get("again", 0) + 1 if start.get("after") == record.digest else 0
+        if repeats >= REPEATS_MAX:
+            raise TableChanged(self.sink.place, f"a batch was left out {repeats} times: it is never read as planned")
+        if repeats:
+            self.planning.look_again()
         end = self.planning.latest(dict(record.end), self.settings.max_changes) if begun is None else dict(begun)
-        return start if end == record.end else end | {"after": record.digest}
+        return start if end == record.end else end | {"after": record.digest} | ({"again": repeats} if repeats else {})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest offset the nodes were seen to hold."""
@@ -105,6 +112,7 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan a batch, if the sink still stands where its end was planned from."""
         record = self.sink.refresh()
         until = dict(end)
+        until.pop("again", None)
         if until.pop("after", None) != record.digest or self.sink.begun() not in (None, until):
             return []
         settings = self.planning.nodes.known().told(self.settings)

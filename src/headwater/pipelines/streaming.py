@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import TableChanged
+from headwater.pipelines.checkpoint import mend
 from headwater.pipelines.query import started, until_ended
 from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, Done, to_text
 from headwater.spark import slots
@@ -54,6 +55,7 @@ class SparkEngine:
         own = {"secretSink": to_text(self.sink.opening()), "slots": str(slots(self.spark) or SLOTS_UNSEEN)}
         stream = self.spark.readStream.format(SinkDataSource.name()).options(**self.options, **own).load()
         checkpoint = f"file://{self.sink.place}/{CHECKPOINT}"
+        mend(checkpoint)
         return started(stream, batches.take, checkpoint, once=once, interval_seconds=interval_seconds)
 
 
