@@ -6,11 +6,12 @@ members.calls == [(A, "set_state", 1, State.ACTIVE)]             what was change
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import numpy as np
 
-from headwater.cluster.admin import Endpoint
+from headwater.cluster.admin import Endpoint, Operator
 from headwater.cluster.answers import FollowingReport, TakeoverStats
 from headwater.cluster.pipe import VBUCKETS
 from headwater.cluster.survey import NodeView
@@ -41,6 +42,7 @@ class FakeNode:
         self.vbuckets = len(states.split())
         self.calls = []
         self.asked = []
+        self.operators = []
         self.takeover_told = []
 
     async def __aenter__(self):
@@ -60,6 +62,13 @@ class FakeNode:
     def _do(self, *deed):
         self._hear(*deed)
         self.calls.append((self.address, *deed))
+
+    async def lease(self, operator, *, again=False):
+        self._hear("lease", again)
+        self.operators.append(operator)
+
+    async def release(self):
+        self._hear("release")
 
     async def state(self, vb):
         self._hear("state", vb)
@@ -124,11 +133,13 @@ class FakeNode:
 
 
 class FakeMembers:
-    """Members whose nodes are FakeNodes. `found`: the survey. `calls`: what all of them were told; `sent`: the maps."""
+    """Members whose nodes are FakeNodes. `found`: the survey. `calls`: what all of them were told; `sent`: the maps;
+    `alone_on`: what was done as the only operator, and where."""
 
     def __init__(self, *nodes, found=None, bucket="default"):
         self.nodes, self.found, self.bucket = {node.address: node for node in nodes}, found, bucket
-        self.calls, self.sent, self.surveyed = [], [], []
+        self.calls, self.sent, self.surveyed, self.alone_on = [], [], [], []
+        self.operator = None
         for node in nodes:
             node.calls = self.calls
 
@@ -137,6 +148,13 @@ class FakeMembers:
 
     async def __aexit__(self, *error):
         pass
+
+    @asynccontextmanager
+    async def alone(self, work, addresses):
+        self.alone_on.append((work, sorted(addresses)))
+        self.operator = Operator("a run", work)
+        yield
+        self.operator = None
 
     def endpoint(self, address):
         return Endpoint(address, self.bucket)

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from headwater.cluster import mover as module
-from headwater.cluster.admin import Endpoint
+from headwater.cluster.admin import Endpoint, Operator
 from headwater.cluster.mover import Mover, MoveStage
 from headwater.cluster.patience import Held
 from headwater.cluster.proxied import Limits
 from headwater.cluster.proxy import Side
-from headwater.errors import AuthError, Busy, ConnectionLost, MoveError, OptionError
+from headwater.errors import AuthError, Busy, ClusterError, ConnectionLost, MoveError, OptionError
 
-from .fakes import FakeConnection, turns
+from .fakes import FakeConnection, FakeNode, turns
 from .views import A, B
 
 LOST = ConnectionLost(str(B), "reset")
@@ -44,12 +44,25 @@ class World:
         self.log, self.connections, self.now = [], [], Now()
         self.gate, self.active_sent, self.fails_to_close, self.changes = None, {}, False, 0
         self.keeps, self.holds, self.asked_for = 0, 0, []
+        self.admins, self.leased = {}, []
         monkeypatch.setattr(module, "open_proxied", self._open_proxied)
         monkeypatch.setattr(module, "Settling", lambda source, target: self)
+        monkeypatch.setattr(module, "NodeAdmin", self._administered)
         monkeypatch.setattr(module, "Transfer", lambda vb, *rest: SimpleTransfer(self, vb))
         monkeypatch.setattr(module, "Backoff", lambda **_: SimpleNamespace(next_seconds=float, reset=lambda: None))
         monkeypatch.setattr(module, "time", self.now)
         monkeypatch.setattr(module, "QUIET_SECONDS", 0.0)
+
+    def _administered(self, endpoint, _):
+        node = self.admins[endpoint.address] = FakeNode(endpoint.address)
+        lease = node.lease
+
+        async def noted(operator, **how):
+            self.leased.append(node)
+            await lease(operator, **how)
+
+        node.lease = noted
+        return node
 
     def comes_to(self, outcomes, default=None):
         outcome = outcomes.pop(0) if outcomes else default
@@ -235,6 +248,82 @@ def test_a_hand_over_that_fails_again_and_again_ends_though_more_is_written_each
     with pytest.raises(MoveError, match="reset"):
         moved(patience=9.0, progress=pass_time)
     assert met.log.count("take over 0") < 12
+
+
+def test_who_gives_up_in_a_hand_over_sees_to_it_first_that_the_vbucket_has_an_owner(world):
+    """Patience at its end, or a refusal for good: either left nobody to serve the vbucket until the next run."""
+    for error in (LOST, AuthError("log in")):
+        met = world(takes=[error])
+        with pytest.raises((MoveError, AuthError), match=r"reset|log in"):
+            moved(patience=0.0)
+        assert met.log[-1] == "settle 0" and met.log.count("settle 0") == 2
+
+
+def test_who_gives_up_and_finds_that_the_target_owns_it_has_moved_it(world):
+    met = world(takes=[LOST], settles=[False, True])
+    found, stages = moved(patience=0.0)
+    assert stages[-1] == (MoveStage.OWNED, "") and found.attempts == 1
+    assert met.log.count("settle 0") == 2
+
+
+def test_who_gives_up_while_copying_touches_nothing_more(world):
+    met = world(copies=[AGAIN])
+    with pytest.raises(MoveError):
+        moved(patience=0.0)
+    assert met.log.count("settle 0") == 1
+
+
+def test_a_vbucket_that_nobody_can_put_right_is_told_with_what_went_wrong_first(world):
+    world(takes=[LOST], settles=[False, REFUSED])
+    with pytest.raises(MoveError, match="reset"):
+        moved(patience=0.0)
+
+
+# --------------------------------------------------------------------------- being alone
+
+
+@pytest.mark.parametrize("takeover", [True, False])
+def test_nodes_are_leased_in_one_order_before_anything_is_looked_at_and_released_in_the_end(world, takeover):
+    met = world()
+    moved(takeover=takeover)
+    (a, b), seen = (met.admins[each].asked for each in (A, B)), met.log[0]
+    assert seen == "open hand-over" and a[0] == b[0] == ("lease", False)
+    assert [node.address for node in met.leased[:2]] == [A, B]
+    assert ("release",) in a and ("release",) in b
+
+
+def test_a_mover_that_is_part_of_a_run_takes_the_lease_of_that_run_and_leaves_the_end_to_it(world):
+    met, run = world(), Operator("a run", "rebalance")
+    moved(operator=run)
+    assert met.admins[A].asked[0] == ("lease", True) and ("release",) not in met.admins[A].asked
+    assert set(met.admins[A].operators) == {run}
+
+
+def test_a_mover_that_lost_its_lease_to_another_operator_does_not_try_again(world):
+    met = world()
+
+    async def refuse(operator, *, again=False):
+        raise ClusterError("the failover has been at work on this node meanwhile", "wait")
+
+    def lose(event):
+        met.admins[B].lease = refuse
+
+    met.copies = [LOST]
+    with pytest.raises(ClusterError, match="meanwhile"):
+        moved(progress=lose)
+    assert met.log.count("copy 0") == 1
+
+
+def test_what_was_known_of_a_hand_over_is_forgotten_when_others_may_have_been_at_work(world):
+    met = world()
+
+    async def work():
+        async with Mover(Endpoint(A), Endpoint(B)) as mover:
+            met.active_sent[7] = False
+            await mover.move(0)
+        assert met.active_sent == {}
+
+    asyncio.run(work())
 
 
 # --------------------------------------------------------------------------- connections

@@ -150,13 +150,13 @@ class End:
         return [each for heard in self.connections for each in heard if each[0] == opcode]
 
 
-def opened(source, target, purpose="copy", **options):
+def opened(source, target, purpose="copy", bucket="beer", **options):
     """A connection between two such nodes, closed again; with the addresses they had."""
 
     async def run():
         servers = [await asyncio.start_server(end.serve, "127.0.0.1", 0) for end in (source, target)]
         ports = [server.sockets[0].getsockname()[1] for server in servers]
-        ends = [Endpoint(Address("127.0.0.1", port), "beer") for port in ports]
+        ends = [Endpoint(Address("127.0.0.1", port), bucket) for port in ports]
         try:
             connection = await open_proxied(*ends, Limits(), purpose, **options)
             assert connection.is_open and connection.is_idle
@@ -183,9 +183,9 @@ def test_both_ends_are_opened_under_one_name_the_source_as_producer():
     assert (len(source.connections), len(target.connections)) == (1, 1)
 
 
-def test_a_name_is_cut_where_the_protocol_ends_it():
-    name, _ = opened(End(), End(), purpose="p" * 300)
-    assert len(name) == 200
+def test_a_name_is_cut_where_the_protocol_ends_it_and_keeps_its_purpose():
+    name, _ = opened(End(), End(), bucket="b" * 300)
+    assert len(name) == 200 and name.endswith("b:copy")
 
 
 def test_what_the_source_does_not_grant_the_target_is_not_left_with():

@@ -11,7 +11,7 @@ from headwater.errors import MoveError
 from headwater.wire.vbucket import State
 
 from .fakes import FakeMembers, FakeNode
-from .views import A, B, C, a_map, survey
+from .views import A, B, C, a_map, survey, view
 
 LEVEL = a_map("AB", "BC", "CA")
 
@@ -30,8 +30,9 @@ class Mover:
     """Recovers a vbucket in favour of `winner`."""
 
     winner = None
+    retriable = True
 
-    def __init__(self, source, target):
+    def __init__(self, source, target, *, operator):
         self.ends = source.address, target.address
 
     async def __aenter__(self):
@@ -42,7 +43,7 @@ class Mover:
 
     async def recover(self, vb):
         if self.winner is None:
-            raise MoveError(vb, "who owns it can't be told", "start the node")
+            raise MoveError(vb, "who owns it can't be told", "start the node", self.retriable)
         self.recovered = vb
         Mover.members.nodes[self.winner].held[vb] = State.ACTIVE
 
@@ -108,3 +109,13 @@ def test_a_takeover_that_can_not_be_settled_stops_the_repair(monkeypatch):
     with pytest.raises(MoveError, match="vbucket 0"):
         repaired(members, cut={0: (A, B)}, unowned={1: [B]})
     assert members.calls == []
+
+
+def test_a_takeover_that_was_none_between_these_two_ends_with_the_best_copy_of_all(monkeypatch):
+    members = three(a="d . r", b="p A .", c="r r A")
+    members.nodes[C].high[0] = 12
+    monkeypatch.setattr(module, "Mover", Mover)
+    monkeypatch.setattr(Mover, "retriable", False)
+    found = survey(LEVEL, A="d . r", B="p A .", C=view(C, "r r A", LEVEL, seqnos=[12, 10, 10]))
+    calls, changes = repaired(members, found, cut={0: (A, B)})
+    assert calls == [(C, "set_state", 0, State.ACTIVE)] and changes == [(0, (C, A, B), (C,))]

@@ -34,7 +34,8 @@ def test_the_link_fails_at_a_step_and_the_move_is_asked_for_again(pair, step, fa
     with Case(pair) as case:
         case.break_at(step, lambda: fault)
         failed = case.move_to(step, AT_ONCE)
-        assert failed or step == 12  # at the end of the stream all is done, and its loss is harmless
+        # Once the target has everything (10), the mover finds that out before it gives up, or has done all of it (12).
+        assert failed or step >= 10
         case.heal()
         pair.move(case.vb, PATIENT)
         case.check()

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +27,7 @@ from headwater.client.routing import Address
 from headwater.cluster import answers
 from headwater.cluster.answers import FollowingReport, TakeoverStats
 from headwater.errors import (
+    ClusterError,
     ConnectionLost,
     InvalidArguments,
     KeyNotFound,
@@ -33,6 +37,7 @@ from headwater.errors import (
     PeerSilent,
     RemoteProtocolError,
     StatusError,
+    TransportError,
     UnknownCommand,
 )
 from headwater.protocol.handshake import KV_FEATURES, NO_MAP, Login, refused
@@ -44,6 +49,7 @@ from headwater.wire.bootstrap import GetClusterConfig, SetClusterConfig, Stat
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
 from headwater.wire.header import Frame
+from headwater.wire.json_text import context_of
 from headwater.wire.layout import Request
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -51,10 +57,17 @@ from headwater.wire.vbucket import State
 TIMEOUT_SECONDS = 5.0
 NO_SUCH_GROUP = (KeyNotFound, NotSupported, InvalidArguments, UnknownCommand)
 """A node answers so when it does not know a group of statistics: it may be of another kind than ours."""
+NO_LEASES = (*NO_SUCH_GROUP, NoAccess)
+"""So it answers to a request for a lease."""
+
 PERSISTENCE_SECONDS_MAX = 30.0
 """The node gives up waiting for its disk after so long, and may be asked again (failover 5, step 4)."""
 
+RENEW_SECONDS = 4.0
+"""A node lets a lease go to others when its holder said nothing for 20 s (node/lease.py)."""
+
 AGENT = "headwater-cluster"
+TEXT_MAX = 200
 Result = TypeVar("Result")
 
 
@@ -87,6 +100,19 @@ class Endpoint:
         return Login(AGENT, self.bucket, self.user, self.password, features=asked, wants_map=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Who wants to be alone at work on nodes: a run, which no two have in common, and who that is in words."""
+
+    run: str
+    by: str
+
+    @classmethod
+    def of(cls, work: str) -> Operator:
+        """This process, with a piece of work."""
+        return cls(uuid.uuid4().hex, f"{work} (process {os.getpid()} on {socket.gethostname()})"[:TEXT_MAX])
+
+
 class NodeAdmin:
     """Administration of one node; made by `connect`. A server of before 5.5 is asked in the forms of its time.
 
@@ -106,6 +132,10 @@ class NodeAdmin:
         self._opening = asyncio.Lock()
         self._waiters = Waiters(clock)
         self._states_are_old = self._logs_are_statistics = False
+        self._operator: Operator | None = None
+        self._had_lease = False
+        self._name = uuid.uuid4().hex  # of our place among the holders of a lease
+        self._renewing: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(
@@ -139,9 +169,77 @@ class NodeAdmin:
         return self.endpoint.address
 
     def close(self) -> None:
-        """Close the connection; pending requests fail."""
+        """Close the connection; pending requests fail, and the lease ends."""
+        self._stop_renewing()
         self._link.close()
         self._waiters.sweep()
+
+    # --- being alone at work ------------------------------------------------------------------------------------------
+
+    async def lease(self, operator: Operator, *, again: bool = False) -> None:
+        """Be the only operator at work on the node, together with others of the same run, until `release` or `close`.
+
+        From then on each request is asked by who has the lease, or fails: on a connection that is opened again it is
+        taken again first, and that is refused if another operator was at work meanwhile. A node that knows of no
+        leases is worked on without.
+
+        Args:
+            again: the run had it before, by us or by others, and goes by what it knows from then.
+
+        Raises:
+            ClusterError: another operator is at work, or (again) was since.
+        """
+        if self._operator is None:
+            self._operator, self._had_lease = operator, again
+            self._renewing = asyncio.create_task(self._renew())
+            if self._link.is_open:
+                await self._lease_on(self._link, operator)
+        await self._open()
+
+    async def release(self) -> None:
+        """Let others work on the node; nothing if we have no lease."""
+        operator, self._operator = self._operator, None
+        self._stop_renewing()
+        if operator is not None and self._link.is_open:
+            try:
+                await self._ask_lease(self._link, operator, release=True)
+            except (TransportError, StatusError):
+                self._link.close()  # which ends it, too
+
+    async def _lease_on(self, link: Pipeline, operator: Operator) -> None:
+        """Take the lease on a connection; one that does not get it is closed, so that nothing is asked without."""
+        try:
+            await self._ask_lease(link, operator, again=self._had_lease)
+        except NO_LEASES:
+            self._operator = None
+            self._stop_renewing()
+        except BaseException:
+            link.close()
+            raise
+        else:
+            self._had_lease = True
+
+    async def _ask_lease(self, link: Pipeline, operator: Operator, **how: bool) -> None:
+        told = {"run": operator.run, "by": operator.by, "connection": self._name, **how}
+        asked = wire.IoctlSet(key=b"lease", value=json.dumps(told).encode())
+        what = "ask to be alone at work"
+        with _telling(what):
+            answer = await self._run(link.call(asked.frame(), self._clock() + self._timeout))
+        if answer.status == Status.EBUSY:
+            who = f"{self.address}: {context_of(answer.value)}"
+            raise ClusterError(who, "wait until that ends, then type this again")
+        _check(f"{self.address}: {what}", answer)
+
+    async def _renew(self) -> None:
+        while self._operator is not None:
+            await asyncio.sleep(RENEW_SECONDS)
+            with suppress(TransportError, StatusError, ClusterError):  # whoever asks next is told
+                await self._ask_lease(await self._open(), self._operator, again=True)
+
+    def _stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
 
     # --- vbuckets -----------------------------------------------------------------------------------------------------
 
@@ -327,6 +425,8 @@ class NodeAdmin:
                 self._link.close()
                 self._link = Pipeline(self.endpoint.dialled, self._clock, self.endpoint.tls)
                 await self._run(self._link.open(self.endpoint.login(), self._timeout))
+                if self._operator is not None:
+                    await self._lease_on(self._link, self._operator)
         return self._link
 
     async def _run(self, steps: Steps[Result]) -> Result:

@@ -186,8 +186,16 @@ class Failover:
         """Carry it out; returns what was done.
 
         Raises:
-            ClusterError, TransportError, StatusError: a node does not do its part; run it again to go on.
+            ClusterError, TransportError, StatusError: a node does not do its part, or another operator is at work; run
+                it again to go on.
         """
+        seeds = [node for node in self._seeds if node not in self._dead]
+        survey = await self._members.survey(seeds, without=self._dead)
+        asked = [node for node in survey.nodes if self._force or node not in map(self._members.named, self._dead)]
+        async with self._members.alone("failover", asked):
+            return await self._run()
+
+    async def _run(self) -> FailoverPlan:
         if self._force:
             await self._fence()
         plan, survey = await self._look()

@@ -106,6 +106,11 @@ async def found(members: Members, nodes: Sequence[Address], replicas: int, *, en
         TransportError, StatusError: a node does not do its part; call it again to go on.
     """
     asked = await members.identified(nodes)
+    async with members.alone("init", asked):
+        return await _found(members, asked, replicas, encrypted=encrypted)
+
+
+async def _found(members: Members, asked: Sequence[Address], replicas: int, *, encrypted: bool) -> Founded:
     views = await asyncio.gather(*(members.view(node) for node in asked))
     first, data_on = first_map(views, members.bucket, replicas, encrypted=encrypted)
     if any(view.version != first.version or view.map is None for view in views):

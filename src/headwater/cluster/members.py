@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
 
 from headwater.client.routing import Address
-from headwater.cluster.admin import TIMEOUT_SECONDS, Endpoint, NodeAdmin
+from headwater.cluster.admin import TIMEOUT_SECONDS, Endpoint, NodeAdmin, Operator
+from headwater.cluster.alone import WAIT_SECONDS, lease_all
 from headwater.cluster.survey import NodeView, Survey
 from headwater.errors import ClusterError, KeyExists, StatusError, TransportError
 from headwater.tls.settings import TlsSettings
@@ -36,6 +37,9 @@ class Members:
         tls: how to speak TLS to them; None for none. Addresses are then given by the nodes' ports for TLS, and become
             those of the map (`identified`, `named`).
         timeout_seconds: for connecting, and for each answer.
+
+    Attributes:
+        operator: as whom we are alone at work, inside of `alone`.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Members:
         self._timeout = timeout_seconds
         self._admins: dict[Address, NodeAdmin] = {}
         self._many: dict[Address, asyncio.Semaphore] = {}
+        self.operator: Operator | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,6 +102,29 @@ class Members:
         if address not in self._admins:
             self._admins[address] = NodeAdmin(self.endpoint(address), self._timeout)
         return self._admins[address]
+
+    @asynccontextmanager
+    async def alone(
+        self, work: str, addresses: Iterable[Address], *, wait_seconds: float = WAIT_SECONDS
+    ) -> AsyncIterator[None]:
+        """Inside of this no other operator changes who owns what on these nodes; what they had before is to be looked
+        at again. Nodes that do not answer are left out.
+
+        Args:
+            work: what is being done, told to whoever comes meanwhile.
+            wait_seconds: how long to wait for another operator to end.
+
+        Raises:
+            ClusterError: another operator is at work.
+        """
+        admins = [self.admin(address) for address in sorted(set(addresses), key=str)]
+        self.operator = Operator.of(work)
+        try:
+            await lease_all(admins, self.operator, wait_seconds)
+            yield
+        finally:
+            self.operator = None
+            await asyncio.gather(*(admin.release() for admin in admins))
 
     # ------------------------------------------------------------------ asking
 

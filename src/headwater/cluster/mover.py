@@ -11,6 +11,9 @@ Two proxied connections are used: on one the vbuckets are copied, on the other t
 messages of a hand-over, during which nobody takes writes, do not queue behind somebody else's backfill; and copying and
 handing over take turns (alternation.py).
 
+While it looks and changes states it is the only operator at work on both nodes (alone.py): it, or the run that it is
+part of. To look and then to act is one step only as long as nobody else acts in between.
+
 Source: failover 4 and 5. Steps 7 and 8 of failover 5 (the new map, the old copy) are the caller's: `on_owned`.
 """
 
@@ -18,7 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Self
@@ -26,7 +30,8 @@ from typing import Self
 import numpy as np
 
 from headwater.client.backoff import Backoff
-from headwater.cluster.admin import Endpoint, NodeAdmin
+from headwater.cluster.admin import Endpoint, NodeAdmin, Operator
+from headwater.cluster.alone import WAIT_SECONDS, lease_all
 from headwater.cluster.alternation import Alternation
 from headwater.cluster.patience import Patience
 from headwater.cluster.pipe import VBUCKETS
@@ -36,6 +41,7 @@ from headwater.cluster.settling import Settling
 from headwater.cluster.transfer import AGAIN, Transfer
 from headwater.errors import (
     AuthError,
+    ClusterError,
     HeadwaterError,
     MoveError,
     NoAccess,
@@ -47,6 +53,7 @@ from headwater.errors import (
     UnknownCommand,
 )
 from headwater.failpoints import failpoint
+from headwater.protocol.dcp.opening import HAND_OVER
 
 CONCURRENCY = 4
 FINISH_SECONDS_MAX = 5.0
@@ -56,7 +63,7 @@ QUIET_SECONDS = 0.05
 """Between hand-overs and the next copies; see alternation.py."""
 
 _FOR_GOOD = (AuthError, NoAccess, NoBucket, UnknownCommand)
-_COPY, _HAND_OVER = "copy", "hand-over"
+_COPY, _HAND_OVER = "copy", HAND_OVER.decode().removeprefix(":")
 
 
 class MoveStage(Enum):
@@ -106,6 +113,7 @@ class Mover:
         on_owned: awaited with a vbucket as soon as the target owns it: this is when the map must go out. It may be
             awaited again for a vbucket that was moved before. Its errors are those of `move`.
         progress: called with every event.
+        operator: the run that it is part of, which holds the leases of both nodes already; None: one of its own.
 
     Attributes:
         lags: how many changes the target lacked when that was asked last, about, by vbucket.
@@ -120,6 +128,7 @@ class Mover:
         limits: Limits = Limits(),  # noqa: B008 - a constant
         on_owned: Callable[[int], Awaitable[None]] | None = None,
         progress: Callable[[MoveEvent], None] | None = None,
+        operator: Operator | None = None,
     ) -> None:
         if concurrency < 1:
             raise OptionError("concurrency", concurrency, "a number of 1 or more")
@@ -127,6 +136,8 @@ class Mover:
         self.lags: dict[int, int] = {}
         self._source = NodeAdmin(source, limits.connect_seconds)
         self._target = NodeAdmin(target, limits.connect_seconds)
+        self._operator, self._is_part = operator or Operator.of("move"), operator is not None
+        self._at_work, self._is_alone, self._leasing = 0, False, asyncio.Lock()
         self._settling = Settling(self._source, self._target)
         self._on_owned, self._progress = on_owned, progress or (lambda event: None)
         self._slots = asyncio.Semaphore(concurrency)
@@ -172,9 +183,10 @@ class Mover:
 
         Raises:
             MoveError: it can't be moved, or patience is at its end.
+            ClusterError: another operator is at work on one of the nodes, and patience is at its end.
             StatusError: a node refuses for good: a wrong password, no such bucket.
         """
-        async with self._slots:
+        async with self._slots, self._alone() if takeover else nullcontext():
             return await self._persistently(vbucket, takeover=takeover)
 
     async def recover(self, vbucket: int) -> bool:
@@ -183,8 +195,9 @@ class Mover:
         Raises:
             MoveError: who owns it can't be told, or it is not between these two nodes.
         """
-        await self._open_connections()
-        return await self._settling.settle(vbucket)
+        async with self._alone():
+            await self._open_connections()
+            return await self._settling.settle(vbucket)
 
     async def release(self, vbucket: int) -> None:
         """End the copying of a vbucket; what the target has stays."""
@@ -204,32 +217,55 @@ class Mover:
                 problem = error
             else:
                 return Moved(vb, *self.passed(vb), time.monotonic() - began, attempts, ownerless)
-            if isinstance(problem, _FOR_GOOD) or (isinstance(problem, MoveError) and not problem.retriable):
-                raise problem
-            held = await self._settling.held(vb)
-            if patience.failed(time.monotonic(), held, passed=self.passed(vb) != had):
-                backoff.reset()
-            await self._before_next(vb, problem, backoff, patience)
+            passed = self.passed(vb) != had
+            if (given_up := await self._gives_up(vb, problem, backoff, patience, passed=passed)) is not None:
+                await self._put_right(vb, given_up)
+                return Moved(vb, *self.passed(vb), time.monotonic() - began, attempts, 0.0)
 
-    async def _before_next(self, vb: int, problem: HeadwaterError, backoff: Backoff, patience: Patience) -> None:
-        """Wait before the next attempt, or raise if patience would be at its end by then."""
+    async def _gives_up(
+        self, vb: int, problem: HeadwaterError, backoff: Backoff, patience: Patience, *, passed: bool
+    ) -> HeadwaterError | None:
+        """Wait before the next attempt; or return why there is none."""
+        if isinstance(problem, _FOR_GOOD) or (isinstance(problem, MoveError) and not problem.retriable):
+            return problem
+        held = await self._settling.held(vb)
+        if patience.failed(time.monotonic(), held, passed=passed):
+            backoff.reset()
         pause = backoff.next_seconds()
         if patience.is_over(time.monotonic() + pause):
-            raise problem if isinstance(problem, MoveError) else MoveError(vb, str(problem), AGAIN) from problem
+            return problem if isinstance(problem, MoveError) else _given_up(vb, problem)
         self._progress(MoveEvent(vb, MoveStage.RETRYING, str(problem)))
         await asyncio.sleep(pause)
+        return None
+
+    async def _put_right(self, vb: int, problem: HeadwaterError) -> None:
+        """Before a move is given up: a hand-over that broke off leaves nobody to serve the vbucket. Return if the
+        target owns it after all.
+
+        Raises:
+            HeadwaterError: `problem`. The vbucket has an owner then, unless a node can't be asked: then the next run
+                sees to it.
+        """
+        if vb in self._settling.active_sent:
+            with suppress(TransportError, ProtocolError, StatusError, ClusterError):
+                await self._open_connections()
+                if await self._settling.settle(vb):
+                    await self._settled(vb)
+                    return
+        raise problem
 
     async def _attempt(self, vb: int, patience: Patience, *, takeover: bool) -> float:
         """One way through all steps; returns how long the vbucket had no owner."""
-        try:
-            await self._open_connections()
-        except TransportError as error:
-            await self._settling.settle_alone(vb, error)
-            return await self._settled(vb)
-        failpoint("move.connected")
-        if await self._settling.settle(vb):
-            return await self._settled(vb)
-        failpoint("move.replica_made")
+        async with self._alone():
+            try:
+                await self._open_connections()
+            except TransportError as error:
+                await self._settling.settle_alone(vb, error)
+                return await self._settled(vb)
+            failpoint("move.connected")
+            if await self._settling.settle(vb):
+                return await self._settled(vb)
+            failpoint("move.replica_made")
         transfer = Transfer(vb, self._source, self._target, self.limits, lambda lag: self.lags.__setitem__(vb, lag))
         try:
             return await self._transfer(transfer, patience, takeover=takeover)
@@ -249,10 +285,14 @@ class Mover:
         self._progress(MoveEvent(vb, MoveStage.TAKING_OVER))
         async with self._alternation.handing_over():
             # Whoever stops the mover does not stop this: half a hand-over would leave the vbucket without an owner.
-            task = asyncio.create_task(self._hand_over(transfer))
+            task = asyncio.create_task(self._hand_over_alone(transfer))
             self._handovers.add(task)
             task.add_done_callback(self._handovers.discard)
             return await asyncio.shield(task)
+
+    async def _hand_over_alone(self, transfer: Transfer) -> float:
+        async with self._alone():
+            return await self._hand_over(transfer)
 
     async def _hand_over(self, transfer: Transfer) -> float:
         vb, connection = transfer.vb, self._connections[_HAND_OVER]
@@ -277,6 +317,38 @@ class Mover:
             await self._on_owned(vb)
         self._progress(MoveEvent(vb, MoveStage.OWNED))
         return 0.0
+
+    # --- being alone at work ------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Inside of this nobody else changes states on the two nodes, or it is noticed before anything is done."""
+        self._at_work += 1
+        try:
+            async with self._leasing:
+                await self._lease()
+            yield
+        finally:
+            self._at_work -= 1
+            if not self._at_work and not self._is_part:
+                async with self._leasing:
+                    await self._release()
+
+    async def _lease(self) -> None:
+        nodes = sorted((self._source, self._target), key=lambda node: str(node.address))
+        if not self._is_part and not self._is_alone:
+            self._settling.active_sent.clear()  # others may have been at work
+            wait_seconds = max(WAIT_SECONDS, self.limits.patience_seconds)
+            await lease_all(nodes, self._operator, wait_seconds)
+            self._is_alone = True
+        for node in nodes:
+            with suppress(TransportError):  # asking it will fail
+                await node.lease(self._operator, again=True)
+
+    async def _release(self) -> None:
+        if not self._at_work:
+            self._is_alone = False
+            await asyncio.gather(self._source.release(), self._target.release())
 
     # --- connections --------------------------------------------------------------------------------------------------
 
@@ -311,3 +383,9 @@ class Mover:
                     await connection.close_stream(vb)
                 except (TransportError, StatusError):
                     connection.close()
+
+
+def _given_up(vb: int, problem: HeadwaterError) -> MoveError:
+    error = MoveError(vb, str(problem), AGAIN)
+    error.__cause__ = problem
+    return error

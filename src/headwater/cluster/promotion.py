@@ -104,7 +104,13 @@ async def promote(members: Members, plan: PromotionPlan) -> None:
 
     Raises:
         TransportError, StatusError: a node does not do its part.
+        ClusterError: another operator is at work.
     """
+    async with members.alone("failover", (plan.node, *plan.owned)):
+        await _promote(members, plan)
+
+
+async def _promote(members: Members, plan: PromotionPlan) -> None:
     for owner, vbuckets in plan.owned.items():
         await members.set_states(owner, dict.fromkeys(vbuckets, State.DEAD))
     for source, followed in plan.sources.items():

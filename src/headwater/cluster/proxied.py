@@ -157,7 +157,8 @@ async def open_proxied(
         TransportError, StatusError: a node can't be reached, or refuses.
     """
     # The node's own dialler has the name without a purpose; two of one name would end each other for ever.
-    name = f"replication:{source.address}->{target.address}:{target.bucket}:{purpose}"[:NAME_BYTES_MAX]
+    end = f":{purpose}"
+    name = f"replication:{source.address}->{target.address}:{target.bucket}"[: NAME_BYTES_MAX - len(end)] + end
     connection, opener = ProxiedConnection(name, limits), _Opener(limits, clock)
     try:
         # What one end grants and the other does not would make frames that the other can't read: so both get the same.

@@ -101,8 +101,13 @@ class Rebalance:
 
         Raises:
             ClusterError, TransportError, StatusError: a node does not do its part. What is under way comes to its end
-                first; run it again to go on.
+                first; run it again to go on. Another operator is at work.
         """
+        survey = await self._members.survey((*self._seeds, *self._add))
+        async with self._members.alone("rebalance", survey.nodes):
+            return await self._run()
+
+    async def _run(self) -> ClusterMap | None:
         plan, survey_rev = await self._look()
         if not plan.settlement.is_settled:
             plan, survey_rev = await self._settle(plan, survey_rev)
@@ -212,6 +217,7 @@ class Rebalance:
                 concurrency=self._at_once,
                 limits=self._limits,
                 on_owned=self._owned,
+                operator=self._members.operator,
             )
             self._movers[pair] = made
             await movers.enter_async_context(made)

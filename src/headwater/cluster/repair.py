@@ -13,6 +13,7 @@ from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
 from headwater.cluster.publisher import Publisher
 from headwater.cluster.survey import Copy, Settlement, Survey, best, chain_with_owner
+from headwater.errors import MoveError
 from headwater.wire.vbucket import State
 
 
@@ -29,7 +30,13 @@ async def repair(members: Members, publisher: Publisher, survey: Survey, settlem
         for node in nodes:
             await members.admin(node).set_state(vb, State.DEAD)
     for vb, (source, target) in settlement.cut.items():
-        await _recover(members, publisher, vb, source, target)
+        try:
+            await _recover(members, publisher, vb, source, target)
+        except MoveError as refused:
+            if refused.retriable:
+                raise
+            # Not a hand-over between these two. No member owns it: so the best copy of all may.
+            await _promote(members, publisher, survey, vb, survey.in_state(vb, *State))
     for vb, nodes in settlement.unowned.items():
         await _promote(members, publisher, survey, vb, nodes)
     await asyncio.gather(*(_follow(publisher, vb, owner) for vb, owner in settlement.handed_over.items()))
@@ -37,7 +44,7 @@ async def repair(members: Members, publisher: Publisher, survey: Survey, settlem
 
 async def _recover(members: Members, publisher: Publisher, vb: int, source: Address, target: Address) -> None:
     """A takeover that was cut: one of the two becomes the owner, by the failure table of failover 4."""
-    async with Mover(members.endpoint(source), members.endpoint(target)) as mover:
+    async with Mover(members.endpoint(source), members.endpoint(target), operator=members.operator) as mover:
         await mover.recover(vb)
     if await members.admin(target).state(vb) is State.ACTIVE:
         await _follow(publisher, vb, target)

@@ -8,8 +8,8 @@ vbucket there. A rebalance that was killed leaves a map and states that disagree
 | one active, where the map says               | nothing                                   | nothing                   |
 | one active, elsewhere                        | handed over, and the map not sent yet     | the map follows           |
 | one active, another pending                  | cut before the owner stopped              | the pending one: replica  |
-| none active, one pending                     | cut in the middle of a takeover           | recover (failover.md 4)   |
-| none active, none pending, copies            | promotion or takeover cut at its ends     | promote the best copy     |
+| none active, one pending, dead at the map's  | cut in the middle of a takeover           | recover (failover.md 4)   |
+| none active, other copies                    | promotion or takeover cut at its ends     | promote the best copy     |
 | no copy                                      | lost, or not created yet                  | the operator must say     |
 | more than one active, one where the map says | a node that was away                      | the others are made dead  |
 | more than one active, all elsewhere          | nothing that we do leads here             | the operator must say     |
@@ -177,7 +177,7 @@ def _settle_one(survey: Survey, vb: int, found: Settlement) -> None:
         found.contested[vb] = owners
     elif owners and owners[0] != meant:
         found.handed_over[vb] = owners[0]
-    elif not owners and meant is not None and len(pending) == 1 and pending[0] != meant:
+    elif not owners and meant in survey.in_state(vb, State.DEAD) and len(pending) == 1:
         found.cut[vb] = (meant, pending[0])
     elif not owners:
         copies = survey.in_state(vb, State.REPLICA, State.PENDING, State.DEAD)

@@ -12,6 +12,7 @@ from headwater.node.refusals import RefusalLog
 from headwater.node.streams.handover import TAKEOVER_SECONDS_MAX
 from headwater.node.streams.outlet import Outlet
 from headwater.node.streams.progress import takeover_stats
+from headwater.protocol.dcp.opening import HAND_OVER
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
@@ -68,6 +69,12 @@ class DcpHub:
         """A connection is gone; its name may be somebody else's by now."""
         if self.sessions.get(name) is session:
             del self.sessions[name]
+
+    def end_hand_overs(self) -> None:
+        """Another operator begins: what a mover of the one before was handing over does not go on."""
+        for name, session in tuple(self.sessions.items()):
+            if name.endswith(HAND_OVER):
+                session.connection.drop("another operator began to change who owns what", fault=False)
 
     def stats(self, _: list[str]) -> Iterable[tuple[str, str]]:
         """STAT dcp: each connection and its streams, as eq_dcpq:NAME:stat."""

@@ -32,6 +32,7 @@ from headwater.node.dcp_hub import DcpHub
 from headwater.node.first_bytes import FirstBytes
 from headwater.node.inbox import ConnectionInbox
 from headwater.node.kv.fast import FastPath, Workspace
+from headwater.node.lease import Lease
 from headwater.node.loop_watch import LoopWatch
 from headwater.node.loopback import is_local, is_loopback, loopback_like
 from headwater.node.membership.member import Membership
@@ -129,6 +130,7 @@ class Server:
         self.loop_watch = LoopWatch(loop, config.loop_watch_ms / 1000)
         bucket.stat_groups["loop"] = self.loop_watch.stats
         self.dcp = DcpHub(bucket, config.takeover_seconds)
+        self.lease = Lease(loop.time, self.dcp.end_hand_overs)
         self.replication = Replication(self)
         self.membership = Membership(self)
         bucket.stat_groups["cluster"] = lambda _: tuple(cluster_stats(self, self.membership))

@@ -148,9 +148,9 @@ def test_a_value_that_is_no_object_is_refused(here: Desk, value: bytes) -> None:
     assert here.session().one(Opcode.IOCTL_SET, key=b"replicate", value=value).status == Status.EINVAL
 
 
-def test_another_key_is_refused_by_naming_the_two_there_are(here: Desk) -> None:
+def test_another_key_is_refused_by_naming_those_there_are(here: Desk) -> None:
     status, text = told(here, "release_free_memory")
-    assert status == Status.EINVAL and "the keys are replicate and replicate.stop" in text
+    assert status == Status.EINVAL and "the keys are replicate, replicate.stop, lease" in text
 
 
 # --------------------------------------------------------------------------- stopping

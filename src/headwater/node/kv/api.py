@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headwater.node.connection import Connection
     from headwater.node.dcp_hub import DcpHub
     from headwater.node.kv.rights import Rule
+    from headwater.node.lease import Lease
     from headwater.node.refused import CommandRefused
     from headwater.node.run_queue import RunQueue
     from headwater.node.tls import NodeTls
@@ -100,6 +101,7 @@ class Services(Protocol):
         users, failures: who may log in, and wrong logins by address.
         cluster: the map that clients get.
         dcp: the DCP connections.
+        lease: which operator changes who owns what.
         compactor: who makes files smaller.
         tls, tls_port: the node's end of TLS, and where it is spoken; None where it is not.
     """
@@ -113,6 +115,7 @@ class Services(Protocol):
     failures: Failures
     cluster: ServedMap
     dcp: DcpHub
+    lease: Lease
     compactor: Compactor
     tls: NodeTls | None
     tls_port: int | None

@@ -3,6 +3,7 @@
     key "replicate"        value {"from": "host:port/bucket", "vbuckets": "0-3,7", "takeover": false,
                                   "user": "...", "password": "...", "tls": 11207}
     key "replicate.stop"   value {"from": "host:port/bucket", "vbuckets": "0-3,7"}
+    key "lease"            see node/lease.py
 
 "tls" is the port on which to call it by TLS; without it, it is called by "from", without TLS. "vbuckets" left out
 means all that the node has (or, to stop, all that follow). A vbucket that is not here is made, as a replica; one that
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import OptionError
+from headwater.node import lease
 from headwater.node.calling import ProducerAddress
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
@@ -33,7 +35,11 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import Session
 
 START, STOP = b"replicate", b"replicate.stop"
-_KEYS = {START: {"from", "vbuckets", "takeover", "user", "password", "tls"}, STOP: {"from", "vbuckets"}}
+_KEYS = {
+    START: {"from", "vbuckets", "takeover", "user", "password", "tls"},
+    STOP: {"from", "vbuckets"},
+    lease.KEY: lease.PROPERTIES,
+}
 _SOURCE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^:/\s]+):(?P<port>[0-9]{1,5})(?:/(?P<bucket>[^/\s]+))?")
 
 
@@ -88,12 +94,15 @@ class Replication:
                 yield f"{dialer.source}:{name}", value
 
 
-@handles(IoctlSet, writes=True)
+@handles(IoctlSet, writes=True, frees=True)
 def ioctl_set(session: Session, request: IoctlSet) -> Done:
-    """Start or stop following a producer."""
+    """Start or stop following a producer; take, keep or release the lease."""
     if request.key not in _KEYS:
-        raise CommandRefused(Status.EINVAL, f"the keys are {START.decode()} and {STOP.decode()}")
+        raise CommandRefused(Status.EINVAL, f"the keys are {', '.join(key.decode() for key in _KEYS)}")
     asked, bucket, replication = _properties(request), session.store_bucket, session.server.replication
+    if request.key == lease.KEY:
+        session.server.lease.ask(session.connection, lease.read_asked(asked))
+        return Done()
     source = _source(asked, bucket.name)
     if request.key == STOP:
         named = _vbuckets(asked["vbuckets"], bucket.vbucket_count) if "vbuckets" in asked else None

@@ -14,6 +14,9 @@ from headwater.wire.json_text import read_json
 NAME_BYTES_MAX = 200
 """The documented limit of a connection's name."""
 
+HAND_OVER = b":hand-over"
+"""The end of the name of a mover's connection on which vbuckets change hands."""
+
 _KNOWN = sum(OpenFlag)
 _REFUSED_TOGETHER = (
     (OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE, "no-value flags 0x08 and 0x40 exclude each other"),

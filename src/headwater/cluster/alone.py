@@ -1,0 +1,43 @@
+"""Being the only operator at work: the lease of several nodes, or of none.
+
+Two operators may ask at the same time. Both ask the nodes in the same order, so one of them is first, and the other
+waits a while, for what is at work may be just about to end: a run that was killed, whose connections the nodes have
+yet to miss. Then it gives up and says who is there. Why leases: decision 0064.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from headwater.cluster.admin import NodeAdmin, Operator
+from headwater.errors import ClusterError, TransportError
+
+WAIT_SECONDS = 5.0
+PAUSE_SECONDS = 0.1
+
+
+async def lease_all(nodes: Sequence[NodeAdmin], operator: Operator, wait_seconds: float = WAIT_SECONDS) -> None:
+    """Have the lease of all of these nodes that answer, given in the order that everybody uses.
+
+    Args:
+        wait_seconds: how long to wait for another operator to end.
+
+    Raises:
+        ClusterError: another operator is at work on one, and goes on; no lease is held then.
+    """
+    give_up = time.monotonic() + wait_seconds
+    while True:
+        try:
+            for node in nodes:
+                with suppress(TransportError):
+                    await node.lease(operator)
+        except ClusterError:
+            await asyncio.gather(*(node.release() for node in nodes))
+            if time.monotonic() >= give_up:
+                raise
+            await asyncio.sleep(PAUSE_SECONDS)
+        else:
+            return
