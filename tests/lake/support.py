@@ -12,8 +12,8 @@ import pyarrow as pa
 from headwater.lake.commit import DOMAIN, BatchCommit, Record, commit, record_of
 from headwater.lake.index import Indexes
 from headwater.lake.log import TableLog, creation, record
+from headwater.lake.places import store_of
 from headwater.lake.shape import TableShape, fields
-from headwater.lake.store import TableStore
 from headwater.lake.writer import Portion, TaskResult, write
 
 SEED = bytes(range(16))
@@ -61,8 +61,8 @@ def rows(*changes: Change) -> pa.RecordBatch:
 class Table:
     """A mirror's table, driven batch by batch."""
 
-    def __init__(self, place: Path) -> None:
-        self.place, self.store = place, TableStore(place)
+    def __init__(self, place: str | Path) -> None:
+        self.place, self.store = place, store_of(place)
         self.log = TableLog(self.store)
         self.log.refresh()
         if not self.log.exists:
@@ -99,7 +99,7 @@ class Table:
         return held(self.place)
 
 
-def held(place: Path) -> dict[str, str]:
+def held(place: str | Path) -> dict[str, str]:
     """Return the table as a reader sees it: key to value, read by Polars; a key that is there twice fails."""
     found = pl.read_delta(str(place), columns=["key", "value"]).to_dicts()
     read = {row["key"].decode(): row["value"].decode() for row in found}

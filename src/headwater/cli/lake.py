@@ -25,7 +25,7 @@ EXAMPLES = examples(
 )
 HOUR = 3600.0
 
-Place = Annotated[str, typer.Argument(metavar="DIR", help="The table's folder, or that of a change log.")]
+Place = Annotated[str, typer.Argument(metavar="DIR", help="The table's folder or url, or that of a change log.")]
 
 
 def describe(place: Place) -> None:
@@ -111,10 +111,10 @@ def _table(place: str) -> "tuple[TableLog, Indexes | None]":
     from headwater.lake.commit import record_of
     from headwater.lake.index import Indexes
     from headwater.lake.log import TableLog
-    from headwater.lake.store import TableStore
+    from headwater.lake.places import store_of
     from headwater.pipelines.tasks import SEED
 
-    log = TableLog(TableStore(place))
+    log = TableLog(store_of(place))
     log.refresh()
     if not log.exists:
         raise TableError(log.store.root, "there is no table here")

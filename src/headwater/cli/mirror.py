@@ -1,5 +1,6 @@
 """`headwater mirror`: keep a table equal to a bucket, until it is ended."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,12 +18,15 @@ EXAMPLES = examples(
     "headwater mirror couchbase://127.0.0.1:11210/default --to ./lake/default --engine local",
     "headwater mirror couchbase://10.0.0.7:11210/orders --to ./lake/orders --json --once",
     "headwater mirror couchbase://10.0.0.7:11210/orders --to ./lake/orders --changelog --progress json",
+    "headwater mirror couchbase://10.0.0.7:11210/orders --to s3://lake/orders --engine local",
 )
 
 
 def mirror(
     url: Annotated[str, typer.Argument(metavar="URL", help="couchbase://HOST:PORT/BUCKET")],
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="Where the table lies; made if missing.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="The table's folder, or s3://BUCKET/PATH; made if missing.")
+    ],
     engine: Engine = EngineName.SPARK,
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are in the table.")] = False,
     changelog: Annotated[
@@ -42,6 +46,10 @@ def mirror(
     Ended at any moment, it goes on where the table stands when started again with the same DIR. Ctrl-C and SIGTERM end
     it with exit status 0. A node that is away or a disk that is full for a while is waited for, and told.
     """
+    if engine is EngineName.LOCAL and not (once and _stands(to)):
+        from headwater.pipelines import early
+
+        early.begin()
     check_answers(url, user, password)
 
     from headwater.pipelines import mirror as pipeline
@@ -61,6 +69,11 @@ def mirror(
             progress=reporter(shown, _line),
             stop=stop,
         )
+
+
+def _stands(to: str) -> bool:
+    """Whether there is a table already: then `--once` may well have nothing to do, and no worker is needed."""
+    return "://" in to or Path(to, "_delta_log").exists()
 
 
 def _line(progress: "MirrorProgress") -> str:

@@ -101,7 +101,7 @@ def known(store: TableStore, state: TableState, above: Mapping[int, int]) -> dic
 
 
 def _columns(store: TableStore, path: str) -> tuple[Any, Any, Any, Any]:
-    with pq.ParquetFile(store.full(path)) as opened:
+    with pq.ParquetFile(store.opened(path)) as opened:
         read = opened.read(columns=["vbucket", "seqno", "batch", "event"])
     vbuckets, seqnos, batches = (read.column(name).to_numpy() for name in ("vbucket", "seqno", "batch"))
     back = np.array([event == ROLLBACK for event in read.column("event").to_pylist()], np.bool_)

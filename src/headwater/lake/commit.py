@@ -189,7 +189,7 @@ def _rows_in(log: TableLog, file: DataFile) -> int:
     """Return how many rows a file has. A writer need not say it, but must where there is a vector."""
     if file.rows is not None:
         return file.rows
-    with pq.ParquetFile(log.store.full(file.path)) as opened:
+    with pq.ParquetFile(log.store.opened(file.path)) as opened:
         return int(opened.metadata.num_rows)
 
 

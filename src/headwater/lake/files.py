@@ -7,13 +7,11 @@ failed attempt leaves files that nobody names; vacuum removes them by age.
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -143,10 +141,9 @@ class DataWriter:
 
     def _write_group(self) -> None:
         if self._out is None:
-            Path(self.store.root).mkdir(parents=True, exist_ok=True)
             dictionaries: Any = [name for name in DICTIONARIES if name in self.schema.names]
             self._out = pq.ParquetWriter(
-                self.store.full(self.files[-1].path),
+                self.store.draft(self.files[-1].path),
                 self.schema,
                 compression=COMPRESSION,
                 use_dictionary=dictionaries,
@@ -165,17 +162,7 @@ class DataWriter:
         if self._out is not None:
             self._out.close()
         self._out, self._file_held = None, 0
-        self.files[-1].size = _synced(self.store.full(self.files[-1].path))
-
-
-def _synced(path: str) -> int:
-    """Wait until a file is on disk; return its size. Its folder is synced by the commit that names it."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-        return os.fstat(opened).st_size
-    finally:
-        os.close(opened)
+        self.files[-1].size = self.store.publish(self.files[-1].path)
 
 
 def live_mask(rows: int, dead: Any) -> Any:

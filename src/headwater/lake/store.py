@@ -1,5 +1,7 @@
 """Where a table lies: a folder of a file system, written so that a commit survives a power cut and happens once.
 
+A table on an object store is kept by another class with the same promises (`lake/objects.py`).
+
 A table is files that are written whole and never touched again. Two promises carry everything else: what `write` has
 returned is on disk under its name, whole; and of all who `create` the same name exactly one succeeds, and nobody ever
 reads a part of it. Both are kept with a file beside the name, which is synced first and then renamed or linked.
@@ -8,13 +10,14 @@ reads a part of it. Both are kept with a file beside the name, which is synced f
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from headwater.errors import DiskFull, OptionError
@@ -74,6 +77,34 @@ class TableStore:
         """
         return Path(self.full(path)).read_bytes()
 
+    def opened(self, path: str) -> Any:
+        """Return a file as Arrow's readers take it."""
+        return self.full(path)
+
+    def mapped(self, path: str) -> mmap.mmap | None:
+        """Return a file's bytes as memory; None if there is none, or it is empty."""
+        try:
+            with Path(self.full(path)).open("rb") as opened:
+                if not os.fstat(opened.fileno()).st_size:
+                    return None
+                return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            return None
+
+    def draft(self, path: str) -> str:
+        """Return the local file to write to, from which `publish` makes a file of the table."""
+        Path(self.root).mkdir(parents=True, exist_ok=True)
+        return self.full(path)
+
+    def publish(self, path: str) -> int:
+        """Return the size of a file whose draft is written, once it is on disk; `settle` puts its name there."""
+        opened = os.open(self.full(path), os.O_RDONLY)
+        try:
+            os.fsync(opened)
+            return os.fstat(opened).st_size
+        finally:
+            os.close(opened)
+
     def exists(self, path: str) -> bool:
         """Whether there is such a file."""
         return Path(self.full(path)).exists()
@@ -125,7 +156,7 @@ class TableStore:
         _sync_folder(Path(self.root))
 
     def remove(self, path: str) -> None:
-        """Remove a file; none is as good."""
+        """Remove a file, or its draft; none is as good."""
         Path(self.full(path)).unlink(missing_ok=True)
 
     def list(self, folder: str = "") -> list[Listed]:

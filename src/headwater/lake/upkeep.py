@@ -145,7 +145,7 @@ def _copy(
     store: TableStore, out: DataWriter, file: DataFile, seed: bytes | None, hashes: list[tuple[int, int, Hashes]]
 ) -> FoldedFile:
     dead = vectors.read(store, file.vector) if file.vector else None
-    with pq.ParquetFile(store.full(file.path)) as opened:
+    with pq.ParquetFile(store.opened(file.path)) as opened:
         source = FoldedFile(file, live_mask(opened.metadata.num_rows, dead))
         at = rank = 0
         for batch in opened.iter_batches(batch_size=1 << 16):

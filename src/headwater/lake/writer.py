@@ -252,6 +252,6 @@ def candidates(state: TableState, vbuckets: frozenset[int]) -> Iterator[DataFile
 def rows_of_vbuckets(store: TableStore, path: str, vbuckets: frozenset[int]) -> NDArray[np.int64]:
     """Return the rows of a file that belong to these vbuckets: one column is read, a few KiB for a million rows."""
     wanted = np.fromiter(vbuckets, np.int32)
-    with pq.ParquetFile(store.full(path)) as opened:
+    with pq.ParquetFile(store.opened(path)) as opened:
         column: Any = opened.read(columns=["vbucket"]).column("vbucket")
     return np.flatnonzero(np.isin(column.fill_null(NO_ROW).to_numpy(), wanted))

@@ -19,12 +19,11 @@ from importlib.abc import MetaPathFinder
 from typing import Any
 
 from headwater.errors import TableChanged, TransportError
+from headwater.pipelines import early
 from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, Done, SinkTask
 from headwater.pipelines.tasks import forget
 from headwater.spark.planning import Planning
 from headwater.spark.settings import SourceSettings
-
-PRELOADED = ("headwater.pipelines.preload",)
 
 
 def _answer(task: SinkTask) -> bytes:
@@ -93,10 +92,7 @@ class Workers:
             pool.shutdown(cancel_futures=True)
 
     def _started(self) -> ProcessPoolExecutor:
-        # Forked from a small server that has no threads and no connections, but has imported what tasks need.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(PRELOADED))
-        return ProcessPoolExecutor(self.count, mp_context=context, initializer=_begin)
+        return ProcessPoolExecutor(self.count, mp_context=early.context(), initializer=_begin)
 
 
 class LocalEngine:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headwater.lake.store import folder_of
+from headwater.lake.places import place_of
 from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts, patience
@@ -153,7 +153,7 @@ def mirror(
     Raises:
         HeadwaterError: what is not in the table is done again by the next run.
     """
-    place = folder_of(to)
+    place = place_of(to)
     chosen = {"url": source} | ({} if once else {"retrySeconds": "300"}) | dict(options or {})
     log = f"{place}_changes" if changelog else None
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=patience(retry_seconds, once=once))
@@ -181,7 +181,7 @@ def _level(
         HeadwaterError: what another try will meet again.
     """
     try:
-        place = folder_of(to)
+        place = place_of(to)
         sink = TableSink(place, bucket_of(url), changelog=f"{place}_changes" if changelog else None, unfold=json)
         planning = Planning(parse({"url": url} | dict(options), streaming=True), settle=True)
         try:

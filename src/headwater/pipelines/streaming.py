@@ -7,11 +7,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import TableChanged
+from headwater.lake.places import is_url
 from headwater.pipelines.checkpoint import mend
 from headwater.pipelines.query import started, until_ended
 from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, Done, to_text
@@ -54,9 +58,18 @@ class SparkEngine:
         self.spark.dataSource.register(SinkDataSource)
         own = {"secretSink": to_text(self.sink.opening()), "slots": str(slots(self.spark) or SLOTS_UNSEEN)}
         stream = self.spark.readStream.format(SinkDataSource.name()).options(**self.options, **own).load()
-        checkpoint = f"file://{self.sink.place}/{CHECKPOINT}"
+        checkpoint = self._checkpoint()
         mend(checkpoint)
         return started(stream, batches.take, checkpoint, once=once, interval_seconds=interval_seconds)
+
+    def _checkpoint(self) -> str:
+        """Where Spark notes its triggers: nothing that the table does not know better, so for a table on an object
+        store, which Spark may have no library for, a folder of this run's driver will do."""
+        if is_url(self.sink.place):
+            folder = tempfile.mkdtemp(prefix="headwater-checkpoint-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            return f"file://{folder}"
+        return f"file://{self.sink.place}/{CHECKPOINT}"
 
 
 class _Batches:

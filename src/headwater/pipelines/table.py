@@ -15,7 +15,7 @@ from headwater.errors import TableError
 from headwater.lake.commit import BatchCommit, Record, commit, record_of
 from headwater.lake.index import SEED_BYTES
 from headwater.lake.log import TableLog, creation
-from headwater.lake.store import TableStore
+from headwater.lake.places import store_of
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.tasks import SEED
 from headwater.spark.offsets import VERSION
@@ -39,7 +39,7 @@ class Table:
     """
 
     def __init__(self, place: str | Path, bucket: str, kind: str, columns: Sequence[Mapping[str, Any]]) -> None:
-        self.store, self.bucket = TableStore(place), bucket
+        self.store, self.bucket = store_of(place), bucket
         self.log = TableLog(self.store)
         self.log.refresh()
         if not self.log.exists:

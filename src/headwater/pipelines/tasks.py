@@ -19,8 +19,8 @@ from headwater.lake.changes import ChangeWriter, known
 from headwater.lake.commit import record_of
 from headwater.lake.index import Indexes
 from headwater.lake.log import TableLog
+from headwater.lake.places import store_of
 from headwater.lake.shape import CHANGES, SOURCE, TableShape
-from headwater.lake.store import TableStore
 from headwater.lake.unfold import JsonShape, is_unfolded
 from headwater.lake.writer import Portion, TaskResult, write
 from headwater.spark.columns import RowMaker
@@ -120,7 +120,7 @@ class _View:
     """A process's view of a table, kept between tasks."""
 
     def __init__(self, place: str) -> None:
-        self.store = TableStore(place)
+        self.store = store_of(place)
         self.log = TableLog(self.store)
         self.log.refresh()
         state = self.log.state

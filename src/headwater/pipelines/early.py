@@ -1,0 +1,26 @@
+"""The server from which the mirror's workers are forked, begun before there is a mirror.
+
+It has no threads and no connections, but has imported what tasks need, a second of work. Begun as the command's first
+act it does that while the command looks at nodes and table. This module itself imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+
+PRELOADED = ("headwater.pipelines.preload",)
+
+
+def context() -> ForkServerContext:
+    """Return where worker processes come from."""
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(list(PRELOADED))
+    return made
+
+
+def begin() -> None:
+    """Start the server, unless it runs; without waiting for it. It ends with this process."""
+    context()
+    forkserver.ensure_running()

@@ -1,0 +1,117 @@
+"""Tables on an object store, against a server of its own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headwater.errors import TableError
+from headwater.lake import upkeep
+from headwater.lake.files import DataWriter
+from headwater.lake.index import Indexes, hashes_of, made
+from headwater.lake.log import TableLog
+from headwater.lake.places import store_of
+from tests.lake.s3_server import BUCKET, make_bucket, s3_server
+from tests.lake.support import SEED, Table, rows
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[dict[str, str]]:
+    with s3_server() as environment, pytest.MonkeyPatch.context() as patch:
+        for name, text in environment.items():
+            patch.setenv(name, text)
+        make_bucket()
+        yield environment
+
+
+@pytest.fixture
+def place(server: dict[str, str]) -> str:
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+
+
+def test_of_all_who_create_an_object_one_succeeds(place: str) -> None:
+    one, two = store_of(place), store_of(place)
+    assert [one.create("log/1", b"one"), two.create("log/1", b"two"), one.create("log/1", b"three")] == [
+        True,
+        False,
+        False,
+    ]
+    assert two.read("log/1") == b"one"
+    assert [listed.path for listed in one.list("log")] == ["log/1"]
+    assert one.list() == one.list("_delta_log") == []  # what it asked the store with is gone
+
+
+def test_a_store_that_overwrites_all_the_same_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Any = store_of(place)
+    put = store._files.pipe_file
+    monkeypatch.setattr(store._files, "pipe_file", lambda key, content, mode=None: put(key, content))
+    with pytest.raises(TableError, match="If-None-Match"):
+        store.create("x", b"1")
+    assert not store.exists("x")
+
+
+def test_objects_are_read_written_listed_and_removed(place: str) -> None:
+    store = store_of(place)
+    store.write("a", b"one")
+    store.write("a", b"anew")
+    assert (store.read("a"), store.exists("a"), store.exists("b")) == (b"anew", True, False)
+    mapped = store.mapped("a")
+    assert mapped is not None and mapped[:] == b"anew"
+    assert store.mapped("b") is None
+    (listed,) = store.list()
+    assert (listed.path, listed.size) == ("a", 4) and listed.modified > 1.6e9
+    store.remove("a")
+    store.remove("a")
+    with pytest.raises(FileNotFoundError):
+        store.read("a")
+
+
+def test_data_files_and_indexes_come_back(place: str) -> None:
+    store = store_of(place)
+    batch = rows(*[(f"k{number}", number % 4, number, "v") for number in range(500)]).select(
+        ["key", "vbucket", "seqno"]
+    )
+    out = DataWriter(store, batch.schema)
+    out.add(batch)
+    (file,) = out.close()
+    assert pq.read_table(store.opened(file.path)).equals(pa.Table.from_batches([batch]))
+    assert [(listed.path, listed.size) for listed in store.list()] == [(file.path, file.size)]
+    hashes = hashes_of(batch.column("key"), batch.column("vbucket").to_numpy(), SEED)
+    Indexes(store, "table", SEED).write(file.path, made(hashes, np.arange(500)), 500)
+    again = Indexes(store_of(place), "table", SEED)
+    assert sorted(again.of(file.path).find(made(hashes, np.arange(500)).hashes).tolist()) == list(range(500))
+    assert again.rebuilt == 0
+
+
+def test_a_failed_writer_leaves_nothing(place: str) -> None:
+    store = store_of(place)
+    batch = rows(("k", 1, 1, "v"))
+    out = DataWriter(store, batch.schema, group_bytes=1)
+    out.add(batch)
+    out.discard()
+    assert store.list() == []
+
+
+def test_a_table_is_written_folded_and_read_by_somebody_else(place: str) -> None:
+    table = Table(place)
+    for number in range(10):
+        table.take(*[(f"k{key}", key % 4, 1 + number * 100 + key, f"{number}") for key in range(number, 40)])
+    table.take(("k0", 0, 5000, None))
+    upkeep.optimize(table.log, table.indexes)
+    upkeep.checkpoint(table.log)
+    assert len(table.log.state.files) < 8
+    fresh = TableLog(store_of(place)).refresh()
+    assert fresh.files.keys() == table.log.state.files.keys()
+    options = {name.lower(): os.environ[name] for name in os.environ if name.startswith("AWS_")}
+    found = pl.read_delta(place, columns=["key", "value"], storage_options=options).to_dicts()
+    expected = {f"k{key}".encode(): f"{min(key, 9)}".encode() for key in range(1, 40)}
+    assert {row["key"]: row["value"] for row in found} == expected and len(found) == 39
+    assert upkeep.vacuum(table.log) == []
