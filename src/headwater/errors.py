@@ -118,6 +118,8 @@ class BadMessage(RemoteProtocolError):
 class TransportError(HeadwaterError):
     """The connection failed, whatever was said on it."""
 
+    retriable: ClassVar[bool] = True
+
 
 class PeerSilent(TransportError):
     """Nothing came from the peer for `quiet_seconds`: it is taken for dead."""
@@ -154,6 +156,8 @@ class TlsError(TransportError):
 
 class CertificateRefused(TlsError):
     """The peer's certificate is not to be trusted: the text says which one, and why. To try again changes nothing."""
+
+    retriable = False
 
 
 class NothingCame(HeadwaterError, TimeoutError):

@@ -55,15 +55,15 @@ def test_the_first_command_of_the_guide_works_in_an_empty_folder(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["lake"]
 
 
-@pytest.mark.parametrize("place", ["abfss://lake/t", "hdfs:///lake/t"])
+@pytest.mark.parametrize("place", ["webhdfs://lake/t", "hdfs:///lake/t"])
 def test_a_place_that_is_no_folder_is_refused_in_one_line(place: str) -> None:
     with testing.node(vbuckets=2) as node:
         asked = ["mirror", node.url, "--to", place, "--engine", "local"]
         result = CliRunner().invoke(app, asked)
     assert result.exit_code == 2
     assert (
-        result.stderr == f'headwater: option "to": "{place}" is not a folder, s3://BUCKET/PATH or gs://BUCKET/PATH; '
-        "other file systems can be mounted\n"
+        result.stderr == f'headwater: option "to": "{place}" is not a folder, or a url of s3:, gs: or abfss:; '
+        "HDFS and others can be mounted\n"
     )
 
 

@@ -21,6 +21,10 @@ server.serve_forever()
 """
 
 
+AUTHORISED = {"INITIAL_NO_AUTH_ACTION_COUNT": "0"}
+"""The server's environment to refuse whom it does not know: everybody."""
+
+
 def make_bucket() -> None:
     """Make the bucket `BUCKET`, in the server that the environment names."""
     import s3fs  # noqa: PLC0415
@@ -28,8 +32,15 @@ def make_bucket() -> None:
     s3fs.S3FileSystem(skip_instance_cache=True).mkdir(BUCKET)
 
 
+def options_of(place: object) -> dict[str, str] | None:
+    """Return what Polars and delta-rs need to read a place, from the environment; None for a folder."""
+    if not str(place).startswith("s3://"):
+        return None
+    return {name.lower(): os.environ[name] for name in os.environ if name.startswith("AWS_")}
+
+
 @contextmanager
-def s3_server() -> Iterator[dict[str, str]]:
+def s3_server(**settings: str) -> Iterator[dict[str, str]]:
     """Run it; yield what clients need in their environment. It ends with the block, or with this process."""
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVE],
@@ -37,7 +48,7 @@ def s3_server() -> Iterator[dict[str, str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=os.environ | {"PYTHONWARNINGS": "ignore"},
+        env=os.environ | {"PYTHONWARNINGS": "ignore"} | settings,
     )
     assert process.stdin is not None and process.stdout is not None
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import socket
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headwater.errors import TableError
-from headwater.lake import upkeep
+from headwater.errors import TableError, TransportError
+from headwater.lake import objects, upkeep
 from headwater.lake.files import DataWriter
 from headwater.lake.index import Indexes, hashes_of, made
 from headwater.lake.log import TableLog
 from headwater.lake.places import store_of
-from tests.lake.s3_server import BUCKET, make_bucket, s3_server
+from headwater.pipelines.failures import passes
+from tests.lake.s3_server import AUTHORISED, BUCKET, make_bucket, options_of, s3_server
 from tests.lake.support import SEED, Table, rows
 
 
@@ -50,12 +51,59 @@ def test_of_all_who_create_an_object_one_succeeds(place: str) -> None:
 
 
 def test_a_store_that_overwrites_all_the_same_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "_ways", {})
     store: Any = store_of(place)
     put = store._files.pipe_file
     monkeypatch.setattr(store._files, "pipe_file", lambda key, content, mode=None: put(key, content))
     with pytest.raises(TableError, match="If-None-Match"):
         store.create("x", b"1")
     assert not store.exists("x")
+
+
+def test_a_put_that_is_not_decided_yet_is_asked_again(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 answers 409 while another put of the same name is under way, whichever of them will be first."""
+    store: Any = store_of(place)
+    assert store.create("first", b"1")
+    put, answers = store._files.pipe_file, [objects._UNDECIDED] * 2
+
+    def undecided(*args: Any, **options: Any) -> Any:
+        if answers:
+            raise OSError(22, answers.pop())
+        return put(*args, **options)
+
+    monkeypatch.setattr(objects, "UNDECIDED_SECONDS", 0.0)
+    monkeypatch.setattr(store._files, "pipe_file", undecided)
+    assert (store.create("second", b"1"), store.create("first", b"2"), answers) == (True, False, [])
+
+
+def test_a_bucket_that_is_not_there_is_no_outage(server: dict[str, str]) -> None:
+    with pytest.raises(TableError, match="s3://nowhere/t: there is no such bucket"):
+        store_of("s3://nowhere/t").create("x", b"1")
+
+
+def test_credentials_that_are_refused_are_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server(**AUTHORISED) as environment:
+        for name, text in environment.items():
+            monkeypatch.setenv(name, text)
+        with pytest.raises(TableError, match=r"s3://lake/t: the store refuses: .*look at the credentials"):
+            store_of("s3://lake/t").create("x", b"1")
+
+
+def test_credentials_that_are_missing_are_no_outage(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(TableError, match=r"NoCredentialsError: .*look at the credentials"):
+        store_of("s3://lake/t").create("x", b"1")
+
+
+def test_a_server_that_is_away_is_an_outage(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as refusing:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{refusing.getsockname()[1]}")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises((OSError, TransportError)) as lost:
+        store_of("s3://lake/t").read("x")
+    assert passes(lost.value) and not isinstance(lost.value, FileNotFoundError)
 
 
 def test_objects_are_read_written_listed_and_removed(place: str) -> None:
@@ -110,8 +158,7 @@ def test_a_table_is_written_folded_and_read_by_somebody_else(place: str) -> None
     assert len(table.log.state.files) < 8
     fresh = TableLog(store_of(place)).refresh()
     assert fresh.files.keys() == table.log.state.files.keys()
-    options = {name.lower(): os.environ[name] for name in os.environ if name.startswith("AWS_")}
-    found = pl.read_delta(place, columns=["key", "value"], storage_options=options).to_dicts()
+    found = pl.read_delta(place, columns=["key", "value"], storage_options=options_of(place)).to_dicts()
     expected = {f"k{key}".encode(): f"{min(key, 9)}".encode() for key in range(1, 40)}
     assert {row["key"]: row["value"] for row in found} == expected and len(found) == 39
     assert upkeep.vacuum(table.log) == []

@@ -182,6 +182,23 @@ def test_a_node_of_another_name_is_refused_unless_that_is_switched_off(users_fil
             bucket.set(b"k", b"v")
 
 
+def test_a_drain_ends_when_the_node_that_comes_back_is_not_believed(users_file: Path, tmp_path: Path) -> None:
+    made, strange = Certificates(tmp_path / "ca"), Certificates(tmp_path / "strange")
+    options = {"tls_certificate": made.node.certificate, "tls_key": made.node.key, "tls_port": 0}
+    with (
+        testing.node(vbuckets=4, users_file=users_file, **options) as running,
+        connect(running, TlsSettings(trust_store=made.trust_store), "ann", "first") as bucket,
+    ):
+        bucket.set(b"k", b"v")
+        with bucket.changes(max_wait_seconds=WAIT_SECONDS) as changes:
+            until(lambda: isinstance(next(iter(changes)), client.Mutation), "its first change")
+            running.kill()
+            running.options |= {"tls_certificate": strange.node.certificate, "tls_key": strange.node.key}
+            running.restart()
+            with pytest.raises(CertificateRefused):
+                list(changes)
+
+
 # --- what is no TLS, and TLS where none is spoken ---------------------------------------------------------------------
 
 

@@ -8,11 +8,14 @@ from typing import Any
 import polars as pl
 
 from headwater.testing.node import Node
+from tests.lake.s3_server import options_of
 
 
-def table(path: Path, *columns: str) -> dict[Any, Any]:
+def table(path: str | Path, *columns: str) -> dict[Any, Any]:
     """The table's rows by key, read with Polars; a key with two rows fails."""
-    rows = pl.read_delta(str(path), columns=["key", *(columns or ("value",))]).to_dicts()
+    rows = pl.read_delta(
+        str(path), columns=["key", *(columns or ("value",))], storage_options=options_of(path)
+    ).to_dicts()
     found = {row.pop("key"): row if columns else row["value"] for row in rows}
     assert len(found) == len(rows), "a key has two rows"
     return found
@@ -43,9 +46,9 @@ def change(bucket: Node, name: str) -> None:
         assert client.set_many((f"{name}{i}", b"new") for i in range(30)) == {}
 
 
-def folded(place: Path) -> dict[bytes, bytes]:
+def folded(place: str | Path) -> dict[bytes, bytes]:
     """The documents that a change log tells of, by the rule of the guide."""
-    rows = pl.read_delta(str(place)).sort("batch", "vbucket", "seqno").to_dicts()
+    rows = pl.read_delta(str(place), storage_options=options_of(place)).sort("batch", "vbucket", "seqno").to_dicts()
     back = [row for row in rows if row["event"] == "rollback"]
     held: dict[bytes, bytes] = {}
     for row in rows:

@@ -51,3 +51,10 @@ def test_what_may_pass_is_tried_again(name: str) -> None:
     assert passes(OSError(30, "Read-only file system"))
     assert passes(StreamError("Python worker failed to connect back"))
     assert passes(errors.TableChanged("/lake/t", "x"))
+
+
+def test_a_certificate_that_is_refused_is_no_outage() -> None:
+    refused = errors.CertificateRefused("127.0.0.1:1", "self-signed", 18)
+    assert not passes(refused)
+    assert not passes(StreamError(WRAPPED.format(name="CertificateRefused", text="127.0.0.1:1: self-signed")))
+    assert passes(errors.ConnectionLost("127.0.0.1:1", "refused"))

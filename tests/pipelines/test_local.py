@@ -28,8 +28,6 @@ from headwater.spark.settings import parse
 from headwater.testing.node import Node, node
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
-from tests.lake.s3_server import BUCKET as LAKE
-from tests.lake.s3_server import make_bucket, s3_server
 from tests.node.replication.support import call, high_seqno, leave, put, replicate, set_state, until
 from tests.pipelines.support import change, documents, folded, seqnos, table
 
@@ -541,23 +539,3 @@ def test_a_lake_that_is_read_only_for_a_while_is_waited_for(
         client.set("c", b"v")
     with pytest.raises(MirrorFailed, match="Errno 30"):
         run_mirror(None, bucket.url, tmp_path, once=True, retry_seconds=0)
-
-
-def test_a_table_on_an_object_store_is_what_the_bucket_is(bucket: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    with s3_server() as environment:
-        for name, text in environment.items():
-            monkeypatch.setenv(name, text)
-        make_bucket()
-        place = f"s3://{LAKE}/orders"
-        with bucket.client() as client:
-            client.set_many((f"a{i}", b"one") for i in range(60))
-            client.set_many((f"a{i}", b"two") for i in range(20, 40))
-        for step in ("load", "change"):
-            if step == "change":
-                change(bucket, step)
-            mirrored = run_mirror(None, bucket.url, place, once=True, workers=0, changelog=True)
-        assert mirrored.changes == seqnos(bucket)
-        options = {name.lower(): text for name, text in environment.items()}
-        rows = pl.read_delta(place, columns=["key", "value"], storage_options=options).to_dicts()
-        assert {row["key"]: row["value"] for row in rows} == documents(bucket)
-        assert len(rows) == len(documents(bucket))

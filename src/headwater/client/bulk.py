@@ -183,7 +183,7 @@ class BulkWriter:
         try:
             link = yield from self._cluster.link(owner)
         except (TransportError, StatusError) as error:
-            if isinstance(error, StatusError) and not error.retriable:
+            if not error.retriable:
                 raise
             for item in chunk.items:
                 self._put_off(item, error)

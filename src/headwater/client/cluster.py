@@ -60,7 +60,7 @@ class Cluster(Nodes):
         try:
             link = yield from self.link(owner)
         except (TransportError, StatusError) as error:
-            if isinstance(error, StatusError) and not error.retriable:
+            if not error.retriable:
                 raise
             yield from self.look_around(without=owner)  # the others may know who has taken its place
             return error
@@ -144,7 +144,7 @@ class Cluster(Nodes):
                 link = yield from self.link(address)
                 told = yield from self.seqnos_of(link)
             except (TransportError, StatusError) as error:
-                if isinstance(error, StatusError) and not error.retriable:
+                if not error.retriable:
                     raise
                 trouble = error
             else:

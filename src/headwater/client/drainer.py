@@ -191,7 +191,7 @@ class Drainer:
             self._failure = error
             return False
         except (TransportError, StatusError) as error:
-            if isinstance(error, StatusError) and not error.retriable:
+            if not error.retriable:
                 self._failure = error
             self._lose(address, error)
             return True
@@ -242,7 +242,7 @@ class Drainer:
                 try:
                     yield from self.cluster.refresh()
                 except (TransportError, StatusError) as error:
-                    if isinstance(error, StatusError) and not error.retriable:
+                    if not error.retriable:
                         raise
                     self._displace(due, error, stale_map=True)
                     due = []

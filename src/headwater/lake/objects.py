@@ -1,40 +1,56 @@
-"""A table on an object store, by url, through fsspec: s3://BUCKET/PATH (s3a:// is the same) and gs://BUCKET/PATH.
+"""A table on an object store, by url, through fsspec: s3://BUCKET/PATH (s3a:// is the same), gs://BUCKET/PATH and
+abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.
 
-An object appears whole or not at all. A commit is the store's own conditional put: If-None-Match on S3, generation 0 on
-Google's. A store that takes a second put all the same would lose commits without a word, so each process that commits
-asks it once, with an object made for that.
+An object appears whole or not at all. A commit is the store's own conditional put: If-None-Match on S3 and Azure,
+generation 0 on Google's. A store that takes a second put all the same would lose commits without a word, so each
+process that commits asks it once, with an object made for that.
 
 What Arrow writes becomes a local file first, and an object when it is whole. Indexes are fetched into a local file
 without a name, and mapped. Addresses and credentials are those of the store's own library: AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL and AWS_REGION, or GOOGLE_APPLICATION_CREDENTIALS.
+AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL and AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY. What
+the store refuses for them, or because there is no such bucket, is no outage: it ends a mirror.
 """
 
 from __future__ import annotations
 
 import io
 import mmap
+import os
+import re
 import shutil
 import tempfile
+import time
 import uuid
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from headwater.errors import OptionError, TableError, TransportError
+from headwater.errors import ConnectionLost, OptionError, TableError
 from headwater.lake.store import BESIDE, Listed, TableStore
 
-SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
-"""Scheme of a url to that of fsspec."""
+LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
+"""Scheme of a url -> the package that fsspec needs for it; each of them puts under a condition (`mode="create"`)."""
 
-_LIBRARIES = {"s3": "s3fs", "gs": "gcsfs"}
+_PACKAGES = {"s3fs": "headwater[s3]"}
 READ_BYTES = 4 << 20
 _REFUSED = "PreconditionFailed"
 """How S3 says that the object is there; s3fs makes an OSError of it, of no kind of its own."""
 
+_UNDECIDED = "ConditionalRequestConflict"
+"""How S3 says that another put of the object is under way: which of the two is first is not decided."""
+
+UNDECIDED_MAX, UNDECIDED_SECONDS = 20, 0.1
+_LASTING = re.compile("(No|Partial|Default)Credentials|CERTIFICATE_VERIFY_FAILED|(Client)?AuthenticationError")
+"""Errors of the stores' libraries that another try meets again; what is forbidden comes as a PermissionError."""
+
+_OWN = ("AWS_", "GOOGLE_", "GCSFS_", "AZURE_", "FSSPEC_")
+_ADVICE = "look at the credentials, the bucket's name and the certificates in this process's environment"
 _PROBE = f"_delta_log/{BESIDE}probe-"
 
 
@@ -45,21 +61,19 @@ class ObjectStore(TableStore):
         place: its url.
 
     Raises:
-        OptionError: a scheme without a put-if-absent that is known to hold, such as hdfs: or abfss:.
+        OptionError: a scheme without a put-if-absent that is known to hold, such as hdfs:.
         TableError: the library of the store is not installed.
     """
 
     def __init__(self, place: str) -> None:
         url = urlsplit(place)
-        if url.scheme not in SCHEMES or not url.netloc:
-            allowed = "a folder, s3://BUCKET/PATH or gs://BUCKET/PATH; other file systems can be mounted"
-            raise OptionError("to", place, allowed)
+        if url.scheme not in LIBRARIES or not url.netloc:
+            raise OptionError("to", place, "a folder, or a url of s3:, gs: or abfss:; HDFS and others can be mounted")
         self.root = place.rstrip("/")
-        self._scheme = SCHEMES[url.scheme]
-        self._files = _connected(self._scheme, self.root)
+        self._shared, self._top = _connected(self.root)
+        self._files = self._shared.files
         self._drafts = tempfile.mkdtemp(prefix="headwater-draft-")
         weakref.finalize(self, shutil.rmtree, self._drafts, ignore_errors=True)
-        self._asked = False
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.root})"
@@ -125,9 +139,9 @@ class ObjectStore(TableStore):
         """Put an object in place unless one is there; return whether it was us.
 
         Raises:
-            TableError: the store puts a second object over a first all the same.
+            TableError: the store puts a second object over a first all the same, or there is no such bucket.
         """
-        if not self._asked:
+        if not self._shared.asked:
             self._ask()
         return self._put_new(path, content)
 
@@ -143,7 +157,7 @@ class ObjectStore(TableStore):
     def list(self, folder: str = "") -> list[Listed]:
         """Return the objects directly below a folder of the table, by name."""
         with self._told(), suppress(FileNotFoundError):
-            seen = self._files.ls(self._key(folder) if folder else self._key("").rstrip("/"), detail=True)
+            seen = self._files.ls(self._key(folder) if folder else self._top, detail=True)
             found = [each for each in seen if each["type"] == "file" and each["size"] is not None]
             paths = [(each["name"].rpartition("/")[2], each) for each in found]
             listed = [
@@ -155,19 +169,26 @@ class ObjectStore(TableStore):
         return []
 
     def _key(self, path: str) -> str:
-        """The object's name as fsspec has it, which takes s3a: for s3: and gcs: for gs:."""
-        url = urlsplit(self.full(path))
-        return f"{url.netloc}{url.path}"
+        """The object's name as the library has it."""
+        return str(self._files._strip_protocol(path)) if "://" in path else f"{self._top}/{path}"
 
     def _put_new(self, path: str, content: bytes) -> bool:
-        try:
-            with self._told():
-                self._files.pipe_file(self._key(path), content, mode="create")
-        except OSError as error:
-            if isinstance(error, FileExistsError) or _REFUSED in repr(error.__cause__ or error):
-                return False
-            raise
-        return True
+        for undecided in range(UNDECIDED_MAX + 1):
+            try:
+                with self._told():
+                    self._files.pipe_file(self._key(path), content, mode="create")
+            except FileNotFoundError as error:
+                raise TableError(self.root, f"there is no such bucket: {error}") from error
+            except OSError as error:
+                told = repr(error.__cause__ or error)
+                if _UNDECIDED in told and undecided < UNDECIDED_MAX:
+                    time.sleep(UNDECIDED_SECONDS)
+                    continue
+                if isinstance(error, FileExistsError) or _REFUSED in told:
+                    return False
+                raise
+            return True
+        raise AssertionError("the last round returns or raises")
 
     def _ask(self) -> None:
         probe = f"{_PROBE}{uuid.uuid4().hex}"
@@ -177,28 +198,56 @@ class ObjectStore(TableStore):
                 raise TableError(self.root, f"{told}; two writers would overwrite each other's commits")
         finally:
             self.remove(probe)
-        self._asked = True
+        self._shared.asked = True
 
     @contextmanager
     def _told(self) -> Iterator[None]:
         """Give errors of the store's library, which are of many kinds, a kind and the table's name."""
         try:
             yield
+        except PermissionError as error:
+            raise TableError(self.root, f"the store refuses: {error}; {_ADVICE}") from error
         except OSError:
             raise
         except Exception as error:
-            raise TransportError(f"{self.root}: {type(error).__name__}: {error}") from error
+            told = f"{type(error).__name__}: {error}"
+            if _LASTING.search(told):
+                raise TableError(self.root, f"{told}; {_ADVICE}") from error
+            raise ConnectionLost(self.root, told) from error
 
 
-def _connected(scheme: str, place: str) -> Any:
+@dataclass
+class _Shared:
+    """A process's way to one bucket: making it costs a tenth of a second and more."""
+
+    files: Any
+    asked: bool = False
+    """Whether it keeps to conditions; see `create`."""
+
+
+_ways: dict[tuple[object, ...], _Shared] = {}
+
+
+def _connected(place: str) -> tuple[_Shared, str]:
+    """Return the way to a place's bucket, and the place as the library has it."""
+    url = urlsplit(place)
+    library = LIBRARIES[url.scheme]
+    # What the libraries take from the environment makes another way of it, and so does a fork.
+    told = tuple(sorted(each for each in os.environ.items() if each[0].startswith(_OWN)))
+    who = (os.getpid(), library, url.netloc, told)
     try:
-        import fsspec
+        import_module(library)  # fsspec names some schemes only once this is there
+        from fsspec.core import url_to_fs
 
         # Whatever is remembered of listings may be older than another writer's commit.
-        return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+        if who not in _ways:
+            _ways[who] = _Shared(url_to_fs(place, use_listings_cache=False, skip_instance_cache=True)[0])
     except ImportError:
-        library = _LIBRARIES[scheme]
-        raise TableError(place, f"{scheme}: needs {library}: pip install 'headwater[{scheme}]'") from None
+        package = _PACKAGES.get(library, library)
+        raise TableError(place, f"its store needs {library}: pip install '{package}'") from None
+    except ValueError as error:  # adlfs looks for an account at once
+        raise TableError(place, f"{error}; {_ADVICE}") from error
+    return _ways[who], str(_ways[who].files._strip_protocol(place)).rstrip("/")
 
 
 def _modified(listed: dict[str, Any]) -> float:

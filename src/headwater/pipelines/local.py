@@ -51,8 +51,10 @@ class _NoPandas(MetaPathFinder):
             raise ModuleNotFoundError("a worker does without pandas", name=fullname)
 
 
-def _begin() -> None:
-    """Make this process a worker."""
+def _begin(environment: Mapping[str, str]) -> None:
+    """Make this process a worker. The server that it came from may be older than the credentials of a store."""
+    os.environ.clear()
+    os.environ.update(environment)
     sys.meta_path.insert(0, _NoPandas())
     _end_with_parent()
 
@@ -92,7 +94,9 @@ class Workers:
             pool.shutdown(cancel_futures=True)
 
     def _started(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self.count, mp_context=early.context(), initializer=_begin)
+        return ProcessPoolExecutor(
+            self.count, mp_context=early.context(), initializer=_begin, initargs=(dict(os.environ),)
+        )
 
 
 class LocalEngine:

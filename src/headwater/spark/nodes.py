@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from headwater.errors import CertificateRefused, ConnectionLost, NotMyVbucket, StatusError, TransportError
+from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError
 from headwater.spark.history import BranchHistory
 from headwater.spark.settings import SourceSettings
 
@@ -46,9 +46,7 @@ def patiently(
         try:
             return attempt()
         except (TransportError, StatusError) as error:
-            passing = isinstance(error, TransportError) or error.retriable
-            passing = passing and not isinstance(error, CertificateRefused)
-            if not passing or clock() + pause > deadline:
+            if not error.retriable or clock() + pause > deadline:
                 raise
         sleep(pause)
         pause = min(2 * pause, PAUSE_SECONDS_MAX)

@@ -1,0 +1,216 @@
+"""Mirrors whose table lies on an object store, S3 in a process of its own: what tables of a folder go through, too."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from typer.testing import CliRunner
+
+from harness.nodes import diverge
+from headwater.cli.app import app
+from headwater.errors import ConnectionLost
+from headwater.lake import upkeep
+from headwater.lake.log import TableLog
+from headwater.lake.objects import ObjectStore
+from headwater.lake.places import store_of
+from headwater.pipelines.mirror import MirrorProgress, mirror
+from headwater.testing.node import Node, node
+from tests.lake.s3_server import BUCKET, make_bucket, options_of, s3_server
+from tests.pipelines.support import change, documents, folded, seqnos, table
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[dict[str, str]]:
+    with s3_server() as names, pytest.MonkeyPatch.context() as patch:
+        for name, text in names.items():
+            patch.setenv(name, text)
+        make_bucket()
+        yield names
+
+
+@pytest.fixture
+def place(environment: dict[str, str]) -> str:
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}/orders"
+
+
+@pytest.fixture
+def bucket() -> Iterator[Node]:
+    with node(vbuckets=4) as running, running.client() as client:
+        assert client.set_many((f"a{i}", b"one") for i in range(60)) == {}
+        yield running
+
+
+def run(bucket: Node, place: str, **asked: Any) -> MirrorProgress:
+    return mirror(None, bucket.url, place, once=True, changelog=True, workers=0, **asked)
+
+
+def is_equal(bucket: Node, place: str) -> None:
+    assert table(place) == documents(bucket) == folded(f"{place}_changes")
+
+
+def test_a_mirror_begins_goes_on_and_has_nothing_to_do(bucket: Node, place: str) -> None:
+    assert run(bucket, place).changes == seqnos(bucket)
+    change(bucket, "two")
+    told = run(bucket, place)
+    assert (told.mutations, told.deletions) == (50, 20)
+    is_equal(bucket, place)
+    assert run(bucket, place).mutations == 0
+
+
+def test_worker_processes_reach_the_store_too(bucket: Node, place: str) -> None:
+    mirror(None, bucket.url, place, once=True, workers=2)
+    change(bucket, "two")
+    mirror(None, bucket.url, place, once=True, workers=2)
+    assert table(place) == documents(bucket)
+
+
+def test_delta_rs_reads_the_same(bucket: Node, place: str) -> None:
+    run(bucket, place)
+    change(bucket, "two")
+    run(bucket, place)
+    read = DeltaTable(place, storage_options=options_of(place))
+    query = "select key, value from t"
+    found = QueryBuilder().register("t", read).execute(query).read_all()
+    rows = [(bytes(row["key"]), bytes(row["value"])) for row in found.to_struct_array().to_pylist()]
+    assert len(rows) == len(dict(rows)) and dict(rows) == documents(bucket)
+
+
+def test_a_lost_branch_is_taken_back(bucket: Node, place: str) -> None:
+    run(bucket, place)
+
+    def lost() -> None:
+        change(bucket, "lost")
+        run(bucket, place)
+        is_equal(bucket, place)
+
+    diverge(bucket, lost=lost)
+    change(bucket, "won")
+    assert run(bucket, place).rollbacks == 4
+    is_equal(bucket, place)
+
+
+def test_a_table_is_folded_verified_and_vacuumed_by_hand(bucket: Node, place: str) -> None:
+    for n in range(3):
+        with bucket.client() as client:
+            client.set_many((f"a{i}", f"{n}".encode()) for i in range(n * 20, 60))
+        run(bucket, place, upkeep=False)
+
+    def told(*words: str) -> Any:
+        return CliRunner().invoke(app, ["lake", *words])
+
+    assert "folded 3 files: the table had 3 and has 1" in told("optimize", place, "--all").stdout
+    assert "all is well" in told("verify", place, "--bucket", bucket.url).stdout
+    store = store_of(place)
+    before = len(store.list())
+    # A day later: what was folded is removed, what the table needs is not.
+    gone = upkeep.vacuum(TableLog(store), 3600.0, now=max(each.modified for each in store.list()) + 7200)
+    assert len(gone) >= 3 and len(store.list()) < before
+    is_equal(bucket, place)
+    assert "all is well" in told("verify", place, "--bucket", bucket.url).stdout
+
+
+def test_a_mirror_folds_and_checkpoints_on_the_way(bucket: Node, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "CHECKPOINT_EVERY", 5)
+    with bucket.client() as client:
+        client.set_many((f"b{i}", b"two") for i in range(30))
+    mirror(None, bucket.url, place, once=True, workers=0, options={"maxChangesPerTrigger": "8"})
+    assert table(place) == documents(bucket)
+    log = TableLog(store_of(place))
+    assert len(log.refresh().files) < upkeep.FAN
+    assert any(".checkpoint." in each.path for each in log.store.list("_delta_log"))
+
+
+@pytest.mark.parametrize(
+    ("point", "left"),
+    [
+        ("lake.files_written=kill", 50),
+        ("lake.log_committed=kill", 50),
+        ("lake.before_commit=kill@2", 50),  # the first is the change log's
+        ("lake.after_commit=kill@2", 0),
+    ],
+)
+def test_a_mirror_that_is_killed_goes_on_where_its_table_stands(
+    bucket: Node, place: str, point: str, left: int
+) -> None:
+    run(bucket, place)
+    change(bucket, "killed")
+    killed = "import sys; from headwater.pipelines.mirror import mirror; "
+    killed += "mirror(None, *sys.argv[1:], once=True, changelog=True, workers=0)"
+    asked = [sys.executable, "-c", killed, bucket.url, place]
+    environment = os.environ | {"HEADWATER_FAILPOINTS": point}
+    done = subprocess.run(asked, env=environment, capture_output=True, timeout=540, check=False)
+    assert done.returncode == -9, done.stderr
+    assert run(bucket, place).mutations == left
+    is_equal(bucket, place)
+
+
+def test_a_commit_whose_answer_is_lost_is_found_and_not_made_twice(
+    bucket: Node, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(bucket, place)
+    change(bucket, "two")
+    create, lost = ObjectStore.create, [True]
+
+    def cut_off(store: ObjectStore, path: str, content: bytes) -> bool:
+        made = create(store, path, content)
+        if lost and store.root == place:
+            lost.pop()
+            raise ConnectionLost(place, "the answer did not come")
+        return made
+
+    monkeypatch.setattr(ObjectStore, "create", cut_off)
+    told = run(bucket, place)
+    assert (told.retries, told.mutations) == (1, 0)
+    is_equal(bucket, place)
+
+
+def test_two_mirrors_of_one_table_do_not_harm_it(bucket: Node, place: str) -> None:
+    for n in range(3):
+        with bucket.client() as client:
+            client.set_many((f"a{i}", f"{n}".encode()) for i in range(200))
+        runs = [
+            threading.Thread(target=mirror, args=(None, bucket.url, place), kwargs={"once": True, "workers": 0})
+            for _ in range(2)
+        ]
+        for each in runs:
+            each.start()
+        for each in runs:
+            each.join()
+        assert table(place) == documents(bucket)
+
+
+def test_of_two_commits_of_one_version_one_is_made(bucket: Node, place: str) -> None:
+    run(bucket, place)
+    one, two = TableLog(store_of(place)), TableLog(store_of(place))
+    one.refresh(), two.refresh()
+    assert [one.commit([], "FIRST"), two.commit([], "SECOND")] == [True, False]
+    assert b"FIRST" in store_of(place).read(f"_delta_log/{one.state.version:020d}.json")
+
+
+def test_a_bucket_that_is_not_there_ends_a_mirror_at_once(bucket: Node, environment: dict[str, str]) -> None:
+    told: list[MirrorProgress] = []
+    with pytest.raises(Exception, match="s3://nowhere/t: there is no such bucket"):
+        run(bucket, "s3://nowhere/t", progress=told.append)
+    assert told == []
+
+
+def test_a_store_that_is_away_is_waited_for_as_long_as_one_is_told(
+    bucket: Node, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(bucket, place)
+    with socket.create_server(("127.0.0.1", 0)) as refusing:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{refusing.getsockname()[1]}")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    told: list[MirrorProgress] = []
+    with pytest.raises(ConnectionLost, match="Could not connect"):
+        run(bucket, place, retry_seconds=0.5, progress=told.append)
+    assert told and told[-1].retries > 0
