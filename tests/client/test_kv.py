@@ -7,7 +7,7 @@ import pytest
 from headwater import testing
 from headwater.client import cluster
 from headwater.client.backoff import for_requests
-from headwater.client.kv import Document, as_expiry
+from headwater.client.kv import Document, DocumentMeta, as_expiry
 from headwater.errors import (
     AuthError,
     ConnectionLost,
@@ -323,3 +323,14 @@ def test_a_document_that_is_to_live_two_months_does(node):
         assert bucket.get_many(["months", "many"]).keys() == {b"months", b"many"}
         with pytest.raises(OptionError, match="timedelta"):
             bucket.set("months", "v", expiry=60 * 86_400)
+
+
+def test_metadata_comes_without_the_value_and_of_a_tombstone_as_well(bucket):
+    cas = bucket.set("meta", "{}", flags=7, expiry=4_000_000_000)
+    first = bucket.get_meta("meta")
+    assert first == DocumentMeta(cas, 7, 4_000_000_000, first.revision, 1, False)
+    gone = bucket.delete("meta")
+    meta = bucket.get_meta("meta")
+    assert (meta.cas, meta.revision, meta.deleted) == (gone, first.revision + 1, True)
+    with pytest.raises(KeyNotFound, match='get_meta "never"'):
+        bucket.get_meta("never")

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 
+from headwater import testing
 from headwater.client.routing import Address
 from headwater.cluster.admin import Endpoint, NodeAdmin, vbucket_list
-from headwater.errors import ConnectionLost, InvalidArguments, NotMyVbucket, PeerSilent
+from headwater.errors import ConnectionLost, InvalidArguments, KeyNotFound, NotMyVbucket, PeerSilent
 from headwater.testing.embedded import embedded
 from headwater.testing.faults import FaultyDisk
 from headwater.wire.vbucket import State
@@ -128,3 +130,21 @@ def test_a_connection_that_broke_is_opened_again(node):
 
 def test_vbuckets_are_told_as_ranges():
     assert vbucket_list([7, 0, 1, 2, 2, 9, 10]) == "0-2,7,9-10"
+
+
+def test_tombstones_of_a_vbucket_are_purged_and_a_node_is_emptied():
+    with testing.node(vbuckets=1) as node, node.client() as bucket:
+        bucket.set("gone", "v")
+        bucket.delete("gone")
+        bucket.set("kept", "v")
+
+        async def work(admin):
+            await admin.purge(0, int(time.time()) + 60)
+            purged = await admin.stats("vbucket-details 0")
+            await admin.flush()
+            return purged, await admin.items()
+
+        purged, items = administered(node, work)
+        assert (purged["vb_0:purge_seqno"], purged["vb_0:num_items"], items) == ("2", "1", {0: 0})
+        with pytest.raises(KeyNotFound):
+            bucket.get("kept")

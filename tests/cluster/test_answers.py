@@ -56,3 +56,9 @@ def test_replication_is_told_by_producer():
     assert first.vbuckets == {0: "reading", 5: "waiting"}
     assert first.problems == {5: "the producer answered ERANGE"}
     assert not found["[::1]:2/default"].connected
+
+
+def test_seqnos_are_read_out_of_the_details_of_vbuckets():
+    assert answers.seqnos({"vb_3": "active", "vb_3:high_seqno": "12", "vb_3:num_items": "2"}) == {3: 12}
+    with pytest.raises(RemoteProtocolError, match="vb_3:high_seqno"):
+        answers.seqnos({"vb_3:high_seqno": "many"})

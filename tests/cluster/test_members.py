@@ -4,9 +4,12 @@ import asyncio
 
 import pytest
 
+from headwater import client, testing
 from headwater.client.routing import Address
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError, TransportError
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.roles import read_grants
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
@@ -86,3 +89,25 @@ def test_the_others_get_a_map_that_one_node_can_not_get(nodes):
     wider, views = ask(work)
     assert [view.version for view in views] == [wider.version] * 2
     assert isinstance(views[0].map, ClusterMap) and views[0].map.servers[0] == NOBODY
+
+
+def test_who_may_only_monitor_sees_the_same_as_an_administrator_but_for_map_and_rights():
+    with testing.node(vbuckets=4) as node:
+        node.stop()
+        grants = {"ann": "administer", "watch": "monitor"}
+        UsersFile(node.data).save({name: Account.made("pass", read_grants(role)) for name, role in grants.items()})
+        node.start()
+        with client.connect(node.url, "ann", "pass") as bucket:
+            bucket.set("a", "b")
+            bucket.set_vbucket_state(3, "dead")
+        [address] = at(node)
+
+        async def look(user):
+            async with Members("default", user, "pass", timeout_seconds=30.0) as members:
+                return [await members.view(address) for _ in range(3)]
+
+        seen = asyncio.run(look("watch"))
+        assert seen == asyncio.run(look("ann"))
+        assert seen[0].answers and sum(seen[0].seqnos.values()) == 1 and seen[0].states[3] is State.DEAD
+        refused = [line for line in node.log.splitlines() if "GET_ALL_VB_SEQNOS" in line]
+        assert 1 <= len(refused) <= 2, "what was refused is not asked for again"

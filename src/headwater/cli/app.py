@@ -16,6 +16,8 @@ from headwater.cli.backup import group as backup
 from headwater.cli.cluster.group import EXAMPLES as CLUSTER_EXAMPLES
 from headwater.cli.cluster.group import HELP as CLUSTER_HELP
 from headwater.cli.cluster.group import group as cluster
+from headwater.cli.console import EXAMPLES as CONSOLE_EXAMPLES
+from headwater.cli.console import console
 from headwater.cli.copy import EXAMPLES as COPY_EXAMPLES
 from headwater.cli.copy import copy
 from headwater.cli.delete import EXAMPLES as DELETE_EXAMPLES
@@ -94,6 +96,7 @@ for _name, _command, _examples in (
     ("observe", observe, OBSERVE_EXAMPLES),
     ("replicate", replicate, REPLICATE_EXAMPLES),
     ("move", move, MOVE_EXAMPLES),
+    ("console", console, CONSOLE_EXAMPLES),
     ("demo", demo, DEMO_EXAMPLES),
 ):
     app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.lines import printable, text
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples
+from headwater.client.lines import printable, text
 
 EXAMPLES = examples(
     "headwater get greeting", "headwater get --json greeting", "headwater get 2013-01-01/UA1545/EWR | jq .dest"

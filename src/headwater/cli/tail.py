@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
-from headwater.cli.lines import line, text
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets, connect, examples, vbucket_set
 from headwater.cli.stopping import until_stopped
 from headwater.cli.tap import tap
+from headwater.client.lines import line, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.lines import line, text
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets, examples, vbucket_set
 from headwater.cli.stopping import until_stopped
+from headwater.client.lines import line, text
 
 if TYPE_CHECKING:
     from headwater.protocol.tap.consumer import TapMessage

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headwater.client.blocking import Client, connect
-from headwater.client.kv import Document, Observed
+from headwater.client.kv import Document, DocumentMeta, Observed
 from headwater.client.options import DrainOptions
 from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import (
@@ -98,6 +98,7 @@ __all__ = [
     "ConnectionLost",
     "Deletion",
     "Document",
+    "DocumentMeta",
     "DrainOptions",
     "DurabilityImpossible",
     "DurabilityInvalidLevel",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
-from headwater.client.kv import JSON_FLAGS, Document, Expiry, Observed, Operations, as_json
+from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, as_json
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
 from headwater.client.options import MEBI, DrainOptions, Start, Until, refuse_unknown
@@ -116,6 +116,10 @@ class AsyncClient:
     async def get(self, key: Key) -> Document:
         """Read a document; KeyNotFound if there is none."""
         return await self._run(self._do.get(key))
+
+    async def get_meta(self, key: Key) -> DocumentMeta:
+        """Read a document's metadata, or what is left of a deleted one; KeyNotFound if there is neither."""
+        return await self._run(self._do.get_meta(key))
 
     async def get_many(self, keys: Iterable[Key]) -> dict[bytes, Document]:
         """Read documents; keys that do not exist are left out."""

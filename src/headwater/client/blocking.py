@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
-from headwater.client.kv import JSON_FLAGS, Document, Expiry, Observed, Operations, as_json
+from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, as_json
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
 from headwater.client.options import MEBI, DrainOptions, Start, Until, refuse_unknown
@@ -92,6 +92,10 @@ class Client:
     def get(self, key: Key) -> Document:
         """Read a document; KeyNotFound if there is none."""
         return self._run(self._do.get(key))
+
+    def get_meta(self, key: Key) -> DocumentMeta:
+        """Read a document's metadata, or what is left of a deleted one; KeyNotFound if there is neither."""
+        return self._run(self._do.get_meta(key))
 
     def get_many(self, keys: Iterable[Key]) -> dict[bytes, Document]:
         """Read documents; keys that do not exist are left out."""

@@ -22,7 +22,7 @@ from headwater.transport.waiting import Steps
 from headwater.wire import admin, bootstrap, documents
 from headwater.wire.header import KEY_BYTES_MAX, VALUE_BYTES_MAX, Frame
 from headwater.wire.layout import Answer, Done, Request
-from headwater.wire.meta import Observe, ObserveResponse
+from headwater.wire.meta import GetMeta, GetMetaResponse, Observe, ObserveResponse
 from headwater.wire.opcodes import name_of
 from headwater.wire.times import RELATIVE_SECONDS_MAX
 from headwater.wire.vbucket import State
@@ -58,6 +58,24 @@ class Document:
     def json(self) -> Any:
         """Return the value as Python objects; ValueError when it is no JSON."""
         return json.loads(self.value)
+
+
+class DocumentMeta(NamedTuple):
+    """A document without its value.
+
+    Attributes:
+        cas, flags, datatype: as in `Document`.
+        expiry: Unix seconds, 0 for never; of a tombstone the time of the deletion.
+        revision: how many times the key has changed.
+        deleted: whether this is a tombstone.
+    """
+
+    cas: int
+    flags: int
+    expiry: int
+    revision: int
+    datatype: int
+    deleted: bool
 
 
 class Observed(NamedTuple):
@@ -162,7 +180,7 @@ class Operations:
         unsigned("cas", asked.cas, U64_MAX)
         asked = replace(asked, vbucket=self.cluster.map.vbucket_of(asked.key))
         what = f'{name_of(asked.layout.opcode).lower()} "{asked.key.decode(errors="backslashreplace")}"'
-        reads = isinstance(asked, documents.Get) and not isinstance(asked, documents.GetAndTouch)
+        reads = isinstance(asked, documents.Get | GetMeta) and not isinstance(asked, documents.GetAndTouch)
         frame = yield from self.cluster.call(asked.vbucket, asked.frame(), what, reads=reads)
         return answer.decode(frame)
 
@@ -172,6 +190,18 @@ class Operations:
         """Read a document."""
         name = as_key(key)
         return document(name, (yield from self._call(documents.Get(key=name), documents.GetResponse)))
+
+    def get_meta(self, key: str | bytes) -> Steps[DocumentMeta]:
+        """Read a document's metadata, or its tombstone's."""
+        answer = yield from self._call(GetMeta(key=as_key(key), req_ext_meta=2), GetMetaResponse)
+        return DocumentMeta(
+            answer.cas,
+            answer.flags,
+            answer.expiration,
+            answer.rev_seqno,
+            answer.stored_datatype or 0,
+            bool(answer.deleted & 1),
+        )
 
     def gat(self, key: str | bytes, expiry: Expiry) -> Steps[Document]:
         """Read a document and give it a new expiry."""

@@ -45,6 +45,7 @@ from headwater.tls.settings import TlsSettings
 from headwater.transport.aio import Waiters
 from headwater.transport.waiting import Steps
 from headwater.wire import admin as wire
+from headwater.wire import documents
 from headwater.wire.bootstrap import GetClusterConfig, SetClusterConfig, Stat
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
@@ -65,6 +66,9 @@ PERSISTENCE_SECONDS_MAX = 30.0
 
 RENEW_SECONDS = 4.0
 """A node lets a lease go to others when its holder said nothing for 20 s (node/lease.py)."""
+
+LONG_SECONDS_MAX = 600.0
+"""A compaction of a large log, or the deletion of all documents, may take minutes."""
 
 AGENT = "headwater-cluster"
 TEXT_MAX = 200
@@ -338,6 +342,18 @@ class NodeAdmin:
         """How many documents each vbucket of this node holds."""
         return answers.items(await self.stats("vbucket-details"))
 
+    async def purge(self, vbucket: int, before_seconds: int) -> None:
+        """Compact the log, and drop the tombstones of one vbucket that are older than a Unix time.
+
+        Returns when it is done, which may take minutes.
+        """
+        asked = wire.CompactDb(vbucket=vbucket, purge_before_ts=before_seconds)
+        await self._ask(asked, f"purge vbucket {vbucket}", LONG_SECONDS_MAX)
+
+    async def flush(self) -> None:
+        """Delete every document of the vbuckets that this node owns."""
+        await self._ask(documents.Flush(), "empty it", LONG_SECONDS_MAX)
+
     # --- following another node ---------------------------------------------------------------------------------------
 
     async def replicate(self, source: Endpoint, vbuckets: Iterable[int], *, takeover: bool = False) -> None:
@@ -412,10 +428,10 @@ class NodeAdmin:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, asked: Request, what: str) -> Frame:
+    async def _ask(self, asked: Request, what: str, seconds: float | None = None) -> Frame:
         link = await self._open()
         with _telling(what):
-            answer = await self._run(link.call(asked.frame(), self._clock() + self._timeout))
+            answer = await self._run(link.call(asked.frame(), self._clock() + (seconds or self._timeout)))
         return _check(f"{self.address}: {what}", answer)
 
     async def _open(self) -> Pipeline:

@@ -105,6 +105,12 @@ def items(stats: Mapping[str, str]) -> dict[int, int]:
     }
 
 
+def seqnos(stats: Mapping[str, str]) -> dict[int, int]:
+    """Read the high seqnos out of STAT vbucket-details: names vb_NUMBER:high_seqno."""
+    told = {name: number(value, name) for name, value in stats.items() if name.endswith(":high_seqno")}
+    return {number(name.removeprefix("vb_").partition(":")[0], "a vbucket"): seqno for name, seqno in told.items()}
+
+
 def refused(stats: Mapping[str, str]) -> dict[int, int]:
     """Read out of STAT vbucket-details how many changes of its producer a vbucket refused, where it did."""
     counts = {name: number(value, name) for name, value in stats.items() if name.endswith(":refused_changes")}

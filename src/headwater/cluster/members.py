@@ -17,10 +17,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
 
 from headwater.client.routing import Address
+from headwater.cluster import answers
 from headwater.cluster.admin import TIMEOUT_SECONDS, Endpoint, NodeAdmin, Operator
 from headwater.cluster.alone import WAIT_SECONDS, lease_all
 from headwater.cluster.survey import NodeView, Survey
-from headwater.errors import ClusterError, KeyExists, StatusError, TransportError
+from headwater.errors import ClusterError, KeyExists, NoAccess, StatusError, TransportError
 from headwater.tls.settings import TlsSettings
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
@@ -57,6 +58,7 @@ class Members:
         self._admins: dict[Address, NodeAdmin] = {}
         self._many: dict[Address, asyncio.Semaphore] = {}
         self.operator: Operator | None = None
+        self._watched_only: set[Address] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -171,12 +173,11 @@ class Members:
             return NodeView(address, error=str(error))
 
     async def _ask(self, admin: NodeAdmin) -> NodeView:
-        config, states, alive, dead, items, told = await asyncio.gather(
+        config, states, seqnos, details, told = await asyncio.gather(
             admin.config(),
             admin.states(),
-            admin.seqnos(),
-            admin.seqnos(State.DEAD),
-            admin.items(),
+            self._seqnos(admin),
+            admin.stats("vbucket-details"),
             admin.stats("cluster"),
         )
         found = ClusterMap.from_json(config, admin.address) if config else None
@@ -190,10 +191,24 @@ class Members:
             tls_port=found.tls_ports.get(admin.address) if found else None,
             this=_this(config) if config and given else None,
             states=states,
-            seqnos=alive | dead,
-            items=items,
+            seqnos=answers.seqnos(details) if seqnos is None else seqnos,
+            items=answers.items(details),
             fenced=_fence(told),
         )
+
+    async def _seqnos(self, admin: NodeAdmin) -> dict[int, int] | None:
+        """Ask for the high seqnos, of dead vbuckets, too; None for a user who may only look at statistics.
+
+        Such a user is not sent to ask again: a node writes down each time that somebody tried what he may not.
+        """
+        if admin.address in self._watched_only:
+            return None
+        try:
+            alive, dead = await asyncio.gather(admin.seqnos(), admin.seqnos(State.DEAD))
+        except NoAccess:
+            self._watched_only.add(admin.address)
+            return None
+        return alive | dead
 
     # ------------------------------------------------------------------ telling
 

@@ -58,3 +58,10 @@ def test_every_other_group_ends_as_it_should(talk: Talk, group: str) -> None:
 def test_other_parts_of_the_node_put_their_groups_in(talk: Talk) -> None:
     talk.desk.bucket.stat_groups["more"] = lambda arguments: [("arguments", ",".join(arguments))]
     assert stats(talk, "more a b") == {"arguments": "a,b"}
+
+
+def test_whoever_asks_is_told_who_he_is_and_what_he_may_do(talk: Talk) -> None:
+    found = stats(talk, "rights")
+    assert found.pop("user") == ""
+    assert set(found) == {"login", "read", "write", "stream", "replicate", "monitor", "administer"}
+    assert set(found.values()) == {"true"}, "where there are no users everybody may do everything"

@@ -14,6 +14,7 @@ from headwater.node.kv.admin import VERSION_TEXT
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
 from headwater.wire.bootstrap import Stat, StatResponse
+from headwater.wire.privilege import EVERYTHING
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
@@ -165,6 +166,13 @@ def _config(session: Session, arguments: list[str]) -> Pairs:
         yield name, str(getattr(config, name))
 
 
+def _rights(session: Session, arguments: list[str]) -> Pairs:
+    """Tell who asks and what he may do, so that a page offers nothing that would be refused."""
+    yield "user", session.user or ""
+    for each in EVERYTHING:
+        yield (each.name or "").lower(), str(bool(session.rights & each)).lower()
+
+
 def _nothing(session: Session, arguments: list[str]) -> Pairs:
     return ()
 
@@ -180,6 +188,7 @@ _GROUPS: dict[str, Callable[[Session, list[str]], Pairs]] = {
     "failovers": _failovers,
     "checkpoint": _checkpoint,
     "config": _config,
+    "rights": _rights,
     "timings": _nothing,
     "dcp": _nothing,
     "dcpagg": _nothing,

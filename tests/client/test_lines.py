@@ -1,4 +1,4 @@
-from headwater.cli.lines import SHOWN_BYTES_MAX, line, text
+from headwater.client.lines import SHOWN_BYTES_MAX, line, text
 
 
 def test_a_change_is_one_line_whatever_its_value_holds() -> None:

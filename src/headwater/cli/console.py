@@ -1,0 +1,70 @@
+"""`headwater console`: a web page for operators, served from this machine."""
+
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from headwater.cli.failures import CommandError
+from headwater.cli.options import DEFAULT_URL, Password, User, connect, examples
+from headwater.cli.stopping import until_stopped
+from headwater.errors import TlsError, TransportError, hide_logins
+
+EXAMPLES = examples(
+    "headwater console",
+    "headwater console couchbase://10.0.0.1:11210/orders --user ann",
+    "headwater console couchbases://10.0.0.1/orders?trust_store=ca.pem --user ann --password-file ann.secret",
+)
+
+
+def console(
+    node: Annotated[
+        str, typer.Argument(metavar="URL", envvar="HEADWATER_NODE", help="A node of the bucket, and the bucket.")
+    ] = DEFAULT_URL,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve it on; 0 takes a free one.")] = 11280,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to serve it on.")] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="NAME", help="A name by which browsers call it; may be given more than once."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Serve it to a network, where pages and their cookie can be read.")
+    ] = False,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Serve the console: cluster, vbuckets, streams and documents of a bucket in a browser. Needs the extra `console`.
+
+    Prints the address to open, which has a key in it: whoever has it may do what the user may. The user's password
+    stays in this process. A node that does not answer is no reason not to begin; one that refuses the login is. Ctrl-C
+    ends it.
+    """
+    _check_installed()
+    from headwater.client.routing import parse
+    from headwater.console.desk import ConsoleSettings
+    from headwater.console.server import ConsoleServer, names_of
+
+    target = parse(node)
+    user, password = target.login(user, password)
+    names = names_of(host, name or [], insecure=insecure)
+    _check_login(node if target.user is None else target.url, user, password)
+    server = ConsoleServer(ConsoleSettings(target, user, password, names, port), host)
+    with until_stopped():
+        server.run(lambda url: typer.echo(f"ready {url}"))
+
+
+def _check_installed() -> None:
+    """Tell what is missing before anything is asked of a node."""
+    for each in ("starlette", "uvicorn", "jinja2"):
+        if find_spec(each) is None:
+            raise CommandError(f"{each} is missing; the console needs headwater's extra `console`")
+
+
+def _check_login(url: str, user: str | None, password: str | None) -> None:
+    """Raise what refuses us for good; a node that is away now may come."""
+    try:
+        connect(url, user, password).close()
+    except TlsError:
+        raise
+    except TransportError as error:
+        typer.echo(f"headwater: {hide_logins(str(error))}; the console shows it when it comes", err=True)

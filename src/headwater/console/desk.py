@@ -1,0 +1,179 @@
+"""The things that all pages of a console share: its settings, its secrets, the nodes, the client, the templates."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from headwater.client import aio
+from headwater.client.lines import printable, text
+from headwater.client.routing import Target
+from headwater.console.guard import Secrets
+from headwater.console.lookout import Lookout, Said, all_rights
+from headwater.wire.cluster_map import ClusterMap
+
+HERE = Path(__file__).parent
+DASH = "\u2013"
+KEY_SHOWN_CHARACTERS = 120
+PAGES = (
+    ("/", "Cluster"),
+    ("/vbuckets", "Vbuckets"),
+    ("/documents", "Documents"),
+)
+"""The pages of the navigation, in its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """The bucket that a console is of, and how it is reached.
+
+    Args:
+        target: the nodes and the bucket, without a login. user, password: who asks.
+        hosts: names by which it may be called, besides this machine's own.
+        port: where it is served; part of its cookie's name.
+        clock: Unix seconds.
+    """
+
+    target: Target
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    hosts: frozenset[str] = frozenset()
+    port: int = 0
+    timeout_seconds: float = 5.0
+
+
+class Desk:
+    """One console at work; made in the event loop that serves it."""
+
+    def __init__(self, settings: ConsoleSettings, kept: Secrets) -> None:
+        self.settings, self.secrets = settings, kept
+        self.lookout = Lookout(
+            settings.target, settings.user, settings.password, timeout_seconds=settings.timeout_seconds
+        )
+        self._client: aio.AsyncClient | None = None
+        self._connecting = asyncio.Lock()
+        self._templates = _templates()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.lookout.close()
+        if self._client is not None:
+            await self._client.close()
+
+    async def client(self) -> aio.AsyncClient:
+        """The client of the bucket, connected by its first use.
+
+        Raises:
+            TransportError, StatusError: as `aio.connect`.
+        """
+        async with self._connecting:
+            if self._client is None:
+                self._client = await aio.connect(
+                    self.settings.target.url,
+                    self.settings.user,
+                    self.settings.password,
+                    connect_timeout_seconds=self.settings.timeout_seconds,
+                    timeout_seconds=2 * self.settings.timeout_seconds,
+                    agent="headwater-console",
+                )
+        return self._client
+
+    async def rights(self) -> frozenset[str]:
+        """The privileges by which pages offer what they do: all where no node tells."""
+        told = await self.lookout.rights()
+        return all_rights() if told is None else told
+
+    def render(self, request: Request, name: str, context: Mapping[str, Any], status: int = 200) -> Response:
+        """Make a page of a template."""
+        shared = {
+            "bucket": self.settings.target.bucket,
+            "user": self.settings.user,
+            "pages": PAGES,
+            "path": request.url.path,
+            "token": self.secrets.token,
+            "now": time.time(),
+        }
+        page: str = self._templates.get_template(name).render(shared | dict(context))
+        return HTMLResponse(page, status)
+
+
+def desk_of(request: Request) -> Desk:
+    """The desk of the console that a request came to."""
+    found: Desk = request.app.state.desk
+    return found
+
+
+# --------------------------------------------------------------------------- what templates call
+
+
+def _templates() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "count": count,
+        "clock": clock,
+        "age": age,
+        "key": key,
+        "uuid": vb_uuid,
+        "version": version,
+        "staleness": staleness,
+    }
+    return made
+
+
+def count(number: float | None) -> str:
+    """336776 as `336,776`; a dash for what is not known."""
+    return DASH if number is None else f"{number:,}"
+
+
+def clock(seconds: float) -> str:
+    """Unix seconds as the time of day here; with the date where that is another day."""
+    moment = time.localtime(seconds)
+    same_day = time.strftime("%F", moment) == time.strftime("%F")
+    return time.strftime("%H:%M:%S" if same_day else "%F %H:%M:%S", moment)
+
+
+def age(seconds: float) -> str:
+    """90 as `1 min 30 s`."""
+    whole = max(0, int(seconds))
+    parts = ((whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s"))
+    told = [f"{number} {unit}" for number, unit in parts if number]
+    return " ".join(told[:2]) or "0 s"
+
+
+def key(data: bytes) -> str:
+    """A key as a page shows it: control characters escaped, long ones cut."""
+    shown = printable(text(data))
+    return shown if len(shown) <= KEY_SHOWN_CHARACTERS else f"{shown[:KEY_SHOWN_CHARACTERS]}\u2026 ({len(data)} bytes)"
+
+
+def vb_uuid(number: int) -> str:
+    """A branch's name, as everywhere."""
+    return f"{number:016x}"
+
+
+def version(found: ClusterMap) -> str:
+    """The revision of a map."""
+    return f"{found.epoch}:{found.rev}"
+
+
+def staleness(said: Said[Any], now: float) -> str:
+    """A sentence about an answer that is not the latest; empty for one that is."""
+    if said.is_fresh:
+        return ""
+    if said.answer is None:
+        return f"There is no answer yet: {said.problem or 'nobody was asked'}."
+    return f"No answer now: {said.problem}. What stands here was said at {clock(said.at)}, {age(now - said.at)} ago."

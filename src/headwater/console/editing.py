@@ -1,0 +1,112 @@
+"""Documents as forms show them and send them back: every byte survives the way through a browser, or is not offered.
+
+A text field of HTML changes what goes through it: all line ends become CR LF. So only what is UTF-8 without a carriage
+return and without control characters is edited as text; everything else is shown and edited as hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headwater.client.kv import Document, DocumentMeta, as_key
+from headwater.errors import OptionError
+
+EDIT_BYTES_MAX = 256 << 10
+"""Larger documents are shown in part and not edited here."""
+SHOWN_BYTES_MAX = 64 << 10
+HEX_GROUPS = 16
+_KEPT_CONTROLS = frozenset("\n\t")
+_TURNING = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+class Form(StrEnum):
+    """The way in which bytes are written in a field."""
+
+    TEXT = "text"
+    HEX = "hex"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDocument:
+    """A document for a page.
+
+    Attributes:
+        form, text: the value as it stands in the field; cut to its beginning where it can't be edited.
+        editable: whether it is whole, and can be sent back.
+    """
+
+    key: bytes
+    value: bytes
+    meta: DocumentMeta
+    form: Form
+    text: str
+    editable: bool
+
+
+def shown(document: Document, meta: DocumentMeta, form: Form | None = None) -> ShownDocument:
+    """Return a document for a page, in the form asked for if its value bears it."""
+    chosen = form_for(document.value) if form is not Form.HEX else Form.HEX
+    editable = len(document.value) <= EDIT_BYTES_MAX
+    text = written(document.value if editable else document.value[:SHOWN_BYTES_MAX], chosen)
+    return ShownDocument(document.key, document.value, meta, chosen, text, editable)
+
+
+def form_for(data: bytes) -> Form:
+    """Return the form in which bytes come back from a browser as they were."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return Form.HEX
+    return Form.HEX if any(map(_is_unsafe, text)) else Form.TEXT
+
+
+def _is_unsafe(character: str) -> bool:
+    """Whether a field would change a character, or it turns the direction of writing and so hides what is there."""
+    if unicodedata.category(character) == "Cc":
+        return character not in _KEPT_CONTROLS
+    return character in _TURNING
+
+
+def written(data: bytes, form: Form) -> str:
+    """Return bytes as a field has them; those of a text that was cut inside of a character lose its rest."""
+    if form is Form.TEXT:
+        return data.decode(errors="ignore")
+    lines = (data[at : at + HEX_GROUPS] for at in range(0, len(data), HEX_GROUPS))
+    return "\n".join(line.hex(" ") for line in lines)
+
+
+def read_field(text: str, form: Form) -> bytes:
+    """Return the bytes that a field was filled with; the browser's line ends become line feeds again.
+
+    Raises:
+        OptionError: no hexadecimal digits, or too many.
+    """
+    if form is Form.TEXT:
+        data = text.replace("\r\n", "\n").replace("\r", "\n").encode()
+    else:
+        try:
+            data = bytes.fromhex("".join(text.split()))
+        except ValueError:
+            raise OptionError("value", text[:40], "pairs of hexadecimal digits: 00 ff 7f") from None
+    if len(data) > EDIT_BYTES_MAX:
+        raise OptionError(
+            "value", f"{len(data)} bytes", f"at most {EDIT_BYTES_MAX} bytes here; headwater set takes more"
+        )
+    return data
+
+
+def read_key(text: str, form: Form) -> bytes:
+    """Return a document's key from a field of one line.
+
+    Raises:
+        OptionError: it is empty, too long, or not in this form.
+    """
+    return as_key(text.encode() if form is Form.TEXT else read_field(text, form))
+
+
+def key_field(key: bytes) -> tuple[str, Form]:
+    """Return a key as a field of one line has it, and in which form; such a field drops line ends."""
+    form = Form.HEX if b"\n" in key or b"\t" in key else form_for(key)
+    return (written(key, form) if form is Form.TEXT else key.hex()), form

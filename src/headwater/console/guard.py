@@ -1,0 +1,145 @@
+"""Who may talk to the console: it acts with an operator's credentials, and every page in a browser can send to it.
+
+| what                                   | against                                                               |
+|----------------------------------------|-----------------------------------------------------------------------|
+| a key, printed at the start, then a cookie | other users of this machine, who can reach the port as well       |
+| the Host header is one of ours         | a foreign name that suddenly resolves to this machine (DNS rebinding) |
+| Origin and Sec-Fetch-Site              | forms and scripts of other pages                                      |
+| a token in every form                  | the same, in browsers that send neither                               |
+| Content-Security-Policy                | whatever a document's key or value would like to run                  |
+
+The credentials of the bucket never leave the process: no page, header or log has them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BODY_BYTES_MAX = 4 << 20
+"""A form with the largest document that can be edited here, as hexadecimal digits, fits."""
+FIELDS_MAX = 4096
+FORM = "application/x-www-form-urlencoded"
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+READING = frozenset({"GET", "HEAD"})
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+def _secret() -> str:
+    return secrets.token_urlsafe(24)
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """The secrets of one process; made anew at each start.
+
+    Attributes:
+        key: opens the console, once for each browser. session: what its cookie holds. token: what each form brings.
+    """
+
+    key: str = field(default_factory=_secret, repr=False)
+    session: str = field(default_factory=_secret, repr=False)
+    token: str = field(default_factory=_secret, repr=False)
+
+
+def same(given: str, secret: str) -> bool:
+    """Compare in a time that does not tell where they differ."""
+    return secrets.compare_digest(given.encode(), secret.encode())
+
+
+class Guard:
+    """The outermost layer: refuses what is not the operator's own browser, and seals every answer with the headers.
+
+    Args:
+        hosts: names by which the console may be called, besides this machine's own.
+        open_paths: what is served without the cookie: the login and the style of its page.
+        cookie: its name; one for each port, since cookies know no ports.
+    """
+
+    def __init__(
+        self, app: ASGIApp, kept: Secrets, hosts: frozenset[str], open_paths: tuple[str, ...], cookie: str
+    ) -> None:
+        self._app, self._secrets, self._open, self._cookie = app, kept, open_paths, cookie
+        self._hosts = LOOPBACK | {each.lower() for each in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def sealed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        refusal = self._refusal(Request(scope))
+        await (self._app if refusal is None else refusal)(scope, receive, sealed)
+
+    def _refusal(self, request: Request) -> PlainTextResponse | None:
+        host = request.headers.get("host", "")
+        if _name(host) not in self._hosts:
+            return PlainTextResponse("This console is called by another name; see --host.\n", 421)
+        if request.method not in READING and not _is_own(request.headers, host):
+            return PlainTextResponse("Another page sent this; nothing was done.\n", 403)
+        if not request.url.path.startswith(self._open) and not same(
+            request.cookies.get(self._cookie, ""), self._secrets.session
+        ):
+            return PlainTextResponse("Open the address that headwater console printed when it began.\n", 401)
+        return None
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without its port, in lower case."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).lower()
+
+
+def _is_own(headers: Headers, host: str) -> bool:
+    """Whether a page of this console sent a request, as far as the browser tells."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    return origin in (None, f"http://{host}") and site in (None, "same-origin", "none")
+
+
+async def form_of(request: Request, token: str) -> dict[str, str]:
+    """Read a form that a page of this console sent; of a name that comes twice the last value.
+
+    Raises:
+        HTTPException: 413, it is too large; 415, it is none; 400, it can't be read; 403, it has not our token.
+    """
+    if request.headers.get("content-type", "").partition(";")[0] != FORM:
+        raise HTTPException(415, f"a form is {FORM}")
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise HTTPException(413, f"a form has at most {BODY_BYTES_MAX} bytes; headwater set takes larger documents")
+    try:
+        text = body.decode("ascii")
+        fields = dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX))
+    except ValueError as error:
+        raise HTTPException(400, f"the form can't be read: {error}") from None
+    if not same(fields.pop("token", ""), token):
+        raise HTTPException(403, "the form is older than this console: load its page again")
+    return fields

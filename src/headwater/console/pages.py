@@ -1,0 +1,259 @@
+"""The pages about the nodes, the vbuckets and the documents. A handler asks the desk and fills in a template."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from headwater.client.kv import Document, DocumentMeta
+from headwater.cluster.status import status
+from headwater.console import editing, figures
+from headwater.console.desk import Desk, desk_of
+from headwater.console.editing import Form
+from headwater.console.guard import form_of
+from headwater.console.lookout import Look, Said, plain
+from headwater.errors import HeadwaterError, KeyExists, KeyNotFound, NoAccess, OptionError
+
+READ_TRIES = 5
+DONE = {
+    "stored": "The document is stored, and on disk.",
+    "deleted": "The document is deleted, and that is on disk.",
+}
+"""The things a page may say that it did, by the word in its address."""
+EXPIRY = frozenset({"keep", "never", "in"})
+
+
+async def overview(request: Request) -> Response:
+    """The cluster: its nodes, what is wrong, who owns which vbucket."""
+    desk = desk_of(request)
+    said = await desk.lookout.look()
+    if said.answer is None:
+        return desk.render(request, "silent.html", {"title": "Cluster", "said": said}, 503)
+    general = await desk.lookout.stats_by_node("")
+    rows = figures.vbucket_rows(said.answer.survey)
+    context = {
+        "title": "Cluster",
+        "said": said,
+        "look": said.answer,
+        "status": status(said.answer.survey),
+        "general": general,
+        "cells": figures.owner_classes(rows, said.answer.survey.map.servers),
+        "troubled": sum(bool(row.trouble) for row in rows),
+        "number_of": figures.number_of,
+    }
+    return desk.render(request, "overview.html", context)
+
+
+async def vbuckets(request: Request) -> Response:
+    """All vbuckets, a page at a time, by owner or those in trouble."""
+    desk = desk_of(request)
+    look, said = await _look(desk)
+    rows = figures.vbucket_rows(look.survey)
+    owner, only = request.query_params.get("owner", ""), request.query_params.get("only", "")
+    chosen = [row for row in rows if owner in ("", str(row.owner)) and (only != "trouble" or row.trouble)]
+    part = figures.paged(chosen, _whole(request.query_params.get("page", "1")) or 1)
+    kept = {name: value for name, value in (("owner", owner), ("only", only)) if value}
+    context = {
+        "title": "Vbuckets",
+        "said": said,
+        "look": look,
+        "part": part,
+        "owner": owner,
+        "only": only,
+        "to_page": lambda page: "/vbuckets?" + urlencode(kept | {"page": page}),
+    }
+    return desk.render(request, "vbuckets.html", context)
+
+
+async def vbucket(request: Request) -> Response:
+    """One vbucket: each copy, and its failover log."""
+    desk, number = desk_of(request), int(request.path_params["number"])
+    look, said = await _look(desk)
+    if number >= look.survey.map.vbuckets:
+        raise HTTPException(404, f"this bucket has the vbuckets 0 to {look.survey.map.vbuckets - 1}")
+    row = figures.vbucket_row(look.survey, number)
+    logs = {}
+    for copy in row.copies:
+        if copy.state is not None:
+            logs[copy.address] = await _log(desk, copy, number)
+    context = {"title": f"Vbucket {number}", "said": said, "look": look, "row": row, "logs": logs}
+    return desk.render(request, "vbucket.html", context)
+
+
+async def _log(desk: Desk, copy: figures.CopyRow, number: int) -> Said[list[tuple[int, int]]]:
+    try:
+        return Said(await desk.lookout.logs(copy.address, number))
+    except HeadwaterError as error:
+        return Said(None, 0.0, plain(error))
+
+
+async def _look(desk: Desk) -> tuple[Look, Said[Look]]:
+    said = await desk.lookout.look()
+    if said.answer is None:
+        raise HTTPException(503, f"no node answers: {said.problem}")
+    return said.answer, said
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+# --------------------------------------------------------------------------- documents
+
+
+async def documents(request: Request) -> Response:
+    """A document by its key, or the form that asks for one."""
+    asked = request.query_params
+    done = DONE.get(asked.get("done", ""), "")
+    if "key" not in asked:
+        return await _documents(request, done=done)
+    try:
+        key = editing.read_key(asked["key"], _form(asked.get("form", "")))
+    except OptionError as error:
+        return await _documents(request, problem=plain(error), status=400, asked=asked["key"])
+    return await _documents(request, key=key, done=done, form=Form.HEX if asked.get("as") == "hex" else None)
+
+
+async def store(request: Request) -> Response:
+    """Store a document over the version that the form was made from, a new one only where there is none."""
+    desk = desk_of(request)
+    fields = await form_of(request, desk.secrets.token)
+    key, form = b"", _form(fields.get("value_form", ""))
+    try:
+        key = editing.read_key(fields.get("key", ""), _form(fields.get("form", "")))
+        value = editing.read_field(fields.get("value", ""), form)
+        await _write(desk, key, value, fields)
+    except KeyExists:
+        told = "It was changed by somebody else after you read it, and nothing was stored. Below is what you wrote, "
+        told += "over the version of now: store it again to replace that one, or read the document again to drop yours."
+        return await _documents(request, key=key, problem=told, status=409, draft=(fields.get("value", ""), form))
+    except HeadwaterError as error:
+        return await _documents(
+            request, key=key, problem=plain(error), status=_status(error), draft=(fields.get("value", ""), form)
+        )
+    return _back(key, "stored")
+
+
+async def _write(desk: Desk, key: bytes, value: bytes, fields: dict[str, str]) -> None:
+    client, cas, flags = await desk.client(), _number(fields, "cas"), _number(fields, "flags")
+    expiry = await _expiry(desk, key, fields)
+    if cas:
+        await client.set(key, value, flags=flags, expiry=expiry, cas=cas)
+    else:
+        await client.add(key, value, flags=flags, expiry=expiry)
+
+
+async def _expiry(desk: Desk, key: bytes, fields: dict[str, str]) -> int:
+    """Return the expiry to store: a plain SET would take away the one that a document has.
+
+    That of a version which somebody replaced meanwhile is not stored: the CAS refuses it.
+    """
+    chosen = fields.get("expiry", "never")
+    if chosen not in EXPIRY:
+        raise OptionError("expiry", chosen, "keep, never or in")
+    if chosen == "keep":
+        return (await (await desk.client()).get_meta(key)).expiry
+    return _number(fields, "seconds") if chosen == "in" else 0
+
+
+def _number(fields: dict[str, str], name: str) -> int:
+    text = fields.get(name, "").strip() or "0"
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
+        raise OptionError(name, text[:40], "a whole number")
+    return int(text)
+
+
+async def delete(request: Request) -> Response:
+    """Delete the version of a document that the form was made from."""
+    desk = desk_of(request)
+    fields = await form_of(request, desk.secrets.token)
+    key = b""
+    try:
+        key = editing.read_key(fields.get("key", ""), _form(fields.get("form", "")))
+        if not (cas := _number(fields, "cas")):
+            raise OptionError("cas", 0, "that of the version which is to go")
+        await (await desk.client()).delete(key, cas=cas)
+    except KeyExists:
+        told = "It was changed by somebody else after you read it, and nothing was deleted. Look at it again."
+        return await _documents(request, key=key, problem=told, status=409)
+    except HeadwaterError as error:
+        return await _documents(request, key=key, problem=plain(error), status=_status(error))
+    return _back(key, "deleted")
+
+
+def _back(key: bytes, done: str) -> Response:
+    text, form = editing.key_field(key)
+    return RedirectResponse("/documents?" + urlencode({"key": text, "form": form.value, "done": done}), 303)
+
+
+def _form(text: str) -> Form:
+    return Form.HEX if text == Form.HEX else Form.TEXT
+
+
+def _status(error: HeadwaterError) -> int:
+    """Return the status of a page that says what was not done."""
+    kinds = {OptionError: 400, NoAccess: 403, KeyNotFound: 404}
+    return next((status for kind, status in kinds.items() if isinstance(error, kind)), 502)
+
+
+async def _documents(
+    request: Request,
+    *,
+    key: bytes = b"",
+    done: str = "",
+    problem: str = "",
+    status: int = 200,
+    asked: str = "",
+    form: Form | None = None,
+    draft: tuple[str, Form] | None = None,
+) -> Response:
+    """Fill in the page: what was done or went wrong, the form for a key, and the document if there is one."""
+    desk = desk_of(request)
+    rights = await desk.rights()
+    document, missing = None, False
+    if key and "read" in rights:
+        try:
+            document = editing.shown(*await read(desk, key), form)
+        except KeyNotFound:
+            missing, status = True, 404 if not done and status == 200 else status
+        except HeadwaterError as error:
+            problem, status = problem or plain(error), _status(error) if status == 200 else status
+    text, key_form = editing.key_field(key) if key else (asked, Form.TEXT)
+    context = {
+        "title": "Documents",
+        "key": key,
+        "field": text,
+        "form": key_form.value,
+        "done": done,
+        "problem": problem,
+        "rights": rights,
+        "document": document,
+        "missing": missing,
+        "draft": draft,
+        "vbucket": desk_vbucket(desk, key),
+    }
+    return desk.render(request, "documents.html", context, status)
+
+
+def desk_vbucket(desk: Desk, key: bytes) -> int | None:
+    """The vbucket of a key; None while the map is not known."""
+    look = desk.lookout.latest
+    return look.survey.map.vbucket_of(key) if look is not None and key else None
+
+
+async def read(desk: Desk, key: bytes) -> tuple[Document, DocumentMeta]:
+    """Read a document and the metadata of the same version.
+
+    Raises:
+        KeyNotFound, TransportError, StatusError: as `get`; KeyExists if it was changed each time between the two.
+    """
+    client = await desk.client()
+    for _ in range(READ_TRIES):
+        document = await client.get(key)
+        meta = await client.get_meta(key)
+        if meta.cas == document.cas:
+            return document, meta
+    raise KeyExists(f'read "{editing.key_field(key)[0]}": it changes faster than it can be read')

@@ -1,0 +1,79 @@
+"""The console's own server: one address, no log of requests, an end at Ctrl-C that does not wait for live pages."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import uvicorn
+
+from headwater.console.app import make_app
+from headwater.console.desk import ConsoleSettings
+from headwater.console.guard import LOOPBACK, Secrets
+from headwater.errors import OptionError
+
+GOODBYE_SECONDS = 2
+"""How long open pages may take to end; live ones never would."""
+
+
+class ConsoleServer:
+    """A console that listens.
+
+    Args:
+        settings: its `port` is asked for; 0 takes a free one.
+        host: the address to listen on.
+
+    Raises:
+        OSError: the port is taken, or the address is not this machine's.
+    """
+
+    def __init__(self, settings: ConsoleSettings, host: str = "127.0.0.1") -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, settings.port), family=family)
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        self.secrets = Secrets()
+        made = make_app(replace(settings, port=self.port), self.secrets)
+        config = uvicorn.Config(
+            made,
+            log_config=None,
+            access_log=False,  # addresses have keys of documents in them, and one has the console's
+            server_header=False,
+            loop="asyncio",
+            timeout_graceful_shutdown=GOODBYE_SECONDS,
+        )
+        self._server = uvicorn.Server(config)
+
+    @property
+    def url(self) -> str:
+        """Where to open it, with the key."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.port}/login?key={self.secrets.key}"
+
+    def run(self, started: Callable[[str], None]) -> None:
+        """Serve until SIGINT or SIGTERM; `started` is told the address once it listens."""
+        started(self.url)
+        self._server.run(sockets=[self._socket])
+
+    def close(self) -> None:
+        """Give the port back, if it never ran."""
+        self._socket.close()
+
+    def stop(self) -> None:
+        """End; from any thread."""
+        self._server.should_exit = True
+
+
+def names_of(host: str, names: Sequence[str], *, insecure: bool) -> frozenset[str]:
+    """Return the names by which a console on an address may be called, besides this machine's own.
+
+    Raises:
+        OptionError: it could be reached from the network, and nobody said that this is meant.
+    """
+    told = f"[{host}]" if ":" in host else host
+    if told not in LOOPBACK and not insecure:
+        allowed = (
+            "127.0.0.1, for pages and their cookie cross a network as they are (better: ssh -L), or with --insecure"
+        )
+        raise OptionError("host", host, allowed)
+    return frozenset({told, *names})

@@ -1,0 +1,45 @@
+// Keeps the parts of a page that say data-live="SECONDS" up to date, by fetching the page again. What a reader has the
+// focus in is not replaced under his hands; what he has to hear of is said in the status line, once for each change.
+"use strict";
+
+const lost = document.getElementById("lost");
+const news = document.getElementById("news");
+let answeredAt = new Date();
+
+function tellLost(why) {
+  lost.textContent = `This console does not answer (${why}). What stands here is of ${answeredAt.toLocaleTimeString()}.`;
+  lost.hidden = false;
+}
+
+async function refresh(part) {
+  if (document.hidden || part.contains(document.activeElement) || !document.getSelection().isCollapsed) return;
+  let answer;
+  try {
+    answer = await fetch(location.href, { credentials: "same-origin", cache: "no-store", redirect: "error" });
+  } catch {
+    tellLost("it was ended, or the way to it is cut");
+    return;
+  }
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = page.getElementById(part.id);
+  if (!fresh) {
+    const told = page.querySelector("[role=alert]:not([hidden])");
+    tellLost(told ? told.textContent.trim() : `status ${answer.status}`);
+    return;
+  }
+  answeredAt = new Date();
+  lost.hidden = true;
+  const before = part.dataset.news;
+  part.dataset.news = fresh.dataset.news || "";
+  part.replaceChildren(...fresh.childNodes);
+  if (before !== undefined && before !== part.dataset.news) news.textContent = `Now: ${part.dataset.news}`;
+}
+
+for (const part of document.querySelectorAll("[data-live]")) {
+  setInterval(() => refresh(part), 1000 * Number(part.dataset.live));
+}
+for (const form of document.querySelectorAll("form[data-confirm]")) {
+  form.addEventListener("submit", (event) => {
+    if (!window.confirm(form.dataset.confirm)) event.preventDefault();
+  });
+}
