@@ -201,6 +201,9 @@ class Desk:
     def figures(self) -> Iterator[tuple[str, str]]:
         yield "uptime", "12"
 
+    def is_client_there(self, agent: str) -> bool:
+        return False
+
     def hears_passwords(self, connection: object) -> bool:
         return not self.users.required or is_local(connection.peer)  # type: ignore[attr-defined]
 

@@ -277,6 +277,8 @@ def _fence(stats: Mapping[str, str]) -> str:
     """Return STAT cluster's text about waiting for the other nodes; empty when the node serves."""
     if stats.get("fence") != "closed":
         return ""
+    if member := stats.get("copy_of"):
+        return f"it is a copy of the member {member}"
     return f"it waits for the map of {stats.get('answers_missing', 'some')} more of its peers"
 
 

@@ -256,6 +256,10 @@ class Server:
         """Write down what a user tried and may not do."""
         self._refused.warn(session.connection.peer, f"user {session.user!r} {what}", self.loop.time())
 
+    def is_client_there(self, agent: str) -> bool:
+        """Whether a client that calls itself so is connected."""
+        return any(getattr(each.session, "agent", "") == agent for each in self.connections)
+
     def hears_passwords(self, connection: Connection) -> bool:
         """Whether a peer may send a password as it is: PLAIN, and HTTP's logins."""
         if connection.tls is not None or not self.users.required:

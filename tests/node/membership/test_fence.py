@@ -41,3 +41,17 @@ def test_two_majorities_share_a_node() -> None:
     for nodes in range(2, 10):
         heard = 1 + Fence(known(nodes)).missing
         assert 2 * heard > nodes
+
+
+def test_it_opens_only_when_it_is_known_that_nobody_else_is_this_member() -> None:
+    fence, first = Fence(known(3), alone=None), known(3).peers[0]
+    assert not fence.hear(first) and fence.missing == 0
+    assert fence.hear_own(alone=True) and fence.is_open
+    sooner = Fence(known(3), alone=None)
+    assert not sooner.hear_own(alone=True) and sooner.hear(first)
+
+
+def test_another_node_that_is_this_member_closes_it_for_good() -> None:
+    fence = Fence(known(3), is_open=True)
+    assert not fence.hear_own(alone=False) and not fence.is_open
+    assert not fence.hear_own(alone=True) and not fence.hear(known(3).peers[0]) and not fence.is_open

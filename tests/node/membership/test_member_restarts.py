@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from struct import pack
 
@@ -24,6 +27,7 @@ from tests.node.membership.support import (
     follows,
     known_map,
     nodes,
+    send_map,
     spread,
     stats,
 )
@@ -214,3 +218,54 @@ def test_a_damaged_map_stops_the_start_and_names_its_file() -> None:
             assert str(path) in str(error) and "checksum" in str(error) and "Traceback" not in str(error)
         else:
             raise AssertionError("it started")
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Node]:
+    made = Node(folder, {"vbuckets": VBUCKETS})
+    try:
+        yield made.start()
+    finally:
+        made.kill()
+
+
+def is_copy_of(copy: Node, member: Node) -> bool:
+    return stats(copy, "cluster").get("copy_of") == member.address
+
+
+def refuses(copy: Node) -> bool:
+    answers = {call(copy, opcode, b"k", b"", extras, 0).status for opcode, extras in ((0x00, b""), (0x01, bytes(8)))}
+    return answers == {ETMPFAIL}
+
+
+def test_a_copy_of_a_members_folder_that_is_started_beside_it_owns_nothing(tmp_path: Path) -> None:
+    with nodes(3) as (one, two, three):
+        put(one, 0, "k", b"v")
+        spread(1, [one, two, three], [[0, 1]] * 4)
+        one.stop()
+        shutil.copytree(one.data, tmp_path / "copy")
+        one.start()
+        with started(tmp_path / "copy") as copy:
+            assert refuses(copy)
+            until(lambda: is_copy_of(copy, one), "it finds its original at the address that the map has for both")
+            assert refuses(copy) and stats(copy, "cluster")["fence"] == "closed"
+            assert f"another node answers at {one.address}" in copy.log
+            assert send_map(copy, 1, cluster_map(1, [each.address for each in (one, two, three)], [[0, 1]] * 4, 0)) == 0
+            until(lambda: is_copy_of(copy, one) and refuses(copy), "an operator's map does not make it the member")
+        put(one, 0, "k", b"w")
+        assert stats(one, "cluster")["fence"] == "open"
+
+
+def test_a_copy_that_is_started_while_its_original_is_down_stops_serving_when_that_comes(tmp_path: Path) -> None:
+    with nodes(3) as (one, two, three):
+        put(one, 0, "k", b"v")
+        spread(1, [one, two, three], [[0, 1]] * 4)
+        one.stop()
+        shutil.copytree(one.data, tmp_path / "copy")
+        with started(tmp_path / "copy") as copy:
+            until(
+                lambda: call(copy, Opcode.GET, b"k", vbucket=0).status == 0, "nobody can tell it from a node that moved"
+            )
+            one.start()
+            until(lambda: is_copy_of(copy, one) and refuses(copy), "the member is back")
+        until(lambda: call(one, Opcode.GET, b"k", vbucket=0).status == 0, "the member serves")

@@ -98,9 +98,11 @@ class Host:
         )
         self.replication, self.loop = Dialers(), Loop()
         self.tell_of_map = lambda: None  # nobody is connected
+        self.is_client_there = lambda agent: False
         self.config, self.cluster = SimpleNamespace(users={}, account=(None, None)), self
         self.member = Membership(self)  # type: ignore[arg-type]
         self.member.start()
+        self.member._own_told(None)  # it is no copy
 
     def take(self, version: tuple[int, int], config: bytes) -> None:
         """Take a map, as `ServedMap.take`."""

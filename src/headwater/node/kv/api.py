@@ -138,6 +138,9 @@ class Services(Protocol):
     def warn(self, peer: str, cause: str) -> None:
         """Write the one line that names peer and cause."""
 
+    def is_client_there(self, agent: str) -> bool:
+        """Whether a client that calls itself so is connected."""
+
     def hears_passwords(self, connection: Connection) -> bool:
         """Whether a peer may send a password as it is: PLAIN, and HTTP's logins."""
 

@@ -3,6 +3,7 @@
     closed --an answer with a newer map--> closed, asking again who knows that one
            --answers from a majority of the map's nodes, this one counted, and none newer--> open
            --an operator's map--> open
+    open   --another node answers at our own address--> closed, until an operator's map when it does no more
 
 Whoever promotes a replica gives the new map to a majority of the nodes first. Two majorities share a node, so among
 those that answered here is one that would have known. With two nodes the majority is both: if the other one is gone for
@@ -20,10 +21,12 @@ class Fence:
 
     Attributes:
         is_open: whether the node may serve what the map gives it. heard: who knows of nothing newer.
+        alone: whether it is known that nobody else answers at our own address (own_address.py); None while it is not.
     """
 
-    def __init__(self, known: ClusterMap, *, is_open: bool = False) -> None:
+    def __init__(self, known: ClusterMap, *, is_open: bool = False, alone: bool | None = True) -> None:
         self.heard: set[Address] = set()
+        self.alone = alone
         self._peers = frozenset(known.peers)
         # A majority, this node counted: it shares a node with every other majority, and so with one that has a newer
         # map.
@@ -41,7 +44,18 @@ class Fence:
             return False
         # A set, for the same peer asked twice is one voice.
         self.heard.add(peer)
-        if self.is_open or self.missing > 0:
+        return self._try()
+
+    def hear_own(self, *, alone: bool) -> bool:
+        """Learn who answers at our own address; True if that opens the fence. Another node closes it."""
+        if self.alone is not False:
+            self.alone = alone
+        if not alone:
+            self.is_open = False
+        return self._try()
+
+    def _try(self) -> bool:
+        if self.is_open or self.missing > 0 or not self.alone:
             return False
         self.is_open = True
         return True

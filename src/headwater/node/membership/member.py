@@ -26,6 +26,7 @@ from headwater.node.membership.fence import Fence
 from headwater.node.membership.file import MapFile
 from headwater.node.membership.following import Following
 from headwater.node.membership.map import read_map, says_the_same, seen_from
+from headwater.node.membership.own_address import OwnAddress, is_copy
 from headwater.node.membership.peers import FEATURES, Peers
 from headwater.node.membership.reconciler import Reconciler
 from headwater.node.membership.roles import News, news, role
@@ -64,6 +65,7 @@ class Membership:
         self.following = Following(server.replication, self._source)
         self.reconciler = Reconciler(server, self.following)
         self.peers = Peers(lambda: server.loop, self._login, self._call, self._told)
+        self.own = OwnAddress(lambda: server.loop, self._login, self._call, server.is_client_there, self._own_told)
         self._load()
 
     def _load(self) -> None:
@@ -79,7 +81,7 @@ class Membership:
             self.map = read_map(config, bucket=bucket.name, vbuckets=bucket.vbucket_count)
         except RemoteProtocolError as error:
             raise StorageError(f"{self._file.path}: {error}; start the node with the options it had") from None
-        self.fence = Fence(self.map)
+        self.fence = Fence(self.map, alone=None if self.map.peers else True)
         if self.map.peers:
             # Before the node listens, so that no client is served in between.
             bucket.fenced.update(vb for vb, each in bucket.vbuckets.items() if each.state is State.ACTIVE)
@@ -93,12 +95,18 @@ class Membership:
             with contextlib.suppress(StorageError):  # a folder of before this was kept; tried again at the next start
                 self._bucket.store.join()
             self._server.cluster.take(self.map.version, self.map.text)
-            self.peers.watch(self.map.peers if self.map.this is not None else ())
+            self._watch(self.map)
             self.reconciler.look()
+
+    def _watch(self, known: ClusterMap) -> None:
+        is_member = known.this is not None
+        self.peers.watch(known.peers if is_member else ())
+        self.own.watch(known.here if is_member and known.peers else None)
 
     def stop(self) -> None:
         """Stop asking peers and following."""
         self.peers.stop()
+        self.own.stop()
         self.reconciler.stop()
 
     # --- maps that arrive -------------------------------------------------------------------------------------------
@@ -158,7 +166,7 @@ class Membership:
 
     async def _told(self, peer: Address, config: bytes) -> None:
         """A peer has answered: adopt its map if it is newer; otherwise it knows of nothing newer."""
-        found = read_map(config, bucket=self._bucket.name, vbuckets=self._bucket.vbucket_count)
+        found = self._read(config)
         async with self._taking:
             known, fence = self.map, self.fence
             if known is None or known.here is None or fence is None:
@@ -173,6 +181,38 @@ class Membership:
             if self.fence is not None and self.fence.hear(peer):
                 self._open()
         self.reconciler.look()
+
+    def _own_told(self, config: bytes | None) -> None:
+        """Learn who answers at our own address: nobody else (None), or a node with this map."""
+        if self.fence is None or self.map is None:
+            return
+        if config is not None and self._is_copy(config):
+            if self.fence.alone is not False:
+                self._close(self.fence, self.map.here)
+        elif self.fence.hear_own(alone=True):
+            self._open()
+            self.reconciler.look()
+
+    def _is_copy(self, config: bytes) -> bool:
+        with contextlib.suppress(RemoteProtocolError):
+            return is_copy(self.map, self._read(config))
+        return False
+
+    def _close(self, fence: Fence, here: Address | None) -> None:
+        """Serve nothing that the map gives us: the member itself does."""
+        fence.hear_own(alone=False)
+        self.reconciler.serves = False
+        owned = [vb for vb, each in self._bucket.vbuckets.items() if each.state is State.ACTIVE]
+        self._bucket.fenced.update(owned)
+        log.error(
+            "another node answers at %s, this node's address in the cluster map: this folder is a copy of its, and %d "
+            "vbuckets are not served here; stop one of the two nodes",
+            here,
+            len(owned),
+        )
+
+    def _read(self, config: bytes) -> ClusterMap:
+        return read_map(config, bucket=self._bucket.name, vbuckets=self._bucket.vbucket_count)
 
     async def _keep(self, found: ClusterMap) -> None:
         """Put a map on disk."""
@@ -200,9 +240,10 @@ class Membership:
         self.following.news(told)
         if before is not None and (before.encrypted, before.tls_ports) != (found.encrypted, found.tls_ports):
             self.following.redial()
-        self.fence = Fence(found, is_open=self.fence is None or self.fence.is_open)
+        alone = True if self.fence is None else self.fence.alone
+        self.fence = Fence(found, is_open=self.fence is None or self.fence.is_open, alone=alone)
         self._server.cluster.take(found.version, found.text)
-        self.peers.watch(found.peers if found.this is not None else ())
+        self._watch(found)
         self._server.tell_of_map()
 
     def _open(self) -> None:
@@ -212,7 +253,7 @@ class Membership:
         It stays behind the fence until that one comes, or an operator decides.
         """
         if self.fence is not None:
-            self.fence.is_open = True
+            self.fence.is_open = self.fence.alone = True
         self.reconciler.serves = True
         self.reconciler.ask(self._bucket.fenced)
 

@@ -1,0 +1,97 @@
+"""Calling the address that the map has for this node: if another node answers there, this one is a copy of its folder.
+
+A copy has the map and the data of a member, and the peers would tell it that nothing is newer: it would serve beside
+its original. So the fence opens only when it is known who answers at the own address: this node, which hears its own
+call by the name it gave, or nobody, as behind some address translations and before the original is up. It is asked
+again for as long as the map names this node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from headwater.errors import HeadwaterError
+from headwater.node.calling import converse
+from headwater.node.membership.peers import (
+    ANSWER_SECONDS_MAX,
+    ASK_AGAIN_SECONDS,
+    RETRY_SECONDS_MAX,
+    RETRY_SECONDS_MIN,
+)
+from headwater.protocol.handshake import Login, greet
+from headwater.tls.socket import TlsSocket
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import ClusterMap
+
+SILENCES = 3
+"""So many calls without an answer mean that nobody can be reached there."""
+
+
+class OwnAddress:
+    """Who answers there.
+
+    Args:
+        login: how to introduce ourselves. call: connects to a node.
+        is_heard: whether a client that calls itself so is connected to this node.
+        told: called with what is known by now: the map of another node that answers there, as JSON, or None if nobody
+            else does.
+    """
+
+    def __init__(
+        self,
+        loop: Callable[[], asyncio.AbstractEventLoop],
+        login: Callable[[], Login],
+        call: Callable[[Address], Awaitable[socket.socket | TlsSocket]],
+        is_heard: Callable[[str], bool],
+        told: Callable[[bytes | None], None],
+    ) -> None:
+        self._loop, self._login, self._call = loop, login, call
+        self._is_heard, self._told = is_heard, told
+        self._address: Address | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self, address: Address | None) -> None:
+        """Ask there from now on; nowhere for None."""
+        if address == self._address:
+            return
+        self._address = address
+        if self._task is not None:
+            self._task.cancel()
+        self._task = None if address is None else self._loop().create_task(self._ask_on(address))
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self.watch(None)
+
+    async def _ask_on(self, address: Address) -> None:
+        wait, silent = RETRY_SECONDS_MIN, 0
+        while True:
+            pause = ASK_AGAIN_SECONDS
+            try:
+                self._told(await asyncio.wait_for(self._ask(address), ANSWER_SECONDS_MAX))
+                wait, silent = RETRY_SECONDS_MIN, 0
+            except (OSError, TimeoutError, HeadwaterError) as error:
+                silent = silent + 1 if isinstance(error, TimeoutError) else SILENCES
+                pause = wait = min(2 * wait, RETRY_SECONDS_MAX)
+                if silent >= SILENCES:  # a busy node is slow, but not for ever
+                    self._told(None)
+            await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
+
+    async def _ask(self, address: Address) -> bytes | None:
+        """The map of another node that answers there; None if it is this one."""
+        login = replace(self._login(), agent=f"headwater-node {secrets.token_hex(8)}")
+        sock = await self._call(address)
+        try:
+            greeting = await converse(self._loop(), sock, greet(login), str(address))
+            return None if self._is_heard(login.agent) else greeting.config
+        finally:
+            sock.close()
+
+
+def is_copy(known: ClusterMap | None, other: ClusterMap) -> bool:
+    """Whether a node that answers at our address with its map is the same member of the same cluster as we."""
+    return known is not None and other.uuid == known.uuid and known.here is not None and other.here == known.here
