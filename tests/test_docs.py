@@ -55,6 +55,7 @@ def test_options_that_pages_name_exist(page: Path) -> None:
     option = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
     known = set(option.findall((ROOT / "docs/reference/cli.md").read_text("utf-8")))
     harness = {"--minutes", "--seed", "--seeds", "--again", "--verbose"}
+    harness |= {"--master", "--deploy-mode", "--archives", "--conf", "--name"}  # of spark-submit
     assert set(option.findall(page.read_text("utf-8"))) <= known | harness
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -91,6 +93,15 @@ def test_a_frame_larger_than_the_arena_says_so_and_fits_after_growing() -> None:
         arena.grow(decoded.needed)
     with pytest.raises(ValueError, match="at most 31457304 bytes"):
         Arena().grow(31457305)
+
+
+def test_whatever_memory_is_read_the_kernel_is_the_one_that_was_warmed() -> None:
+    columns.warm_up()
+    kernel: Any = decode.decode_frames
+    before = list(kernel.signatures)
+    for received in (b"", bytearray(64), memoryview(bytearray(64)), np.zeros(64, np.uint8)):
+        Arena(value_bytes=64).decode(received, StreamTable())
+    assert len(before) == 1 and kernel.signatures == before
 
 
 def test_an_arena_needs_room_for_something() -> None:

@@ -65,6 +65,8 @@ from headwater.cli.tap import tap
 from headwater.cli.tls import EXAMPLES as TLS_EXAMPLES
 from headwater.cli.tls import HELP as TLS_HELP
 from headwater.cli.tls import group as tls
+from headwater.cli.transition import EXAMPLES as TRANSITION_EXAMPLES
+from headwater.cli.transition import transition
 from headwater.cli.user import EXAMPLES as USER_EXAMPLES
 from headwater.cli.user import HELP as USER_HELP
 from headwater.cli.user import group as user
@@ -96,6 +98,7 @@ for _name, _command, _examples in (
     ("observe", observe, OBSERVE_EXAMPLES),
     ("replicate", replicate, REPLICATE_EXAMPLES),
     ("move", move, MOVE_EXAMPLES),
+    ("transition", transition, TRANSITION_EXAMPLES),
     ("console", console, CONSOLE_EXAMPLES),
     ("demo", demo, DEMO_EXAMPLES),
 ):

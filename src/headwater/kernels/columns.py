@@ -139,7 +139,9 @@ class Arena:
         The bytes behind `consumed` are the caller's to keep: the beginning of a frame, or frames there was no room for
         (take `batch()` on FULL, `grow()` on FRAME_TOO_LARGE, handle the controls on CONTROLS_FULL; then call again).
         """
+        # Never to be written to: memory that may be would be another type, and another kernel to compile.
         view = np.frombuffer(received, np.uint8)
+        view.flags.writeable = False
         if self._memory is None:
             self._memory = self._take()
         columns = self._memory.columns

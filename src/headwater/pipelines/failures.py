@@ -70,6 +70,6 @@ def _passes(kind: type[BaseException], error: BaseException | None) -> bool:
         return True
     if kind.__name__ in _LASTING:
         return False
-    if issubclass(kind, errors.StatusError | errors.TransportError):
+    if issubclass(kind, errors.StatusError | errors.TransportError | errors.MoveError):
         return bool(getattr(error or kind, "retriable", False))
     return True

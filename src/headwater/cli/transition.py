@@ -1,0 +1,74 @@
+"""`headwater transition`: vbuckets of some nodes handed over to others, as a job that is watched."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.options import Engine, EngineName, Password, Retry, User, Vbuckets, endpoint, examples, vbucket_set
+from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
+from headwater.cli.screen import count
+from headwater.cli.stopping import asked
+
+if TYPE_CHECKING:
+    from headwater.pipelines.transition import TransitionProgress
+
+EXAMPLES = examples(
+    "headwater transition --from a:11210 --to b:11210 --to c:11210 --journal ./expansion",
+    "headwater transition --from a:11210 --to b:11210 --vbuckets 0-511 --journal ./half --engine local",
+    "headwater transition --from a:11210/orders --from b:11210/orders --to c:11210/orders --journal ./merge --delete",
+)
+
+
+def transition(
+    sources: Annotated[list[str], typer.Option("--from", metavar="NODE", help="Who owns them; repeatable.")],
+    targets: Annotated[
+        list[str], typer.Option("--to", metavar="NODE", help="Who shall own them; of several each gets its share.")
+    ],
+    journal: Annotated[
+        Path, typer.Option("--journal", metavar="DIR", help="Keep a row about each move there; made if missing.")
+    ],
+    vbuckets: Vbuckets = None,
+    at_once: Annotated[
+        int, typer.Option("--batch", min=1, max=1024, metavar="N", help="Vbuckets of each pair of nodes in a batch.")
+    ] = 8,
+    delete: Annotated[bool, typer.Option("--delete/--keep", help="What becomes of old owners' dead copies.")] = False,
+    patience: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="A move tries so long for nothing.")] = 60.0,
+    engine: Engine = EngineName.SPARK,
+    retry: Retry = None,
+    shown: ProgressOption = ProgressFormat.TEXT,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Let nodes take over the vbuckets of others, batch by batch, each move checked at both ends and noted.
+
+    Each pair of nodes is a task of its own, on Spark's executors or in worker processes; changes pass through them.
+    Ended at any moment, even half-way through a hand-over, it goes on where the nodes are when it is started again:
+    at every moment a vbucket has at most one owner. Nodes that share a cluster map: headwater cluster rebalance.
+    """
+    from headwater.pipelines import transition as pipeline
+
+    with asked() as stop:
+        pipeline.transition(
+            [endpoint(node, user, password) for node in sources],
+            [endpoint(node, user, password) for node in targets],
+            journal,
+            vbuckets=vbucket_set(vbuckets),
+            engine=engine.value,
+            at_once=at_once,
+            delete=delete,
+            patience_seconds=patience,
+            retry_seconds=retry,
+            progress=reporter(shown, _line),
+            stop=stop,
+        )
+
+
+def _line(progress: "TransitionProgress") -> str:
+    return ", ".join(
+        [
+            f"batch {progress.batches}: {count(progress.moved)} of {count(progress.total)} vbuckets moved",
+            f"{count(progress.changes)} changes in {progress.seconds:.1f} s",
+            f"without an owner for {1000 * progress.ownerless_seconds:.0f} ms at most",
+        ]
+    )

@@ -1,0 +1,411 @@
+"""The transition: vbuckets of some nodes handed over to others, one by one, as a job that is watched.
+
+    headwater transition --from a:11210 --to b:11210 --to c:11210 --journal ./expansion
+
+A batch is some vbuckets of each pair of nodes. A task takes those of one pair, for two movers of a pair end each
+other's connections, and lets each be taken over (cluster/mover.py); all that was written passes through it. Then the
+driver looks at both ends itself: the new owner is active and has the whole history that the old one had when it died.
+Only then the vbucket stands in the journal.
+
+What has to be done is asked of the nodes, at each start and after each failure, never of the journal. A vbucket that
+was under way, whoever died, is found, and finished or begun anew, towards the same node as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.client.routing import read_map
+from headwater.cluster.admin import Endpoint, NodeAdmin
+from headwater.cluster.mover import Moved, Mover
+from headwater.cluster.proxied import Limits
+from headwater.cluster.transfer import AGAIN
+from headwater.errors import HeadwaterError, MoveError, OptionError, TransportError
+from headwater.failpoints import failpoint
+from headwater.pipelines.attempts import Attempts, patience
+from headwater.pipelines.job import JobProgress
+from headwater.pipelines.ledger import BUSY_SECONDS, folder
+from headwater.pipelines.local import Workers
+from headwater.pipelines.query import own_session
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE = "transition.sqlite3"
+AT_ONCE = 8
+"""Vbuckets of each pair in a batch: what a task that dies has to look at again."""
+
+CONCURRENCY = 4
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS moves (
+    vbucket INTEGER PRIMARY KEY, source TEXT NOT NULL, target TEXT NOT NULL, changes INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, seconds REAL NOT NULL, attempts INTEGER NOT NULL, ownerless_seconds REAL NOT NULL,
+    high_seqno INTEGER NOT NULL, moved_at REAL NOT NULL
+)
+"""
+_INSERT = """
+INSERT OR REPLACE INTO moves VALUES (
+    :vbucket, :source, :target, :changes, :bytes, :seconds, :attempts, :ownerless_seconds, :high_seqno, :moved_at
+)
+"""
+
+
+@dataclass
+class TransitionProgress(JobProgress):
+    """How far a transition is, after each batch.
+
+    Attributes:
+        moved: vbuckets that are at their new owners, of `total`; those of runs before this one included.
+        changes, bytes: what passed through the tasks of this run.
+        ownerless_seconds: the longest that a vbucket of this run had no owner, as it looked from its task.
+        latest: the vbuckets of the last batch, as rows of the journal.
+    """
+
+    moved: int = 0
+    total: int = 0
+    changes: int = 0
+    bytes: int = 0
+    ownerless_seconds: float = 0.0
+    latest: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TransitionTask:
+    """Some vbuckets of one pair of nodes; travels pickled to where it is run."""
+
+    source: Endpoint
+    target: Endpoint
+    vbuckets: tuple[int, ...]
+    patience_seconds: float
+    concurrency: int = CONCURRENCY
+
+    def answer(self) -> bytes:
+        """Let the target take them over; return what came of it as JSON."""
+        return json.dumps(asyncio.run(self._run())).encode()
+
+    async def _run(self) -> dict[str, Any]:
+        limits = Limits(patience_seconds=self.patience_seconds)
+        async with Mover(self.source, self.target, concurrency=self.concurrency, limits=limits) as mover:
+            ended = await asyncio.gather(*map(mover.move, self.vbuckets), return_exceptions=True)
+        failed = [
+            _of_move(vb, each)
+            for vb, each in zip(self.vbuckets, ended, strict=True)
+            if isinstance(each, HeadwaterError)
+        ]
+        if bugs := [each for each in ended if isinstance(each, BaseException) and not isinstance(each, HeadwaterError)]:
+            raise bugs[0]
+        failpoint("transition.moved")
+        return {
+            "moved": [asdict(each) for each in ended if isinstance(each, Moved)],
+            "failed": [each.args for each in sorted(failed, key=lambda each: each.retriable)],
+        }
+
+
+def _of_move(vb: int, error: HeadwaterError) -> MoveError:
+    """The failure of a move, which travels as what it was made of."""
+    if isinstance(error, MoveError):
+        return error
+    return MoveError(vb, str(error), AGAIN, isinstance(error, TransportError) and error.retriable)
+
+
+class MoveJournal:
+    """The moves that were checked, a row each, in a SQLite file.
+
+    Args:
+        place: its folder, made if missing.
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        self.path = Path(folder(place)) / FILE
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(self._connected()) as base, base:
+            base.execute("PRAGMA journal_mode=WAL")
+            base.execute(_SCHEMA)
+
+    def note(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Add rows; a vbucket that was moved before has its last move."""
+        with closing(self._connected()) as base, base:
+            base.executemany(_INSERT, rows)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all rows, by vbucket."""
+        with closing(self._connected()) as base:
+            base.row_factory = sqlite3.Row
+            return [dict(row) for row in base.execute("SELECT * FROM moves ORDER BY vbucket")]
+
+    def _connected(self) -> sqlite3.Connection:
+        base = sqlite3.connect(self.path, timeout=BUSY_SECONDS)
+        base.execute("PRAGMA synchronous=FULL")
+        return base
+
+
+@dataclass(frozen=True)
+class NodePair:
+    """A node that gives vbuckets and one that takes them."""
+
+    source: Endpoint
+    target: Endpoint
+
+
+@dataclass(frozen=True)
+class TransitionSurvey:
+    """The vbuckets that the nodes tell of: what is left to do, and what is at a target while its source has a dead
+    copy, by what of which pair."""
+
+    left: dict[int, NodePair]
+    moved: dict[int, NodePair]
+
+
+class TransitionNodes:
+    """The nodes of a transition, asked by the driver.
+
+    Args:
+        sources, targets: who gives, who takes.
+        wanted: which vbuckets; None for all that the sources own.
+    """
+
+    def __init__(self, sources: Sequence[Endpoint], targets: Sequence[Endpoint], wanted: Sequence[int] | None) -> None:
+        self.sources, self.targets = list(sources), list(targets)
+        self.wanted = None if wanted is None else frozenset(wanted)
+        addresses = [each.address for each in (*sources, *targets)]
+        if not sources or not targets or len(set(addresses)) < len(addresses):
+            given = ", ".join(map(str, addresses))
+            raise OptionError("nodes", given, "at least one that gives and one that takes, each named once")
+
+    async def look(self) -> TransitionSurvey:
+        """Ask all nodes what they own.
+
+        Raises:
+            OptionError: a node is a member of a cluster; a vbucket has two owners.
+            HeadwaterError: a node does not answer, or refuses.
+        """
+        async with AsyncExitStack() as stack:
+            asked = [
+                await stack.enter_async_context(await NodeAdmin.connect(each))
+                for each in (*self.sources, *self.targets)
+            ]
+            for node in asked:
+                await _refuse_member(node)
+            states = [await node.states() for node in asked]
+        return self._survey(states[: len(self.sources)], states[len(self.sources) :])
+
+    def _survey(self, given: Sequence[dict[int, State]], taken: Sequence[dict[int, State]]) -> TransitionSurvey:
+        found = TransitionSurvey({}, {})
+        for source, states in zip(self.sources, given, strict=True):
+            for vb in filter(self.is_wanted, states):
+                owners = [at for at, there in enumerate(taken) if there.get(vb) is State.ACTIVE]
+                begun = [at for at, there in enumerate(taken) if there.get(vb) is State.PENDING]
+                if len(owners) + (states[vb] is State.ACTIVE) + (vb in found.left) > 1:
+                    raise OptionError("nodes", f"vbucket {vb} has two owners", "nodes of which one owns it")
+                if owners and states[vb] is State.DEAD:
+                    found.moved[vb] = NodePair(source, self.targets[owners[0]])
+                elif states[vb] is State.ACTIVE or (states[vb] is State.DEAD and begun):
+                    found.left[vb] = NodePair(source, self.targets[begun[0] if begun else vb % len(self.targets)])
+        return found
+
+    def is_wanted(self, vbucket: int) -> bool:
+        """Whether it is one of those to be moved."""
+        return self.wanted is None or vbucket in self.wanted
+
+
+async def _refuse_member(node: NodeAdmin) -> None:
+    """A cluster's map says who owns what: a takeover that leaves it as it is would be undone."""
+    config = await node.config()
+    if config and len(read_map(config, node.address).servers) > 1:
+        told = "a node that is no member of a cluster; there it is headwater cluster rebalance"
+        raise OptionError("nodes", str(node.address), told)
+
+
+async def checked(pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Look at both ends of moves; return the journal's rows.
+
+    Raises:
+        MoveError: a target does not own its vbucket, or has not all of its source's history.
+    """
+    source, target = str(pair.source.address), str(pair.target.address)
+    rows = []
+    async with await NodeAdmin.connect(pair.source) as old, await NodeAdmin.connect(pair.target) as new:
+        highs, details = await new.seqnos(State.ACTIVE), await old.stats("vbucket-details")
+        for each in moved:
+            vb = each["vbucket"]
+            had, has = int(details.get(f"vb_{vb}:high_seqno", 0)), highs.get(vb, -1)
+            branch, branches = (await old.failover_log(vb))[0][0], [uuid for uuid, _ in await new.failover_log(vb)]
+            if has < had or branch not in branches or await old.state(vb) is State.ACTIVE:
+                told = f"{target} has it up to seqno {has}, {source} had it up to {had} of branch {branch:016x}"
+                raise MoveError(vb, f"the new owner has not what the old one had: {told}", "look at both nodes")
+            rows.append(each | {"source": source, "target": target, "high_seqno": had, "moved_at": time.time()})
+    return rows
+
+
+async def cleared(pair: NodePair, vbuckets: Iterable[int]) -> None:
+    """Remove the dead copies that old owners keep."""
+    async with await NodeAdmin.connect(pair.source) as old:
+        for vb in vbuckets:
+            if await old.state(vb) is State.DEAD:
+                await old.delete(vb)
+
+
+class _Transition:
+    """One attempt after the other: look, move a batch, check it, note it, until nothing is left."""
+
+    def __init__(
+        self,
+        nodes: TransitionNodes,
+        journal: MoveJournal,
+        run: Callable[[Sequence[TransitionTask]], list[bytes]],
+        attempts: Attempts[TransitionProgress],
+        *,
+        at_once: int,
+        delete: bool,
+        patience_seconds: float,
+    ) -> None:
+        self._nodes, self._journal, self._run, self._attempts = nodes, journal, run, attempts
+        self._at_once, self._delete, self._patience = at_once, delete, patience_seconds
+
+    def attempt(self) -> None:
+        """Go on until all is moved or the job is to end."""
+        found = asyncio.run(self._nodes.look())
+        noted = {row["vbucket"] for row in self._journal.rows()}
+        counts = self._attempts.progress
+        counts.total = len(found.left) + len(found.moved.keys() | {vb for vb in noted if self._nodes.is_wanted(vb)})
+        self._unnoted({vb: pair for vb, pair in found.moved.items() if vb not in noted})
+        if self._delete:
+            for pair, moved in by_pair(found.moved).items():
+                asyncio.run(cleared(pair, moved))
+        while found.left and not self._attempts.stop():
+            counts.moved = counts.total - len(found.left)
+            self._batch(found.left)
+            found = asyncio.run(self._nodes.look())
+        counts.moved = counts.total - len(found.left)
+
+    def _unnoted(self, moved: dict[int, NodePair]) -> None:
+        """Check and note what was moved by a run that ended before it could: what it measured is lost."""
+        for pair, vbuckets in by_pair(moved).items():
+            unknown = [asdict(Moved(vb, 0, 0, 0.0, 0, 0.0)) for vb in vbuckets]
+            self._journal.note(asyncio.run(checked(pair, unknown)))
+
+    def _batch(self, left: dict[int, NodePair]) -> None:
+        pairs = by_pair(left)
+        tasks = [
+            TransitionTask(pair.source, pair.target, tuple(vbuckets[: self._at_once]), self._patience)
+            for pair, vbuckets in pairs.items()
+        ]
+        answers = [json.loads(answer) for answer in self._run(tasks)]
+        failpoint("transition.answered")
+        rows = []
+        for pair, told in zip(pairs, answers, strict=True):
+            noted = asyncio.run(checked(pair, told["moved"]))
+            self._journal.note(noted)
+            failpoint("transition.noted")
+            if self._delete:
+                asyncio.run(cleared(pair, [row["vbucket"] for row in noted]))
+            rows += noted
+        self._tell(rows)
+        if failed := [MoveError(*each) for told in answers for each in told["failed"]]:
+            raise min(failed, key=lambda each: each.retriable)
+
+    def _tell(self, rows: list[dict[str, Any]]) -> None:
+        counts = self._attempts.progress
+        counts.batches, counts.latest = counts.batches + 1, rows
+        counts.moved += len(rows)
+        counts.changes += sum(row["changes"] for row in rows)
+        counts.bytes += sum(row["bytes"] for row in rows)
+        counts.ownerless_seconds = max([counts.ownerless_seconds, *(row["ownerless_seconds"] for row in rows)])
+        if rows:
+            self._attempts.batch_done()
+
+
+def by_pair(moves: Mapping[int, NodePair]) -> dict[NodePair, list[int]]:
+    """Group vbuckets by the nodes between which they move, in their order."""
+    grouped: dict[NodePair, list[int]] = {}
+    for vb, pair in sorted(moves.items()):
+        grouped.setdefault(pair, []).append(vb)
+    return grouped
+
+
+def transition(
+    sources: Sequence[Endpoint],
+    targets: Sequence[Endpoint],
+    journal: str | Path,
+    *,
+    vbuckets: Sequence[int] | None = None,
+    engine: str = "spark",
+    spark: SparkSession | None = None,
+    workers: int | None = None,
+    at_once: int = AT_ONCE,
+    delete: bool = False,
+    patience_seconds: float = 60.0,
+    retry_seconds: float | None = None,
+    progress: Callable[[TransitionProgress], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> TransitionProgress:
+    """Let some nodes take over the vbuckets of others, batch by batch, until all are moved.
+
+    Args:
+        sources: who owns them. targets: who shall; a vbucket goes to the one of its number modulo how many there are,
+            or to where it is on its way.
+        journal: a folder on a disk of this machine, for a row about each move.
+        vbuckets: which; None for all that the sources own.
+        engine: `spark`, in `spark` or a local session of its own; `local`, worker processes without Java.
+        workers: processes of `local`: 0 for none but this one, None for one for each pair of nodes.
+        at_once: vbuckets of each pair in a batch.
+        delete: remove what the old owners keep, once a move was checked.
+        patience_seconds: how long a mover tries while nothing moves.
+        retry_seconds: how long to go on without a batch that went well; None for 300.
+        progress: called after each batch and before each new try. stop: asked between batches; True ends it.
+
+    Returns: the last progress.
+
+    Raises:
+        OptionError: nodes of a cluster, or named twice; a vbucket with two owners.
+        SparkUnavailable: Spark can't be started here.
+        HeadwaterError: what is not moved stays where it is; the next run goes on.
+    """
+    attempts = Attempts(TransitionProgress(), progress, stop=stop, retry_seconds=patience(retry_seconds, once=False))
+    nodes, noted = TransitionNodes(sources, targets, vbuckets), MoveJournal(journal)
+    asked: dict[str, Any] = {"at_once": at_once, "delete": delete, "patience_seconds": patience_seconds}
+    if engine == "local":
+        pool = Workers(len(sources) * len(targets) if workers is None else workers)
+        try:
+            attempts.run(_Transition(nodes, noted, pool.run, attempts, **asked).attempt)
+        finally:
+            pool.close()
+    elif spark is None:
+        with own_session("headwater-transition", memory="512m") as session:
+            attempts.run(_Transition(nodes, noted, _on(session), attempts, **asked).attempt)
+    else:
+        attempts.run(_Transition(nodes, noted, _on(spark), attempts, **asked).attempt)
+    return attempts.progress
+
+
+def _on(spark: SparkSession) -> Callable[[Sequence[TransitionTask]], list[bytes]]:
+    """Run tasks on a session's executors, one each."""
+
+    def run(tasks: Sequence[TransitionTask]) -> list[bytes]:
+        numbered = spark.createDataFrame([(number,) for number in range(len(tasks))], "task int")
+        spread = numbered.repartitionByRange(len(tasks), "task")
+        rows = spread.mapInArrow(_answers(list(tasks)), "task int, answer binary").collect()
+        return [bytes(row.answer) for row in sorted(rows, key=lambda row: row.task)]
+
+    return run
+
+
+def _answers(tasks: list[TransitionTask]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def answers(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            mine = batch.column("task").to_pylist()
+            told: list[Any] = [pa.array(mine, pa.int32()), pa.array([tasks[number].answer() for number in mine])]
+            yield pa.RecordBatch.from_arrays(told, ["task", "answer"])
+
+    return answers

@@ -1,0 +1,226 @@
+"""Vbuckets handed over by a job: to their new owners, each once, with all that was acknowledged, whoever dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import nodes
+from harness.checker import Ledger
+from harness.nodes import failover_log, set_state
+from harness.owners import Nomad, OwnerWatch, check_history
+from headwater import failpoints
+from headwater.client.routing import Address
+from headwater.cluster.admin import Endpoint
+from headwater.errors import HeadwaterError, MoveError, OptionError, TransportError
+from headwater.pipelines.transition import MoveJournal, TransitionNodes, TransitionProgress, transition
+from headwater.testing.node import Node, node
+from headwater.wire.vbucket import State
+
+VBUCKETS = 8
+DOCUMENTS = 400
+STEPS = ("transition.moved", "transition.answered", "transition.noted", "move.active_sent", "move.owned")
+
+Three = tuple[Node, Node, Node]
+
+
+@pytest.fixture
+def three() -> Iterator[Three]:
+    """An owner with documents, and two nodes without a vbucket."""
+    with (
+        node(vbuckets=VBUCKETS) as owner,
+        node(vbuckets=VBUCKETS, vbucket_state="none") as one,
+        node(vbuckets=VBUCKETS, vbucket_state="none") as other,
+    ):
+        with owner.client() as client:
+            assert client.set_many((f"k{i}", b"%d" % i) for i in range(DOCUMENTS)) == {}
+            assert client.delete_many([f"k{i}" for i in range(0, DOCUMENTS, 10)]) == {}
+        yield owner, one, other
+
+
+def endpoint(bucket: Node) -> Endpoint:
+    return Endpoint(Address(bucket.host, bucket.port))
+
+
+def go(three: Three, place: Path, **asked: Any) -> TransitionProgress:
+    ends = [endpoint(each) for each in three]
+    return transition(ends[:1], ends[1:], place, **({"engine": "local", "workers": 0, "at_once": 2} | asked))
+
+
+def states(bucket: Node) -> dict[int, str]:
+    with bucket.client() as client:
+        return {int(name[3:]): told for name, told in client.stats("vbucket").items()}
+
+
+def contents(*owners: Node) -> dict[bytes, tuple[Any, ...]]:
+    """Each document of all nodes, from their own histories."""
+    found: dict[bytes, tuple[Any, ...]] = {}
+    for bucket in owners:
+        active = [vb for vb, told in states(bucket).items() if told == "active"]
+        with bucket.client() as client, client.changes(vbuckets=active, until="now", markers=False) as changes:
+            for change in changes:
+                if hasattr(change, "key"):
+                    kind = type(change).__name__
+                    found[change.key] = (kind, getattr(change, "value", None), change.cas, change.rev_seqno)
+    return found
+
+
+def is_moved(three: Three, before: dict[bytes, Any], place: Path) -> None:
+    owner, one, other = three
+    assert "active" not in states(owner).values()
+    assert states(one) == dict.fromkeys(range(0, VBUCKETS, 2), "active")
+    assert states(other) == dict.fromkeys(range(1, VBUCKETS, 2), "active")
+    after = contents(one, other)
+    assert {key: after.get(key) for key in before} == before
+    assert [row["vbucket"] for row in MoveJournal(place).rows()] == list(range(VBUCKETS))
+
+
+def test_two_nodes_share_what_one_had_and_a_journal_tells_of_each_move(three: Three, tmp_path: Path) -> None:
+    before, told = contents(three[0]), []
+    done = go(three, tmp_path, progress=lambda progress: told.append((progress.moved, progress.total)))
+    is_moved(three, before, tmp_path)
+    assert told == [(4, 8), (8, 8)] and (done.batches, done.changes >= DOCUMENTS) == (2, True)
+    rows = MoveJournal(tmp_path).rows()
+    assert {row["target"] for row in rows if row["vbucket"] % 2} == {three[2].address}
+    assert all(row["source"] == three[0].address and row["high_seqno"] and row["attempts"] == 1 for row in rows)
+    assert sum(row["changes"] for row in rows) == done.changes and done.ownerless_seconds > 0
+    again = go(three, tmp_path)
+    assert (again.batches, again.moved, again.total) == (0, 8, 8)
+    go(three, tmp_path, delete=True)
+    assert states(three[0]) == {}
+    is_moved(three, before, tmp_path)
+    assert go(three, tmp_path).moved == 8
+
+
+def test_only_the_vbuckets_that_are_named_move_and_a_job_that_is_to_end_ends_between_batches(
+    three: Three, tmp_path: Path
+) -> None:
+    done = go(three, tmp_path, vbuckets=[1, 3, 5], at_once=1, stop=lambda: bool(MoveJournal(tmp_path).rows()))
+    assert (done.moved, done.total, states(three[2])) == (1, 3, {1: "active"})
+    assert go(three, tmp_path, vbuckets=[1, 3, 5], delete=True).moved == 3
+    assert states(three[0]) == dict.fromkeys((0, 2, 4, 6, 7), "active") and states(three[1]) == {}
+
+
+def die(url: tuple[Endpoint, ...], place: Path, points: str) -> None:
+    """Run it in this process, which is to die."""
+    failpoints.arm(points)
+    with suppress(HeadwaterError):
+        transition(url[:1], url[1:], place, engine="local", workers=0, at_once=2, retry_seconds=0)
+
+
+@pytest.mark.parametrize("point", STEPS)
+def test_a_job_that_is_killed_goes_on_where_the_nodes_are_and_nothing_acknowledged_is_lost(
+    point: str, three: Three, tmp_path: Path
+) -> None:
+    before, (owner, one, _) = contents(three[0]), three
+    history = failover_log(owner, 0)
+    nomad = Nomad(Ledger(), {"a": owner.port, "b": one.port}, 0)
+    watch = OwnerWatch(owner.port, one.port, 0)
+    nomad.start()
+    watch.start()
+    try:
+        assert nomad.wait(20)
+        ends = tuple(endpoint(each) for each in three)
+        dying = multiprocessing.get_context("forkserver").Process(target=die, args=(ends, tmp_path, f"{point}=kill"))
+        dying.start()
+        dying.join(120)
+        assert dying.exitcode == -9
+        go(three, tmp_path)
+        assert nomad.wait(20, node="b") and watch.wait_samples(3)
+    finally:
+        nomad.finish()
+        watch.finish()
+    is_moved(three, before, tmp_path)
+    check_history(failover_log(one, 0), nomad.acknowledged, history)
+    written = {key for key in contents(one) if key.startswith(b"n0-")}
+    assert len(written) >= 20
+
+
+def test_a_target_that_dies_is_waited_for(three: Three, tmp_path: Path) -> None:
+    before, problems = contents(three[0]), []
+    three[1].kill()
+
+    def told(progress: TransitionProgress) -> None:
+        if progress.problem and not problems:
+            three[1].restart()
+        problems.append(progress.problem)
+
+    done = go(three, tmp_path, progress=told)
+    assert done.retries == 1 and str(three[1].port) in problems[0]
+    is_moved(three, before, tmp_path)
+
+
+def test_without_patience_it_ends_with_the_reason(three: Three, tmp_path: Path) -> None:
+    three[1].kill()
+    with pytest.raises(TransportError, match=str(three[1].port)):
+        go(three, tmp_path, retry_seconds=0)
+
+
+def test_a_hand_over_that_was_begun_goes_on_to_the_same_node(three: Three, tmp_path: Path) -> None:
+    owner, one, other = three
+    nodes.replicate(other, owner.address, "0")
+    nodes.until(lambda: nodes.high_seqno(other, 0) == nodes.high_seqno(owner, 0), "the copy is level")
+    nodes.leave(other, owner.address)
+    set_state(other, 0, State.PENDING)
+    set_state(owner, 0, State.DEAD)
+    assert go(three, tmp_path, vbuckets=[0]).moved == 1
+    assert (states(other), states(one)) == ({0: "active"}, {})
+
+
+def test_nodes_that_lack_some_of_a_history_are_found_out(three: Three, tmp_path: Path) -> None:
+    owner, one, _ = three
+    set_state(owner, 0, State.DEAD)
+    set_state(one, 0, State.ACTIVE)
+    with pytest.raises(MoveError, match=r"vbucket 0: the new owner has not what the old one had"):
+        go(three, tmp_path)
+    assert MoveJournal(tmp_path).rows() == []
+
+
+def test_two_owners_members_of_a_cluster_and_nodes_that_are_named_twice_are_refused(
+    three: Three, tmp_path: Path
+) -> None:
+    ends = [endpoint(each) for each in three]
+    for sources, targets in (([], ends[1:]), (ends[:1], []), (ends[:1], ends[:2]), (ends[:1], [ends[1], ends[1]])):
+        with pytest.raises(OptionError, match="each named once"):
+            TransitionNodes(sources, targets, None)
+    set_state(three[1], 3, State.ACTIVE)
+    with pytest.raises(OptionError, match="vbucket 3 has two owners"):
+        go(three, tmp_path)
+    with nodes.cluster(2, VBUCKETS) as two:
+        members = [endpoint(each) for each in two.nodes]
+        with pytest.raises(OptionError, match="headwater cluster rebalance"):
+            transition(members[:1], members[1:], tmp_path, engine="local", workers=0)
+    with pytest.raises(OptionError, match="a disk of this machine"):
+        MoveJournal("s3://bucket/journal")
+
+
+def test_the_journal_holds_the_last_move_of_a_vbucket(tmp_path: Path) -> None:
+    row = dict.fromkeys(("vbucket", "changes", "bytes", "seconds", "attempts", "high_seqno", "moved_at"), 7)
+    row |= {"source": "a:1", "target": "b:1", "ownerless_seconds": 0.25}
+    journal = MoveJournal(tmp_path)
+    journal.note([row])
+    journal.note([row | {"target": "c:1"}])
+    assert MoveJournal(tmp_path).rows() == [row | {"target": "c:1"}]
+    with sqlite3.connect(journal.path) as base:
+        assert base.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.spark
+def test_executors_move_them_and_one_that_is_killed_costs_nothing(spark: Any, three: Three, tmp_path: Path) -> None:
+    before = contents(three[0])
+    environment = spark.sparkContext.environment
+    environment["HEADWATER_FAILPOINTS"] = "move.active_answered=kill"
+    try:
+        with pytest.raises(HeadwaterError):
+            go(three, tmp_path, engine="spark", spark=spark, retry_seconds=0)
+    finally:
+        del environment["HEADWATER_FAILPOINTS"]
+    done = go(three, tmp_path, engine="spark", spark=spark)
+    is_moved(three, before, tmp_path)
+    assert done.moved == VBUCKETS
