@@ -141,7 +141,6 @@ class FakeConnection:
     def begin_turn(self) -> None:
         pass
 
-    @property
     def turn_is_over(self) -> bool:
         return False
 

@@ -233,6 +233,40 @@ def test_whoever_has_much_to_send_lets_the_others_have_their_turn() -> None:
     run(story)
 
 
+def test_a_session_whose_time_was_over_before_it_sent_anything_is_pumped_again() -> None:
+    class Late(Lines):
+        pumps_before = 3
+
+        def pump(self) -> None:
+            if self.pumps_before:
+                self.pumps_before -= 1
+                self.connection._turn_ends = 0.0
+            else:
+                super().pump()
+
+    async def story(host: Host, connection: Connection, _: Lines, peer: socket.socket) -> None:
+        connection.session = session = Late(connection)
+        session.to_pump = [b"here"]
+        connection.wake()
+        assert await read(peer, 4) == b"here"
+
+    run(story)
+
+
+def test_who_has_more_to_send_after_a_turn_stands_behind_the_others() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        session.to_pump = [b"x"] * (2 * module.PUMPS_PER_TURN)
+        connection.wake()
+        seen: list[int] = []
+        while len(session.to_pump) > module.PUMPS_PER_TURN:
+            await asyncio.sleep(0)
+        host.run_queue.first(lambda: seen.append(len(session.to_pump)))
+        assert await read(peer, 2 * module.PUMPS_PER_TURN) == b"x" * 2 * module.PUMPS_PER_TURN
+        assert seen == [module.PUMPS_PER_TURN]
+
+    run(story)
+
+
 def test_a_peer_that_does_not_read_is_not_read_either() -> None:
     async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
         connection.send(b"z" * (module.QUEUED_BYTES_MAX + (1 << 20)))

@@ -67,8 +67,8 @@ class ConnectionSession(Protocol):
         """Take whole frames off the front of `data` (valid during the call only); returns the bytes consumed."""
 
     def pump(self) -> None:
-        """Send at most an arena's worth of what is waiting. Called again after it has left, until a call sends nothing;
-        then `Connection.wake` asks for the next one."""
+        """Send at most an arena's worth of what is waiting. Called again after it has left, until a call sends nothing
+        though its turn is not over; then `Connection.wake` asks for the next one."""
 
     def tick(self, now: float) -> None:
         """The deadline has passed (now: loop.time() seconds)."""
@@ -271,9 +271,8 @@ class Connection:
         except RuntimeError:
             self.drop("connection lost: the peer has reset it", fault=False)
 
-    @property
     def turn_is_over(self) -> bool:
-        """Whether this connection has kept all others waiting for long enough."""
+        """Whether this connection has kept all others waiting for long enough; a look at the clock."""
         return self._time() >= self._turn_ends
 
     def begin_turn(self) -> None:
@@ -282,7 +281,7 @@ class Connection:
 
     def gives_way(self) -> bool:
         """Whether the session has to stop here; it goes on behind all that others have sent meanwhile."""
-        if not self.turn_is_over:
+        if not self.turn_is_over():
             return False
         self.pause("turn")
         self._run_queue.behind(self._have_turn)
@@ -475,7 +474,8 @@ class Connection:
     @property
     def writable(self) -> bool:
         """Whether nothing waits in the queue: what is sent now goes out now."""
-        return self._outbox.empty and not self.is_closed and not self._is_held_up
+        is_held_up = self.tls is not None and self.tls.unsent_bytes > 0  # as `_is_held_up`: asked after each send
+        return not self._outbox.queued_bytes and not self.is_closed and not is_held_up
 
     @property
     def _is_held_up(self) -> bool:
@@ -608,7 +608,11 @@ class Connection:
         for _ in range(PUMPS_PER_TURN):
             before = self._sends
             self._safely(self.session.pump)
-            if self._sends == before or not self.writable:
+            if not self.writable:
+                break  # flush wakes when the queue has drained
+            if self._sends == before:
+                if self.turn_is_over():  # it may not have come to send anything
+                    self._pump_again()
                 break
         else:
             self._pump_again()

@@ -80,13 +80,11 @@ class ProducerSession(DcpEnd[Producer]):
     def pump(self) -> None:
         """Send at most an arena's worth: the streams take turns; one that has enough to say has it all."""
         outlet, flow = self._hub.outlet, self.producer.flow
-        connection = self.connection
-        outlet.begin(connection, lambda: connection.turn_is_over)
-        self._turns.fill(outlet, lambda: flow.is_full or connection.turn_is_over)
+        outlet.begin(self.connection, self.connection.turn_is_over)
+        self._turns.fill(outlet, lambda: flow.is_full)
         outlet.flush()
-        if self._turns and not flow.is_full and connection.turn_is_over:
-            connection.wake()
-        self._answer()
+        if self.producer.waiting_bytes or self._handovers:  # else nothing is to be said, and no deadline has moved
+            self._say()
 
     def tick(self, now: float) -> None:
         """A no-op is due, or the consumer was silent for too long."""
@@ -171,7 +169,6 @@ class ProducerSession(DcpEnd[Producer]):
             handover=self._handover(vbucket) if entry.flags & TAKEOVER else None,
         )
         self.streams[entry] = stream
-        self.connection.keeps(STREAM_BYTES * len(self.streams))
         self._opened += 1
         self._ready(stream)
 
@@ -216,8 +213,13 @@ class ProducerSession(DcpEnd[Producer]):
     def _refuse(self, frame: Frame, status: Status, reason: str) -> None:
         self.producer.refuse(frame, status, reason)
 
-    def _answer(self) -> None:
+    def _say(self) -> None:
+        """Send what the protocol object has to say, and count what is kept for the streams that live now."""
         super()._answer()
+        self.connection.keeps(STREAM_BYTES * len(self.streams))
+
+    def _answer(self) -> None:
+        self._say()
         if self._turns and not self.producer.flow.is_full:
             self.connection.wake()
 
@@ -243,7 +245,6 @@ class ProducerSession(DcpEnd[Producer]):
     def _ended(self, stream: Stream) -> None:
         """A stream is dead. What it left to say goes out at the next occasion, which is now."""
         del self.streams[stream.entry]
-        self.connection.keeps(STREAM_BYTES * len(self.streams))
         self._turns.discard(stream)
         if stream.handover is not None:
             self._handovers.discard(stream.handover)

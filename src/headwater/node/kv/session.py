@@ -324,7 +324,7 @@ class KvSession:
         out = bytearray()
         for count, each in enumerate(answers, 1):
             out += self.encoded(frame, each)
-            if count % ANSWERS_PER_LOOK == 0 and self.connection.turn_is_over:
+            if count % ANSWERS_PER_LOOK == 0 and self.connection.turn_is_over():
                 self.send(out)
                 return False
         self.send(out)

@@ -103,8 +103,8 @@ class View:
             slow,
             budget_bytes,
         )
-        self._move(int(row))
-        return Filled(int(count), int(frames), self.nothing, bool(stop == kernels.PLAIN))
+        self._move(columns, int(row))
+        return Filled(int(count), int(frames), self._row >= self._rows, bool(stop == kernels.PLAIN))
 
     def next_frame(self) -> bytes:
         """The next change as it is stored (DELETION in V2 form, hops as its opaque), and move past it.
@@ -116,7 +116,7 @@ class View:
         if self.nothing:
             raise IndexError(f"the view of vbucket {self.vbucket} has no change after seqno {self.cursor}")
         frame = self._slots.frame(int(columns.loc[self._row]))
-        self._move(self._row + 1)
+        self._move(columns, self._row + 1)
         return frame
 
     def close(self) -> None:
@@ -137,9 +137,8 @@ class View:
             raise ValueError(f"the view of vbucket {self.vbucket} is closed")
         return self._columns
 
-    def _move(self, row: int) -> None:
+    def _move(self, columns: Columns, row: int) -> None:
         """The rows before `row` are handed over."""
-        columns = self._open()
         if row > self._row:
             self.cursor = columns.seq.item(row - 1)
         self._row = self._next_visible(columns, row)

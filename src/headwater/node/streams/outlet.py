@@ -31,6 +31,7 @@ class Outlet:
 
     Attributes:
         is_over: the turn is over, though there may be room: a message came that did not fit behind the others.
+        is_late: tells whether others have waited long enough for it: a look at the clock, after whatever takes time.
     """
 
     def __init__(self, arena: NDArray[np.uint8] | None = None) -> None:
@@ -40,16 +41,16 @@ class Outlet:
         self._used = 0
         self._sink: Sink | None = None
         self.is_over = False
-        self._is_late: Callable[[], bool] = bool
+        self.is_late: Callable[[], bool] = bool
 
     def begin(self, sink: Sink, is_late: Callable[[], bool] = bool) -> None:
-        """Begin a connection's turn; `is_late` tells when others have waited long enough for it."""
-        self._sink, self._used, self.is_over, self._is_late = sink, 0, False, is_late
+        """Begin a connection's turn."""
+        self._sink, self._used, self.is_over, self.is_late = sink, 0, False, is_late
 
     def leave(self, sink: Sink) -> None:
         """Forget a connection that is gone."""
         if self._sink is sink:
-            self._sink, self._is_late = None, bool
+            self._sink, self.is_late = None, bool
 
     @property
     def room(self) -> int:
@@ -63,8 +64,8 @@ class Outlet:
 
     @property
     def is_full(self) -> bool:
-        """Whether the turn is over."""
-        return self.is_over or self._size - self._used < MARGIN_BYTES or self._is_late()
+        """Whether nothing more fits."""
+        return self.is_over or self._size - self._used < MARGIN_BYTES
 
     @property
     def free(self) -> NDArray[np.uint8]:

@@ -21,7 +21,7 @@ class Turn(Protocol):
         """Whether another turn would send something."""
 
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
-        """Send up to so many bytes; less if there is less room."""
+        """Send up to so many bytes; less if there is less room, or when the outlet is late."""
 
 
 Reader = TypeVar("Reader", bound=Turn)
@@ -50,8 +50,8 @@ class RoundRobin(Generic[Reader]):
         self._waiting.clear()
 
     def fill(self, outlet: Outlet, is_stopped: Callable[[], bool] = bool) -> None:
-        """Give turns until the outlet is full, no reader has more to send, or `is_stopped` (a window) says so."""
-        while self._waiting and not outlet.is_full and not is_stopped():
+        """Give turns until the outlet is full or late, no reader has more, or `is_stopped` (a window) says so."""
+        while self._waiting and not outlet.is_full and not outlet.is_late() and not is_stopped():
             reader, _ = self._waiting.popitem(last=False)
             reader.take_turn(outlet, ARENA_BYTES)
             if reader.has_work:

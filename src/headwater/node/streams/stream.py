@@ -153,11 +153,11 @@ class Stream:
     @property
     def has_work(self) -> bool:
         """Whether a turn would send something, or end the stream."""
+        if self._snapshot is not None:
+            return True  # the usual case: there is none in a phase in which nothing is sent
         if self.phase in (StreamPhase.DEAD, StreamPhase.TAKEOVER_WAIT):
             return False
-        if self._state_is_due:
-            return True
-        return self._snapshot is not None or self._is_complete or self.vbucket.durable_seqno > self.position
+        return self._is_complete or self.vbucket.durable_seqno > self.position or self._state_is_due
 
     @property
     def items_remaining(self) -> int:
@@ -172,11 +172,13 @@ class Stream:
                 return
             if self._snapshot is not None:
                 self._send_changes(self._snapshot, outlet, until - self.sent_bytes)
+                if outlet.is_late():  # changes that have to be looked into take long, one by one
+                    return
             elif self._is_complete:
                 self.end(EndReason.OK)
                 return
-            elif self.vbucket.durable_seqno > self.position:
-                if not self._is_short or not self._send_at_once(outlet):
+            elif (durable := self.vbucket.durable_seqno) > self.position:
+                if not self._is_short(durable) or not self._send_at_once(outlet, durable):
                     self._begin_snapshot(outlet)
             elif self._state_is_due:
                 self._send_state()
@@ -282,21 +284,19 @@ class Stream:
             return NOTHING_PURGED
         return Purged(purged, vbucket.deleted_rev if settings.deleted_revs else 0)
 
-    @property
-    def _is_short(self) -> bool:
+    def _is_short(self, durable_seqno: int) -> bool:
         """Whether there is little to send: changes of a live stream, or a few that a consumer lacks who comes back."""
         if self.phase is not StreamPhase.BACKFILLING or self.handover is not None or self._skip_deletes:
             return self.phase is StreamPhase.IN_MEMORY
-        return self.vbucket.durable_seqno - self.position <= SHORT_BACKFILL_SEQNOS
+        return durable_seqno - self.position <= SHORT_BACKFILL_SEQNOS
 
-    def _send_at_once(self, outlet: Outlet) -> bool:
+    def _send_at_once(self, outlet: Outlet, last_seqno: int) -> bool:
         """The short way: marker and changes in one call; False, and nothing is sent, if it can't be gone.
 
         It is for what this node wrote itself, of which every durable seqno ends a snapshot, and for streams in which
         nothing has to be looked at.
         """
         vbucket, entry, encoding = self.vbucket, self.entry, self._encoding
-        last_seqno = vbucket.durable_seqno
         own = vbucket.state is State.ACTIVE and self.position >= vbucket.snapshot_end
         whole = entry.state is ProducerState.BETWEEN and last_seqno <= entry.accepted.end_seqno
         if not own or not whole or encoding.plain or encoding.upr or self._purged_to_tell(self._next_flags).seqno:

@@ -9,6 +9,7 @@ answer costs does not depend on how many wait for another one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater.node.streams.round_robin import RoundRobin
@@ -125,12 +126,10 @@ class Feed:
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
-    def pump(self, outlet: Outlet, connection: Connection) -> None:
+    def pump(self, outlet: Outlet) -> None:
         """Fill the outlet: readers take turns, as far as the connection's turn goes."""
         for wait, turns in self._turns.items():
-            turns.fill(outlet, lambda w=wait: connection.turn_is_over or self.producer.stops(w))  # type: ignore[misc]
-            if turns and connection.turn_is_over and not self.producer.stops(wait):
-                connection.wake()
+            turns.fill(outlet, partial(self.producer.stops, wait))
 
     def ready(self, reader: TapReader) -> None:
         """A reader may have something to send."""

@@ -122,7 +122,7 @@ class TapReader:
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
         """Send up to `quantum_bytes`."""
         left = quantum_bytes
-        while left > 0 and not outlet.is_full:
+        while left > 0 and not outlet.is_full and not outlet.is_late():
             size = self._step(outlet, left)
             if size is None:
                 self.has_work = False

@@ -67,11 +67,11 @@ class TapSession:
     def pump(self) -> None:
         """Send at most an arena's worth."""
         outlet = self._hub.outlet
-        outlet.begin(self.connection, lambda: self.connection.turn_is_over)
+        outlet.begin(self.connection, self.connection.turn_is_over)
         outlet.write(self.feed.producer.data_to_send())
         self.feed.producer.wrote(self._loop.time())
         if self.feed.connection is self.connection:
-            self.feed.pump(outlet, self.connection)
+            self.feed.pump(outlet)
         outlet.flush()
         self._answer()
 
