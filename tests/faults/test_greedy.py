@@ -98,6 +98,25 @@ def test_a_hundred_half_requests_stay_under_the_bound_and_the_node_serves() -> N
         until(lambda: "all connections together hold more than" in node.log, "it is told")
 
 
+def test_memory_of_guests_who_left_goes_back_to_the_system_though_others_hold_what_lies_between() -> None:
+    size, count = 800 << 10, 40
+    unread = Frame(0x80, Opcode.GET, b"k").encode() * 12
+    half = HEADER.pack(0x80, Opcode.SET, 1, 8, 0, 0, 200_000, 0, 0) + bytes(100_000)
+    with testing.node(vbuckets=4) as node, ExitStack() as modest, Line(node.port) as line:
+        assert line.call(Opcode.SET, b"k", bytes(size), bytes(8)).status == 0
+        before = resident(node)
+        with ExitStack() as greedy:
+            for _ in range(count):
+                deaf = greedy.enter_context(socket.create_connection(("127.0.0.1", node.port), 120))
+                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+                deaf.sendall(unread)
+                assert line.call(Opcode.NOOP).status == 0
+                modest.enter_context(socket.create_connection(("127.0.0.1", node.port), 120)).sendall(half)
+                assert line.call(Opcode.NOOP).status == 0
+            until(lambda: resident(node) > before + 100 * MIB, "they hold much")
+        until(lambda: resident(node) < before + 50 * MIB, "it was given back")
+
+
 def test_who_watches_maps_and_never_reads_is_let_go() -> None:
     with testing.node(vbuckets=4) as node, ExitStack() as stack:
         deaf = []

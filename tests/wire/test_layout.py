@@ -11,6 +11,7 @@ from headwater.testing.strategies import any_class, any_message, frames, message
 from headwater.wire import dcp, documents, tap
 from headwater.wire.dialect import Dialect, decode
 from headwater.wire.header import Frame, Magic
+from headwater.wire.layout import Answer
 from headwater.wire.opcodes import Opcode
 
 
@@ -107,6 +108,14 @@ def test_framing_makes_a_message_flexible():
 
 def test_what_is_shown_of_a_message_is_what_is_not_default():
     assert repr(dcp.StreamEnd(vbucket=3, status=2)) == "StreamEnd(vbucket=3, status=2)"
+
+
+@given(any_message(), st.integers(0, 255), st.integers(0, 0xFFFF_FFFF))
+def test_an_answer_in_two_pieces_is_the_same_answer(message, opcode, opaque):
+    if isinstance(message, Answer):
+        asked = Frame(Magic.CLIENT_REQUEST, opcode, opaque=opaque)
+        head, value = message.answering_apart(asked)
+        assert head + value == message.answering(asked) and value == Frame.decode(head + value).value
 
 
 def test_messages_are_values():

@@ -15,6 +15,8 @@ PAIRS = st.dictionaries(KEYS, st.binary(max_size=20).map(lambda data: data.repla
 def test_pairs_and_body_both_ways(pairs, body):
     value = xattr.join(pairs, body)
     assert xattr.split(value) == (pairs, body)
+    again, view = xattr.split(memoryview(value))
+    assert isinstance(view, memoryview) and (again, bytes(view)) == (pairs, body)
 
 
 @given(PAIRS, st.data())

@@ -27,6 +27,7 @@ from headwater.errors import CorruptStore, ProtocolError, TlsError
 from headwater.node.budget import Budget
 from headwater.node.committer import Committer
 from headwater.node.inbox import ConnectionInbox
+from headwater.node.memory import MAPPED_BYTES_MIN, mapped_copy
 from headwater.node.outbox import Outbox
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue
 from headwater.node.tls import ENGINE_BYTES
@@ -502,8 +503,11 @@ class Connection:
                 if self.tls is not None and not self.is_closed:
                     self._await_departure()  # what was sealed may not all have left
                 return
-        # Bytes stay as they are, and large answers are: only what lies in an arena has to be copied out of it.
-        if isinstance(data, bytes):
+        # Bytes stay as they are: only what lies in an arena has to be copied out of it. But what is large and may have
+        # to wait long, or for ever, waits in memory that goes back to the system with it.
+        if len(data) - sent >= MAPPED_BYTES_MIN:
+            outbox.push(mapped_copy(memoryview(data)[sent:]), gate)
+        elif isinstance(data, bytes):
             outbox.push(memoryview(data)[sent:], gate)
         else:
             outbox.push(bytes(memoryview(data)[sent:] if sent else data), gate)

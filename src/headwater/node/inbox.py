@@ -12,11 +12,10 @@ import mmap
 from collections.abc import Callable
 
 from headwater.errors import RemoteProtocolError
+from headwater.node.memory import MAPPED_BYTES_MIN, mapped
 from headwater.wire.header import BODY_BYTES_MAX, HEADER_BYTES, Frame, frame_bytes, lengths
 
 OWN_BYTES_MIN = 64 << 10
-MAPPED_BYTES_MIN = 1 << 20
-_OWN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class ConnectionInbox:
@@ -84,7 +83,9 @@ class ConnectionInbox:
             return
         if self._growing and consumed == 0:
             return
-        self._held = bytearray(data[consumed:])
+        left = _buffer(rest)
+        left[:] = data[consumed:]
+        self._held = left
         self._used = self.memory_bytes = rest
         if rest > self._small_max:
             self._wanted()
@@ -102,11 +103,14 @@ class ConnectionInbox:
         if isinstance(self._held, mmap.mmap) and _resized(self._held, size):
             self.memory_bytes = size
             return
-        # Once a block of some size was freed, the allocator takes the next of that size from the heap, where whatever
-        # is allocated behind it keeps its pages: mapped, they go back with the last reference.
-        larger = mmap.mmap(-1, size, flags=_OWN) if size >= MAPPED_BYTES_MIN else bytearray(size)
+        larger = _buffer(size)
         larger[: self._used] = memoryview(self._held)[: self._used]
         self._held, self.memory_bytes = larger, size
+
+
+def _buffer(size: int) -> bytearray | mmap.mmap:
+    """Zeros to write over."""
+    return mapped(size) if size >= MAPPED_BYTES_MIN else bytearray(size)
 
 
 def _resized(held: mmap.mmap, size: int) -> bool:

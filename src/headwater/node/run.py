@@ -24,6 +24,7 @@ from headwater.node.config import NodeConfig
 from headwater.node.fault_log import RareTracebacks
 from headwater.node.garbage import Collector
 from headwater.node.loopback import is_loopback
+from headwater.node.memory import Trimmer, free_bytes_of_libc
 from headwater.node.server import Server
 from headwater.node.storage import unreadable
 from headwater.node.storage.arena import ARENA_BYTES
@@ -86,7 +87,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until the node is up: not the end of it
     committer = Committer(store, loop)
     loop.set_default_executor(threads.pool(WORKERS, "work"))
-    collector = Collector(loop)
+    collector, trimmer = Collector(loop), Trimmer(loop, free_bytes_of_libc())
     try:
         try:
             server = _ready(config, store, committer, loop)
@@ -100,11 +101,13 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         told += "" if server.tls_port is None else f" tls={server.tls_port}"
         print(f"ready {shown}:{port} {told}", file=out, flush=True)
         collector.start()
+        trimmer.start()
         try:
             await stop.wait()
         finally:
             await server.close()
     finally:
+        trimmer.stop()
         collector.stop()
         committer.close()
 

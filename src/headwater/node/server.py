@@ -40,7 +40,7 @@ from headwater.node.membership.stats import stats as cluster_stats
 from headwater.node.pager import Pager
 from headwater.node.replication.command import Replication
 from headwater.node.rest.session import HttpSession
-from headwater.node.run_queue import RunQueue
+from headwater.node.run_queue import SLICE_SECONDS, RunQueue
 from headwater.node.scrubber import Scrubber
 from headwater.node.tap.hub import TapHub
 from headwater.node.tls import NodeTls
@@ -391,12 +391,15 @@ class Server:
         self._sweep_some(list(self.connections), 0)
 
     def _sweep_some(self, left: list[Connection], kernel_bytes: int) -> None:
-        """Some hundreds at a time, for there may be ten thousand; `kernel_bytes` of those before."""
+        """Some hundreds at a time, for there may be ten thousand, and letting one go takes a while where it holds much;
+        `kernel_bytes` of those before."""
         begun = self.loop.time()
-        for connection in left[-SWEPT_AT_ONCE:]:
+        for _ in range(min(SWEPT_AT_ONCE, len(left))):
+            connection = left.pop()
             self._look_after(connection, begun)
             kernel_bytes += connection.weigh_kernel()
-        del left[-SWEPT_AT_ONCE:]
+            if self.loop.time() - begun >= SLICE_SECONDS:
+                break
         self.run_queue.spend(self.loop.time() - begun)
         if left:
             self.run_queue.behind(lambda: self._sweep_some(left, kernel_bytes))

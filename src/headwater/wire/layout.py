@@ -42,7 +42,7 @@ from headwater.wire.declare import (
     about,
     measured,
 )
-from headwater.wire.header import FLEXIBLE, Frame, Magic
+from headwater.wire.header import FLEXIBLE, HEADER_BYTES, Frame, Magic, put_body_bytes
 
 __all__ = [
     "ANY_FAILURE",
@@ -289,8 +289,18 @@ class Answer(Response):
         data = short.write(self.__dict__, request.opcode, request.opaque)
         if data is not None:
             return data
-        frame = dataclasses.replace(self.frame(), opcode=request.opcode, opaque=request.opaque)
-        return dataclasses.replace(frame, magic=Magic.CLIENT_RESPONSE, framing=b"").encode()
+        return self._frame_for(request).encode()
+
+    def answering_apart(self, request: Frame) -> tuple[bytes, bytes]:
+        """As `answering`, the value by itself: whoever sends a large one need not copy it into a frame."""
+        frame = self._frame_for(request)
+        head = bytearray(dataclasses.replace(frame, value=b"").encode())
+        put_body_bytes(head, len(frame) - HEADER_BYTES)
+        return bytes(head), frame.value
+
+    def _frame_for(self, request: Frame) -> Frame:
+        told = {"opcode": request.opcode, "opaque": request.opaque, "magic": Magic.CLIENT_RESPONSE, "framing": b""}
+        return dataclasses.replace(self.frame(), **told)  # type: ignore[arg-type]
 
     def _opcode(self) -> int:
         return self.opcode

@@ -11,7 +11,7 @@ import cramjam
 from headwater.errors import RemoteProtocolError
 from headwater.wire.header import VALUE_BYTES_MAX
 
-__all__ = ["compress", "inflate", "inflated_size"]
+__all__ = ["compress", "inflate", "inflated", "inflated_size"]
 
 # A copy element of 3 bytes makes at most 64: no block grows more than 22-fold; 64-fold leaves room for doubt.
 _GROWTH_MAX = 64
@@ -39,11 +39,16 @@ def inflate(data: bytes | memoryview, bytes_max: int = VALUE_BYTES_MAX) -> bytes
     Raises:
         RemoteProtocolError: it would be larger than `bytes_max`, or is no Snappy block.
     """
+    return bytes(inflated(data, bytes_max))
+
+
+def inflated(data: bytes | memoryview, bytes_max: int = VALUE_BYTES_MAX) -> memoryview:
+    """As `inflate`, but the bytes stay where they were inflated to: of 20 MiB a copy takes milliseconds."""
     size = inflated_size(data)
     if size > bytes_max:
         raise RemoteProtocolError(f"snappy: inflates to {size} bytes, {bytes_max} are allowed")
     try:
-        return bytes(cramjam.snappy.decompress_raw(data)) if size else _empty(data)
+        return memoryview(cramjam.snappy.decompress_raw(data)) if size else memoryview(_empty(data))
     except cramjam.DecompressionError as error:
         raise RemoteProtocolError(f"snappy: {error}") from None
 

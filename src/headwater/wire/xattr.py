@@ -11,10 +11,13 @@ Source: specification, wire.md 9.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from headwater.errors import LocalProtocolError, RemoteProtocolError
 
 __all__ = ["PAIRS_MAX", "SYSTEM_BYTES_MAX", "XATTR_KEY_BYTES_MAX", "join", "join_system", "only_system", "split"]
+
+Value = TypeVar("Value", bytes, memoryview)
 
 XATTR_KEY_BYTES_MAX = 15
 SYSTEM_BYTES_MAX = 1024 * 1024
@@ -22,8 +25,8 @@ PAIRS_MAX = 1000
 """So many a server takes; each costs it microseconds, and a value has room for more than a million."""
 
 
-def split(value: bytes, pairs_max: int | None = None) -> tuple[dict[str, bytes], bytes]:
-    """Return the attributes (values are JSON text) and the body of an uncompressed value.
+def split(value: Value, pairs_max: int | None = None) -> tuple[dict[str, bytes], Value]:
+    """Return the attributes (values are JSON text) and the body of an uncompressed value, as `value` a copy or a view.
 
     Raises:
         RemoteProtocolError: the section can't be read, or has more than `pairs_max` of them; a server answers
@@ -34,7 +37,7 @@ def split(value: bytes, pairs_max: int | None = None) -> tuple[dict[str, bytes],
     at = 4
     while at < end:
         pair_end = at + 4 + _length(value, at, end)
-        key, text = _pair(value[at + 4 : pair_end])
+        key, text = _pair(bytes(value[at + 4 : pair_end]))
         if len(pairs) == pairs_max:
             raise RemoteProtocolError(f"more than {pairs_max} extended attributes")
         if key in pairs:
@@ -43,7 +46,7 @@ def split(value: bytes, pairs_max: int | None = None) -> tuple[dict[str, bytes],
     return pairs, value[end:]
 
 
-def _length(value: bytes, at: int, end: int) -> int:
+def _length(value: bytes | memoryview, at: int, end: int) -> int:
     """Read a length and hold it against the room there is, before anything it covers is touched."""
     if end - at < 4:
         raise RemoteProtocolError(f"extended attributes: 4 bytes of length at offset {at}, {end - at} are there")
@@ -80,7 +83,7 @@ def _joined(key: str, text: bytes) -> bytes:
     return (len(name) + len(text) + 2).to_bytes(4) + name + b"\0" + text + b"\0"
 
 
-def only_system(value: bytes) -> bytes:
+def only_system(value: Value) -> bytes:
     """Return what a tombstone keeps of a value: its system attributes; empty when there are none."""
     return join_system(split(value)[0])
 

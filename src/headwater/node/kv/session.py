@@ -21,6 +21,7 @@ from headwater.node.inbox import next_frame
 from headwater.node.kv.command import COMMANDS, Answers, Command, refusal_of
 from headwater.node.kv.framing import check_framing
 from headwater.node.kv.locking import with_own_cas
+from headwater.node.memory import MAPPED_BYTES_MIN
 from headwater.node.refused import CommandRefused, NoRoom
 from headwater.node.storage.store import ArenaFull
 from headwater.wire.datatype import Datatype, legal
@@ -233,7 +234,11 @@ class KvSession:
         command = COMMANDS.get(frame.opcode)
         if command is None or command.silent.get(frame.opcode) != answer.status:
             gate = self.server.committer.gate() if command is not None and command.document else 0
-            self.send(self.encoded(frame, answer), gate)
+            if len(answer.value) < MAPPED_BYTES_MIN:
+                self.send(self.encoded(frame, answer), gate)
+            else:
+                for piece in answer.answering_apart(frame):
+                    self.send(piece, gate)
 
     def encoded(self, frame: Frame, answer: Answer) -> bytes:
         """The bytes of an answer as this connection's protocol has them."""

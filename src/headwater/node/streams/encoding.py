@@ -135,14 +135,14 @@ class Encoding:
             return Opcode.DCP_DELETION, frame.extras[:_DELETE_TIME_END] + b"\0"
         return Opcode.DCP_DELETION, _numbers(frame)
 
-    def _value(self, frame: Frame, stored: memoryview) -> tuple[bytes | memoryview, int]:
+    def _value(self, frame: Frame, stored: memoryview) -> tuple[memoryview | bytes, int]:
         """Value and datatype, by the decision table of dcp 11; `frame` has all but the value."""
-        value: bytes | memoryview = stored
         datatype, looks_inside = frame.datatype, self._looks_inside(frame)
         if datatype & Datatype.SNAPPY and (not self.snappy or self.no_value or looks_inside):
-            value, datatype = snappy.inflate(stored), datatype & ~Datatype.SNAPPY
+            stored, datatype = snappy.inflated(stored), datatype & ~Datatype.SNAPPY
+        value: memoryview | bytes = stored
         if datatype & Datatype.XATTR and looks_inside:
-            value, datatype = self._attributes(frame, bytes(value), datatype)
+            value, datatype = self._attributes(frame, stored, datatype)
         elif self.no_value:
             value, datatype = b"", datatype & Datatype.JSON if self.keep_datatype else 0
         if self.compress and 0 < len(value) <= COMPRESSED_BYTES_MAX and not datatype & Datatype.SNAPPY:
@@ -158,7 +158,7 @@ class Encoding:
         is_tombstone = frame.opcode != Opcode.DCP_MUTATION
         return not self.xattrs or self.no_value or (is_tombstone and not self.deleted_user_xattrs)
 
-    def _attributes(self, frame: Frame, value: bytes, datatype: int) -> tuple[bytes, int]:
+    def _attributes(self, frame: Frame, value: memoryview, datatype: int) -> tuple[memoryview | bytes, int]:
         """The value without what this connection does not get."""
         if frame.opcode != Opcode.DCP_MUTATION:
             return self._tombstone(value)
@@ -168,11 +168,11 @@ class Encoding:
             return (b"", kept if self.keep_datatype else 0) if self.no_value else (body, kept)
         return xattr.join(attributes), datatype if self.keep_datatype else int(Datatype.XATTR)
 
-    def _tombstone(self, value: bytes) -> tuple[bytes, int]:
+    def _tombstone(self, value: memoryview) -> tuple[memoryview | bytes, int]:
         """A deletion has no body; what is left of its attributes is its value (dcp 2.9)."""
         if not self.xattrs:
             return b"", 0
-        kept = value if self.deleted_user_xattrs else xattr.only_system(value)
+        kept: memoryview | bytes = value if self.deleted_user_xattrs else xattr.only_system(value)
         return (kept, int(Datatype.XATTR)) if kept else (b"", 0)
 
 
