@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from struct import pack
 
-from harness.attack import limits, storms
+from harness.attack import limits, storms, tls_storms, word_storms
 from harness.attack.guest import GONE, Guest
 from harness.attack.storms import PRODUCER, Place, authorization, push, stream_request, tap_connect
 from harness.attack.witness import MIB, Row, Witness, resident
@@ -61,7 +61,8 @@ class Target:
 
     def place(self, scale: float, *, log_in: bool = True) -> Place:
         """This node as the storms know it."""
-        return Place(self.node.port, self.vbuckets, random.Random(7), scale, self.user, log_in)  # noqa: S311
+        tls_port = self.node.tls_port or 0
+        return Place(self.node.port, self.vbuckets, random.Random(7), scale, self.user, log_in, tls_port)  # noqa: S311
 
     @property
     def bound_bytes(self) -> int:
@@ -197,7 +198,7 @@ class Battery:
         self._pages()
         for opcode in calm:
             self._opcode(opcode)
-        for storm in storms.STORMS:
+        for storm in (*tls_storms.STORMS, *word_storms.STORMS, *storms.STORMS):
             self._storm(storm)
         for opcode in calm:
             self._large(opcode)
@@ -325,6 +326,8 @@ BEFORE_LOGIN = (
     storms.pages_pipelined,
     storms.connections_that_come_and_go,
     storms.faults_by_the_thousand,
+    *tls_storms.BEFORE_LOGIN,
+    *word_storms.BEFORE_LOGIN,
 )
 
 
@@ -338,8 +341,8 @@ def two_nodes(folder: Path, documents: int = storms.KEYS) -> Iterator[tuple[Targ
     users.chmod(0o600)
     usual = {"loop_watch_ms": 2, "memory_mib": NODES_MEMORY_MIB, "tap_keep_alive_seconds": 60}
     with (
-        testing.node(vbuckets=1024, **usual) as open_node,  # type: ignore[arg-type]
-        testing.node(vbuckets=64, users_file=users, **usual) as closed,  # type: ignore[arg-type]
+        testing.node(vbuckets=1024, tls=True, **usual) as open_node,  # type: ignore[arg-type]
+        testing.node(vbuckets=64, tls=True, users_file=users, **usual) as closed,  # type: ignore[arg-type]
         watched(open_node, 1024, documents) as everybody,
         watched(closed, 64, documents, (USER, PASSWORD)) as with_users,
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import ssl
 from collections import deque
 from struct import pack
 from types import TracebackType
@@ -16,18 +17,20 @@ ANSWER_SECONDS = 60.0
 """A node that has not answered after this is not serving."""
 MECHANISM = "SCRAM-SHA512"
 MARK = 0xA77AC000
-GONE = (ConnectionError, TimeoutError, BrokenPipeError)
+GONE = (ConnectionError, TimeoutError, BrokenPipeError, ssl.SSLError)
 
 
 class Guest:
-    """A blocking connection of frames and bytes; a context manager.
+    """A blocking connection of frames and bytes, by TLS if `tls` is given; a context manager.
 
     Attributes: is_gone: the node has hung up. silent: it did not answer in time.
     """
 
-    def __init__(self, port: int, seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, port: int, seconds: float = ANSWER_SECONDS, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), seconds)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket)
         self.is_gone = self.silent = False
         self._heard = bytearray()
         self._asked = 0
@@ -67,7 +70,7 @@ class Guest:
         except TimeoutError:
             self.silent = True
             return False
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLError):
             data = b""
         self._heard += data
         self.is_gone = not data

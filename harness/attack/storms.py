@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,7 +49,7 @@ class Place:
     """Where a storm breaks out.
 
     Attributes:
-        port, vbuckets: of the node; users: (name, password) where there are any.
+        port, tls_port, vbuckets: of the node; users: (name, password) where there are any.
         log_in: whether guests do.
         scale: how much of everything.
     """
@@ -59,10 +60,17 @@ class Place:
     scale: float = 1.0
     user: tuple[str, str] | None = None
     log_in: bool = True
+    tls_port: int = 0
 
     def guest(self, seconds: float = SHORT_SECONDS) -> Guest:
         """A new connection, logged in where that is done here."""
-        made = Guest(self.port, seconds)
+        return self._admitted(Guest(self.port, seconds))
+
+    def tls_guest(self, seconds: float = SHORT_SECONDS) -> Guest:
+        """As `guest`, by TLS."""
+        return self._admitted(Guest(self.tls_port, seconds, trusting_anybody()))
+
+    def _admitted(self, made: Guest) -> Guest:
         if self.user is not None and self.log_in:
             made.log_in(*self.user)
         return made
@@ -80,6 +88,15 @@ class Place:
                 with suppress(*GONE):
                     guests.append(stack.enter_context(self.guest(seconds)))
             yield guests
+
+
+def trusting_anybody(version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
+    """The context of a guest, who does not care whom it attacks."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if version is not None:
+        context.maximum_version = version
+    return context
 
 
 def push(guest: Guest, data: bytes, seconds: float = 1.0) -> None:

@@ -12,7 +12,10 @@ from harness.attack.__main__ import main
 from harness.attack.battery import TURN_SECONDS_MAX, Battery, Report, two_nodes
 from harness.attack.witness import Row
 
-SHORT = r"^(SET|HELLO|STAT|DCP_OPEN|TAP_CONNECT|/pools)( |$)|dcp open storm|busy|grow|of many$|filters"
+SHORT = (
+    r"^(SET|HELLO|STAT|DCP_OPEN|TAP_CONNECT|/pools)( |$)|dcp open storm|busy|grow|of many$|filters"
+    r"|tls (garb|rec)|text lines|strange"
+)
 
 
 def target(*, running: bool = True, bound: int = 100) -> SimpleNamespace:

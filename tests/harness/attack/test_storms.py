@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from random import Random
 
 import pytest
 
-from harness.attack import storms
+from harness.attack import storms, tls_storms, word_storms
 from harness.attack.guest import Guest
 from headwater import testing
 from headwater.wire.opcodes import Opcode
@@ -30,6 +31,16 @@ def test_a_tap_connect_is_one(vbuckets: list[int] | None) -> None:
     assert (read.key, read.vbuckets) == (b"n", vbuckets)
 
 
+def takes_a_place_alone(each: object, module: str) -> bool:
+    if not inspect.isfunction(each) or each.__module__ != module or inspect.isgeneratorfunction(each):
+        return False
+    return list(inspect.signature(each).parameters) == ["place"] and each.__annotations__.get("return") == "None"
+
+
 def test_every_storm_is_in_the_list_and_tells_what_it_does() -> None:
-    assert all(each.__doc__ for each in storms.STORMS)
+    listed = (*storms.STORMS, *tls_storms.STORMS, *word_storms.STORMS)
+    assert all(each.__doc__ for each in listed)
+    for module in (storms, tls_storms, word_storms):
+        taking = [each for each in vars(module).values() if takes_a_place_alone(each, module.__name__)]
+        assert set(taking) == set(module.STORMS)
     assert storms.stream_request(3).opcode == Opcode.DCP_STREAM_REQ

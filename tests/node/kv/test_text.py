@@ -279,11 +279,21 @@ def test_a_locked_document_is_a_temporary_failure(one: Desk) -> None:
 def test_many_keys_give_way_and_go_on_where_they_stood(one: Desk) -> None:
     line = Line(one)
     line.say(b"set a 0 0 1\r\nx\r\n")
-    turns = iter([False, True, False, False])
+    turns = iter([False, False, False, True])
     line.connection.gives_way = lambda: next(turns, False) and not line.connection.pause("turn")  # type: ignore
     assert line.say(b"get a a a\r\nmn\r\n") == b"VALUE a 0 1\r\nx\r\n" * 2
     line.connection.paused.clear()
     assert line.say() == b"VALUE a 0 1\r\nx\r\nEND\r\nMN\r\n"
+
+
+def test_keys_that_are_not_there_give_way_as_well(one: Desk) -> None:
+    line, asked = Line(one), one.bucket.counters["cmd_get"]
+    turns = iter([False, False, True])
+    line.connection.gives_way = lambda: next(turns, False) and not line.connection.pause("turn")  # type: ignore
+    assert line.say(b"get " + b"k " * 1000 + b"\r\n") == b""
+    assert one.bucket.counters["cmd_get"] - asked == 2
+    line.connection.paused.clear()
+    assert line.say() == b"END\r\n" and one.bucket.counters["cmd_get"] - asked == 1000
 
 
 def test_a_reader_that_takes_nothing_stops_the_values_between_two_keys(one: Desk) -> None:

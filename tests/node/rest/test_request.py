@@ -33,7 +33,7 @@ def test_who_wants_the_connection_closed_says_so(line: bytes) -> None:
 
 @pytest.mark.parametrize(
     "told",
-    [b"Basic", b"Basic !", b"Basic YW5u", b"Basic /w==", b"Bearer YW5uOnNlOmNyZXQ="],
+    [b"Basic", b"Basic !", b"Basic YW5u", b"Basic /w==", b"Basic \xff\xfe", b"Bearer YW5uOnNlOmNyZXQ="],
 )
 def test_a_login_that_can_not_be_read_is_none(told: bytes) -> None:
     asked = read(memoryview(b"GET / HTTP/1.1\r\nAuthorization: " + told + b"\r\n\r\n"))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+from typing import Any
+
 import pytest
 
 from headwater.protocol.text.commands import steps
 from headwater.protocol.text.line import Asked, CommandReader
 from headwater.protocol.text.words import Steps
-from headwater.wire.documents import GetResponse, Set, Stored
+from headwater.wire.documents import Get, GetResponse, Set, Stored
 from headwater.wire.failure import Failure
 from headwater.wire.layout import Answer, Request
+from headwater.wire.meta import GetMeta, GetMetaResponse
 from headwater.wire.status import Status
 
 
@@ -71,3 +75,26 @@ def test_the_login_is_plain() -> None:
     requests, said = carried_out(made, Failure(status=Status.AUTH_ERROR))
     assert (requests[0].key, requests[0].value) == (b"PLAIN", b"\0ann\0s3ct")
     assert said == b"CLIENT_ERROR authentication failure\r\n"
+
+
+@pytest.mark.parametrize("line", [b"get a b\r\n", b"gats 5 a b\r\n", b"mg a v t\r\n"])
+def test_what_waits_for_a_reader_who_takes_nothing_holds_no_value(line: bytes) -> None:
+    command, value = steps(asked(line), 0), bytes(100_000)
+    step = next(command)
+    while isinstance(step, Request):
+        meta = GetMetaResponse(deleted=0, flags=0, expiration=9, rev_seqno=1)
+        step = command.send(meta if isinstance(step, GetMeta) else GetResponse(flags=3, value=value, cas=9))
+    assert value in step
+    waiting: Any = command
+    while waiting is not None:
+        kept = list(waiting.gi_frame.f_locals.values())
+        kept += [getattr(each, "value", b"") for each in kept]
+        assert not [each for each in kept if isinstance(each, bytes) and len(each) >= len(value)]
+        waiting = waiting.gi_yieldfrom
+
+
+def test_requests_of_many_keys_are_made_one_by_one() -> None:
+    command = steps(asked(b"get" + b" k" * 50_000 + b"\r\n"), 0)
+    before = sum(isinstance(each, Get) for each in gc.get_objects())
+    assert isinstance(next(command), Get)
+    assert sum(isinstance(each, Get) for each in gc.get_objects()) - before < 100

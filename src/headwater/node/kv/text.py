@@ -113,10 +113,10 @@ class TextSession(KvSession):
                 return True
             if isinstance(step, Request):
                 self._request = step
-                continue
-            self._lines += step
-            if len(self._lines) >= SEND_BYTES:
-                self._flush()
+            else:
+                self._lines += step
+                if len(self._lines) >= SEND_BYTES:
+                    self._flush()
             if self.connection.is_paused or self.connection.gives_way():
                 return False
 

@@ -7,7 +7,6 @@ RFC 9112, 2 to 6.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -112,6 +111,6 @@ def _login(fields: dict[str, str]) -> tuple[str, str] | None:
         return None
     try:
         user, colon, password = base64.b64decode(told, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # which binascii's and those of Unicode are: no base64, no ASCII, no UTF-8
         return None
     return (user, password) if colon else None

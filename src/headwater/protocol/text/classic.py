@@ -5,7 +5,7 @@ A command is a generator (words.Steps). Who ends its line with `noreply` is told
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from headwater.protocol.text import words
@@ -33,23 +33,31 @@ Given = Sequence[bytes]
 
 def _get(given: Given, block: bytes) -> Steps:
     name, *keys = given
-    yield from _values([documents.Get(key=words.key(key)) for key in keys], with_cas=name == b"gets")
+    checked = [words.key(key) for key in keys]
+    yield from _values((documents.Get(key=key) for key in checked), with_cas=name == b"gets")
 
 
 def _get_and_touch(given: Given, block: bytes) -> Steps:
     name, word, *keys = given
     expiry = words.expiry(word, _BAD_EXPTIME)
-    asked = [documents.GetAndTouch(key=words.key(key), expiration=expiry) for key in keys]
+    checked = [words.key(key) for key in keys]
+    asked = (documents.GetAndTouch(key=key, expiration=expiry) for key in checked)
     yield from _values(asked, with_cas=name == b"gats")
 
 
-def _values(asked: Sequence[Request], *, with_cas: bool) -> Steps:
-    """Those that are there, then END; an error takes END's place."""
+def _values(asked: Iterable[Request], *, with_cas: bool) -> Steps:
+    """Those that are there, then END; an error takes END's place.
+
+    Requests are made when it is their turn, for a line may have a hundred thousand keys; and what waits at a `yield`
+    until its reader has taken something holds no value by a name: twenty MiB of each reader would be counted nowhere.
+    """
     for each in asked:
         answer = yield each
         if isinstance(answer, documents.GetResponse):
             cas = b" %d" % answer.cas if with_cas else b""
-            yield b"VALUE %b %d %d%b\r\n%b\r\n" % (each.key, answer.flags, len(answer.value), cas, answer.value)
+            told = [b"VALUE %b %d %d%b\r\n%b\r\n" % (each.key, answer.flags, len(answer.value), cas, answer.value)]
+            del answer
+            yield told.pop()
         elif answer is None or answer.status != Status.KEY_ENOENT:
             yield failed(answer)
             return

@@ -22,6 +22,7 @@ KEYS_LINE_BYTES_MAX = 1 << 20
 _LONG = (b"get ", b"gets ", b"gat ", b"gats ")
 _SIZE_AT = dict.fromkeys((b"set", b"add", b"replace", b"append", b"prepend", b"cas"), 4) | {b"ms": 2}
 """Which word tells how long the data is."""
+_SIZE_WORDS = max(_SIZE_AT.values()) + 1
 TAKES_DATA = frozenset(_SIZE_AT)
 _CLAIM_MAX = (1 << 31) - 3
 _END = b"\r\n"
@@ -83,7 +84,7 @@ class CommandReader:
         line = self._line(data)
         if line is None:
             return len(data) + 1
-        claimed = _claimed(tuple(word for word in line.split() if word)) if line else None
+        claimed = _claimed(tuple(line.split(maxsplit=_SIZE_WORDS))) if line else None
         if claimed is None or claimed > self.block_bytes_max:
             return len(line)
         return len(line) + claimed + len(_END)

@@ -124,7 +124,9 @@ def _get(given: Given, block: bytes, now: int) -> Steps:
     if "t" in flags.told:
         known["t"] = _remaining(flags, (yield GetMeta(key=flags.key)))
     if "v" in flags.told:
-        yield flags.line(b"VA %d" % len(answer.value), known) + answer.value + b"\r\n"
+        told = [flags.line(b"VA %d" % len(answer.value), known) + answer.value + b"\r\n"]
+        del answer  # as for the classic commands: what waits for its reader holds no value
+        yield told.pop()
     else:
         yield flags.line(_HD, known)
 
