@@ -17,7 +17,7 @@ from benchmarks.harness import Figure, measure
 from headwater import testing
 from headwater.tls.engine import TlsEngine
 from headwater.tls.settings import TlsSettings
-from headwater.tls.socket import ARENA_BYTES, TlsSocket
+from headwater.tls.socket import SEALED_BYTES, TlsSocket
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 
@@ -48,7 +48,7 @@ def _wrapped(sock: socket.socket, node: testing.Node) -> TlsSocket:
         raise AssertionError("a node without certificates")
     context = TlsSettings(trust_store=node.certificates.trust_store).context()
     engine = TlsEngine(context, is_server=False, host=node.host)
-    line = TlsSocket(sock, engine, "node", memoryview(bytearray(ARENA_BYTES)))
+    line = TlsSocket(sock, engine, "node", memoryview(bytearray(SEALED_BYTES)))
     while not line.shake():  # the socket blocks, so this does
         pass
     return line

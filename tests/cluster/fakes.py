@@ -13,12 +13,11 @@ import numpy as np
 
 from headwater.cluster.admin import Endpoint, Operator
 from headwater.cluster.answers import FollowingReport, TakeoverStats
-from headwater.cluster.pipe import VBUCKETS
 from headwater.cluster.survey import NodeView
 from headwater.errors import ConnectionLost, KeyNotFound
 from headwater.wire.header import response
 from headwater.wire.status import Status
-from headwater.wire.vbucket import State
+from headwater.wire.vbucket import VBUCKET_NUMBERS, State
 
 from .views import STATES
 
@@ -210,7 +209,9 @@ class FakeConnection:
 
     def __init__(self, name="a connection"):
         self.name, self.asked, self.statuses, self.listeners = name, [], [], {}
-        down = SimpleNamespace(changes=np.zeros(VBUCKETS, np.int64), change_bytes=np.zeros(VBUCKETS, np.int64))
+        down = SimpleNamespace(
+            changes=np.zeros(VBUCKET_NUMBERS, np.int64), change_bytes=np.zeros(VBUCKET_NUMBERS, np.int64)
+        )
         lost = asyncio.get_running_loop().create_future()
         self.proxy = SimpleNamespace(lost=lost, down=down, fallen=None, refused=None, ask=self._ask, close=self.close)
         self.refuses_delete_times = False

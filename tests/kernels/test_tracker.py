@@ -2,7 +2,8 @@
 
 import pytest
 
-from headwater.kernels.tracker import HELD_END, HELD_START, VBUCKETS, StreamTable, TrackedState, TrackedStream
+from headwater.kernels.tracker import HELD_END, HELD_START, StreamTable, TrackedState, TrackedStream
+from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 
 def test_a_stream_that_was_asked_for_waits_for_its_first_snapshot() -> None:
@@ -38,6 +39,6 @@ def test_a_stream_we_asked_to_close_is_neither_open_nor_forgotten() -> None:
 
 def test_the_position_stays_readable_after_the_end() -> None:
     table = StreamTable()
-    table.open(VBUCKETS - 1, 77, (1 << 64) - 1)
-    table.close(VBUCKETS - 1)
-    assert table.stream(VBUCKETS - 1).seqno == (1 << 64) - 1
+    table.open(VBUCKET_NUMBERS - 1, 77, (1 << 64) - 1)
+    table.close(VBUCKET_NUMBERS - 1)
+    assert table.stream(VBUCKET_NUMBERS - 1).seqno == (1 << 64) - 1

@@ -13,7 +13,7 @@ from headwater.errors import TlsError
 from headwater.testing.certificates import Certificates
 from headwater.tls.engine import TlsEngine
 from headwater.tls.settings import TlsSettings
-from headwater.tls.socket import ARENA_BYTES, SEND_BYTES, TlsSocket
+from headwater.tls.socket import SEALED_BYTES, SEND_BYTES, TlsSocket
 from tests.tls.test_engine import server_context
 
 
@@ -29,12 +29,12 @@ def wire() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def server(sock: socket.socket, certificates: Certificates) -> TlsSocket:
     engine = TlsEngine(server_context(certificates), is_server=True)
-    return TlsSocket(sock, engine, "peer:1", memoryview(bytearray(ARENA_BYTES)), 11210)
+    return TlsSocket(sock, engine, "peer:1", memoryview(bytearray(SEALED_BYTES)), 11210)
 
 
 def client(sock: socket.socket, settings: TlsSettings) -> TlsSocket:
     engine = TlsEngine(settings.context(), is_server=False, host="localhost")
-    return TlsSocket(sock, engine, "node:1", memoryview(bytearray(ARENA_BYTES)))
+    return TlsSocket(sock, engine, "node:1", memoryview(bytearray(SEALED_BYTES)))
 
 
 def ends(wire: tuple[socket.socket, socket.socket], certificates: Certificates) -> tuple[TlsSocket, TlsSocket]:
@@ -66,7 +66,7 @@ def test_what_the_socket_does_not_take_is_kept_sealed_and_nothing_more_is_taken_
     assert one.send(data) == SEND_BYTES and one.unsent_bytes > 0 and not one.flush()
     with pytest.raises(BlockingIOError):
         one.send(b"more")
-    found, room = bytearray(), memoryview(bytearray(ARENA_BYTES))
+    found, room = bytearray(), memoryview(bytearray(SEALED_BYTES))
     while len(found) < SEND_BYTES:
         select.select([other], [], [], 60)
         with suppress(BlockingIOError):

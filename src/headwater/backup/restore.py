@@ -27,8 +27,7 @@ from headwater.spark.rows import check_columns
 from headwater.spark.schema import types
 from headwater.spark.settings import WriteSettings
 from headwater.spark.writing import ROWS_PER_CALL, WriteCounts, write
-
-VBUCKETS = 1 << 16
+from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def rows_of(archive: Archive, point: RestorePoint) -> Iterator[pa.RecordBatch]:
     """
     for place, manifest in enumerate(point.chain):
         limits = point.limits(place)
-        bounds = np.zeros(VBUCKETS, np.int64)
+        bounds = np.zeros(VBUCKET_NUMBERS, np.int64)
         bounds[list(limits)] = list(limits.values())
         for file in manifest.part.files:
             path = folder(manifest.id, file.path)

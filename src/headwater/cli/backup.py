@@ -63,8 +63,8 @@ def create(
     """Back a bucket up: what changed since the newest backup in PLACE, or all of it the first time.
 
     Each vbucket is whole at a seqno of its own. One that a failover has changed since is read again from where both
-    histories agree, and told. Ended or killed at any moment, it goes on when called again; until it has ended well
-    there is no new backup.
+    histories agree, and a line says so. Ended or killed at any moment, it goes on when called again; until it has
+    ended well there is no new backup.
     """
     from headwater.backup import create as making
     from headwater.cli.meter import Meter

@@ -44,7 +44,7 @@ def mirror(
     """Mirror a bucket into a Delta table: each document a row; deletions and rollbacks arrive there too.
 
     Ended at any moment, it goes on where the table stands when started again with the same DIR. Ctrl-C and SIGTERM end
-    it with exit status 0. A node that is away or a disk that is full for a while is waited for, and told.
+    it with exit status 0. A node that is away or a disk that is full for a while is waited for, and reported.
     """
     if engine is EngineName.LOCAL and not (once and _stands(to)):
         from headwater.pipelines import early

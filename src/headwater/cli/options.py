@@ -113,7 +113,7 @@ def connect(url: str, user: str | None, password: str | None) -> "Client":
 
 
 def check_answers(url: str, user: str | None, password: str | None) -> None:
-    """Ask the bucket something: a wrong address or password is told now, not after Spark's start and its patience.
+    """Ask the bucket something: a wrong address or password is reported now, not after Spark's start and its patience.
 
     Raises: TransportError, StatusError.
     """

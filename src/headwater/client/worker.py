@@ -20,7 +20,6 @@ from headwater.client.progress import Part
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, PeerSilent
 from headwater.kernels.columns import Arena
-from headwater.kernels.tracker import VBUCKETS
 from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.events import Opened, StreamEvent
 from headwater.protocol.dcp.position import FailoverLog, Position
@@ -29,6 +28,7 @@ from headwater.protocol.handshake import DCP_FEATURES, Opening, open_producer
 from headwater.transport.waiting import Ready, Resolve, Steps
 from headwater.wire.dcp import OpenFlag
 from headwater.wire.features import Feature
+from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 SERVER_IDLE_SECONDS = 360.0
 """How long a node may be silent that keeps a no-op interval of its own (dcp.md 6: dcp_idle_timeout)."""
@@ -84,7 +84,7 @@ class Worker(Task):
         self._cluster, self._arena, self._options = cluster, arena, options
         self._link = Link(address, cluster.clock, cluster.settings.target.tls)
         self.drain: Drain | None = None
-        self._opened = np.zeros(VBUCKETS, np.bool_)  # of each vbucket, whether its stream was accepted and is not over
+        self._opened = np.zeros(VBUCKET_NUMBERS, np.bool_)  # whether a stream was accepted and is not over
         self._vbuckets_max = 0  # there are none from here on
         self._open_streams: NDArray[np.intp] | None = None  # the same as numbers, made again when it changes
 

@@ -34,7 +34,6 @@ from headwater.cluster.admin import Endpoint, NodeAdmin, Operator
 from headwater.cluster.alone import WAIT_SECONDS, lease_all
 from headwater.cluster.alternation import Alternation
 from headwater.cluster.patience import Patience
-from headwater.cluster.pipe import VBUCKETS
 from headwater.cluster.proxied import Limits, ProxiedConnection, open_proxied
 from headwater.cluster.proxy import Side
 from headwater.cluster.settling import Settling
@@ -54,6 +53,7 @@ from headwater.errors import (
 )
 from headwater.failpoints import failpoint
 from headwater.protocol.dcp.opening import HAND_OVER
+from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 CONCURRENCY = 4
 FINISH_SECONDS_MAX = 5.0
@@ -146,8 +146,8 @@ class Mover:
         self._delete_times = True
         self._opening = asyncio.Lock()
         self._handovers: set[asyncio.Task[float]] = set()
-        self._changes = np.zeros(VBUCKETS, np.int64)  # what connections that are closed have passed
-        self._bytes = np.zeros(VBUCKETS, np.int64)
+        self._changes = np.zeros(VBUCKET_NUMBERS, np.int64)  # what connections that are closed have passed
+        self._bytes = np.zeros(VBUCKET_NUMBERS, np.int64)
 
     async def __aenter__(self) -> Self:
         return self

@@ -20,12 +20,12 @@ from headwater.errors import BadFrame, RemoteProtocolError
 from headwater.kernels.scan import scan
 from headwater.wire.header import HEADER_BYTES, Frame, lengths
 from headwater.wire.opcodes import Opcode, name_of
+from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 BUFFER_BYTES = 512 * 1024
 HELD_BYTES_MAX = 4096
 """A frame up to this size is passed on whole; a larger one as it comes, and then it can't be one we look at."""
 
-VBUCKETS = 1 << 16
 CHANGES = (Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
 
 
@@ -42,8 +42,8 @@ class Pipe:
     """
 
     def __init__(self, opcodes: Iterable[int], look: Callable[[Frame], bool], buffer_bytes: int = BUFFER_BYTES) -> None:
-        self.changes = np.zeros(VBUCKETS, np.int64)
-        self.change_bytes = np.zeros(VBUCKETS, np.int64)
+        self.changes = np.zeros(VBUCKET_NUMBERS, np.int64)
+        self.change_bytes = np.zeros(VBUCKET_NUMBERS, np.int64)
         self.passed_bytes = 0
         self._look = look
         self._watched, self._is_change = _table(opcodes), _table(CHANGES)

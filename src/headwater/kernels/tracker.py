@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from headwater.kernels.intrinsics import load64_native, store64_native
 from headwater.kernels.jit import inline_kernel
 from headwater.kernels.scan import Stop
+from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 U = np.uintp
 U64 = np.uint64
 
-VBUCKETS: Final = 65536
 
 # Fields of a row.
 STATE: Final = 0
@@ -98,8 +98,8 @@ class StreamTable:
         self.checked = checked
         # Pages of its own, zero until they are touched and given back with the table: 4 MiB that come from a heap which
         # had them before are written full of zeros, and a node may have thousands of connections.
-        self._pages = mmap.mmap(-1, VBUCKETS * FIELDS * 8)
-        self.rows: NDArray[np.uint64] = np.frombuffer(self._pages, np.uint64).reshape(VBUCKETS, FIELDS)
+        self._pages = mmap.mmap(-1, VBUCKET_NUMBERS * FIELDS * 8)
+        self.rows: NDArray[np.uint64] = np.frombuffer(self._pages, np.uint64).reshape(VBUCKET_NUMBERS, FIELDS)
 
     def open(self, vbucket: int, opaque: int, seqno: int = 0, snapshot_start: int = 0, snapshot_end: int = 0) -> None:
         """Expect a stream: the request that goes out now carries this opaque and these numbers."""

@@ -251,7 +251,7 @@ def _connected(place: str) -> tuple[_Shared, str]:
 
 
 def _modified(listed: dict[str, Any]) -> float:
-    """When an object was put, Unix seconds; stores name it differently. Infinite where it is not told: never old."""
+    """When an object was put, Unix seconds; stores name it differently. Infinite where none is known: never old."""
     for name in ("LastModified", "mtime", "updated"):
         if (told := listed.get(name)) is not None:
             return (datetime.fromisoformat(told) if isinstance(told, str) else told).timestamp()

@@ -218,7 +218,7 @@ class Connection:
 
     def notice_reset(self) -> None:
         """Close if the peer has reset the connection. To be called now and then: a reset that comes together with the
-        last data is told once, with the data, and then libuv watches the socket no more."""
+        last data is reported once, with the data, and then libuv watches the socket no more."""
         if not self.is_closed and (error := self._raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
             self.drop(f"connection lost: {os.strerror(error)}", fault=False)
 
@@ -315,7 +315,8 @@ class Connection:
         return self.kernel_bytes
 
     def _account(self) -> None:
-        """Tell the budget what is held here, if that has changed by more than a grain."""
+        """Tell the budget what is held here, if that has changed by more than a grain; that may be the end of this
+        connection."""
         held = (
             self._inbox.memory_bytes
             + self._outbox.queued_bytes
@@ -323,19 +324,7 @@ class Connection:
             + self.kernel_bytes
             + self._tls_bytes
         )
-        if not -GRAIN_BYTES < held - self._held_bytes < GRAIN_BYTES:
-            self._hold()
-
-    def _hold(self) -> None:
-        """Tell the budget what is held here; that may be the end of this connection."""
-        held = (
-            self._inbox.memory_bytes
-            + self._outbox.queued_bytes
-            + self._session_bytes
-            + self.kernel_bytes
-            + self._tls_bytes
-        )
-        if not self.is_closed:
+        if not -GRAIN_BYTES < held - self._held_bytes < GRAIN_BYTES and not self.is_closed:
             self._held_bytes = held
             self._budget.hold(self, held)
 

@@ -1,7 +1,7 @@
 """A bound on what our own faults write into the log: a request that fails inside may come a thousand times a second.
 
 The first traceback of a place is written whole; more of the same place within a minute are counted, and the count is
-told with the next one that is written.
+written with the next one.
 """
 
 from __future__ import annotations

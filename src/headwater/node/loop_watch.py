@@ -26,7 +26,7 @@ class LoopWatch:
     """The longest turns of an event loop since it began, or since they were last reset.
 
     Args:
-        interval_seconds: from one look to the next, and so much less than the truth may be told; 0: never.
+        interval_seconds: from one look to the next, and so much less than the truth may be shown; 0: never.
         processor_seconds: what the loop's thread has computed so far; asked in that thread.
         standing: makes a clock of how long it stood in line for a processor; called in that thread.
 

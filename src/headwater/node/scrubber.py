@@ -2,7 +2,7 @@
 
 A pass begins `interval_seconds` after the one before it has ended, and reads `bytes_per_second` at the most. It shares
 the thread that writes and syncs batches, a slice at a time: a commit waits for one slice, and nothing reads the disk
-beside it. Damage is told in one line with file and offset, counted in STAT, and what was in that batch is served no
+beside it. Damage is reported in one line with file and offset, counted in STAT, and what was in that batch is served no
 more: keys answer an error, streams end and are refused (storage/quarantine.py). All else goes on.
 """
 

@@ -2,7 +2,7 @@
 
 The files are read at the start and whenever they have changed, or SIGHUP comes. What can't be used is refused with one
 line and the pair of before goes on; connections keep what they began with. Whom a certificate names follows
-Couchbase's rule: the first of the given places that holds a name decides, cut as told (docs/howto/tls.md).
+Couchbase's rule: the first of the given places that holds a name decides, cut as docs/howto/tls.md describes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headwater.node.config import NodeConfig, refuse_readable_by_others
 from headwater.tls.certificates import Certificate, read_der, read_pem
 from headwater.tls.engine import TlsEngine
 from headwater.tls.settings import load_pair, load_trusted
-from headwater.tls.socket import ARENA_BYTES, TlsSocket
+from headwater.tls.socket import SEALED_BYTES, TlsSocket
 
 __all__ = ["ENGINE_BYTES", "NameRule", "NodeTls", "name_rules"]
 
@@ -96,7 +96,7 @@ class NodeTls:
     def __init__(self, config: NodeConfig, clock: Callable[[], float] = time) -> None:
         self._config, self._clock = config, clock
         self._rules = name_rules(config.tls_user)
-        self._arena = memoryview(bytearray(ARENA_BYTES))
+        self._arena = memoryview(bytearray(SEALED_BYTES))
         self._seen = self._signature()
         self._loaded = self._load()
 

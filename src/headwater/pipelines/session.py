@@ -80,7 +80,7 @@ def local_session(
         settings: more of Spark's settings; they win.
         quiet: silence Spark's own log, but for errors.
         delta: with Delta Lake, to read tables with; without it any Spark does that has the source's interface.
-        say: told one line if Delta's jars have to be fetched.
+        say: called with one line if Delta's jars have to be fetched.
 
     Raises:
         SparkUnavailable: no Java, no PySpark, or one we do not support.

@@ -3,7 +3,7 @@
 Spark plans, schedules, repeats and checkpoints; documents never enter the JVM. Offsets say which record of the sink
 they were planned from (`after`), and the record alone decides what a batch is: one that was planned from another
 record, by a driver that died or from a checkpoint that is older than the sink, has nothing to do, and the next is
-planned anew. So is one that was left out because a failover came between: its next try is told from it by its number
+planned anew. So is one that was left out because a failover came between: its next try differs from it by its number
 (`again`), since Spark makes no batch that ends where the last did.
 """
 

@@ -42,7 +42,7 @@ class WindowRules:
         separator: ends a prefix.
         depth: how many separators a prefix has.
         prefixes_max: different prefixes of a window; what goes beyond is counted under `…`.
-        hot: how many of the hottest keys are told.
+        hot: how many of the hottest keys are listed.
 
     Raises:
         OptionError: a number that is too small, or an empty separator.

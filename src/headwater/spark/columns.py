@@ -1,7 +1,7 @@
 """From the client's batches to the rows that Spark sees, column by column, without an object a row.
 
-What 64 bits become is told in schema.py. Spark takes a batch only if names, order, types and nullability are exactly
-those of the schema it was told, so every batch is put together under one fixed Arrow schema.
+schema.py says what 64 bits become. Spark takes a batch only if names, order, types and nullability are exactly
+those of the schema it was given, so every batch is put together under one fixed Arrow schema.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from headwater.spark.offsets import HEX_DIGITS, hex_uuid
 from headwater.spark.planner import Range
 from headwater.spark.schema import types
 from headwater.wire.opcodes import Opcode
+from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 ARROW: dict[str, Any] = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
 MUTATION, ROLLBACK = int(Opcode.DCP_MUTATION), "rollback"
 _EVENTS = ("mutation", "deletion", "expiration")
-VBUCKETS = 1 << 16
 
 
 @dataclass
 class _Branches:
-    """The branches that one vbucket's stream told of: where they begin, and how far ours reaches."""
+    """The branches that one vbucket's stream announced: where they begin, and how far ours reaches."""
 
     begins: NDArray[np.uint64]
     codes: NDArray[np.int32]
@@ -54,8 +54,8 @@ class RowMaker:
     def __post_init__(self) -> None:
         kinds = types(self.key_format, self.value_format)
         self.schema = pa.schema([(name, ARROW[kinds[name]]) for name in self.names])
-        self._bounds = np.zeros(VBUCKETS, np.uint64)
-        self._codes = np.full(VBUCKETS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches
+        self._bounds = np.zeros(VBUCKET_NUMBERS, np.uint64)
+        self._codes = np.full(VBUCKET_NUMBERS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches
         self._branches: dict[int, _Branches] = {}
         # Made when they are needed: the first array that Arrow makes imports pandas, and planners make none.
         self._mutations: Any = None

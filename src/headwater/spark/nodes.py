@@ -120,7 +120,7 @@ class SourceNodes:
 
         Args:
             whole: a vbucket that no node of a cluster owns at present is waited for, as one that moves always is.
-            idle: the asker has all there was the last time. While no seqno moves it is told the same again, for some
+            idle: the asker has all there was the last time. While no seqno moves it gets the same again, for some
                 seconds: one short answer of each node instead of the statistics of every vbucket.
 
         Raises:

@@ -13,7 +13,7 @@ ten milliseconds later another one, for ever. So there is one way to write an of
 `{"v": 1, "latest": true}` stands for "whatever is newest when first asked": `initialOffset` is called more than once
 and has to say the same each time, so it names the wish and the first `latestOffset` turns it into numbers.
 
-What the four numbers mean here is told in planner.py; integers are exact up to 2^64-1, also through Spark.
+planner.py says what the four numbers mean here; integers are exact up to 2^64-1, also through Spark.
 """
 
 from __future__ import annotations

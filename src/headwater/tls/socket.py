@@ -1,6 +1,6 @@
 """A connected, non-blocking socket that speaks TLS: read and written as the plain one is.
 
-Two things are told besides, since the system does not see them: `has_more` (plaintext is there though nothing will
+It shows two things besides, since the system does not see them: `has_more` (plaintext is there though nothing will
 arrive) and `unsent_bytes` (sealed, and still to leave: wait for room, then `flush`).
 """
 
@@ -16,9 +16,9 @@ from headwater.errors import TlsError
 from headwater.tls.engine import TlsEngine
 from headwater.tls.words import hung_up, in_words, not_tls
 
-__all__ = ["ARENA_BYTES", "TlsSocket"]
+__all__ = ["SEALED_BYTES", "TlsSocket"]
 
-ARENA_BYTES = 256 << 10
+SEALED_BYTES = 256 << 10
 SEND_BYTES = 256 << 10
 _BEGINNINGS = (0x15, 0x16)  # an alert, a handshake
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from headwater.errors import ConnectionLost, TlsError
 from headwater.tls.engine import TlsEngine
-from headwater.tls.socket import ARENA_BYTES, TlsSocket
+from headwater.tls.socket import SEALED_BYTES, TlsSocket
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 SEND_BYTES = 256 * 1024
@@ -89,7 +89,7 @@ class Channel:
     def _shaken(self, engine: TlsEngine) -> bool:
         """Whether TLS's handshake is over; it goes on as far as it can now."""
         if self.tls is None and isinstance(self._socket, socket.socket):
-            self.tls = TlsSocket(self._socket, engine, self.peer, memoryview(bytearray(ARENA_BYTES)))
+            self.tls = TlsSocket(self._socket, engine, self.peer, memoryview(bytearray(SEALED_BYTES)))
             self._socket = self.tls
         try:
             return self.tls is None or self.tls.shake()

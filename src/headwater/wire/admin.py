@@ -136,7 +136,7 @@ class DisableTraffic(Request, opcode=Opcode.DISABLE_TRAFFIC, privilege=ADMINISTE
 
 
 class IoctlSet(Request, opcode=Opcode.IOCTL_SET, privilege=ADMINISTER, key=REQUIRED, value=OPTIONAL, answer=Done):
-    """Controls something that is the server's own; a node of headwater is told so whom its vbuckets follow."""
+    """Controls something that is the server's own; a node of headwater learns by it whom its vbuckets follow."""
 
 
 # --------------------------------------------------------------------------- collections

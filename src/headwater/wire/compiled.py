@@ -17,7 +17,7 @@ source, as `@dataclass` does, and that into functions. Of GET's answer, four byt
         return b''.join((head, key, value)) if size <= 31457280 else None
 
 Whatever can not go that way gets None here, and on the long way through the table its complaint or its bytes: a number
-too large, say, a key where none belongs, framing extras. What is legal is told in one place only; tests hold the two
+too large, say, a key where none belongs, framing extras. What is legal is said in one place only; tests hold the two
 ways against each other. Functions are made when a class is first used: there are some hundred and fifty classes, and
 one process meets few of them.
 """
@@ -39,7 +39,7 @@ __all__ = ["short_of"]
 def short_of(cls: type[Declared], defaults: Mapping[str, Any]) -> Short:
     """Compile the short ways of a message class, whose fields are `defaults` where a frame lacks them.
 
-    Where its form can't be told beforehand both always return None.
+    Where its form is not known beforehand both always return None.
     """
     extras = cls.layout.extras
     if cls.layout.engine or not isinstance(extras, Fixed) or not all(each.packs for each in extras.shapes.values()):

@@ -1,7 +1,7 @@
 """The tables behind messages: what a declaration is turned into when its class is made.
 
 `Declared` reads a class body's `about` fields into a `Layout` and makes the class a frozen dataclass. How to write a
-declaration is told in `headwater.wire.layout`, which everyone imports from.
+declaration is described in `headwater.wire.layout`, which everyone imports from.
 
 There are some two hundred messages, and what `@dataclass` writes and compiles for each of them would be a quarter of
 the time in which a node starts. So it only collects the fields; the methods stand here, once for all.

@@ -52,7 +52,7 @@ class FrameBuffer:
         Frames before a bad header are still returned; look at `failure` after each call, or call again.
 
         Raises:
-            BadFrame: as told by `header.lengths`, when nothing whole stands before it. Close the connection.
+            BadFrame: as `header.lengths` raises it, when nothing whole stands before it. Close the connection.
         """
         if self.failure is None:
             self._kept += data

@@ -12,12 +12,13 @@ from zlib import crc32
 
 from headwater.errors import OptionError
 
-__all__ = ["VBUCKETS_MAX", "VBUCKET_MAX", "State", "vbucket_of", "vbucket_set"]
+__all__ = ["VBUCKETS_MAX", "VBUCKET_MAX", "VBUCKET_NUMBERS", "State", "vbucket_of", "vbucket_set"]
 
 VBUCKETS_MAX = 1024
-VBUCKET_MAX = 0xFFFF
-"""The highest vbucket that the header can name; buckets have far fewer."""
 """As many as a bucket has anywhere (interop.md 4, rule 10)."""
+VBUCKET_NUMBERS = 1 << 16
+"""The vbuckets that the header can name; buckets have far fewer."""
+VBUCKET_MAX = VBUCKET_NUMBERS - 1
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 

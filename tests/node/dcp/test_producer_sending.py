@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from headwater.node.streams.outlet import ARENA_BYTES
+from headwater.node.streams.outlet import OUTLET_BYTES
 from headwater.wire import dcp, snappy
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -31,7 +31,7 @@ def test_one_turn_sends_an_arena_at_most_and_the_next_goes_on(desk: StreamDesk) 
     reader.stream()
     first = reader.turn()
     assert len(first) > 200
-    assert sum(map(len, first)) <= ARENA_BYTES
+    assert sum(map(len, first)) <= OUTLET_BYTES
     assert not reader.connection.woken  # who pumped goes on as long as something is sent
     assert len(first) + len(reader.read()) == 601
 

@@ -1,4 +1,4 @@
-from headwater.node.streams.outlet import ARENA_BYTES, Outlet
+from headwater.node.streams.outlet import OUTLET_BYTES, Outlet
 from headwater.node.streams.round_robin import RoundRobin
 
 
@@ -43,7 +43,7 @@ def test_all_have_a_turn_in_the_order_in_which_they_came() -> None:
 def test_one_that_has_more_to_say_goes_to_the_back() -> None:
     log: list[str] = []
     turns: RoundRobin[Teller] = RoundRobin()
-    turns.add(Teller("long", 2 * ARENA_BYTES, log))
+    turns.add(Teller("long", 2 * OUTLET_BYTES, log))
     turns.add(Teller("short", 10, log))
     for _ in range(4):
         turns.fill(begun())

@@ -4,8 +4,9 @@ Without users no login is needed, and PLAIN lets any name and password in. SCRAM
 on, wants a proof from the node, too, that it knows the password; so there it is the one of Couchbase's own examples,
 `password`, for clients on the same machine. With users the key derivation runs in a thread, so nobody else waits for
 it; an address that fails often waits longer for each answer, so that guessing is slow without locking the account's
-owner out; and PLAIN, which sends the password as it is, is taken over TLS and from the same machine, unless told
-otherwise. Who came with a certificate that stands for a user is logged in before all this, and may log in as another.
+owner out; and PLAIN, which sends the password as it is, is taken over TLS and from the same machine, unless the
+options say otherwise. Who came with a certificate that stands for a user is logged in before all this, and may log in
+as another.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ class Draft:
     Attributes:
         old: as it was, a tombstone or nothing included. numbers: of the change.
         has_body: false for a tombstone that stays one.
-        told: what the answer tells, by the path.
+        told: the values of the answer, by the path.
     """
 
     old: StoredDocument | None

@@ -179,7 +179,7 @@ def _metrics(server: Services) -> Made:
 def _readiness(server: Services) -> Made:
     """Tell whether requests are served: 503 while it is not known whose the vbuckets are, or traffic is off.
 
-    A full disk is told and no reason to be taken out of service: reads and deletions go on.
+    A full disk is shown, and is no reason to be taken out of service: reads and deletions go on.
     """
     bucket = server.bucket
     told = {"fenced_vbuckets": len(bucket.fenced), "traffic_disabled": bucket.traffic_disabled}

@@ -84,7 +84,7 @@ class HttpSession:
             self.connection.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
     def _next(self, data: memoryview) -> HttpRequest | None:
-        """The request in front; who says what is none is told so, and hung up on."""
+        """The request in front; what is none is answered with an error, and the connection ends."""
         try:
             return request.read(data)
         except RemoteProtocolError as bad:

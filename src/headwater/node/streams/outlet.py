@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-ARENA_BYTES = 256 << 10
+OUTLET_BYTES = 256 << 10
 """As large as what a socket takes at once; larger arenas fall out of the processor's cache."""
 
 MARGIN_BYTES = 128
@@ -35,7 +35,7 @@ class Outlet:
     """
 
     def __init__(self, arena: NDArray[np.uint8] | None = None) -> None:
-        self._arena = np.zeros(ARENA_BYTES, np.uint8) if arena is None else arena
+        self._arena = np.zeros(OUTLET_BYTES, np.uint8) if arena is None else arena
         self._view = self._arena.data
         self._size = len(self._arena)
         self._used = 0

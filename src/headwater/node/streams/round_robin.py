@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from headwater.node.streams.outlet import ARENA_BYTES, Outlet
+from headwater.node.streams.outlet import OUTLET_BYTES, Outlet
 
 
 class Turn(Protocol):
@@ -53,6 +53,6 @@ class RoundRobin(Generic[Reader]):
         """Give turns until the outlet is full or late, no reader has more, or `is_stopped` (a window) says so."""
         while self._waiting and not outlet.is_full and not outlet.is_late() and not is_stopped():
             reader, _ = self._waiting.popitem(last=False)
-            reader.take_turn(outlet, ARENA_BYTES)
+            reader.take_turn(outlet, OUTLET_BYTES)
             if reader.has_work:
                 self._waiting[reader] = None

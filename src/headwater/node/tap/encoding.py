@@ -14,7 +14,7 @@ import numpy as np
 from headwater.kernels import tap as kernel
 from headwater.kernels.gather import KEEP_OPAQUE
 from headwater.node.streams.encoding import Encoding
-from headwater.node.streams.outlet import ARENA_BYTES
+from headwater.node.streams.outlet import OUTLET_BYTES
 from headwater.protocol.tap.ledger import ACK_INTERVAL
 from headwater.wire.header import HEADER_BYTES, OPCODE_AT, Frame, lengths, put_body_bytes
 from headwater.wire.opcodes import Opcode
@@ -116,5 +116,5 @@ def encoding_of(producer: TapProducer, stream: TapProducerStream, datatypes: int
 
 
 # Used within one call only, so all sessions share them.
-_BUFFER = np.zeros(ARENA_BYTES, np.uint8)
-_SEQNOS = np.zeros(ARENA_BYTES // STORED_BYTES_MIN + 1, np.uint64)
+_BUFFER = np.zeros(OUTLET_BYTES, np.uint8)
+_SEQNOS = np.zeros(OUTLET_BYTES // STORED_BYTES_MIN + 1, np.uint64)

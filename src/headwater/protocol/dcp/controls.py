@@ -163,7 +163,7 @@ def _force_value_compression(settings: ControlSettings, negotiated: Negotiated, 
 
 
 def _stream_ids(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """Each stream has an id, told in the request's JSON value, which only Collections allow (dcp 5): without them no
+    """Each stream has an id, given in the request's JSON value, which only Collections allow (dcp 5): without them no
     stream could be opened any more. So it is answered as by a producer that does not know it."""
     if value != TRUE or not negotiated.collections:
         return Status.EINVAL

@@ -52,12 +52,12 @@ class Refusals:
 
         Args:
             frame: the request.
-            status: what is meant; a peer without XERROR is told the nearest that it knows.
-            reason: for people; empty where it was told before.
+            status: what is meant; a peer without XERROR gets the nearest that it knows.
+            reason: for people; empty where it was given before.
             extras, value: what the answer has to carry.
 
         Raises:
-            RemoteProtocolError: it can not be told to such a peer. Hang up.
+            RemoteProtocolError: there is no such status for this peer. Hang up.
         """
         if reason:
             self.total += 1

@@ -317,7 +317,7 @@ class TapProducer:
 
     def take_released(self) -> list[TapProducerStream]:
         """The streams that an answer gave something to do, whatever else they wait for: they go on behind a checkpoint,
-        or go back to send again what was refused. Each is told once."""
+        or go back to send again what was refused. Each is returned once."""
         released, self._released = self._released, []
         return released
 

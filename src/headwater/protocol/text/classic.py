@@ -1,6 +1,6 @@
 """The classic commands: get, set, incr and their kin, as the requests that carry them out. Source: kv.md 7.
 
-A command is a generator (words.Steps). Who ends its line with `noreply` is told nothing, of failures neither.
+A command is a generator (words.Steps). Who ends its line with `noreply` gets no answer, not even of a failure.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class CommandReader:
         return self._taken(_with_block(words, bytes(data[len(line) : size]), size))
 
     def wanted(self, data: memoryview) -> int:
-        """How many bytes the command in front has in all, as far as it can be told; more than there are if it can't."""
+        """How many bytes the command in front has in all, as far as that is known; more than there are if it is not."""
         line = self._line(data)
         if line is None:
             return len(data) + 1

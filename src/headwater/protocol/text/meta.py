@@ -44,7 +44,7 @@ class Flags:
 
     @property
     def quiet(self) -> bool:
-        """Whether the usual outcome is not to be told."""
+        """Whether the usual outcome is not answered."""
         return "q" in self.told
 
     def number(self, letter: str, bits: int, default: int) -> int:
@@ -238,7 +238,7 @@ def _counted(flags: Flags, counter: int, known: Mapping[str, int]) -> bytes:
 
 
 def _nothing(given: Given, block: bytes, now: int) -> Steps:
-    """MN: told when everything before it is done."""
+    """MN: answered when everything before it is done."""
     yield b"MN\r\n"
 
 
