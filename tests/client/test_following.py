@@ -218,7 +218,7 @@ def test_a_position_from_before_a_takeover_goes_on_after_it_without_rollback(thr
 
 def test_a_map_that_keeps_naming_the_wrong_node_ends_in_an_error_that_says_so(two: HandMade) -> None:
     two.take_over(3, 1)
-    with two.client(timeout_seconds=0.7) as client:
+    with two.client(timeout_seconds=2.0) as client:
         key = next(f"k{number}" for number in range(99) if client.vbucket_of(f"k{number}") == 3)
         with pytest.raises(NotMyVbucket, match=r"vbucket 3 is not active on .*\(\d+ attempts in \d+\.\d s\)"):
             client.get(key)
@@ -240,6 +240,7 @@ def test_a_vbucket_that_nobody_has_for_a_while_is_waited_for(two: HandMade) -> N
         key = next(f"k{number}" for number in range(99) if client.vbucket_of(f"k{number}") == 3)
         client.set(key, "before")
         until(lambda: following.seqnos[3], "the first change")
+        until(lambda: high_seqno(two.nodes[1], 3) == 1, "the replica has it, or the next one would have its seqno")
         set_state(two.nodes[0], 3, State.DEAD)
         late(lambda: (two.fail_over(3, 1), two.publish()))
         client.set(key, "after")
@@ -250,7 +251,7 @@ def test_a_vbucket_that_nobody_has_for_a_while_is_waited_for(two: HandMade) -> N
 def test_a_node_that_is_gone_for_good_is_an_error_with_numbers(two: HandMade) -> None:
     two.take_over(3, 1)
     two.publish()
-    with two.client() as writer, two.client(timeout_seconds=0.7) as client:
+    with two.client() as writer, two.client(timeout_seconds=2.0) as client:
         key = next(f"k{number}" for number in range(99) if client.vbucket_of(f"k{number}") == 3)
         writer.set(key, "v")
         two.nodes[1].kill()

@@ -26,7 +26,7 @@ def nodes():
 
 
 def admins(nodes):
-    return [NodeAdmin(Endpoint(address)) for address in nodes]
+    return [NodeAdmin(Endpoint(address), timeout_seconds=60) for address in nodes]
 
 
 def close(*groups):
@@ -111,7 +111,9 @@ def test_a_new_operator_ends_the_hand_overs_of_the_one_before_and_no_other_conne
         (one, *_), (other, *_) = admins(nodes), admins(nodes)
         await lease_all([one], ONE, wait_seconds=60)
         ends = [Endpoint(address) for address in nodes]
-        copying, handing_over = [await open_proxied(*ends, Limits(), purpose) for purpose in ("copy", "hand-over")]
+        copying, handing_over = [
+            await open_proxied(*ends, Limits(connect_seconds=60.0), purpose) for purpose in ("copy", "hand-over")
+        ]
         one.close()
         await lease_all([other], OTHER, wait_seconds=60)
         assert isinstance(await handing_over.proxy.lost, ConnectionLost)

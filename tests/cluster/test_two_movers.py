@@ -20,7 +20,7 @@ from headwater.testing.faults import FaultyDisk
 from headwater.wire.vbucket import State
 
 DOCUMENTS = {f"key {number}": f"value {number}".encode() for number in range(40)}
-AT_ONCE = Limits(patience_seconds=0.0)
+AT_ONCE = Limits(connect_seconds=60.0, answer_seconds=60.0, patience_seconds=0.0)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def nodes(monkeypatch):
 
 async def copied(source, *targets):
     for target in targets:
-        async with NodeAdmin(target) as admin:
+        async with NodeAdmin(target, 60) as admin:
             await admin.delete(0)
         async with Mover(source, target) as mover:
             await mover.move(0, takeover=False)
@@ -46,9 +46,9 @@ async def copied(source, *targets):
 
 async def hand_over_broke_off(source, *targets):
     """Dead at the source, pending at the targets, which have everything."""
-    async with NodeAdmin(source) as owner:
+    async with NodeAdmin(source, 60) as owner:
         for target in targets:
-            async with NodeAdmin(target) as admin:
+            async with NodeAdmin(target, 60) as admin:
                 await admin.set_state(0, State.PENDING)
         await owner.set_state(0, State.DEAD)
 
@@ -73,7 +73,7 @@ async def moved_by_somebody_else(source, target):
             await mover.move(0)
     except ClusterError:
         return
-    async with NodeAdmin(source) as admin:
+    async with NodeAdmin(source, 60) as admin:
         await admin.delete(0)
 
 
@@ -81,7 +81,7 @@ def owners(nodes):
     async def states():
         found = []
         for node in nodes:
-            async with NodeAdmin(node) as admin:
+            async with NodeAdmin(node, 60) as admin:
                 found.append(await admin.state(0))
         return found
 
@@ -113,7 +113,7 @@ def test_a_target_that_another_mover_made_active_is_not_made_a_replica(nodes):
     source, target, _ = nodes
 
     async def story():
-        async with NodeAdmin(target) as admin:
+        async with NodeAdmin(target, 60) as admin:
             await admin.set_state(0, State.DEAD)
         async with Mover(source, target, limits=AT_ONCE) as mover:
             interrupted(mover, lambda: moved_by_somebody_else(source, target))
@@ -141,11 +141,11 @@ def test_a_source_is_not_made_active_again_after_another_mover_has_finished(node
     source, target, _ = nodes
 
     async def story():
-        async with NodeAdmin(target) as admin:
+        async with NodeAdmin(target, 60) as admin:
             await admin.set_state(0, State.PENDING)
         with client.connect(f"couchbase://{source.address}") as bucket:
             bucket.set("key 0", DOCUMENTS["key 0"])
-        async with NodeAdmin(source) as admin:
+        async with NodeAdmin(source, 60) as admin:
             await admin.set_state(0, State.DEAD)
         async with Mover(source, target, limits=AT_ONCE) as mover:
             giving_back = mover._settling._act

@@ -1,6 +1,6 @@
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -122,6 +122,7 @@ def test_failover_logs_come_from_the_node_asked(node: testing.Node) -> None:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+def free_port() -> Iterator[int]:
+    with socket.socket() as bound:  # it does not listen, and nobody else can
+        bound.bind(("127.0.0.1", 0))
+        yield int(bound.getsockname()[1])

@@ -15,7 +15,7 @@ from contextlib import suppress
 from headwater.cluster.admin import NodeAdmin, Operator
 from headwater.errors import ClusterError, TransportError
 
-WAIT_SECONDS = 5.0
+WAIT_SECONDS = 15.0
 PAUSE_SECONDS = 0.1
 
 
