@@ -5,18 +5,23 @@
 
 from pathlib import Path
 
-from headwater.node.metrics import COMMIT_ABOUT, COMMIT_SECONDS, METRICS
+from headwater.node.metrics import METRICS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "metrics.md"
 HEAD = """# Metrics
 
 Written by `make docs` from `src/headwater/node/metrics.py`; edit there.
 
-A node tells these on its own port, to users with the role `monitor`, in Prometheus' text format:
+A node tells these on its own ports, and on `--http-port`, which has the pages alone, to users with the role `monitor`,
+in Prometheus' text format:
 
 ```
 curl -u ann:... http://127.0.0.1:11210/metrics
 ```
+
+A counter begins at 0 with each start of the node. A request that belongs to an open DCP or TAP stream is told by the
+stream's own figures, not by `headwater_requests_total`. All requests that came in one piece begin at the same moment,
+and all changes of one batch end at the same: a pipeline's last request is told to have taken as long as its batch.
 
 Beside them are the process's own: `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds`.
 
@@ -31,7 +36,6 @@ traffic is disabled) are for everybody and tell nothing of the data.
 def page() -> str:
     """The whole page."""
     rows = [(each.full_name, each.kind, ", ".join(each.labels), each.about) for each in METRICS]
-    rows.append((COMMIT_SECONDS, "histogram", "", COMMIT_ABOUT))
     return HEAD + "".join(f"| `{name}` | {kind} | {labels} | {about} |\n" for name, kind, labels, about in rows)
 
 

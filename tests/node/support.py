@@ -22,6 +22,7 @@ from headwater.node.loopback import is_local
 from headwater.node.membership.member import Membership
 from headwater.node.membership.stats import stats
 from headwater.node.replication.command import Replication
+from headwater.node.requests import Requests
 from headwater.node.storage.store import Store
 from headwater.node.tap.hub import TapHub
 from headwater.node.users.logins import Failures, Users
@@ -175,6 +176,7 @@ class Desk:
         self.cluster = ServedMap(11210, self.bucket)
         self.tls = self.tls_port = None
         self.workspace = Workspace()
+        self.requests = Requests(self.workspace)
         self.connections: set[object] = set()
         self.warnings: list[str] = []
         self.fast = fast

@@ -17,6 +17,7 @@ from headwater.node import connection as module
 from headwater.node.budget import Budget
 from headwater.node.connection import Connection
 from headwater.node.inbox import ConnectionInbox
+from headwater.node.requests import Requests
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue
 
 
@@ -36,6 +37,7 @@ class Host:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.run_queue = RunQueue(self.loop)
+        self.requests = Requests()
         self.committer = Gates()
         self.gone: list[Connection] = []
         self.warnings: list[str] = []

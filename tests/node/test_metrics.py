@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -11,16 +15,25 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwater import testing
+from headwater.errors import KeyExists
 from headwater.node.metrics import METRICS
 from headwater.testing.node import Node
+from headwater.wire.admin import IoctlSet
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
 
+NAME = "headwater_requests_total"
 Scraped = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def fetch(node: Node, path: str) -> tuple[int, str, str]:
+def labels(opcode: str, status: str) -> tuple[tuple[str, str], ...]:
+    return (("opcode", opcode), ("status", status))
+
+
+def fetch(node: Node, path: str, port: int | None = None) -> tuple[int, str, str]:
     """Status, type and text of a page."""
     try:
-        with urllib.request.urlopen(f"http://{node.address}{path}", timeout=120) as answer:
+        with urllib.request.urlopen(f"http://{node.host}:{port or node.port}{path}", timeout=120) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as refused:
         with refused:
@@ -73,10 +86,78 @@ def test_a_scrape_tells_who_is_how_far_behind(node: Node) -> None:
         next(changes)
         told = scrape(node)
     behind = {labels: value for (name, labels), value in told.items() if name == "headwater_dcp_backlog_changes"}
+    ((_, seconds),) = [(name, value) for (name, _), value in told.items() if name == "headwater_dcp_backlog_seconds"]
+    assert 0 < seconds < 600
     ((((_, connection),), left),) = behind.items()
     assert connection.startswith("slow reader") and 0 < left <= 500
     assert told["headwater_dcp_streams", (("connection", connection),)] == 8
     assert told["headwater_dcp_connections", (("part", "producer"),)] == 1
+
+
+def test_requests_are_told_by_opcode_and_status_with_the_time_that_they_took(node: Node) -> None:
+    before = scrape(node)
+    with node.client() as bucket:
+        bucket.set_many((f"r{number}", "v") for number in range(500))
+        bucket.get_many(f"r{number}" for number in range(400, 600))
+        for _ in range(3):
+            bucket.incr("r-count", initial=1)
+        with pytest.raises(KeyExists):
+            bucket.add("r1", "again")
+    after = scrape(node)
+
+    def grown(name: str, **labels: str) -> float:
+        place = (name, tuple(sorted(labels.items())))
+        return after.get(place, 0) - before.get(place, 0)
+
+    def answered(opcode: str, status: str) -> float:
+        return grown("headwater_requests_total", opcode=opcode, status=status)
+
+    assert answered("SETQ", "SUCCESS") + answered("SET", "SUCCESS") == 500
+    reads = [opcode for opcode in ("GET", "GETQ", "GETK", "GETKQ") if (NAME, labels(opcode, "SUCCESS")) in after]
+    assert sum(answered(opcode, "SUCCESS") for opcode in reads) == 100
+    assert sum(answered(opcode, "KEY_ENOENT") for opcode in reads) == 100
+    assert answered("INCREMENT", "SUCCESS") == 3
+    assert answered("ADD", "KEY_EEXISTS") == 1
+    # What was answered also took its time: each once, and a change no less than its batch took to be on disk.
+    for opcode in {dict(at)["opcode"] for name, at in after if name == NAME}:
+        told = sum(value for (name, at), value in after.items() if name == NAME and dict(at)["opcode"] == opcode)
+        assert after["headwater_request_seconds_count", (("opcode", opcode),)] == told, opcode
+        assert after["headwater_request_seconds_sum", (("opcode", opcode),)] > 0, opcode
+    assert grown("headwater_received_bytes_total") > 500 * 24
+    assert grown("headwater_sent_bytes_total") > 100 * 24
+    assert grown("headwater_written_bytes_total") > 500 * 50
+    assert after["headwater_index_bytes", ()] > 28 * 500
+
+
+def test_a_request_that_nobody_knows_is_one_of_a_kind(node: Node) -> None:
+    before = scrape(node)
+    with socket.create_connection((node.host, node.port), 120) as sock:
+        for opcode in (0x30, 0x31):
+            sock.sendall(Frame(0x80, opcode).encode())
+            assert sock.recv(24)[6:8] == b"\x00\x81"
+    after = scrape(node)
+    place = (NAME, labels("unknown", "UNKNOWN_COMMAND"))
+    assert after[place] - before.get(place, 0) == 2
+
+
+def test_a_replica_tells_whom_it_follows_and_a_producer_how_old_is_what_it_did_not_send(node: Node) -> None:
+    with testing.node(vbuckets=8, vbucket_state="none") as replica, node.client() as bucket:
+        told = json.dumps({"from": f"{node.address}/default", "vbuckets": "0-7"}).encode()
+        with socket.create_connection((replica.host, replica.port), 120) as sock:
+            sock.sendall(IoctlSet(key=b"replicate", value=told).frame().encode())
+            assert sock.recv(24)[6:8] == b"\x00\x00"
+        bucket.set_many((f"f{number}", "v" * 1000) for number in range(300))
+        documents = scrape(node)["headwater_documents", (("state", "active"),)]
+        producer = (("producer", f"{node.address}/default"),)
+        deadline = time.monotonic() + 120
+        while (here := scrape(replica))["headwater_documents", (("state", "replica"),)] < documents:
+            assert time.monotonic() < deadline, here
+        assert here["headwater_replica_vbuckets", (*producer, ("stream", "open"))] == 8
+        assert here["headwater_replica_vbuckets", (*producer, ("stream", "waiting"))] == 0
+        assert here["headwater_replica_behind_changes", producer] == 0
+        assert 0 <= here["headwater_replica_silent_seconds", producer] < 120
+        node_told = scrape(node)
+        assert [at for name, at in node_told if name == "headwater_dcp_backlog_seconds"]
 
 
 def test_scraping_while_writes_go_on_never_goes_back(node: Node) -> None:
@@ -104,6 +185,21 @@ def test_scraping_while_writes_go_on_never_goes_back(node: Node) -> None:
 def test_metrics_are_for_users_that_may_monitor_and_health_is_for_everybody() -> None:
     with testing.node(vbuckets=1, user="ann", environment={"HEADWATER_PASSWORD": "secret"}) as node:
         assert [fetch(node, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 401]
+
+
+def test_a_port_of_its_own_has_the_pages_alone() -> None:
+    with testing.node(vbuckets=1, http_port=0, user="ann", environment={"HEADWATER_PASSWORD": "secret"}) as node:
+        assert node.http_port not in (None, node.port)
+        paths = ("/healthz", "/readyz", "/metrics")
+        assert [fetch(node, path, node.http_port)[0] for path in paths] == [200, 200, 401]
+        with socket.create_connection((node.host, node.http_port), 120) as sock:
+            sock.sendall(Frame(0x80, Opcode.NOOP).encode())
+            assert sock.recv(1000) == b"", "no documents there"
+        login = base64.b64encode(b"ann:secret").decode()
+        asked = urllib.request.Request(f"http://{node.host}:{node.http_port}/metrics")
+        asked.add_header("Authorization", f"Basic {login}")
+        with urllib.request.urlopen(asked, timeout=120) as answer:
+            assert b"headwater_uptime_seconds" in answer.read()
 
 
 def test_every_metric_is_told_with_its_meaning(node: Node) -> None:

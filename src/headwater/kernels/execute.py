@@ -76,12 +76,15 @@ from headwater.wire.vbucket import State
 __all__ = [
     "FLAG_UNSTABLE",
     "FLAG_WROTE",
+    "OPCODES",
     "STATE_FIELDS",
+    "STATUSES",
     "STOP_GROW",
     "STOP_MORE",
     "STOP_OUT_FULL",
     "STOP_PLAIN",
     "STOP_STAGE_FULL",
+    "TALLY",
     "execute",
 ]
 
@@ -99,8 +102,13 @@ GETS = 9  # out: counters of this call
 HITS = 10
 SETS = 11
 DELETES = 12
-LIMIT = 13  # in: how far the arena may be filled
-STATE_FIELDS = 14  # ANSWERED to DELETES are set to 0 first
+SEEN = 13  # out: bit n is set when there was a request of opcode n in this call
+CALLED = 14  # out: how many of each opcode there were, OPCODES fields
+OPCODES = 32  # those above are not the kernel's
+LIMIT = CALLED + OPCODES  # in: how far the arena may be filled; ANSWERED to here are set to 0 first
+TALLY = LIMIT + 1  # of all calls ever: how many requests of each opcode had each status, OPCODES * STATUSES fields
+STATUSES = 4
+STATE_FIELDS = TALLY + OPCODES * STATUSES
 
 FEATURE_JSON = np.uint64(1)
 FEATURE_SEQNO = np.uint64(2)
@@ -119,6 +127,7 @@ _DONE = 0
 
 U = np.uintp
 _ZERO, _ONE, _FOUR, _EIGHT = U(0), U(1), U(4), U(8)
+_TALLY, _STATUSES, _CALLED = U(TALLY), U(STATUSES), U(CALLED)
 _ACTIVE = U(State.ACTIVE)
 _KEY_MAX = U(KEY_BYTES_MAX)
 _SEQNO_MAX = U(numbers.SEQNO_MAX)
@@ -146,6 +155,14 @@ def _head(address: Any, code: Any, middle: Any, body: Any, request: Any, cas: An
     store32(address + BODY_LENGTH_AT, np.uint32(body))
     store32(address + OPAQUE_AT, load32(request + OPAQUE_AT))
     store64(address + CAS_AT, np.uint64(cas))
+
+
+@inline_kernel
+def _count(state: Any, code: Any, status: Any) -> None:
+    """Count a request that is done, whether its answer is left out or not."""
+    state[_TALLY + code * _STATUSES + status] += _ONE
+    state[_CALLED + code] += _ONE
+    state[SEEN] |= _ONE << code
 
 
 @inline_kernel
@@ -191,6 +208,7 @@ def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, se
         if row >= 0:
             _note_row(table, vb, row, state)
         state[GETS] += _ONE
+        _count(state, code, _ENOENT)
         if code == _GET or code == _GETK:
             _bare(out, state, code, _ENOENT, at)
         return _DONE
@@ -218,6 +236,7 @@ def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, se
     copy(address + _FOUND_KEY_AT + named, frame + MUTATION_BYTES + key_length, value_length)
     state[ANSWERED] += size
     _note_row(table, vb, row, state)
+    _count(state, code, _ZERO)
     state[GETS] += _ONE
     state[HITS] += _ONE
     return _DONE
@@ -277,6 +296,7 @@ def _change(
     if refused != _ZERO:
         if row >= 0:
             _note_row(table, vb, row, state)
+        _count(state, code, refused)
         _bare(out, state, code, refused, at)
         return _DONE
     size = DELETION_BYTES + key_length if deletes else MUTATION_BYTES + key_length + value_length
@@ -295,6 +315,7 @@ def _change(
     append_row(table, vb, segments, to, location(arena, state[STAGED]), hashed, slot, row)
     state[STAGED] += size
     state[FLAGS] |= FLAG_WROTE
+    _count(state, code, _ZERO)
     if deletes and (state[FEATURES] & FEATURE_HELLO) == _ZERO:
         cas = _ZERO  # the answer of a client that says no HELLO, see documents.remove
     if code == loud:
@@ -337,6 +358,7 @@ def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, sc
     if code == _NOOP:
         if body != _ZERO or U(load8(at + DATATYPE_AT)) != _ZERO or U(load64(at + CAS_AT)) != _ZERO:
             return STOP_PLAIN
+        _count(state, code, _ZERO)
         _bare(out, state, code, _ZERO, at)
         return _DONE
     reads = _is_read(code)

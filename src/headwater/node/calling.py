@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from headwater.errors import ConnectionLost, TlsError
 from headwater.protocol.handshake import Agreed, Conversation, Handshake
@@ -31,6 +31,21 @@ class ProducerAddress:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}/{self.bucket}"
+
+
+class Following(NamedTuple):
+    """How far the vbuckets are that follow a producer.
+
+    Attributes:
+        open, waiting: how many have a stream, and how many wait for one.
+        behind_changes: what is still to come of the snapshots that the producer has announced.
+        silent_seconds: since when nothing came from it; it says something every five seconds at least.
+    """
+
+    open: int
+    waiting: int
+    behind_changes: int
+    silent_seconds: float
 
 
 class TlsEnd(Protocol):

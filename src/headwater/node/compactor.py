@@ -43,7 +43,13 @@ def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int, dead_
 
 
 class Compactor:
-    """Compacts one bucket's store, one run at a time. Attributes: runs, and holds: who keeps replaced files."""
+    """Compacts one bucket's store, one run at a time.
+
+    Attributes:
+        runs, seconds, freed_bytes: how often, how long altogether, and by how much the log became smaller.
+        is_running: whether it is at it.
+        holds: who keeps replaced files.
+    """
 
     def __init__(
         self,
@@ -54,7 +60,8 @@ class Compactor:
         dead_percent: int = 50,
         hold_seconds: float = 300.0,
     ) -> None:
-        self.runs = 0
+        self.runs = self.freed_bytes = 0
+        self.seconds = 0.0
         self._bucket = bucket
         self._loop = loop
         self._purge_age = purge_age_seconds
@@ -67,6 +74,11 @@ class Compactor:
         self._task: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
         self._stopping = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run is under way."""
+        return self._one.locked()
 
     def start(self) -> None:
         """Begin to look."""
@@ -111,32 +123,46 @@ class Compactor:
             enough: asked after each stretch whether to leave it at that.
         """
         async with self._one:
-            await self._forgotten()  # no more than two generations of files take room
-            store, committer = self._bucket.store, self._bucket.committer
-            # All that was written before this run is part of it. Until nothing is staged, under steady writes, would be
-            # for ever.
-            await committer.wait(committer.gate())
-            with contextlib.suppress(DiskFull):  # what is sealed can be compacted all the same
-                await committer.run_alone(store.seal)
-            made: set[int] = set()
-            again = AGAIN_MAX
-            while True:
-                job = store.compact(
-                    purge_before=purge_before, purge_limit=purge_limit, history_rows=history_rows, spare=made
-                )
-                try:
-                    if job is None or not await self._work(job):
-                        return
-                except DiskFull:
-                    again -= 1  # of what there was when it was surveyed somebody else may have taken a part
-                    if not await self._readers_let_go() and (again < 0 or self._stopping):
-                        raise
-                    continue
-                await self._exchange(job)
-                if job.is_whole or enough() or self._stopping:
+            begun, before = self._loop.time(), self._bucket.store.log_bytes
+            try:
+                await self._all_stretches(purge_before, purge_limit, history_rows, enough)
+            finally:
+                self.seconds += self._loop.time() - begun
+                self.freed_bytes += max(0, before - self._bucket.store.log_bytes)
+
+    async def _all_stretches(
+        self,
+        purge_before: int,
+        purge_limit: Callable[[int], int],
+        history_rows: Callable[[int], int],
+        enough: Callable[[], bool],
+    ) -> None:
+        await self._forgotten()  # no more than two generations of files take room
+        store, committer = self._bucket.store, self._bucket.committer
+        # All that was written before this run is part of it. Until nothing is staged, under steady writes, would be
+        # for ever.
+        await committer.wait(committer.gate())
+        with contextlib.suppress(DiskFull):  # what is sealed can be compacted all the same
+            await committer.run_alone(store.seal)
+        made: set[int] = set()
+        again = AGAIN_MAX
+        while True:
+            job = store.compact(
+                purge_before=purge_before, purge_limit=purge_limit, history_rows=history_rows, spare=made
+            )
+            try:
+                if job is None or not await self._work(job):
                     return
-                made.update(job.made)
-                await self._forgotten()
+            except DiskFull:
+                again -= 1  # of what there was when it was surveyed somebody else may have taken a part
+                if not await self._readers_let_go() and (again < 0 or self._stopping):
+                    raise
+                continue
+            await self._exchange(job)
+            if job.is_whole or enough() or self._stopping:
+                return
+            made.update(job.made)
+            await self._forgotten()
 
     async def _readers_let_go(self) -> bool:
         """Wait until readers that keep replaced files are through with them, or have had their time; whether there is

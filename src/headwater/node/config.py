@@ -36,6 +36,7 @@ class NodeConfig:
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(11210, "port to listen on; 0 takes a free one, the ready line names it")
     data: Path = option(Path("headwater-data"), "directory of the store; made if missing")
+    http_port: int = option(-1, "port for the HTTP pages alone, which the others have, too (0: a free one; -1: none)")
     bucket: str = option("default", "name of the bucket")
     vbuckets: int = option(1024, "number of vbuckets of a new store: a power of two, 1 to 1024")
     vbucket_state: str = option("active", "state of the vbuckets of a new store: active, or none to create none")
@@ -105,9 +106,7 @@ class NodeConfig:
             raise OptionError("upr-states", self.upr_states, "dcp or text")
         if self.plain not in ("loopback", "anywhere"):
             raise OptionError("plain", self.plain, "loopback or anywhere")
-        for name, number in (("port", self.port), ("tls-port", self.tls_port)):
-            if not 0 <= number <= 65535:
-                raise OptionError(name, number, "a port number, 0 to 65535")
+        self._check_ports()
         self._check_tls()
         if not self.bucket or len(self.bucket) > 100 or not all(c.isalnum() or c in "_-.%" for c in self.bucket):
             raise OptionError("bucket", self.bucket, "a name of 1 to 100 letters, digits, _ - . or %")
@@ -129,6 +128,15 @@ class NodeConfig:
         ):
             if (value := getattr(self, name)) < least:
                 raise OptionError(name.replace("_", "-"), value, f"{least} or more")
+
+    def _check_ports(self) -> None:
+        for name, number in (("port", self.port), ("tls-port", self.tls_port)):
+            if not 0 <= number <= 65535:
+                raise OptionError(name, number, "a port number, 0 to 65535")
+        if not -1 <= self.http_port <= 65535:
+            raise OptionError("http-port", self.http_port, "a port number, 0 to 65535, or -1 for none")
+        if self.http_port >= 0 and self.without_tls == "nobody":
+            raise OptionError("http-port", self.http_port, "possible with --without-tls nobody: it speaks no TLS")
 
     def _check_tls(self) -> None:
         for name, allowed in _TLS_WORDS.items():

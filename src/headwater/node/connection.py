@@ -29,6 +29,7 @@ from headwater.node.committer import Committer
 from headwater.node.inbox import ConnectionInbox
 from headwater.node.memory import MAPPED_BYTES_MIN, mapped_copy
 from headwater.node.outbox import Outbox
+from headwater.node.requests import Requests
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue
 from headwater.node.tls import ENGINE_BYTES
 from headwater.tls.socket import TlsSocket
@@ -120,6 +121,7 @@ class Host(Protocol):
     budget: Budget
     strangers: Budget
     run_queue: RunQueue
+    requests: Requests
 
     def forget(self, connection: Connection) -> None:
         """Drop the connection from the books."""
@@ -154,6 +156,7 @@ class Connection:
         self._raw = sock.raw if isinstance(sock, TlsSocket) else sock
         self._fd = sock.fileno()
         self._run_queue = host.run_queue
+        self._requests = host.requests
         self._committer = host.committer
         self._time = host.loop.time
         self._inbox = inbox
@@ -382,6 +385,7 @@ class Connection:
         if count == 0:
             self._end_of_input()
             return
+        self._requests.received_bytes += count
         self._stirred_bytes += count
         if self._stirred_bytes >= STIR_BYTES:
             self._stir(now)
@@ -418,6 +422,7 @@ class Connection:
             return
         self._feeding = True
         self._turn_ends = now + self._run_queue.slice_seconds
+        self._requests.begin()
         try:
             consumed = self._consume(data)
             if not self.is_closed:
@@ -431,6 +436,7 @@ class Connection:
                 self._arm()
         finally:
             self._feeding = False
+            self._requests.end()
 
     def _consume(self, data: memoryview) -> int:
         """Hand bytes to the session; when DCP_OPEN replaced it, the rest is for its successor."""
@@ -562,7 +568,9 @@ class Connection:
 
     def _send_now(self, data: bytes | bytearray | memoryview) -> int:
         try:
-            return self._sock.send(data)
+            sent = self._sock.send(data)
+            self._requests.sent_bytes += sent
+            return sent
         except (BlockingIOError, InterruptedError):
             return 0
         except TlsError as error:

@@ -38,6 +38,9 @@ class NamedSession(Protocol):
     def backlog(self) -> Iterable[int]:
         """Return how many changes each stream on which it sends has yet to send."""
 
+    def oldest_unsent_ns(self) -> int | None:
+        """When the oldest change was written that it has yet to send, Unix time in ns; None where there is none."""
+
     def stream_of(self, vbucket: VBucket) -> Stream | None:
         """Return the stream on which it sends a vbucket, if it does."""
 

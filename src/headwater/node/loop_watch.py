@@ -12,6 +12,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from headwater.node.durations import Durations
+
 
 def standing_clock() -> Callable[[], float]:
     """A clock of the seconds that this thread was ready to run and had no processor; of zeros where nobody tells."""
@@ -33,6 +35,7 @@ class LoopWatch:
     Attributes:
         late_seconds: the latest look's wall time; busy_seconds: the most processor time within one such wait.
         own_seconds: the most wall time without what the thread stood in line.
+        durations: how late each look was, wall time.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class LoopWatch:
         standing: Callable[[], Callable[[], float]] = standing_clock,
     ) -> None:
         self.late_seconds = self.busy_seconds = self.own_seconds = 0.0
+        self.durations = Durations()
         self._loop = loop
         self._interval_seconds = interval_seconds
         self._processor_seconds = processor_seconds
@@ -82,6 +86,7 @@ class LoopWatch:
     def _look(self) -> None:
         late = max(0.0, self._loop.time() - self._due_at)
         busy_until, stood_until = self._processor_seconds(), self._stood()
+        self.durations.add(late)
         self.late_seconds = max(self.late_seconds, late)
         self.busy_seconds = max(self.busy_seconds, min(late, busy_until - self._busy_until))
         self.own_seconds = max(self.own_seconds, late - (stood_until - self._stood_until))

@@ -1,8 +1,8 @@
 """The node's metrics: one table, from which the page /metrics and its reference come.
 
 Everything is looked up when somebody asks: what nobody scrapes costs nothing, and this file is imported by the first
-scrape, for its library takes 30 ms. The one thing that is counted on the way is how long a commit takes (durations.py),
-of which there are a few hundred a second at most.
+scrape, for its library takes 30 ms. Counted on the way are the requests (requests.py says why that costs next to
+nothing), and how long commits and turns of the loop take, of which there are a few hundred a second at most.
 """
 
 from __future__ import annotations
@@ -19,31 +19,36 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from headwater.node.kv.admin import VERSION_TEXT
+from headwater.node.requests import UNKNOWN
+from headwater.wire.opcodes import name_of as opcode_name
+from headwater.wire.status import name_of as status_name
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
+    from headwater.node.durations import Durations
     from headwater.node.kv.api import Services
 
-COMMIT_SECONDS, COMMIT_ABOUT = "headwater_commit_seconds", "from a batch's freezing to its being on disk"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Values: TypeAlias = "Iterable[tuple[tuple[str, ...], float]]"
 """The values of a metric by those of its labels."""
-COUNTER, GAUGE = "counter", "gauge"
+Histories: TypeAlias = "Iterable[tuple[tuple[str, ...], Durations]]"
+"""The durations of a metric by the values of its labels."""
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMetric:
     """One metric: its name without `headwater_`, what it counts and in which unit, its labels, where it is looked up.
 
-    A counter's name ends in `_total`.
+    A counter's name ends in `_total`; a histogram's `read` gives Durations, of the others numbers.
     """
 
     name: str
     kind: str
     about: str
     labels: tuple[str, ...]
-    read: Callable[[Services], Values]
+    read: Callable[[Services], Any]
 
     @property
     def full_name(self) -> str:
@@ -110,6 +115,42 @@ def _loop(name: str) -> Callable[[Services], float]:
     return lambda node: float(dict(node.bucket.stat_groups["loop"]([]))[name]) / 1e6
 
 
+def _requests(node: Services) -> Values:
+    return [
+        ((_named(opcode), status_name(status)), count) for (opcode, status), count in node.requests.counts().items()
+    ]
+
+
+def _request_seconds(node: Services) -> Histories:
+    return [((_named(opcode),), found) for opcode, found in node.requests.durations.items()]
+
+
+def _named(opcode: int) -> str:
+    return "unknown" if opcode == UNKNOWN else opcode_name(opcode)
+
+
+def _unsent_seconds(node: Services) -> Values:
+    now = node.bucket.clock.time_ns()
+    for name, each in tuple(node.dcp.sessions.items()):
+        if each.is_producer:
+            oldest = each.oldest_unsent_ns()
+            yield (name.decode("latin-1"),), 0.0 if oldest is None else max(0, now - oldest) / 1e9
+
+
+def _followed(node: Services) -> Values:
+    for producer, told in node.replication.following():
+        yield (producer, "open"), told.open
+        yield (producer, "waiting"), told.waiting
+
+
+def _following(what: str) -> Callable[[Services], Values]:
+    return lambda node: [((name,), getattr(told, what)) for name, told in node.replication.following()]
+
+
+def _certificate_ends(node: Services) -> Values:
+    return [] if node.tls is None else [((), node.tls.certificate.ends.timestamp())]
+
+
 def _worst(left: list[int]) -> int:
     return max(left, default=0)
 
@@ -122,6 +163,10 @@ def _counter(name: str, about: str, read: Callable[[Services], Any], *labels: st
     return NodeMetric(f"{name}_total", COUNTER, about, labels, read if labels else _one(read))
 
 
+def _histogram(name: str, about: str, read: Callable[[Services], Histories], *labels: str) -> NodeMetric:
+    return NodeMetric(name, HISTOGRAM, about, labels, read)
+
+
 METRICS: tuple[NodeMetric, ...] = (
     _gauge("info", "1, with the version and the bucket", _info, "version", "bucket"),
     _gauge("uptime_seconds", "since the node began to listen", _figure("uptime")),
@@ -132,18 +177,32 @@ METRICS: tuple[NodeMetric, ...] = (
     _gauge("connection_memory_limit_bytes", "how much that may be", _memory("memory_max"), "of"),
     _counter("connections_dropped", "closed for holding most of it", _memory("dropped_for_memory"), "of"),
     _counter("commands", "documents read, stored, deleted; buckets emptied", _commands, "command"),
+    _counter("requests", "requests answered, by the status they would have with XERROR", _requests, "opcode", "status"),
+    _histogram("request_seconds", "from its coming until its answer may leave", _request_seconds, "opcode"),
+    _counter("received_bytes", "bytes that came, without TLS's own", lambda node: node.requests.received_bytes),
+    _counter("sent_bytes", "bytes that left, without TLS's own", lambda node: node.requests.sent_bytes),
     _counter("get_hits", "reads that found a document", lambda node: node.bucket.counters["get_hits"]),
     _counter("expired", "documents that ran out", lambda node: node.bucket.counters["expired"]),
     _counter("commits", "batches on disk", lambda node: node.committer.commits),
     _counter("commit_failures", "batches lost to a disk error", lambda node: node.committer.failures),
+    _histogram(
+        "commit_seconds", "from a batch's freezing to its being on disk", lambda node: [((), node.committer.durations)]
+    ),
+    _counter("written_bytes", "bytes of these batches", lambda node: node.bucket.store.committing.written_bytes),
     _gauge("vbuckets", "vbuckets by state", _by_state, "state"),
     _gauge("documents", "documents by the state of their vbucket", _documents, "state"),
     _gauge("log_bytes", "bytes of the log's files", lambda node: node.bucket.store.log_bytes),
     _gauge("live_bytes", "of them the newest version of each key", lambda node: node.bucket.store.live_bytes),
+    _gauge("index_bytes", "memory of the index", lambda node: node.bucket.store.index.nbytes()),
+    _gauge("system_buffer_bytes", "memory of the system for sockets", _figure("ep_kernel_memory")),
+    _gauge("tap_kept_bytes", "memory of TAP sessions whose clients are away", _figure("ep_tap_kept_memory")),
     _gauge("held_bytes", "replaced files that streams still read", lambda node: node.bucket.store.slots.retired_bytes),
     _gauge("disk_free_bytes", "room on the store's disk", lambda node: shutil.disk_usage(node.config.data).free),
     _gauge("disk_full", "1 while writes are refused for want of room", lambda node: node.bucket.store.full),
     _counter("compactions", "runs of compaction", lambda node: node.compactor.runs),
+    _gauge("compacting", "1 while compaction is under way", lambda node: node.compactor.is_running),
+    _counter("compaction_seconds", "time that runs of compaction took", lambda node: node.compactor.seconds),
+    _counter("compaction_freed_bytes", "bytes they gave back", lambda node: node.compactor.freed_bytes),
     _counter("streams_ended_slow", "streams ended for holding files too long", _figure("ep_slow_streams_ended")),
     _counter("scrubs", "times all of the log was verified", _figure("ep_scrub_runs")),
     _counter("scrubbed_bytes", "bytes of the log that were verified", _figure("ep_scrub_bytes")),
@@ -154,6 +213,19 @@ METRICS: tuple[NodeMetric, ...] = (
     _gauge("dcp_streams", "streams of a producing connection", _streams(len), "connection"),
     _gauge("dcp_backlog_changes", "changes that it has yet to be sent", _streams(sum), "connection"),
     _gauge("dcp_backlog_changes_max", "the same of its worst stream", _streams(_worst), "connection"),
+    _gauge("dcp_backlog_seconds", "the age of the oldest of them", _unsent_seconds, "connection"),
+    _gauge("replica_vbuckets", "vbuckets that follow a producer", _followed, "producer", "stream"),
+    _gauge(
+        "replica_behind_changes",
+        "still to come of its snapshots",
+        _following("behind_changes"),
+        "producer",
+    ),
+    _gauge("replica_silent_seconds", "since when nothing came from it", _following("silent_seconds"), "producer"),
+    NodeMetric("tls_certificate_ends_seconds", GAUGE, "Unix time until which it is valid", (), _certificate_ends),
+    _histogram(
+        "loop_late_seconds", "how late the event loop was, wall time", lambda node: [((), node.loop_watch.durations)]
+    ),
     _gauge("loop_late_seconds_max", "the longest turn of the event loop, wall time", _loop("ep_loop_late_max")),
     _gauge("loop_busy_seconds_max", "the same in processor time", _loop("ep_loop_busy_max")),
 )
@@ -167,19 +239,26 @@ class _Looked(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for each in METRICS:
-            family = CounterMetricFamily if each.kind == COUNTER else GaugeMetricFamily
-            made = family(each.full_name, each.about, labels=each.labels)
-            for labels, value in each.read(self._node):
-                made.add_metric(list(labels), value)
-            yield made
-        durations = self._node.committer.durations
-        seconds = HistogramMetricFamily(COMMIT_SECONDS, COMMIT_ABOUT)
-        seconds.add_metric([], durations.at_most(), durations.total_seconds)
-        yield seconds
+            yield _histories(each, self._node) if each.kind == HISTOGRAM else _numbers(each, self._node)
 
     def describe(self) -> Iterator[Metric]:
         """Tell nothing beforehand: it would look everything up."""
         return iter(())
+
+
+def _numbers(metric: NodeMetric, node: Services) -> Metric:
+    family = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
+    made = family(metric.full_name, metric.about, labels=metric.labels)
+    for labels, value in metric.read(node):
+        made.add_metric(list(labels), value)
+    return made
+
+
+def _histories(metric: NodeMetric, node: Services) -> Metric:
+    made = HistogramMetricFamily(metric.full_name, metric.about, labels=metric.labels)
+    for labels, durations in metric.read(node):
+        made.add_metric(list(labels), durations.at_most(), durations.total_seconds)
+    return made
 
 
 def page(node: Services) -> bytes:

@@ -99,6 +99,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         shown = f"[{host}]" if ":" in host else host
         told = f"bucket={config.bucket} vbuckets={server.bucket.vbucket_count}"
         told += "" if server.tls_port is None else f" tls={server.tls_port}"
+        told += "" if server.http_port is None else f" http={server.http_port}"
         print(f"ready {shown}:{port} {told}", file=out, flush=True)
         collector.start()
         trimmer.start()

@@ -39,6 +39,7 @@ from headwater.node.membership.member import Membership
 from headwater.node.membership.stats import stats as cluster_stats
 from headwater.node.pager import Pager
 from headwater.node.replication.command import Replication
+from headwater.node.requests import Requests
 from headwater.node.rest.session import HttpSession
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue
 from headwater.node.scrubber import Scrubber
@@ -94,7 +95,9 @@ class Server:
     """One node's front door. `bind`, `listen`, then let the loop run, then `close`."""
 
     tls_port: int | None = None
+    http_port: int | None = None
     _listener: socket.socket | None = None
+    _http_listener: socket.socket | None = None
     _tls_listener: socket.socket | None = None
 
     def __init__(
@@ -105,6 +108,8 @@ class Server:
         self.committer = committer
         self.loop = loop
         self.run_queue = RunQueue(loop)
+        self._workspace = Workspace()
+        self.requests = Requests(self._workspace)
         self.users = Users(config.users, config.roles, UsersFile(config.data))
         self.users.refresh()
         self.failures = Failures()
@@ -138,7 +143,6 @@ class Server:
         self.pager = Pager(bucket, loop, interval_seconds=config.expiry_pager_seconds)
         self.cluster: ServedMap
         self._arena = np.zeros(RECEIVE_BYTES, np.uint8)
-        self._workspace = Workspace()
         self._warnings = Warnings()
         self._refused = Warnings()  # apart, so that neither hides the other
         self._sweep: asyncio.TimerHandle | None = None
@@ -146,6 +150,7 @@ class Server:
         self._deriving: asyncio.Task[None] | None = None
         if debugging():
             register(self._arena)
+        committer.on_durable.append(lambda: self.requests.settled(committer.durable))
         committer.on_failure.append(self._drop_writers)
 
     def bind(self, listener: socket.socket | None = None) -> None:
@@ -161,6 +166,10 @@ class Server:
         if self.tls is not None:
             self._tls_listener = self._bound("tls-port", config.host, config.tls_port)
             self._queue_up(self._tls_listener, "tls-port", config.tls_port)
+        if config.http_port >= 0:
+            host = config.host if config.without_tls == "anywhere" else loopback_like(config.host)
+            self._http_listener = self._bound("http-port", host, config.http_port)
+            self._queue_up(self._http_listener, "http-port", config.http_port)
 
     def _queue_up(self, listener: socket.socket, option: str, port: int) -> None:
         try:
@@ -179,6 +188,9 @@ class Server:
         host, port = listeners[0].getsockname()[:2]
         self.tls_port = None if self._tls_listener is None else self._tls_listener.getsockname()[1]
         self.cluster = ServedMap(port, self.bucket, self.tls_port)
+        if self._http_listener is not None:
+            self.http_port = self._http_listener.getsockname()[1]
+            listeners.append(self._http_listener)
         self.membership.start()
         for each in listeners:
             self.loop.add_reader(each.fileno(), partial(self._accept, each))
@@ -219,7 +231,7 @@ class Server:
 
     async def close(self) -> None:
         """Stop accepting, finish what was received, commit, close the connections."""
-        for listener in (self._listener, self._tls_listener):
+        for listener in (self._listener, self._tls_listener, self._http_listener):
             if listener is not None:
                 self.loop.remove_reader(listener.fileno())
                 listener.close()
@@ -322,26 +334,27 @@ class Server:
                 self.loop.remove_reader(listener.fileno())
                 self.loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again, listener)
                 return
-            self._admit(sock, f"{address[0]}:{address[1]}", speaks_tls=listener is self._tls_listener)
+            self._admit(sock, f"{address[0]}:{address[1]}", listener)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener.fileno() >= 0:
             self.loop.add_reader(listener.fileno(), partial(self._accept, listener))
 
-    def _admit(self, sock: socket.socket, peer: str, *, speaks_tls: bool) -> None:
+    def _admit(self, sock: socket.socket, peer: str, listener: socket.socket) -> None:
         if len(self.connections) >= self._connections_max():
             self.rejected += 1
             self.warn(peer, f"refused: {len(self.connections)} connections are open, the limit")
             sock.close()
             return
         try:
-            tls = self.tls if speaks_tls else None
+            tls = self.tls if listener is self._tls_listener else None
             connection = self.adopt(sock if tls is None else tls.accept(sock, peer, self._plain_port), peer)
         except OSError as error:  # reset before we came to it, which some systems tell here
             self.warn(peer, f"not accepted: {error.strerror}")
             sock.close()
             return
-        connection.session = FirstBytes(connection, self)
+        first = FirstBytes(connection, self)
+        connection.session = HttpSession(connection, self) if listener is self._http_listener else first
         self.accepted += 1
         connection.start()
 
@@ -421,6 +434,7 @@ class Server:
 
     def _drop_writers(self, error: BaseException, _: list[int]) -> None:
         """Quiet writes wait for no answer: their connections must go as well, or their clients believe in them."""
+        self.requests.lost()
         for connection in tuple(self.connections):
             if connection.session.written_gate > self.committer.durable:
                 connection.drop(f"its batch could not be written: {error}", fault=False)

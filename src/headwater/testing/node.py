@@ -42,14 +42,15 @@ class NodeError(AssertionError):
 class Node:
     """A node's process; made by `node`.
 
-    Attributes: data (its directory), port and tls_port (fixed after the first start), options (as given to serve),
-    environment, certificates (those of `tls=True`).
+    Attributes: data (its directory), port, tls_port and http_port (fixed after the first start), options (as given to
+    serve), environment, certificates (those of `tls=True`).
     """
 
     def __init__(self, data: Path, options: dict[str, object], environment: dict[str, str] | None = None) -> None:
         self.data = data
         self.port = 0
         self.tls_port: int | None = None
+        self.http_port: int | None = None
         self.certificates: Certificates | None = None
         self.options = options
         self.environment = environment or {}
@@ -101,11 +102,14 @@ class Node:
             arguments += [f"--{name.replace('_', '-')}={value}"]
         if self.tls_port is not None:
             arguments.append(f"--tls-port={self.tls_port}")
+        if self.http_port is not None:
+            arguments.append(f"--http-port={self.http_port}")
         with self._log.open("ab") as log:
             self._process = processes.start(arguments, {**os.environ, **self.environment}, log)
         line = self._ready_line(self._process)
         told = dict(word.partition("=")[::2] for word in line.split()[2:])
         self.tls_port = int(told["tls"]) if "tls" in told else None
+        self.http_port = int(told["http"]) if "http" in told else None
         if self.options.get("without_tls") != "nobody":
             self.port = int(line.split()[1].rpartition(":")[2])
         return self
@@ -199,6 +203,7 @@ def node(
     environment: dict[str, str] | None = None,
     config: str | Path | None = None,
     host: str | None = None,
+    http_port: int | None = None,
     bucket: str | None = None,
     vbucket_state: str | None = None,
     connections_max: int | None = None,

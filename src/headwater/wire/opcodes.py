@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["RETIRED", "Opcode", "ServerOpcode", "name_of"]
+__all__ = ["RETIRED", "Opcode", "ServerOpcode", "has_name", "name_of"]
 
 
 class Opcode(IntEnum):
@@ -201,6 +201,11 @@ RETIRED = frozenset(
 )
 
 _NAMES = {int(opcode): opcode.name for opcode in Opcode}
+
+
+def has_name(opcode: int) -> bool:
+    """Whether the specification names an opcode."""
+    return opcode in _NAMES
 
 
 def name_of(opcode: int) -> str:

@@ -137,6 +137,10 @@ class DcpEnd(ABC, Generic[End]):
         """How many changes each stream has yet to send; none, unless this node produces."""
         return ()
 
+    def oldest_unsent_ns(self) -> int | None:
+        """When the oldest change was written that it has yet to send, Unix time in ns; None where there is none."""
+        return None
+
     def stream_of(self, vbucket: VBucket) -> Stream | None:
         """Return the stream on which a vbucket is sent; None, unless something is streamed from here."""
         return None

@@ -8,6 +8,7 @@ a slow client holds views of the store and one arena of bytes, and nothing grows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from headwater.node.dcp.end import DcpEnd
@@ -49,6 +50,9 @@ ANSWERS_BYTES_MAX = 64 << 10
 
 STREAMS_OPENED_AT_ONCE = 32
 """Then it is time to send something: opening so many takes as long as receiving an arena's worth."""
+
+LOOKED_AT = 64
+"""In so many streams the oldest change is looked for that is not sent: a scrape must not keep everybody waiting."""
 
 TAKEOVER = int(StreamFlag.TAKEOVER)
 
@@ -257,6 +261,11 @@ class ProducerSession(DcpEnd[Producer]):
     def backlog(self) -> Iterable[int]:
         """How many changes each stream has yet to send."""
         return [stream.items_remaining for stream in self.streams.values()]
+
+    def oldest_unsent_ns(self) -> int | None:
+        """When the oldest change was written that it has yet to send, of the LOOKED_AT streams with most to send."""
+        most = nlargest(LOOKED_AT, self.streams.values(), key=lambda stream: stream.items_remaining)
+        return min((found for each in most if (found := each.oldest_unsent_ns()) is not None), default=None)
 
     def stats(self) -> Iterable[tuple[str, str]]:
         """This connection's part of STAT dcp."""

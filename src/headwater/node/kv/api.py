@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from headwater.node.bucket import Bucket
-    from headwater.node.calling import ProducerAddress
+    from headwater.node.calling import Following, ProducerAddress
     from headwater.node.cluster_map import ServedMap
     from headwater.node.committer import Committer
     from headwater.node.compactor import Compactor
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from headwater.node.dcp_hub import DcpHub
     from headwater.node.kv.rights import Rule
     from headwater.node.lease import Lease
+    from headwater.node.loop_watch import LoopWatch
     from headwater.node.refused import CommandRefused
+    from headwater.node.requests import Requests
     from headwater.node.run_queue import RunQueue
     from headwater.node.tls import NodeTls
     from headwater.node.users.logins import Failures, Users
@@ -62,6 +64,9 @@ class TapSessions(Protocol):
 
 class Follower(Protocol):
     """The connections on which this node follows producers, by calls of its own."""
+
+    def following(self) -> Iterable[tuple[str, Following]]:
+        """Return each producer (host:port/bucket), and how far the vbuckets are that follow it."""
 
     def start(self, source: ProducerAddress, vbuckets: list[int], *, takeover: bool) -> None:
         """Let vbuckets follow a producer; those that follow another one by our call leave it."""
@@ -103,6 +108,7 @@ class Services(Protocol):
         dcp: the DCP connections.
         lease: which operator changes who owns what.
         compactor: who makes files smaller.
+        requests: how many there were, and how long they took. loop_watch: how late the event loop is.
         tls, tls_port: the node's end of TLS, and where it is spoken; None where it is not.
     """
 
@@ -117,6 +123,8 @@ class Services(Protocol):
     dcp: DcpHub
     lease: Lease
     compactor: Compactor
+    requests: Requests
+    loop_watch: LoopWatch
     tls: NodeTls | None
     tls_port: int | None
 
@@ -183,6 +191,10 @@ class Session(Protocol):
     @property
     def server(self) -> Services:
         """The node."""
+
+    @property
+    def gate(self) -> int:
+        """The batch that answers wait for now; 0 when all that they tell of is on disk."""
 
     @property
     def is_logged_in(self) -> bool:

@@ -6,6 +6,7 @@ store's index and staging arena, the clock, the connection's features.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,13 @@ class Workspace:
         self.fields = self.state.data  # the same memory; items of a memoryview are plain integers, and quick
         self.scratch = np.zeros(SCRATCH_BYTES, np.uint8)
 
+    def counts(self) -> Iterator[tuple[int, int, int]]:
+        """Return (opcode, status, how many) of all requests that the kernel ever answered."""
+        tally = self.fields[kernel.TALLY :]
+        for at, count in enumerate(tally):
+            if count:
+                yield *divmod(at, kernel.STATUSES), count
+
 
 class FastPath:
     """Runs the kernel for one session on one bucket; made anew whenever features or bucket change."""
@@ -42,6 +50,7 @@ class FastPath:
         self._session = session
         self._bucket = bucket
         self._workspace = workspace
+        self._ran = session.server.requests.ran
         self._may_write = int(kernel.FEATURE_WRITE) if session.rights & WRITE else 0
         self._features = int(kernel.FEATURE_HELLO) if session.features else 0
         if session.has(Feature.JSON):
@@ -93,7 +102,17 @@ class FastPath:
             self._session.wrote()
         elif flags:
             self._session.saw_unstable()
+        if seen := fields[kernel.SEEN]:
+            self._count(seen)
         bucket.count(fields[kernel.GETS], fields[kernel.HITS], fields[kernel.SETS], fields[kernel.DELETES])
         if answered := fields[kernel.ANSWERED]:
             self._session.send(work.out_view[:answered])
         return stop
+
+    def _count(self, seen: int) -> None:
+        """Tell how many of each opcode there were: mostly there is one."""
+        fields, gate = self._workspace.fields, self._session.gate
+        while seen:
+            opcode = (seen & -seen).bit_length() - 1
+            self._ran(opcode, fields[kernel.CALLED + opcode], gate)
+            seen &= seen - 1

@@ -23,6 +23,7 @@ from headwater.node.kv.framing import check_framing
 from headwater.node.kv.locking import with_own_cas
 from headwater.node.memory import MAPPED_BYTES_MIN
 from headwater.node.refused import CommandRefused, NoRoom
+from headwater.node.requests import UNKNOWN
 from headwater.node.storage.store import ArenaFull
 from headwater.wire.datatype import Datatype, legal
 from headwater.wire.failure import Failure
@@ -30,7 +31,7 @@ from headwater.wire.features import Feature
 from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths
 from headwater.wire.json_text import error_body
 from headwater.wire.layout import Answer, Request
-from headwater.wire.opcodes import Opcode, name_of
+from headwater.wire.opcodes import Opcode, has_name, name_of
 from headwater.wire.privilege import ADMINISTER, LOGIN, READ, in_words
 from headwater.wire.status import Status, without_xerror
 from headwater.wire.vbucket import State
@@ -83,6 +84,11 @@ class KvSession:
     def is_logged_in(self) -> bool:
         """Whether commands that need a login may run; without users everybody is."""
         return bool(self.rights & _LOGIN)
+
+    @property
+    def gate(self) -> int:
+        """The batch that answers wait for now; 0 when all that they tell of is on disk."""
+        return self.written_gate if self.written_gate > self.server.committer.durable else 0
 
     @property
     def is_administrator(self) -> bool:
@@ -183,20 +189,23 @@ class KvSession:
             if isinstance(answer, Iterator):
                 answer = None if self._send_some(frame, answer) else self._send_rest(frame, answer)
         except CommandRefused as refused:
-            self._refuse(frame, refused)
+            self._turn_down(frame, refused)
             return
         except ArenaFull:
             raise NoRoom from None
         except CorruptStore as error:
-            self._refuse(frame, CommandRefused(Status.EINTERNAL, str(error)))
+            self._turn_down(frame, CommandRefused(Status.EINTERNAL, str(error)))
             return
         except StorageError as error:
-            self._refuse(frame, CommandRefused(Status.ETMPFAIL, str(error)))
+            self._turn_down(frame, CommandRefused(Status.ETMPFAIL, str(error)))
             return
         if inspect.isawaitable(answer):
             self._park(frame, answer)
         else:
             self._answer(frame, answer)
+            requests = self.server.requests
+            requests.answered(frame.opcode, _status(answer))
+            requests.ran(frame.opcode, 1, self._gate_of(command))
         if self._finishes:
             self.connection.finish()
 
@@ -345,20 +354,38 @@ class KvSession:
     def _park(self, frame: Frame, work: Awaitable[Answers]) -> None:
         """Pause the connection until a coroutine has the answer."""
         self.connection.pause("parked")
-        self._task = self.server.loop.create_task(self._finish(frame, work))
+        self._task = self.server.loop.create_task(self._finish(frame, work, self.server.requests.begun_at))
 
-    async def _finish(self, frame: Frame, work: Awaitable[Answers]) -> None:
+    async def _finish(self, frame: Frame, work: Awaitable[Answers], begun_at: float) -> None:
         try:
-            self._answer(frame, await work)
+            answer = await work
+            self._answer(frame, answer)
+            status = _status(answer)
         except CommandRefused as refused:
             self._refuse(frame, refused)
+            status = refused.status
         except asyncio.CancelledError:
             raise
         except Exception:
             log.exception("%s: opcode 0x%02x failed", self.connection.peer, frame.opcode)
             self._refuse(frame, CommandRefused(Status.EINTERNAL))
+            status = Status.EINTERNAL
+        self.server.requests.answered(frame.opcode, status)
+        self.server.requests.finished(frame.opcode, begun_at)
         self._task = None
         self.connection.resume("parked")
+
+    def _gate_of(self, command: Command) -> int:
+        """The batch that the answer of a command waits for (see `reply`); 0 when it may leave."""
+        committer = self.server.committer
+        return max(self.gate, committer.gate()) if command.document else self.gate
+
+    def _turn_down(self, frame: Frame, refused: CommandRefused) -> None:
+        """Say no at once."""
+        self._refuse(frame, refused)
+        opcode = frame.opcode if has_name(frame.opcode) else UNKNOWN
+        self.server.requests.answered(opcode, refused.status)
+        self.server.requests.ran(opcode, 1, self.gate)
 
     def _refuse(self, frame: Frame, refused: CommandRefused) -> None:
         """Say no in words this client knows: wire.md 3.1 for those without XERROR."""
@@ -376,3 +403,8 @@ class KvSession:
             value = error_body(refused.context)
             datatype = Datatype.JSON if self.has(Feature.JSON) else 0
         self.reply(frame, Failure(status=status, value=value, datatype=datatype))
+
+
+def _status(answer: Answers) -> int:
+    """The status that a command is counted with: of several answers, and of none, it is success."""
+    return answer.status if isinstance(answer, Answer) else Status.SUCCESS

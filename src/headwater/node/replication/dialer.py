@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import HeadwaterError
-from headwater.node.calling import ProducerAddress, call, converse
+from headwater.node.calling import Following, ProducerAddress, call, converse
 from headwater.node.dcp.consumer import ConsumerSession
 from headwater.node.kv.api import Services
 from headwater.node.kv.session import KvSession
@@ -90,6 +90,7 @@ class Dialer:
         self._session: ConsumerSession | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
+        self._heard_at = server.loop.time()
         self._waits: dict[int, float] = {}
         self._fetched: dict[int, tuple[int, int]] = {}  # by vbucket: after which seqno again, and how often
 
@@ -157,6 +158,15 @@ class Dialer:
             elif vb in self.problems:
                 yield f"vb_{vb}_problem", self.problems[vb]
 
+    def following(self) -> Following:
+        """Return how far the vbuckets are, for the metrics."""
+        session, now = self._session, self._server.loop.time()
+        streams = session.streams if session is not None else {}
+        inside = [each.vbucket for each in streams.values() if each.vbucket.is_receiving_snapshot]
+        behind = sum(max(0, each.snapshot_end - each.high_seqno) for each in inside)
+        heard = session.connection.stirred_at if session is not None else self._heard_at
+        return Following(len(streams), len(self.wanted.keys() - streams.keys()), behind, max(0.0, now - heard))
+
     # --- what the session tells -------------------------------------------------------------------------------------
 
     def stream_over(self, vbucket: int, event: Refused | Ended) -> None:
@@ -190,6 +200,8 @@ class Dialer:
 
     def connection_lost(self) -> None:
         """Forget the session whose socket is gone, and dial again."""
+        if self._session is not None:
+            self._heard_at = self._session.connection.stirred_at
         self._session = None
         self._lost.set()
 

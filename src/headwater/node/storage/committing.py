@@ -37,6 +37,7 @@ class Committing:
         self._slots = slots
         self._log = log
         self._staging = staging
+        self.written_bytes = 0
         self._in_flight: Batch | None = None
 
     def freeze(self) -> Batch | None:
@@ -69,6 +70,7 @@ class Committing:
         self._end(batch)
         if batch.segment is None:
             raise StorageError(f"{self._log.folder}: the batch was not written")
+        self.written_bytes += batch.bytes_on_disk
         self._slots.register(batch.segment)
         # The arena is cleared below and gathers again: until then every row that points into it must point into the
         # file.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headwater.kernels import gather as kernels
 from headwater.node.storage.columns import Columns
 from headwater.node.storage.slots import Slots
+from headwater.wire.header import CAS_AT
 
 __all__ = ["Filled", "View"]
 
@@ -118,6 +119,18 @@ class View:
         frame = self._slots.frame(int(columns.loc[self._row]))
         self._move(columns, self._row + 1)
         return frame
+
+    def next_cas(self) -> int:
+        """Return the CAS of the next change, whose upper bits are the time of its writing in nanoseconds.
+
+        Raises:
+            IndexError: at the end.
+        """
+        columns = self._open()
+        if self.nothing:
+            raise IndexError(f"the view of vbucket {self.vbucket} has no change after seqno {self.cursor}")
+        with self._slots.seen(int(columns.loc[self._row])) as frame, frame[CAS_AT : CAS_AT + 8] as cas:
+            return int.from_bytes(cas, "big")
 
     def close(self) -> None:
         """Let compaction have what this view kept; twice is once."""

@@ -164,6 +164,13 @@ class Stream:
         """How many seqnos the consumer lacks at most, for the statistics."""
         return max(0, self.vbucket.durable_seqno - self.entry.last_seqno)
 
+    def oldest_unsent_ns(self) -> int | None:
+        """When the first change was written that the consumer lacks, by its CAS (Unix time, ns); None if it has all."""
+        if not self.items_remaining:
+            return None
+        with self._store.view(self.vbucket.id, self.entry.last_seqno, self.vbucket.durable_seqno) as view:
+            return None if view.nothing else view.next_cas()
+
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
         """Send up to `quantum_bytes`, as far as outlet and flow-control window allow (one message may overshoot)."""
         until, flow = self.sent_bytes + quantum_bytes, self._producer.flow
