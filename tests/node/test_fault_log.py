@@ -64,8 +64,8 @@ def test_lines_without_a_traceback_are_none_of_its_business() -> None:
 def test_the_log_of_a_node_has_it() -> None:
     script = """if True:
         import logging
-        from headwater.node import run
-        run._log_to_stderr("warning")
+        from headwater.node import log_lines
+        log_lines.begin("warning", "text")
         for _ in range(1000):
             try:
                 1 // 0

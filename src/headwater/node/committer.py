@@ -20,10 +20,11 @@ from typing import Any, Protocol
 
 from headwater.node import threads
 from headwater.node.durations import Durations
+from headwater.node.log_lines import event
 
 FULL_DISK_SECONDS = 0.25
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 
 class Waiter(Protocol):
@@ -186,7 +187,8 @@ class Committer:
                 lost = self._store.abandon(batch, error)
         except Exception:
             # Memory and disk differ: to go on would give seqnos twice. What a crash leaves is whole, and read at start.
-            log.critical("the index can't follow the log any more, the node ends as in a crash", exc_info=True)
+            told = "the index can't follow the log any more, the node ends as in a crash"
+            log.critical(told, exc_info=True, extra=event("index.lost"))
             self._halt()
             return
         if error is None:
@@ -214,12 +216,12 @@ class Committer:
         try:
             waiter.flush()
         except Exception:
-            log.exception("a connection failed when its batch was on disk")
+            log.exception("a connection failed when its batch was on disk", extra=event("node.failed"))
             waiter.drop("internal error", fault=False)
 
     def _lost(self, error: BaseException, vbuckets: list[int]) -> None:
         """The store has undone every row that is not durable, so whatever was gathered meanwhile is lost as well."""
-        log.error("a batch could not be written, its writers are disconnected: %s", error)
+        log.error("a batch could not be written, its writers are disconnected: %s", error, extra=event("batch.lost"))
         self.failures += 1
         self._in_flight = 0
         self._dirty = False

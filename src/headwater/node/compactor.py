@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import DiskFull, StorageError
 from headwater.node.holds import Holds
+from headwater.node.log_lines import event
 from headwater.node.storage.compaction import GAIN_PARTS, HISTORY_ROWS
 from headwater.protocol.dcp.position import WIRE_SEQNO_MAX
 
@@ -31,7 +32,7 @@ SHORT_PARTS = 8
 DEAD_BYTES_MIN = 64 << 20
 SECONDS_MAX = (1 << 62) - 1
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 
 def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int, dead_percent: int = 50) -> bool:
@@ -127,8 +128,11 @@ class Compactor:
             try:
                 await self._all_stretches(purge_before, purge_limit, history_rows, enough)
             finally:
-                self.seconds += self._loop.time() - begun
-                self.freed_bytes += max(0, before - self._bucket.store.log_bytes)
+                seconds, freed = self._loop.time() - begun, max(0, before - self._bucket.store.log_bytes)
+                self.seconds += seconds
+                self.freed_bytes += freed
+                told = event("compaction.done", seconds=round(seconds, 3), freed_bytes=freed)
+                log.info("a run of compaction took %.1f s and gave back %d MiB", seconds, freed >> 20, extra=told)
 
     async def _all_stretches(
         self,
@@ -243,6 +247,6 @@ class Compactor:
             await self.run(before, self._needed, lambda vb: rows, lambda: not self._is_urgent())
         except StorageError as error:
             self._again_at, self._again_dead = self._loop.time() + GAVE_UP_SECONDS, store.log_bytes - store.live_bytes
-            log.error("compaction gave up, the log stays as it is: %s", error)
+            log.error("compaction gave up, the log stays as it is: %s", error, extra=event("compaction.failed"))
         finally:
             self._task = None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.errors import OptionError
+from headwater.node.log_lines import FORMATS, parse_levels
 from headwater.node.users.file import NAME as USERS_NAME
 from headwater.node.users.roles import ADMINISTRATOR, NODE, ORDINARY, Grant
 from headwater.wire.vbucket import VBUCKETS_MAX
@@ -18,7 +19,6 @@ from headwater.wire.vbucket import VBUCKETS_MAX
 CONNECTION_MIB_MIN = 64  # a request of 30 MiB, an answer of 20, and what may wait behind it
 CLUSTER_USER = "@cluster"
 """Nodes log in to each other under this name; no user can have it."""
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def option(default: Any, about: str) -> Any:
@@ -73,7 +73,8 @@ class NodeConfig:
     tls_minimum: str = option("1.2", "oldest version of TLS that is spoken: 1.2 or 1.3")
     without_tls: str = option("anywhere", "who may connect without TLS: anywhere, loopback (this machine) or nobody")
     insecure: bool = option(False, "listen on a network though there are no users: whoever reaches the port may do all")
-    log_level: str = option("warning", "debug, info, warning or error")
+    log_level: str = option("warning", "debug, info, warning or error; of its parts as well: warning,replication=info")
+    log_format: str = option("text", "how a line of the log looks: text or json")
     users: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -114,8 +115,9 @@ class NodeConfig:
             raise OptionError("segment-mib", self.segment_mib, "a number of MiB, 1 or more")
         if not 1 <= self.compact_dead_percent <= 100:
             raise OptionError("compact-dead-percent", self.compact_dead_percent, "1 to 100")
-        if self.log_level not in LOG_LEVELS:
-            raise OptionError("log-level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
+        parse_levels(self.log_level)
+        if self.log_format not in FORMATS:
+            raise OptionError("log-format", self.log_format, f"one of {', '.join(FORMATS)}")
         for name, least in (
             ("slow_stream_seconds", 1),
             ("scrub_mib_per_second", 1),

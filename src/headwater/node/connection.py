@@ -28,6 +28,7 @@ from headwater.node.budget import Budget
 from headwater.node.committer import Committer
 from headwater.node.inbox import ConnectionInbox
 from headwater.node.memory import MAPPED_BYTES_MIN, mapped_copy
+from headwater.node.log_lines import event
 from headwater.node.outbox import Outbox
 from headwater.node.requests import Requests
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue
@@ -54,7 +55,7 @@ _RECEIVED, _FORWARD, _QUEUED = 0, 4, 5
 
 T = TypeVar("T")
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 
 class ConnectionSession(Protocol):
@@ -200,7 +201,7 @@ class Connection:
         if fault:
             self.host.warn(self.peer, cause)
         else:
-            log.debug("%s: closed: %s", self.peer, cause)
+            log.debug("%s: closed: %s", self.peer, cause, extra=event("peer.closed", peer=self.peer))
         self.loop.remove_reader(self._fd)
         if self._writing:
             self.loop.remove_writer(self._fd)
@@ -462,7 +463,7 @@ class Connection:
         elif isinstance(error, MemoryError):
             self.drop("there is no memory for what it asks")
         else:  # a fault of ours: told in full, and the other connections go on
-            log.error("%s: the session failed", self.peer, exc_info=error)
+            log.error("%s: the session failed", self.peer, exc_info=error, extra=event("node.failed", peer=self.peer))
             self.drop("internal error", fault=False)
 
     # --- output -------------------------------------------------------------------------------------------------------

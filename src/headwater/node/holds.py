@@ -12,7 +12,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.log_lines import event
+from headwater.node.bucket import Bucket
 
 __all__ = ["BYTES_MIN", "SECONDS_FULL", "SECONDS_MIN", "Holds"]
 
@@ -20,7 +21,7 @@ BYTES_MIN: Final = 256 << 20
 SECONDS_MIN: Final = 10.0
 SECONDS_FULL: Final = 2.0
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 
 class Holds:
@@ -63,4 +64,6 @@ class Holds:
         self.ended += len(slow)
         if slow:
             told = "%d streams kept %d MiB of files that were compacted for %.0f s, and are ended or begin anew"
-            log.warning(told, len(slow), held >> 20, seconds)
+            log.warning(
+                told, len(slow), held >> 20, seconds, extra=event("streams.slow", streams=len(slow), bytes=held)
+            )

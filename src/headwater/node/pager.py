@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import DiskFull, HeadwaterError
 from headwater.node.kv import documents
+from headwater.node.log_lines import event
 from headwater.node.storage.staging import ArenaFull
 
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 SLICE = 1000  # documents expired in one turn of the event loop
 
@@ -79,7 +80,7 @@ class Pager:
         if self._complaints.get(vb) != str(error):
             known = isinstance(error, HeadwaterError)
             told = "vbucket %d: what has expired can't be turned into tombstones: %s"
-            log.error(told, vb, error, exc_info=None if known else error)
+            log.error(told, vb, error, exc_info=None if known else error, extra=event("pager.failed", vbucket=vb))
         self._complaints[vb] = str(error)
 
     def _look(self) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from headwater.node.log_lines import event
+
 LINES_MAX = 10
 SECONDS = 60.0
 PEERS_MAX = 1000
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 
 class RefusalLog:
@@ -40,7 +42,7 @@ class RefusalLog:
                 del self._peers[next(iter(self._peers))]
         for sentence in what:
             if minute.has_room(now):
-                log.info("%s: %s%s", peer, sentence, minute.left_out())
+                log.info("%s: %s%s", peer, sentence, minute.left_out(), extra=event("dcp.refused", peer=peer))
 
 
 class _Minute:

@@ -17,12 +17,12 @@ from typing import TextIO
 
 from headwater.errors import DiskFull
 from headwater.kernels import apply, compact, crc, execute, gather, history, index, json, live, paths, sweep, tap
-from headwater.node import threads
+from headwater.node import log_lines, threads
 from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
-from headwater.node.fault_log import RareTracebacks
 from headwater.node.garbage import Collector
+from headwater.node.log_lines import event
 from headwater.node.loopback import is_loopback
 from headwater.node.memory import Trimmer, free_bytes_of_libc
 from headwater.node.server import Server
@@ -36,7 +36,7 @@ WORKERS = 8  # threads for what blocks besides commits: compaction, passwords, n
 
 BATCH_BYTES_MIN = 24 << 20  # more than the largest document, 20 MiB, with all that is stored beside it
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 
 def serve(config: NodeConfig, out: TextIO | None = None) -> int:
@@ -44,7 +44,7 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
 
     Returns the exit status, 0. Raises StorageError or OptionError when it can't start.
     """
-    _log_to_stderr(config.log_level)
+    log_lines.begin(config.log_level, config.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     unreadable.end_with_a_line()
     segment_bytes = config.segment_mib << 20
@@ -59,24 +59,8 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
         clean = True
     finally:
         store.close(clean=clean)
+    log.info("stopped, and all is on disk", extra=event("node.stopped"))
     return 0
-
-
-class OneLine(logging.Formatter):
-    """One line a message: what peers call themselves may hold newlines and escape sequences of terminals."""
-
-    _escapes = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {0x2028: " ", 0x2029: " "}
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
-        """The line, without the traceback that may follow it."""
-        return super().formatMessage(record).translate(self._escapes)
-
-
-def _log_to_stderr(level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
-    handler.addFilter(RareTracebacks())
-    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
@@ -101,10 +85,12 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         told += "" if server.tls_port is None else f" tls={server.tls_port}"
         told += "" if server.http_port is None else f" http={server.http_port}"
         print(f"ready {shown}:{port} {told}", file=out, flush=True)
+        log.info("ready on %s:%d", shown, port, extra=event("node.ready", host=host, port=port))
         collector.start()
         trimmer.start()
         try:
             await stop.wait()
+            log.info("asked to stop", extra=event("node.stopping"))
         finally:
             await server.close()
     finally:
@@ -128,13 +114,15 @@ def _ready(config: NodeConfig, store: Store, committer: Committer, loop: asyncio
 
 def _warn_of_the_open_network(config: NodeConfig, host: str, server: Server) -> None:
     if server.tls is not None and (told := server.tls.warning()):
-        log.warning("%s", told)
+        log.warning("%s", told, extra=event("tls.certificate"))
     if is_loopback(host):
         return
     if server.users.required and config.without_tls == "anywhere":
-        log.warning("listening on %s without TLS: passwords and documents can be read on the way", host)
+        said = "listening on %s without TLS: passwords and documents can be read on the way"
+        log.warning(said, host, extra=event("node.open", host=host))
     elif not server.users.required:
-        log.warning("listening on %s without users: whoever can reach it may read and write everything", host)
+        said = "listening on %s without users: whoever can reach it may read and write everything"
+        log.warning(said, host, extra=event("node.open", host=host))
 
 
 def warm_up() -> None:

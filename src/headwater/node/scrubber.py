@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
+from headwater.node.log_lines import event
 from headwater.node.storage.scrub import Damage
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 SLICE_BYTES = 1 << 20
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 
 class Scrubber:
@@ -78,6 +79,7 @@ class Scrubber:
                 self.bytes += step
                 await self._sleep(step / self._bytes_per_second)
         self.runs += 1
+        log.info("the log is verified: %d bytes so far", self.bytes, extra=event("log.verified", bytes=self.bytes))
 
     async def _next(self, found: Iterator[int | Damage]) -> int | Damage | None:
         steps: list[int | Damage | None] = []
@@ -88,7 +90,8 @@ class Scrubber:
         hit = self._bucket.take_out(damage)
         if hit is not None:
             named = ", ".join(map(str, sorted(hit))) or "none"
-            log.error("%s; not served any more: a part of vbuckets %s; restore the store from a copy", damage, named)
+            told = "%s; not served any more: a part of vbuckets %s; restore the store from a copy"
+            log.error(told, damage, named, extra=event("log.damaged", vbuckets=sorted(hit)))
 
     def _begin(self) -> None:
         self._task = self._loop.create_task(self._pass())
@@ -97,6 +100,6 @@ class Scrubber:
         try:
             await self.run()
         except Exception:  # a fault of ours: told in full, and the node goes on
-            log.exception("the log could not be verified")
+            log.exception("the log could not be verified", extra=event("node.failed"))
         self._task = None
         self.start()

@@ -33,6 +33,7 @@ from headwater.node.first_bytes import FirstBytes
 from headwater.node.inbox import ConnectionInbox
 from headwater.node.kv.fast import FastPath, Workspace
 from headwater.node.lease import Lease
+from headwater.node.log_lines import event
 from headwater.node.loop_watch import LoopWatch
 from headwater.node.loopback import is_local, is_loopback, loopback_like
 from headwater.node.membership.member import Membership
@@ -65,14 +66,15 @@ FULL_RETRY_SECONDS = 1.0
 STRANGERS_BYTES_MAX = 32 << 20
 STRANGER_BYTES_MAX = 1 << 20
 
-log = logging.getLogger("headwater.node")
-log.debug("commands from %d files", len(handlers.ALL))
+log = logging.getLogger(__name__)
+log.debug("commands from %d files", len(handlers.ALL), extra=event("node.commands", files=len(handlers.ALL)))
 
 
 class Warnings:
     """Bounds how many lines a flood of bad peers can write; tells how many were left out."""
 
-    def __init__(self, per_second: int = WARNINGS_PER_SECOND) -> None:
+    def __init__(self, event_name: str = "peer.fault", per_second: int = WARNINGS_PER_SECOND) -> None:
+        self._event = event_name
         self._per_second = per_second
         self._recent: deque[float] = deque()
         self._left_out = 0
@@ -87,7 +89,8 @@ class Warnings:
         self._recent.append(now)
         more = f" ({self._left_out} lines left out)" if self._left_out else ""
         self._left_out = 0
-        log.warning("%s: %s%s", peer, cause.encode("unicode_escape").decode()[:500], more)
+        told = cause.encode("unicode_escape").decode()[:500]
+        log.warning("%s: %s%s", peer, told, more, extra=event(self._event, peer=peer))
         return True
 
 
@@ -144,7 +147,7 @@ class Server:
         self.cluster: ServedMap
         self._arena = np.zeros(RECEIVE_BYTES, np.uint8)
         self._warnings = Warnings()
-        self._refused = Warnings()  # apart, so that neither hides the other
+        self._refused = Warnings("user.refused")  # apart, so that neither hides the other
         self._sweep: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
         self._deriving: asyncio.Task[None] | None = None
@@ -386,7 +389,8 @@ class Server:
             self.warn("users", f"{error}; those of before stay")
             return
         if changed:
-            log.info("the users are %s", ", ".join(self.users.names) or "none")
+            told = event("users.changed", users=list(self.users.names))
+            log.info("the users are %s", ", ".join(self.users.names) or "none", extra=told)
             for connection in tuple(self.connections):
                 connection.session.users_changed()
 
@@ -394,7 +398,7 @@ class Server:
         """Take up certificates that have changed; with `asked`, read them in any case."""
         try:
             if self.tls is not None and self.tls.refresh(asked=asked):
-                log.warning("the TLS certificate is now %s", self.tls.certificate)
+                log.warning("the TLS certificate is now %s", self.tls.certificate, extra=event("tls.certificate"))
         except OptionError as error:
             self.warn("tls", f"{error}; the one of before goes on")
 

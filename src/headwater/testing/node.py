@@ -235,6 +235,7 @@ def node(
     without_tls: str | None = None,
     insecure: bool | None = None,
     log_level: str | None = None,
+    log_format: str | None = None,
     user: str | None = None,
     password_file: str | Path | None = None,
     users_file: str | Path | None = None,

@@ -22,6 +22,7 @@ from headwater.node.kv.command import COMMANDS, Answers, Command, refusal_of
 from headwater.node.kv.framing import check_framing
 from headwater.node.kv.locking import with_own_cas
 from headwater.node.memory import MAPPED_BYTES_MIN
+from headwater.node.log_lines import event
 from headwater.node.refused import CommandRefused, NoRoom
 from headwater.node.requests import UNKNOWN
 from headwater.node.storage.store import ArenaFull
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.rights import Rule
     from headwater.node.vbucket.vbucket import VBucket
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 STRANGER_FRAME_BYTES_MAX = 64 << 10
 """Before the login: names, passwords and features are short."""
@@ -367,7 +368,8 @@ class KvSession:
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception("%s: opcode 0x%02x failed", self.connection.peer, frame.opcode)
+            told = event("node.failed", peer=self.connection.peer, opcode=frame.opcode)
+            log.exception("%s: opcode 0x%02x failed", self.connection.peer, frame.opcode, extra=told)
             self._refuse(frame, CommandRefused(Status.EINTERNAL))
             status = Status.EINTERNAL
         self.server.requests.answered(frame.opcode, status)

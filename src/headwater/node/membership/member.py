@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import CorruptStore, RemoteProtocolError, StorageError
 from headwater.node.calling import ProducerAddress, call
+from headwater.node.log_lines import event
 from headwater.node.membership.fence import Fence
 from headwater.node.membership.file import MapFile
 from headwater.node.membership.following import Following
@@ -41,7 +42,7 @@ from headwater.wire.vbucket import State
 if TYPE_CHECKING:
     from headwater.node.kv.api import Services
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 
 class Membership:
@@ -176,7 +177,9 @@ class Membership:
             if found.version > known.version:
                 mine = seen_from(found, known.here)
                 await self._keep(mine)
-                log.warning("took map %s over from %s", mine.version, peer)
+                log.warning(
+                    "took map %s over from %s", mine.version, peer, extra=event("map.taken", version=mine.version)
+                )
                 self._adopt(mine)
             if self.fence is not None and self.fence.hear(peer):
                 self._open()
@@ -313,4 +316,5 @@ def _tell_of_departures(before: ClusterMap | None, after: ClusterMap) -> None:
     )
     names = " and ".join(f"{each.host}:{each.port}" for each in gone)
     is_gone = "is no member any more" if len(gone) == 1 else "are no members any more"
-    log.warning("map %d:%d: %s %s, %d vbuckets become active here", *after.version, names, is_gone, owned)
+    told = event("map.promoted", gone=names, vbuckets=owned)
+    log.warning("map %d:%d: %s %s, %d vbuckets become active here", *after.version, names, is_gone, owned, extra=told)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headwater.node.bucket import RECORD_BYTES
+from headwater.node.log_lines import event
 from headwater.node.membership.following import Following
 from headwater.node.membership.roles import News, role
 from headwater.wire.address import Address
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 MOVING_AGAIN_SECONDS = 0.05
 NO_ROOM_SECONDS = 1.0
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 
 class Reconciler:
@@ -117,7 +118,9 @@ class Reconciler:
             told += [vb] if news else []
         self._following.obey(wanted, news=told)
         if len(self._given_up) > owned:
-            log.warning("map %s gives %d vbuckets to other nodes", known.version, len(self._given_up) - owned)
+            given = len(self._given_up) - owned
+            told_with = event("map.moved", version=known.version, vbuckets=given)
+            log.warning("map %s gives %d vbuckets to other nodes", known.version, given, extra=told_with)
         if self.moving and self._timer is None:
             self._timer = self._server.loop.call_later(MOVING_AGAIN_SECONDS, self.look)
         return self._todo.keys() <= self.moving

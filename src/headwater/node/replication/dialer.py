@@ -23,6 +23,7 @@ from headwater.node.calling import Following, ProducerAddress, call, converse
 from headwater.node.dcp.consumer import ConsumerSession
 from headwater.node.kv.api import Services
 from headwater.node.kv.session import KvSession
+from headwater.node.log_lines import event
 from headwater.protocol.dcp.consumer import Consumer
 from headwater.protocol.dcp.controls import Negotiated
 from headwater.protocol.dcp.events import Ended, Refused
@@ -51,7 +52,7 @@ OPTIONAL_FLAGS = OpenFlag.INCLUDE_DELETE_TIMES
 
 _REASONS = {int(reason): reason.name.lower().replace("_", " ") for reason in EndReason}
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 
 class Caller(Services, Protocol):
@@ -273,6 +274,12 @@ class Dialer:
         connection.session = self._session
         connection.start()
         self.connects += 1
+        if self.problem or self.connects == 1:
+            log.info(
+                "replication from %s goes on",
+                self.source,
+                extra=event("replication.connected", producer=str(self.source)),
+            )
         self.problem = ""
         for vb in tuple(self.wanted):
             self._begin(vb)
@@ -310,5 +317,6 @@ class Dialer:
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:
-            log.warning("replication from %s: %s", self.source, problem)
+            told = event("replication.failed", producer=str(self.source))
+            log.warning("replication from %s: %s", self.source, problem, extra=told)
         self.problem = problem

@@ -21,6 +21,7 @@ import numpy as np
 
 from headwater.errors import CorruptStore, OptionError
 from headwater.failpoints import failpoint
+from headwater.node.log_lines import event
 from headwater.node.storage import batch as batches
 from headwater.node.storage.disk import Disk
 from headwater.node.storage.manifest import NAME, NEXT_NAME, Entry, Manifest, ManifestFile
@@ -31,7 +32,7 @@ from headwater.node.storage.synced import Note
 
 CUT_BYTES = 1 << 20
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 __all__ = [
     "check_clean",
@@ -183,7 +184,8 @@ def cut(opened: OpenedSegment) -> None:
     length and its room, so this works on a full disk."""
     if opened.torn_end:
         told = "%s: byte %d: the last write was cut off by a crash: %d bytes of it are removed; nobody was told of it"
-        log.warning(told, opened.segment.path, opened.torn_end, opened.torn_bytes)
+        told_with = event("log.cut", file=str(opened.segment.path), offset=opened.torn_end, bytes=opened.torn_bytes)
+        log.warning(told, opened.segment.path, opened.torn_end, opened.torn_bytes, extra=told_with)
         file, end = opened.segment.writable(), opened.segment.writable().data_end(opened.torn_end)
         for at in range(opened.torn_end, end, CUT_BYTES):
             file.write([bytes(min(CUT_BYTES, end - at))], at)

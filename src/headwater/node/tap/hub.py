@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from headwater.errors import BadMessage
 from headwater.node.budget import Budget
 from headwater.node.kv.command import handles, passes
+from headwater.node.log_lines import event
 from headwater.node.refused import CommandRefused
 from headwater.node.streams.outlet import Outlet
 from headwater.node.tap.feed import Feed
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import Session
 
 
-log = logging.getLogger("headwater.node")
+log = logging.getLogger(__name__)
 
 
 class Waiting:
@@ -129,7 +130,8 @@ class TapHub:
 
     def let_go(self, feed: Feed, cause: str) -> None:
         """Forget a session that waits, for its memory is needed."""
-        log.warning("the TAP session %r, whose client is away, is over: %s", feed.name, cause)
+        told = event("tap.dropped", session=feed.name.decode("latin-1"))
+        log.warning("the TAP session %r, whose client is away, is over: %s", feed.name, cause, extra=told)
         self._forget(feed)
 
     def _is_kept(self, feed: Feed) -> bool:
