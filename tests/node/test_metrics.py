@@ -132,7 +132,7 @@ def test_requests_are_told_by_opcode_and_status_with_the_time_that_they_took(nod
 def test_a_request_that_nobody_knows_is_one_of_a_kind(node: Node) -> None:
     before = scrape(node)
     with socket.create_connection((node.host, node.port), 120) as sock:
-        for opcode in (0x30, 0x31):
+        for opcode in (0x4C, 0x68):
             sock.sendall(Frame(0x80, opcode).encode())
             assert sock.recv(24)[6:8] == b"\x00\x81"
     after = scrape(node)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from headwater.node.log_lines import event
+
 if TYPE_CHECKING:
-    from headwater.node.log_lines import event
-from headwater.node.bucket import Bucket
+    from headwater.node.bucket import Bucket
 
 __all__ = ["BYTES_MIN", "SECONDS_FULL", "SECONDS_MIN", "Holds"]
 

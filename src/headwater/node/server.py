@@ -337,27 +337,29 @@ class Server:
                 self.loop.remove_reader(listener.fileno())
                 self.loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again, listener)
                 return
-            self._admit(sock, f"{address[0]}:{address[1]}", listener)
+            peer = f"{address[0]}:{address[1]}"
+            pages = listener is self._http_listener
+            self._admit(sock, peer, speaks_tls=listener is self._tls_listener, has_pages_only=pages)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener.fileno() >= 0:
             self.loop.add_reader(listener.fileno(), partial(self._accept, listener))
 
-    def _admit(self, sock: socket.socket, peer: str, listener: socket.socket) -> None:
+    def _admit(self, sock: socket.socket, peer: str, *, speaks_tls: bool, has_pages_only: bool = False) -> None:
         if len(self.connections) >= self._connections_max():
             self.rejected += 1
             self.warn(peer, f"refused: {len(self.connections)} connections are open, the limit")
             sock.close()
             return
         try:
-            tls = self.tls if listener is self._tls_listener else None
+            tls = self.tls if speaks_tls else None
             connection = self.adopt(sock if tls is None else tls.accept(sock, peer, self._plain_port), peer)
         except OSError as error:  # reset before we came to it, which some systems tell here
             self.warn(peer, f"not accepted: {error.strerror}")
             sock.close()
             return
         first = FirstBytes(connection, self)
-        connection.session = HttpSession(connection, self) if listener is self._http_listener else first
+        connection.session = HttpSession(connection, self) if has_pages_only else first
         self.accepted += 1
         connection.start()
 

@@ -1,10 +1,11 @@
-"""For tests, yours as well: a real node in a subprocess, message strategies, faulty disks.
+"""For tests, yours as well: real nodes in processes of their own, clusters, faulty disks, message strategies.
 
 from headwater import testing
 with testing.node() as node:
     ...
 """
 
+from headwater.testing.cluster import Cluster, cluster
 from headwater.testing.node import Node, NodeError, node
 
-__all__ = ["Node", "NodeError", "node"]
+__all__ = ["Cluster", "Node", "NodeError", "cluster", "node"]

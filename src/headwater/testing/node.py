@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -134,6 +135,27 @@ class Node:
         """Stop it if it runs, start it on the same data and port."""
         if self.is_running:
             self.stop()
+        return self.start()
+
+    def save(self) -> Path:
+        """Keep a copy of the store as it is on disk now, for `go_back`: the node is killed for it, and started again.
+
+        Returns: the copy's folder, which goes with the node's own.
+        """
+        self.kill()
+        saved = self.data.with_name(f"saved-{sum(1 for _ in self.data.parent.glob('saved-*'))}")
+        shutil.copytree(self.data, saved)
+        self.start()
+        return saved
+
+    def go_back(self, saved: Path) -> Node:
+        """Lose all that was written since `save`, as a failover to a replica that lacked it does.
+
+        Whoever has seen more than that is told to roll back.
+        """
+        self.kill()
+        shutil.rmtree(self.data)
+        shutil.copytree(saved, self.data)
         return self.start()
 
     def client(
