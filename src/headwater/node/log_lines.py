@@ -1,4 +1,4 @@
-"""What a node writes into its log: a line an event, as text or as JSON, each kind of event by a name that stays.
+"""The log of a node: a line an event, as text or as JSON, each kind of event by a name that stays.
 
 A line is made where something happens, `log.warning("...", extra=event("disk.full", needed=1))`; its name has to be in
 EVENTS, of which docs/reference/log-events.md is made. Levels are given for all of the node, or for parts of it:
@@ -52,7 +52,7 @@ EVENTS: Mapping[str, str] = {
 
 
 def event(name: str, **fields: object) -> dict[str, Any]:
-    """What a line of the log has beside its text, to be given as `extra`.
+    """Make what a line of the log has beside its text, to be given as `extra`.
 
     Raises:
         KeyError: a name that is not in EVENTS.
