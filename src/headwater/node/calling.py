@@ -33,7 +33,7 @@ class ProducerAddress:
         return f"{self.host}:{self.port}/{self.bucket}"
 
 
-class Following(NamedTuple):
+class FollowProgress(NamedTuple):
     """How far the vbuckets are that follow a producer.
 
     Attributes:

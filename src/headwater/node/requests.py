@@ -24,7 +24,7 @@ UNKNOWN = -1
 
 
 class Tally(Protocol):
-    """What the kernel has counted."""
+    """Counts of requests that are kept elsewhere: the kernel's."""
 
     def counts(self) -> Iterator[tuple[int, int, int]]:
         """Return (opcode, status, how many), of those that there were."""

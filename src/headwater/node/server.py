@@ -153,6 +153,10 @@ class Server:
         self._deriving: asyncio.Task[None] | None = None
         if debugging():
             register(self._arena)
+        self._heed_commits()
+
+    def _heed_commits(self) -> None:
+        committer = self.committer
         committer.on_durable.append(lambda: self.requests.settled(committer.durable))
         committer.on_failure.append(self._drop_writers)
 

@@ -30,6 +30,7 @@ __all__ = [
     "Frame",
     "Lengths",
     "Magic",
+    "cas_of",
     "frame_bytes",
     "lengths",
     "plain_response",
@@ -112,6 +113,12 @@ def frame_bytes(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
     """Return the length of the frame whose header starts at `offset`; unlike `lengths` it judges nothing."""
     body: int = _BODY_LENGTH.unpack_from(data, offset + BODY_LENGTH_AT)[0]
     return HEADER_BYTES + body
+
+
+def cas_of(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
+    """Return the CAS of the frame whose header starts at `offset`."""
+    cas: int = HEADER.unpack_from(data, offset)[-1]
+    return cas
 
 
 def put_body_bytes(frame: bytearray | memoryview, count: int) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from headwater.node.bucket import Bucket
-    from headwater.node.calling import Following, ProducerAddress
+    from headwater.node.calling import ProducerAddress
     from headwater.node.cluster_map import ServedMap
     from headwater.node.committer import Committer
     from headwater.node.compactor import Compactor
@@ -65,7 +65,7 @@ class TapSessions(Protocol):
 class Follower(Protocol):
     """The connections on which this node follows producers, by calls of its own."""
 
-    def following(self) -> Iterable[tuple[str, Following]]:
+    def following(self) -> Iterable[tuple[str, FollowProgress]]:
         """Return each producer (host:port/bucket), and how far the vbuckets are that follow it."""
 
     def start(self, source: ProducerAddress, vbuckets: list[int], *, takeover: bool) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import OptionError
 from headwater.node import lease
-from headwater.node.calling import Following, ProducerAddress
+from headwater.node.calling import ProducerAddress
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
 from headwater.node.replication.dialer import Caller, Dialer
@@ -82,7 +82,7 @@ class Replication:
         """Whether a vbucket follows anybody, or is about to."""
         return any(vbucket in dialer.wanted for dialer in self.dialers.values())
 
-    def following(self) -> Iterable[tuple[str, Following]]:
+    def following(self) -> Iterable[tuple[str, FollowProgress]]:
         """Return each producer (host:port/bucket), and how far the vbuckets are that follow it."""
         return [(str(each.source), each.following()) for each in self.dialers.values() if each.wanted]
 

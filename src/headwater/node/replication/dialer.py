@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import HeadwaterError
-from headwater.node.calling import Following, ProducerAddress, call, converse
+from headwater.node.calling import FollowProgress, ProducerAddress, call, converse
 from headwater.node.dcp.consumer import ConsumerSession
 from headwater.node.kv.api import Services
 from headwater.node.kv.session import KvSession
@@ -159,14 +159,14 @@ class Dialer:
             elif vb in self.problems:
                 yield f"vb_{vb}_problem", self.problems[vb]
 
-    def following(self) -> Following:
+    def following(self) -> FollowProgress:
         """Return how far the vbuckets are, for the metrics."""
         session, now = self._session, self._server.loop.time()
         streams = session.streams if session is not None else {}
         inside = [each.vbucket for each in streams.values() if each.vbucket.is_receiving_snapshot]
         behind = sum(max(0, each.snapshot_end - each.high_seqno) for each in inside)
         heard = session.connection.stirred_at if session is not None else self._heard_at
-        return Following(len(streams), len(self.wanted.keys() - streams.keys()), behind, max(0.0, now - heard))
+        return FollowProgress(len(streams), len(self.wanted.keys() - streams.keys()), behind, max(0.0, now - heard))
 
     # --- what the session tells -------------------------------------------------------------------------------------
 

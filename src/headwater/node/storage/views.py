@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headwater.kernels import gather as kernels
 from headwater.node.storage.columns import Columns
 from headwater.node.storage.slots import Slots
-from headwater.wire.header import CAS_AT
+from headwater.wire.header import cas_of
 
 __all__ = ["Filled", "View"]
 
@@ -129,8 +129,8 @@ class View:
         columns = self._open()
         if self.nothing:
             raise IndexError(f"the view of vbucket {self.vbucket} has no change after seqno {self.cursor}")
-        with self._slots.seen(int(columns.loc[self._row])) as frame, frame[CAS_AT : CAS_AT + 8] as cas:
-            return int.from_bytes(cas, "big")
+        with self._slots.seen(int(columns.loc[self._row])) as frame:
+            return cas_of(frame)
 
     def close(self) -> None:
         """Let compaction have what this view kept; twice is once."""
