@@ -27,8 +27,8 @@ from headwater.errors import CorruptStore, ProtocolError, TlsError
 from headwater.node.budget import Budget
 from headwater.node.committer import Committer
 from headwater.node.inbox import ConnectionInbox
-from headwater.node.memory import MAPPED_BYTES_MIN, mapped_copy
 from headwater.node.log_lines import event
+from headwater.node.memory import MAPPED_BYTES_MIN, mapped_copy
 from headwater.node.outbox import Outbox
 from headwater.node.requests import Requests
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from headwater.node.bucket import Bucket
-    from headwater.node.calling import ProducerAddress
+    from headwater.node.calling import FollowProgress, ProducerAddress
     from headwater.node.cluster_map import ServedMap
     from headwater.node.committer import Committer
     from headwater.node.compactor import Compactor

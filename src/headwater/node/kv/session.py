@@ -21,8 +21,8 @@ from headwater.node.inbox import next_frame
 from headwater.node.kv.command import COMMANDS, Answers, Command, refusal_of
 from headwater.node.kv.framing import check_framing
 from headwater.node.kv.locking import with_own_cas
-from headwater.node.memory import MAPPED_BYTES_MIN
 from headwater.node.log_lines import event
+from headwater.node.memory import MAPPED_BYTES_MIN
 from headwater.node.refused import CommandRefused, NoRoom
 from headwater.node.requests import UNKNOWN
 from headwater.node.storage.store import ArenaFull

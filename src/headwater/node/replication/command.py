@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import OptionError
 from headwater.node import lease
-from headwater.node.calling import ProducerAddress
+from headwater.node.calling import FollowProgress, ProducerAddress
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
 from headwater.node.replication.dialer import Caller, Dialer
