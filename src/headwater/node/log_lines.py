@@ -47,6 +47,7 @@ EVENTS: Mapping[str, str] = {
     "replication.failed": "a producer can't be followed; it is tried again",
     "map.taken": "a newer cluster map was taken over from another member",
     "map.moved": "a new cluster map gives vbuckets of this node to others",
+    "member.copied": "this folder is a copy of a member's that is up; its vbuckets are not served here",
     "map.promoted": "a member is gone, and vbuckets became active here",
 }
 

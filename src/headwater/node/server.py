@@ -102,6 +102,7 @@ class Server:
     _listener: socket.socket | None = None
     _http_listener: socket.socket | None = None
     _tls_listener: socket.socket | None = None
+    _deriving: asyncio.Task[None] | None = None
 
     def __init__(
         self, config: NodeConfig, bucket: Bucket, committer: Committer, loop: asyncio.AbstractEventLoop
@@ -150,7 +151,6 @@ class Server:
         self._refused = Warnings("user.refused")  # apart, so that neither hides the other
         self._sweep: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
-        self._deriving: asyncio.Task[None] | None = None
         if debugging():
             register(self._arena)
         self._heed_commits()

@@ -212,6 +212,7 @@ class Membership:
             "vbuckets are not served here; stop one of the two nodes",
             here,
             len(owned),
+            extra=event("member.copied", vbuckets=len(owned)),
         )
 
     def _read(self, config: bytes) -> ClusterMap:
