@@ -1,10 +1,12 @@
 """Progress is printed as text, as JSON or not at all; a problem goes to stderr."""
 
 import json
+import urllib.request
 
 import pytest
 
-from headwater.cli.reporting import ProgressFormat, reporter
+from headwater.cli.reporting import ProgressFormat, metered, reporter
+from headwater.errors import OptionError
 from headwater.pipelines.copy import CopyProgress
 
 WELL, ILL = CopyProgress(batches=3), CopyProgress(batches=3, problem="node: reset")
@@ -29,3 +31,29 @@ def test_progress_is_printed_as_it_was_asked_for(
 ) -> None:
     reporter(shown, line)(progress)
     assert capsys.readouterr() == (out, err)
+
+
+def test_with_a_port_progress_is_told_and_served(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[CopyProgress] = []
+    with metered("copy", "0", told.append) as asked:
+        said = capsys.readouterr().err
+        assert said.startswith("headwater: metrics at http://127.0.0.1:") and said.endswith("/metrics\n")
+        asked["progress"](CopyProgress(stored=7))
+        asked["watch"].batch(0.5)
+        with urllib.request.urlopen(said.split()[-1], timeout=60) as answer:
+            text = answer.read().decode()
+    assert [progress.stored for progress in told] == [7]
+    assert 'headwater_job_rows_total{job="copy",kind="stored"} 7.0' in text
+    assert 'headwater_job_batch_seconds_count{job="copy"} 1.0' in text
+
+
+def test_without_a_port_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with metered("copy", None, print) as asked:
+        assert asked == {"progress": print}
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("address", ["", "a", "1:", "65536", "127.0.0.1:-1"])
+def test_what_is_no_port_is_refused(address: str) -> None:
+    with pytest.raises(OptionError, match="a port, or HOST:PORT"), metered("copy", address, print):
+        pass

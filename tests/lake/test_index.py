@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.kernels import siphash
 from headwater.lake import index
 from headwater.lake.index import Hashes, Indexes, built, hashes_of, joined, lasts_of, made, order_of
 from headwater.lake.store import TableStore
@@ -43,6 +45,20 @@ def test_a_slice_of_keys_hashes_as_the_keys_do() -> None:
     text = hashes_of(pa.array(["a", "bc", "", "d" * 40]), vbuckets, SEED)
     assert text.low.tolist() == whole.low.tolist()
     assert len(hashes_of(keys.slice(0, 0), vbuckets[:0], SEED)) == 0
+
+
+def test_the_kernel_that_was_warmed_hashes_whatever_memory_arrow_hands_over() -> None:
+    siphash.warm_up()
+    kernel: Any = siphash.hash_keys
+    before = list(kernel.signatures)
+    fixed, own = np.zeros(2, np.int32), np.zeros(2, np.int32)
+    fixed.flags.writeable = False
+    for memory in (b"abcd", bytearray(b"abcd")):
+        buffers = [None, pa.py_buffer(np.array([0, 2, 4], np.int32)), pa.py_buffer(memory)]
+        keys = pa.Array.from_buffers(pa.binary(), 2, buffers)
+        for vbuckets in (fixed, own):
+            assert len(hashes_of(keys, vbuckets, SEED).high) == 2
+    assert len(before) == 1 and kernel.signatures == before and own.flags.writeable
 
 
 def data_file(folder: Path) -> str:

@@ -1,11 +1,17 @@
 """A query is waited for until it ends, or stopped; here it is one that ends at the second look."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from headwater.pipelines.query import until_ended
+from headwater.pipelines.watch import NOBODY, BatchWatch
 
 
 class Query:
+    id = "q"
+
     def __init__(self, error: Exception | None = None) -> None:
         self.error, self.looks, self.stopped = error, 0, 0
 
@@ -21,18 +27,53 @@ class Query:
 
 def test_a_query_that_ends_by_itself_is_released() -> None:
     query = Query()
-    until_ended(query, lambda: False)
+    until_ended(lambda: query, lambda: False, None, NOBODY)
     assert (query.looks, query.stopped) == (2, 1)
 
 
 def test_a_query_is_stopped_when_asked_to() -> None:
     query = Query()
-    until_ended(query, lambda: True)
+    until_ended(lambda: query, lambda: True, None, NOBODY)
     assert query.stopped == 2
 
 
 def test_a_query_that_fails_is_released_and_its_error_comes_through() -> None:
     query = Query(OSError("away"))
     with pytest.raises(OSError, match="away"):
-        until_ended(query, lambda: False)
+        until_ended(lambda: query, lambda: False, None, NOBODY)
     assert query.stopped == 1
+
+
+class Watch:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def batch(self, seconds: float) -> None:
+        self.told.append(seconds)
+
+    def lag(self, lag: Any) -> None:
+        self.told.append(lag.changes)
+
+
+def test_a_watch_hears_of_its_own_query_only_and_of_batches_that_had_something_to_do() -> None:
+    pytest.importorskip("pyspark")
+    watch, listeners = Watch(), []  # type: ignore[var-annotated]
+    asked: BatchWatch = watch
+    streams = SimpleNamespace(addListener=listeners.append, removeListener=listeners.remove)
+
+    def report(query: str, *steps: str) -> Any:
+        ends = {"endOffset": {"v": 1, "vb": {"0": ["00000000000000aa", 5]}}}
+        ends["latestOffset"] = {"v": 1, "vb": {"0": ["00000000000000aa", 9]}}
+        told = {"id": query, "name": None, "durationMs": dict.fromkeys(steps, 1), "batchDuration": 250}
+        return SimpleNamespace(progress=SimpleNamespace(**told, sources=[SimpleNamespace(**ends)]))
+
+    def stop() -> bool:
+        (listener,) = listeners
+        for event in (report("another", "addBatch"), report("q", "latestOffset"), report("q", "addBatch")):
+            listener.onQueryProgress(event)
+        return True
+
+    until_ended(Query, stop, SimpleNamespace(streams=streams), asked)
+    assert watch.told == [4, 0.25, 4] and listeners == []

@@ -107,7 +107,8 @@ def test_a_worker_without_the_package_fails_with_its_name(buckets: tuple[Node, N
     """So that the test above shows something."""
     python = bare(tmp_path / "bare") / "bin/python"
     asked = [python, "-c", "import headwater"]
-    assert b"No module named 'headwater'" in subprocess.run(asked, capture_output=True, check=False).stderr
+    told = subprocess.run(asked, env=environment(), capture_output=True, check=False).stderr
+    assert b"No module named 'headwater'" in told
 
 
 def test_the_guides_program_is_submitted_as_the_guide_says(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.options import Checkpoint, Password, Retry, User, check_answers, examples
-from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -43,6 +43,7 @@ def copy(
     ] = None,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
+    metrics: MetricsPort = None,
     user: User = None,
     password: Password = None,
     target_user: Annotated[
@@ -66,7 +67,7 @@ def copy(
     from headwater.pipelines.job import given
 
     writing = given(user=writer, password=secret, deadLetters=dead_letters)
-    with asked() as stop:
+    with asked() as stop, metered("copy", metrics, reporter(shown, _line)) as told:
         pipeline.run(
             source,
             target,
@@ -76,8 +77,8 @@ def copy(
             reading=given(user=user, password=password),
             writing=writing,
             retry_seconds=retry,
-            progress=reporter(shown, _line),
             stop=stop,
+            **told,
         )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.options import Engine, EngineName, Password, Retry, User, check_answers, examples
-from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -69,6 +69,7 @@ def index(
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are in the index.")] = False,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
+    metrics: MetricsPort = None,
     user: User = None,
     password: Password = None,
     opensearch_user: SearchUser = None,
@@ -85,7 +86,7 @@ def index(
     from headwater.pipelines.opensearch import SearchServer
 
     server = None if opensearch is None else SearchServer(opensearch, opensearch_user, opensearch_password)
-    with asked() as stop:
+    with asked() as stop, metered("index", metrics, reporter(shown, _line)) as told:
         pipeline.index(
             url,
             to,
@@ -97,8 +98,8 @@ def index(
             once=once,
             reading=given(user=user, password=password),
             retry_seconds=retry,
-            progress=reporter(shown, _line),
             stop=stop,
+            **told,
         )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.options import Checkpoint, Password, Retry, User, check_answers, examples
-from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -53,6 +53,7 @@ def invalidate(
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are dealt with.")] = False,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
+    metrics: MetricsPort = None,
     user: User = None,
     password: Password = None,
     cache_user: Annotated[str | None, typer.Option("--cache-user", metavar="NAME", help="Of memcached.")] = None,
@@ -70,7 +71,7 @@ def invalidate(
     from headwater.pipelines.job import given
 
     open_cache(cache, cache_user, cache_password).close()
-    with asked() as stop:
+    with asked() as stop, metered("invalidate", metrics, reporter(shown, _line)) as told:
         pipeline.run(
             url,
             cache,
@@ -81,8 +82,8 @@ def invalidate(
             once=once,
             reading=given(user=user, password=password, startingOffsets=start.value if start else None),
             retry_seconds=retry,
-            progress=reporter(shown, _line),
             stop=stop,
+            **told,
         )
 
 

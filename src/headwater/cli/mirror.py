@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.options import Engine, EngineName, Password, Retry, User, check_answers, examples
-from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -38,6 +38,7 @@ def mirror(
     unfold: Annotated[bool, typer.Option("--json", help="Unfold JSON documents into columns.")] = False,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
+    metrics: MetricsPort = None,
     user: User = None,
     password: Password = None,
 ) -> None:
@@ -54,7 +55,7 @@ def mirror(
 
     from headwater.pipelines import mirror as pipeline
 
-    with asked() as stop:
+    with asked() as stop, metered("mirror", metrics, reporter(shown, _line)) as told:
         pipeline.run(
             url,
             to,
@@ -66,8 +67,8 @@ def mirror(
             user=user,
             password=password,
             retry_seconds=retry,
-            progress=reporter(shown, _line),
             stop=stop,
+            **told,
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.options import Engine, EngineName, Password, Retry, User, check_answers, examples
-from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count, out
 from headwater.cli.stopping import asked
 
@@ -59,6 +59,7 @@ def observe(
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are counted.")] = False,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
+    metrics: MetricsPort = None,
     user: User = None,
     password: Password = None,
 ) -> None:
@@ -73,21 +74,20 @@ def observe(
     from headwater.pipelines.job import given
     from headwater.pipelines.windows import WindowRules
 
-    rules = WindowRules(window, delay, separator, depth, hot=hot)
     reading = given(user=user, password=password, startingOffsets=since.value if since else None)
-    with asked() as stop, _watching(shown) as tell:
+    with asked() as stop, _watching(shown) as tell, metered("observe", metrics, tell) as told:
         pipeline.observe(
             url,
             to=to,
             checkpoint=checkpoint,
-            rules=rules,
+            rules=WindowRules(window, delay, separator, depth, hot=hot),
             sizes=not keys_only,
             engine=engine.value,
             once=once,
             reading=reading,
             retry_seconds=retry,
-            progress=tell,
             stop=stop,
+            **told,
         )
 
 

@@ -1,14 +1,19 @@
 """The progress of a job that runs until it is ended: after each batch a line for people, a JSON object, or nothing."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from headwater.errors import OptionError
+
 if TYPE_CHECKING:
     from headwater.pipelines.attempts import Progress
+
+PORT_MAX = 65535
 
 P = TypeVar("P", bound="Progress")
 
@@ -24,6 +29,34 @@ class ProgressFormat(StrEnum):
 ProgressOption = Annotated[
     ProgressFormat, typer.Option("--progress", help="A line for people or one JSON object for each batch, or nothing.")
 ]
+
+MetricsPort = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-port", metavar="[HOST:]PORT", help="Serve metrics for Prometheus; 0: on a port that is free."
+    ),
+]
+
+
+@contextmanager
+def metered(job: str, address: str | None, report: Callable[[P], None]) -> Iterator[dict[str, Any]]:
+    """Yield a job's arguments `progress` and `watch`; with an address, a port of 127.0.0.1 or HOST:PORT, its metrics
+    are made of both and served there.
+
+    Raises: OptionError.
+    """
+    if address is None:
+        yield {"progress": report}
+        return
+    from headwater.pipelines.metrics import JobMetrics, served
+
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > PORT_MAX:
+        raise OptionError("metrics-port", address, "a port, or HOST:PORT")
+    metrics, host = JobMetrics(job), host or "127.0.0.1"
+    with served(metrics, host, int(port)) as found:
+        typer.echo(f"headwater: metrics at http://{host}:{found}/metrics", err=True)
+        yield {"progress": metrics.counting(report), "watch": metrics}
 
 
 def reporter(shown: ProgressFormat, line: Callable[[P], str]) -> Callable[[P], None]:

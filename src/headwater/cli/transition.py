@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.options import Engine, EngineName, Password, Retry, User, Vbuckets, endpoint, examples, vbucket_set
-from headwater.cli.reporting import ProgressFormat, ProgressOption, reporter
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -37,6 +37,7 @@ def transition(
     engine: Engine = EngineName.SPARK,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
+    metrics: MetricsPort = None,
     user: User = None,
     password: Password = None,
 ) -> None:
@@ -48,7 +49,7 @@ def transition(
     """
     from headwater.pipelines import transition as pipeline
 
-    with asked() as stop:
+    with asked() as stop, metered("transition", metrics, reporter(shown, _line)) as told:
         pipeline.transition(
             [endpoint(node, user, password) for node in sources],
             [endpoint(node, user, password) for node in targets],
@@ -59,8 +60,8 @@ def transition(
             delete=delete,
             patience_seconds=patience,
             retry_seconds=retry,
-            progress=reporter(shown, _line),
             stop=stop,
+            **told,
         )
 
 

@@ -104,4 +104,5 @@ def warm_up() -> None:
     """Build the kernels of this module."""
     data, words = np.zeros(1, np.uint8), np.zeros(2, np.uint64)
     rows = np.zeros(1, np.int32)
+    data.flags.writeable = rows.flags.writeable = False
     hash_keys(np.zeros(2, np.int32), data, U(data.ctypes.data), rows, words, words[:1].copy(), words[:1].copy(), 1, 3)

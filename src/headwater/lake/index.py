@@ -79,8 +79,10 @@ def hashes_of(keys: Any, vbuckets: NDArray[Any], seed: bytes) -> Hashes:
     content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     high, low = np.empty(rows, np.uint64), np.empty(rows, np.uint64)
     words = np.frombuffer(seed, np.uint64).copy()
-    kind = np.ascontiguousarray(vbuckets, np.int32)
+    kind = np.ascontiguousarray(vbuckets, np.int32).view()
     address = np.uintp(content.ctypes.data)
+    # Arrow's memory may be written to or not; for the compiler these are two types, and two kernels.
+    content.flags.writeable = kind.flags.writeable = False
     siphash.hash_keys(starts.copy(), content, address, kind, words, high, low, _COMPRESS, _FINISH)
     return Hashes(high, low)
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from headwater.client.backoff import Backoff
 from headwater.pipelines.failures import passes, reason
+from headwater.pipelines.watch import NOBODY, BatchWatch
 
 LOOK_SECONDS = 0.1
 RETRY_SECONDS, RETRY_SECONDS_ONCE = 300.0, 30.0
@@ -48,13 +49,20 @@ class Attempts(Generic[P]):
         report: called with the progress after each batch and before each new attempt.
         stop: asked several times a second; True ends the job.
         retry_seconds: how long to go on trying without a batch that went well.
+        watch: is told of batches and lag, by the engine.
     """
 
     def __init__(
-        self, progress: P, report: Callable[[P], None], *, stop: Callable[[], bool], retry_seconds: float
+        self,
+        progress: P,
+        report: Callable[[P], None],
+        *,
+        stop: Callable[[], bool],
+        retry_seconds: float,
+        watch: BatchWatch = NOBODY,
     ) -> None:
         self.progress = progress
-        self.stop = stop
+        self.stop, self.watch = stop, watch
         self._report, self._retry_seconds = report, retry_seconds
         self._began = self._succeeded = time.monotonic()
         self._backoff = Backoff(0.5, 15.0)

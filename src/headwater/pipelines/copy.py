@@ -13,13 +13,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from headwater.errors import OptionError
 from headwater.pipelines.attempts import Attempts, patience
 from headwater.pipelines.job import JobProgress, follow
 from headwater.pipelines.query import own_session
 from headwater.pipelines.restore import restore
+from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark import settings
 from headwater.spark.rows import check_columns
 from headwater.spark.schema import types
@@ -42,6 +43,8 @@ class CopyProgress(JobProgress):
         refused: changes that went to the dead letters.
         restored: keys that were put right in vbuckets that a failover took back.
     """
+
+    ROWS: ClassVar[tuple[str, ...]] = ("stored", "deleted", "behind", "refused", "restored")
 
     stored: int = 0
     deleted: int = 0
@@ -74,6 +77,7 @@ def copy(
     retry_seconds: float | None = None,
     progress: Callable[[CopyProgress], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
+    watch: BatchWatch = NOBODY,
 ) -> CopyProgress:
     """Keep one bucket level with another, until `stop` says so.
 
@@ -91,6 +95,7 @@ def copy(
         retry_seconds: how long to go on trying without a batch that went well; None for 300, and 30 with `once`.
         progress: called after each batch and before each new try, in whatever thread.
         stop: asked several times a second; True ends the copy.
+        watch: is told of each batch's time, and of how far the job is behind the bucket.
 
     Returns: the last progress.
 
@@ -104,7 +109,8 @@ def copy(
         raise OptionError("target", target, "another bucket than the source")
     policy = {"rollbackPolicy": "fail"} if rollback == "fail" else {}
     options = {"url": source, "xattrs": "true", **policy, **(reading or {})}
-    attempts = Attempts(CopyProgress(), progress, stop=stop, retry_seconds=patience(retry_seconds, once=once))
+    seconds = patience(retry_seconds, once=once)
+    attempts = Attempts(CopyProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
     batches = _Batches(
         settings.parse(options, streaming=True),
         settings.parse_write({"url": target, "withMeta": "true", **(writing or {})}),

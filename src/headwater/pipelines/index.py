@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from headwater.pipelines.sink import bucket_of
 from headwater.pipelines.table import BEGINNING
 from headwater.pipelines.tasks import whole
 from headwater.pipelines.texts import TextRules
+from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, ranges
 from headwater.spark.reader import read
@@ -57,6 +58,8 @@ class IndexProgress(JobProgress):
         aside: documents kept aside, for they are no text or the server refuses them.
         behind: changes that a server did not need.
     """
+
+    ROWS: ClassVar[tuple[str, ...]] = ("indexed", "removed", "aside", "behind")
 
     indexed: int = 0
     removed: int = 0
@@ -298,6 +301,7 @@ def index(
     retry_seconds: float | None = None,
     progress: Callable[[IndexProgress], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
+    watch: BatchWatch = NOBODY,
 ) -> IndexProgress:
     """Keep a full-text index of a bucket's documents, until `stop` says so.
 
@@ -317,6 +321,7 @@ def index(
         retry_seconds: how long to go on trying without a batch that went well; None for 300, and 30 with `once`.
         progress: called after each batch and before each new try, in whatever thread.
         stop: asked several times a second; True ends it.
+        watch: is told of each batch's time, and of how far the job is behind the bucket.
 
     Returns: the last progress.
 
@@ -329,7 +334,7 @@ def index(
     place, rules = folder(to), TextRules(tuple(fields), others)
     patient = patience(retry_seconds, once=once)
     told = None if server is None else replace(server, retry_seconds=min(server.retry_seconds, patient))
-    attempts = Attempts(IndexProgress(), progress, stop=stop, retry_seconds=patient)
+    attempts = Attempts(IndexProgress(), progress, stop=stop, retry_seconds=patient, watch=watch)
 
     def open_sink() -> IndexSink:
         sink = IndexSink(place, bucket_of(source), rules, told, tokenizer)
@@ -345,14 +350,13 @@ def index(
                 setattr(counts, name, getattr(counts, name) + number)
         attempts.batch_done()
 
-    options = {"url": source, "maxChangesPerTrigger": CHANGES_MAX, **(reading or {})}
     return follow_into(
         engine,
         "headwater-index",
         attempts,
         open_sink,
         done,
-        options,
+        {"url": source, "maxChangesPerTrigger": CHANGES_MAX, **(reading or {})},
         once=once,
         interval_seconds=interval_seconds,
         spark=spark,

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from headwater.pipelines.attempts import Attempts, patience
 from headwater.pipelines.caches import KEYS_PER_CALL, chunks, expanded, open_cache, template
 from headwater.pipelines.job import JobProgress, follow
 from headwater.pipelines.query import own_session
+from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark import nodes, settings
 from headwater.spark.nodes import patiently
 from headwater.spark.settings import SourceSettings
@@ -71,6 +72,8 @@ class InvalidationProgress(JobProgress):
         asked: cache keys that were deleted; `there` is how many the cache had.
     """
 
+    ROWS: ClassVar[tuple[str, ...]] = ("changes", "asked", "there")
+
     changes: int = 0
     asked: int = 0
     there: int = 0
@@ -97,6 +100,7 @@ def invalidate(
     retry_seconds: float | None = None,
     progress: Callable[[InvalidationProgress], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
+    watch: BatchWatch = NOBODY,
 ) -> InvalidationProgress:
     """Delete in a cache what changes in a bucket, until `stop` says so.
 
@@ -114,6 +118,7 @@ def invalidate(
         retry_seconds: how long to go on trying without a batch that went well; None for 300, and 30 with `once`.
         progress: called after each batch and before each new try, in whatever thread.
         stop: asked several times a second; True ends it.
+        watch: is told of each batch's time, and of how far the job is behind the bucket.
 
     Returns: the last progress.
 
@@ -124,7 +129,7 @@ def invalidate(
     seconds = patience(retry_seconds, once=once)
     options = {"url": source, "startingOffsets": "earliest" if once else "latest", **(reading or {})}
     target = CacheTarget(cache, cache_user, cache_password, tuple(map(template, templates)), min(seconds, 60.0))
-    attempts = Attempts(InvalidationProgress(), progress, stop=stop, retry_seconds=seconds)
+    attempts = Attempts(InvalidationProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
     batches = _Batches(settings.parse(options, streaming=True), target, attempts)
     return follow(
         spark,

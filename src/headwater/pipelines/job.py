@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headwater.pipelines.attempts import Attempts
 from headwater.pipelines.checkpoint import mend
@@ -33,6 +33,9 @@ class JobProgress:
         retries: how often the job began anew; `problem` why, until a batch went well.
         seconds: since this run began.
     """
+
+    ROWS: ClassVar[tuple[str, ...]] = ()
+    """The counts of rows or changes, by what became of them."""
 
     batches: int = 0
     rollbacks: int = 0
@@ -80,8 +83,12 @@ def follow(
         beginning = {"startingOffsets": "earliest"} if mend(checkpoint) else {}
         reader = spark.readStream.format("dcp").options(**{**options, **beginning})
         stream = (reader.schema(columns) if columns else reader).load()
-        query = started(stream, take, checkpoint, once=once, interval_seconds=interval_seconds)
-        until_ended(query, attempts.stop)
+        until_ended(
+            lambda: started(stream, take, checkpoint, once=once, interval_seconds=interval_seconds),
+            attempts.stop,
+            spark,
+            attempts.watch,
+        )
 
     attempts.run(attempt)
     return attempts.progress
@@ -117,11 +124,11 @@ def follow_into(
         from headwater.pipelines.local import LocalEngine
 
         sink = open_sink()
-        made: Any = LocalEngine(sink, parse(options, streaming=True), workers)
+        made: Any = LocalEngine(sink, parse(options, streaming=True), workers, attempts.watch)
         if session is not None:
             from headwater.pipelines.streaming import SparkEngine
 
-            made = SparkEngine(session, sink, options)
+            made = SparkEngine(session, sink, options, attempts.watch)
         made.follow(once=once, interval_seconds=interval_seconds, done=done, stop=attempts.stop)
 
     if engine == "spark" and spark is None:

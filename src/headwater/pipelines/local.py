@@ -18,10 +18,12 @@ from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
 from typing import Any
 
+from headwater.client.routing import parse as parse_url
 from headwater.errors import TableChanged, TransportError
 from headwater.pipelines import early
 from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, Done, SinkTask
 from headwater.pipelines.tasks import forget
+from headwater.pipelines.watch import NOBODY, BatchWatch, LagWatch
 from headwater.spark.planning import Planning
 from headwater.spark.settings import SourceSettings
 
@@ -106,10 +108,13 @@ class LocalEngine:
         sink: where changes go.
         settings: of the source.
         workers: how many processes; None for one a core.
+        watch: is told of each batch, and of the lag after each look at the nodes.
     """
 
-    def __init__(self, sink: ChangeSink, settings: SourceSettings, workers: int | None = None) -> None:
-        self.sink, self.settings = sink, settings
+    def __init__(
+        self, sink: ChangeSink, settings: SourceSettings, workers: int | None = None, watch: BatchWatch = NOBODY
+    ) -> None:
+        self.sink, self.settings, self.watch = sink, settings, watch
         self._count = (os.cpu_count() or 1) if workers is None else workers
         self._workers = Workers(self._count)
 
@@ -138,9 +143,13 @@ class LocalEngine:
             stack.callback(planning.close)
             if once:
                 planning.aim()
+            lag = LagWatch(self.watch, parse_url(self.settings.url).bucket)
             while not stop():
                 began = time.monotonic()
                 moved = self._batch(planning, done)
+                if moved:
+                    self.watch.batch(time.monotonic() - began)
+                lag.look(self.sink.refresh().end, planning.reported)
                 if once and not moved:
                     return
                 _rest(began + (0 if once else interval_seconds), stop)

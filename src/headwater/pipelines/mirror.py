@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from headwater.lake.places import place_of
 from headwater.lake.upkeep import Maintenance
@@ -26,6 +26,7 @@ from headwater.pipelines.local import LocalEngine
 from headwater.pipelines.query import own_session
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
 from headwater.pipelines.sinks import Done
+from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
 
@@ -50,6 +51,8 @@ class MirrorProgress:
         problem: what the last of them was, until a batch went well.
         conflicts: JSON fields that do not fit their column (only when values are unfolded).
     """
+
+    ROWS: ClassVar[tuple[str, ...]] = ("mutations", "deletions")
 
     batch: int = 0
     changes: int = 0
@@ -94,6 +97,7 @@ def run(
     retry_seconds: float | None = None,
     progress: Callable[[MirrorProgress], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
+    watch: BatchWatch = NOBODY,
 ) -> MirrorProgress:
     """Mirror a bucket with a Spark or worker processes of its own; the arguments are those of `mirror`.
 
@@ -105,7 +109,7 @@ def run(
     """
     login = {name: text for name, text in (("user", user), ("password", password)) if text is not None}
     asked: dict[str, Any] = {"once": once, "changelog": changelog, "json": json, "options": login, "upkeep": upkeep}
-    asked |= {"retry_seconds": retry_seconds, "progress": progress, "stop": stop}
+    asked |= {"retry_seconds": retry_seconds, "progress": progress, "stop": stop, "watch": watch}
     if engine == "local":
         return mirror(None, url, to, **asked)
     if once and (found := _level(url, to, changelog=changelog, json=json, options=login)) is not None:
@@ -129,6 +133,7 @@ def mirror(
     retry_seconds: float | None = None,
     progress: Callable[[MirrorProgress], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
+    watch: BatchWatch = NOBODY,
 ) -> MirrorProgress:
     """Keep a Delta table equal to a bucket, until `stop` says so.
 
@@ -147,6 +152,7 @@ def mirror(
             300, and 30 with `once`.
         progress: called after each batch and before each new try, in whatever thread.
         stop: asked several times a second; True ends the mirror.
+        watch: is told of each batch's time, and of how far the table is behind the bucket.
 
     Returns: the last progress.
 
@@ -156,12 +162,13 @@ def mirror(
     place = place_of(to)
     chosen = {"url": source} | ({} if once else {"retrySeconds": "300"}) | dict(options or {})
     log = f"{place}_changes" if changelog else None
-    attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=patience(retry_seconds, once=once))
+    seconds = patience(retry_seconds, once=once)
+    attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
 
     def attempt() -> None:
         sink = TableSink(place, bucket_of(source), changelog=log, unfold=json)
         batches = _Batches(attempts, sink, sink.maintenance() if upkeep else [])
-        engine = _engine(spark, sink, chosen, workers)
+        engine = _engine(spark, sink, chosen, workers, watch)
         try:
             engine.follow(once=once, interval_seconds=interval_seconds, done=batches.done, stop=stop)
         finally:
@@ -198,13 +205,15 @@ def _level(
     return MirrorProgress(batch=sink.record.batch, changes=changes_in(sink.record.end))
 
 
-def _engine(spark: SparkSession | None, sink: TableSink, options: Mapping[str, str], workers: int | None) -> Engine:
+def _engine(
+    spark: SparkSession | None, sink: TableSink, options: Mapping[str, str], workers: int | None, watch: BatchWatch
+) -> Engine:
     settings = parse(options, streaming=True)
     if spark is None:
-        return LocalEngine(sink, settings, workers)
+        return LocalEngine(sink, settings, workers, watch)
     from headwater.pipelines.streaming import SparkEngine
 
-    return SparkEngine(spark, sink, options)
+    return SparkEngine(spark, sink, options, watch)
 
 
 class _Batches:

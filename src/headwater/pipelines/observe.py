@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.fs
@@ -26,6 +26,7 @@ from headwater.pipelines.attempts import Attempts, patience
 from headwater.pipelines.job import JobProgress, follow_into
 from headwater.pipelines.ledger import JobLedger, LedgerRecord, folder
 from headwater.pipelines.sink import bucket_of
+from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.pipelines.windows import HotKeys, PrefixCounts, Window, WindowRules, Windows, instant
 from headwater.spark.deadletters import located
 from headwater.spark.offsets import Offset
@@ -57,6 +58,8 @@ class ObserveProgress(JobProgress):
         closed: windows that this batch closed, the oldest first, as `told` has them.
         newest: the newest window that is open, in the same form; None if none is.
     """
+
+    ROWS: ClassVar[tuple[str, ...]] = ("changes", "late", "unclocked")
 
     changes: int = 0
     late: int = 0
@@ -256,6 +259,7 @@ def observe(
     retry_seconds: float | None = None,
     progress: Callable[[ObserveProgress], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
+    watch: BatchWatch = NOBODY,
 ) -> ObserveProgress:
     """Count what is written to a bucket, by prefix and window, until `stop` says so.
 
@@ -270,7 +274,7 @@ def observe(
         once: end when everything that was there at the start is counted.
         reading: more options of the source. Without a checkpoint it begins with what is written from now on, and with
             everything if `once`; `startingOffsets` says otherwise.
-        workers, interval_seconds, retry_seconds, progress, stop: as of `index`.
+        workers, interval_seconds, retry_seconds, progress, stop, watch: as of `index`.
 
     Returns: the last progress.
 
@@ -284,7 +288,7 @@ def observe(
     options = {"url": source, "startingOffsets": "earliest" if once else "latest", **(reading or {})}
     beginning = parse(options, streaming=True).starting_offsets.to_json()
     patient = patience(retry_seconds, once=once)
-    attempts = Attempts(ObserveProgress(), progress, stop=stop, retry_seconds=patient)
+    attempts = Attempts(ObserveProgress(), progress, stop=stop, retry_seconds=patient, watch=watch)
     place = None if to is None else located(to)
     with ExitStack() as stack:
         state = checkpoint or stack.enter_context(tempfile.TemporaryDirectory(prefix="headwater-observe-"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.pipelines import starting
+from headwater.pipelines.watch import NOBODY, BatchWatch
 
 LOOK_SECONDS = 0.2
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -61,12 +62,36 @@ def started(
     )
 
 
-def until_ended(query: Any, stop: Callable[[], bool]) -> None:
-    """Wait until a query has ended, by itself or because `stop`, asked several times a second, is true.
+def until_ended(start: Callable[[], Any], stop: Callable[[], bool], spark: Any, watch: BatchWatch) -> None:
+    """Start a query and wait until it has ended, by itself or because `stop`, asked several times a second, is true.
 
     Raises:
         StreamingQueryException: it failed.
     """
+    with _watched(spark, watch) as started_as:
+        query = start()
+        started_as(str(query.id))
+        _wait(query, stop)
+
+
+@contextmanager
+def _watched(spark: Any, watch: BatchWatch) -> Iterator[Callable[[str], None]]:
+    """Let a watch hear of a query, which is named once it has started."""
+    if watch is NOBODY:
+        yield lambda query: None
+        return
+    from headwater.spark.lag import QueryListener
+
+    listener = QueryListener(watch.lag, watch.batch)
+    spark.streams.addListener(listener)
+    try:
+        yield listener.query.set_result
+    finally:
+        listener.query.cancel()  # of a query that did not start: nobody is to wait for its name
+        spark.streams.removeListener(listener)
+
+
+def _wait(query: Any, stop: Callable[[], bool]) -> None:
     try:
         while not query.awaitTermination(LOOK_SECONDS):
             if stop():

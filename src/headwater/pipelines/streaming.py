@@ -19,6 +19,7 @@ from headwater.lake.places import is_url
 from headwater.pipelines.checkpoint import mend
 from headwater.pipelines.query import started, until_ended
 from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, Done, to_text
+from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark import slots
 
 if TYPE_CHECKING:
@@ -36,10 +37,13 @@ class SparkEngine:
         spark: the session.
         sink: where changes go.
         options: of the source, with `url`.
+        watch: is told of batches and lag, out of the query's reports.
     """
 
-    def __init__(self, spark: SparkSession, sink: ChangeSink, options: Mapping[str, str]) -> None:
-        self.spark, self.sink, self.options = spark, sink, options
+    def __init__(
+        self, spark: SparkSession, sink: ChangeSink, options: Mapping[str, str], watch: BatchWatch = NOBODY
+    ) -> None:
+        self.spark, self.sink, self.options, self.watch = spark, sink, options, watch
 
     def follow(self, *, once: bool, interval_seconds: float, done: Done, stop: Callable[[], bool]) -> None:
         """Bring the sink up to date, and keep it so; as `LocalEngine.follow` does.
@@ -48,9 +52,13 @@ class SparkEngine:
             Exception: Spark's, with the reason somewhere in its text.
         """
         batches = _Batches(self.sink, done)
-        query = self._start(batches, once, interval_seconds)
-        batches.query.set_result(str(query.id))
-        until_ended(query, stop)
+
+        def start() -> Any:
+            query = self._start(batches, once, interval_seconds)
+            batches.query.set_result(str(query.id))
+            return query
+
+        until_ended(start, stop, self.spark, self.watch)
 
     def _start(self, batches: _Batches, once: bool, interval_seconds: float) -> Any:
         from headwater.pipelines.source import SinkDataSource

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from headwater.client.routing import read_map
 from headwater.cluster.admin import Endpoint, NodeAdmin
@@ -35,6 +35,7 @@ from headwater.pipelines.job import JobProgress
 from headwater.pipelines.ledger import BUSY_SECONDS, folder
 from headwater.pipelines.local import Workers
 from headwater.pipelines.query import own_session
+from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class TransitionProgress(JobProgress):
         ownerless_seconds: the longest that a vbucket of this run had no owner, as it looked from its task.
         latest: the vbuckets of the last batch, as rows of the journal.
     """
+
+    ROWS: ClassVar[tuple[str, ...]] = ("changes",)
 
     moved: int = 0
     total: int = 0
@@ -299,6 +302,7 @@ class _Transition:
             TransitionTask(pair.source, pair.target, tuple(vbuckets[: self._at_once]), self._patience)
             for pair, vbuckets in pairs.items()
         ]
+        began = time.monotonic()
         answers = [json.loads(answer) for answer in self._run(tasks)]
         failpoint("transition.answered")
         rows = []
@@ -309,6 +313,7 @@ class _Transition:
             if self._delete:
                 asyncio.run(cleared(pair, [row["vbucket"] for row in noted]))
             rows += noted
+        self._attempts.watch.batch(time.monotonic() - began)
         self._tell(rows)
         if failed := [MoveError(*each) for told in answers for each in told["failed"]]:
             raise min(failed, key=lambda each: each.retriable)
@@ -347,6 +352,7 @@ def transition(
     retry_seconds: float | None = None,
     progress: Callable[[TransitionProgress], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
+    watch: BatchWatch = NOBODY,
 ) -> TransitionProgress:
     """Let some nodes take over the vbuckets of others, batch by batch, until all are moved.
 
@@ -362,6 +368,7 @@ def transition(
         patience_seconds: how long a mover tries while nothing moves.
         retry_seconds: how long to go on without a batch that went well; None for 300.
         progress: called after each batch and before each new try. stop: asked between batches; True ends it.
+        watch: is told of each batch's time.
 
     Returns: the last progress.
 
@@ -370,7 +377,8 @@ def transition(
         SparkUnavailable: Spark can't be started here.
         HeadwaterError: what is not moved stays where it is; the next run goes on.
     """
-    attempts = Attempts(TransitionProgress(), progress, stop=stop, retry_seconds=patience(retry_seconds, once=False))
+    seconds = patience(retry_seconds, once=False)
+    attempts = Attempts(TransitionProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
     nodes, noted = TransitionNodes(sources, targets, vbuckets), MoveJournal(journal)
     asked: dict[str, Any] = {"at_once": at_once, "delete": delete, "patience_seconds": patience_seconds}
     if engine == "local":

@@ -11,104 +11,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from headwater.errors import OptionError
+from headwater.spark.behind import WORST, Behind, Lag, LagMeter, lag_of
 from headwater.spark.offsets import Offset
 
-WORST = 5
-SEEN_MAX = 64
-"""Observations that are remembered for each vbucket that is behind; of more the oldest and the newest are kept."""
-
-
-class Behind(NamedTuple):
-    """A vbucket that is behind.
-
-    Attributes:
-        changes: seqnos that are not read yet, an upper bound of the changes.
-        seconds: for how long the first of them has been known.
-    """
-
-    vbucket: int
-    changes: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """The lag of a query.
-
-    Attributes:
-        query: its name, or its id if it has none.
-        changes: seqnos of all vbuckets that are not read yet; 0 when level.
-        seconds: of the vbucket that has waited longest.
-        vbuckets: how many are behind.
-        worst: those with the most changes, at most five, the worst first.
-    """
-
-    query: str
-    changes: int = 0
-    seconds: float = 0.0
-    vbuckets: int = 0
-    worst: tuple[Behind, ...] = ()
-
-    def __str__(self) -> str:
-        if not self.vbuckets:
-            return f"{self.query}: level"
-        named = ", ".join(f"vbucket {each.vbucket} by {each.changes:,}" for each in self.worst)
-        behind = f"{self.changes:,} changes and {self.seconds:.1f} s behind in {self.vbuckets} vbuckets"
-        return f"{self.query}: {behind}: {named}"
-
-
-class LagMeter:
-    """Remembers when which seqnos were first seen, for one source of one query.
-
-    Args:
-        clock: seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._seen: dict[int, deque[tuple[int, float]]] = {}
-
-    def measure(self, end: Mapping[str, Any], latest: Mapping[str, Any]) -> list[Behind]:
-        """Return the vbuckets that are behind, the worst first.
-
-        Args:
-            end: the offset up to which is read. latest: that of what the nodes have.
-
-        Raises:
-            OptionError: no offsets of this source.
-        """
-        now, read = self._clock(), Offset.from_json(end)
-        return sorted(self._behind(now, read, Offset.from_json(latest)), key=lambda each: (-each.changes, each.vbucket))
-
-    def _behind(self, now: float, read: Offset, there: Offset) -> Iterator[Behind]:
-        for vb, place in there.positions.items():
-            done = read.position(vb).seqno
-            seen = self._seen.setdefault(vb, deque())
-            if seen and place.seqno < seen[-1][0]:
-                seen.clear()  # a failover took back what was seen
-            while seen and seen[0][0] <= done:
-                seen.popleft()
-            if place.seqno <= done:
-                continue
-            if not seen or place.seqno > seen[-1][0]:
-                if len(seen) == SEEN_MAX:
-                    seen.pop()
-                seen.append((place.seqno, now))
-            yield Behind(vb, place.seqno - done, now - seen[0][1])
-
-
-def lag_of(query: str, behind: list[Behind]) -> Lag:
-    """Sum up a query."""
-    changes, seconds = sum(each.changes for each in behind), max((each.seconds for each in behind), default=0.0)
-    return Lag(query, changes, seconds, len(behind), tuple(behind[:WORST]))
+__all__ = ["WORST", "Behind", "Lag", "LagListener", "LagMeter", "QueryListener", "lag_of"]
 
 
 class LagListener(StreamingQueryListener):
@@ -149,6 +62,30 @@ class LagListener(StreamingQueryListener):
         """Forget the query."""
         for known in [known for known in self._meters if known[0] == str(event.id)]:
             del self._meters[known]
+
+
+class QueryListener(LagListener):
+    """A `LagListener` for one query alone, which hears of its batches, too.
+
+    Args:
+        told: takes the lag. batch: takes how many seconds a batch took.
+
+    Attributes:
+        query: the query's id; reports wait for it.
+    """
+
+    def __init__(self, told: Callable[[Lag], None], batch: Callable[[float], None]) -> None:
+        super().__init__(told)
+        self._batch = batch
+        self.query: Future[str] = Future()
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Take a report, if it is the query's."""
+        if str(event.progress.id) != self.query.result():
+            return
+        if "addBatch" in event.progress.durationMs:
+            self._batch(event.progress.batchDuration / 1000)
+        super().onQueryProgress(event)
 
 
 def _offset(text: Any) -> Mapping[str, Any] | None:
