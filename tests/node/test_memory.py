@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from headwater.node import memory
-from headwater.node.memory import TRIM_BYTES_MIN, Trimmer, free_bytes_of_libc, mapped, mapped_copy, trim_libc
+from headwater.node.memory import (
+    LOOK_PARTS,
+    TRIM_BYTES_MIN,
+    Trimmer,
+    free_bytes_of_libc,
+    mapped,
+    mapped_copy,
+    trim_libc,
+)
 
 DEADLINE_SECONDS = 60.0
 
@@ -18,10 +27,13 @@ class Heap:
     """An allocator that tells what the test says, and counts how often it is told to give back."""
 
     def __init__(self) -> None:
-        self.free, self.looks, self.trims = 0, 0, 0
+        self.free, self.looks, self.trims, self.seconds = 0, 0, 0, 0.0
+        self.threads: set[int] = set()
 
     def free_bytes(self) -> int:
         self.looks += 1
+        self.seconds += 1
+        self.threads.add(threading.get_ident())
         return self.free
 
     def trim(self) -> None:
@@ -80,6 +92,31 @@ def test_what_was_used_again_and_freed_again_is_given_back_again() -> None:
                 assert heap.trims == round_
                 heap.free = 4 * TRIM_BYTES_MIN
                 await looked(heap)
+
+    asyncio.run(scenario())
+
+
+def test_a_look_keeps_nobody_waiting() -> None:
+    async def scenario() -> None:
+        heap = Heap()
+        with trimming(heap):
+            await looked(heap)
+        assert threading.get_ident() not in heap.threads
+
+    asyncio.run(scenario())
+
+
+def test_a_look_that_takes_long_is_taken_seldom() -> None:
+    async def scenario() -> None:
+        heap = Heap()
+        trimmer = Trimmer(asyncio.get_running_loop(), heap.free_bytes, heap.trim, lambda: heap.seconds)
+        trimmer.start()
+        await looked(heap, 1)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while trimmer.pause_seconds < LOOK_PARTS:
+                await asyncio.sleep(0.001)
+        trimmer.stop()
+        assert (heap.looks, trimmer.pause_seconds) == (1, LOOK_PARTS)
 
     asyncio.run(scenario())
 

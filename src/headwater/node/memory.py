@@ -2,8 +2,8 @@
 
 The C library's allocator keeps what is freed, and what lies between blocks in use it can't give back by itself. So what
 may be large and waits long (half a request, an answer that nobody reads) is mapped, and gone with its last reference;
-and where much else was freed, the library is told to give back whole pages (`malloc_trim`), in a thread: the event loop
-waits for it only when it wants large memory itself meanwhile.
+and where much else was freed, the library is told to give back whole pages (`malloc_trim`). Looking and giving back are
+done in a thread: the event loop waits for them only when it wants large memory itself meanwhile.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import mmap
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Final
@@ -20,6 +21,8 @@ __all__ = ["MAPPED_BYTES_MIN", "Trimmer", "libc", "mapped", "mapped_copy"]
 MAPPED_BYTES_MIN: Final = 1 << 20
 """Smaller ones come from the allocator: to map one takes some microseconds, and some pages are left over."""
 LOOK_SECONDS: Final = 0.25
+LOOK_PARTS: Final = 500
+"""A look walks through all that is free, 3 ms in a heap of many pieces: it may take so small a part of the time."""
 TRIM_BYTES_MIN: Final = 16 << 20
 """So much must have been freed on top of the least there was since the last time: trimming takes milliseconds."""
 _PRIVATE: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -84,10 +87,12 @@ class Trimmer:
 
     Args:
         free_bytes: how much is free within the allocator, given back or not; None: it does not tell, and is left alone.
-        trim: makes it give back; called in a thread of the loop's.
+        trim: makes it give back. Both are called in a thread of the loop's.
+        clock: seconds of a clock that is as fine as a look is short.
 
     Attributes:
         trims: how often it was told to.
+        pause_seconds: how long it is until the next look.
     """
 
     def __init__(
@@ -95,34 +100,44 @@ class Trimmer:
         loop: asyncio.AbstractEventLoop,
         free_bytes: Callable[[], int] | None = None,
         trim: Callable[[], None] = trim_libc,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.trims = 0
-        self._loop, self._free_bytes, self._trim = loop, free_bytes, trim
+        self.pause_seconds = LOOK_SECONDS
+        self._loop, self._free_bytes, self._trim, self._clock = loop, free_bytes, trim, clock
         self._least_bytes = 0
+        self._is_on = False
         self._timer: asyncio.TimerHandle | None = None
-        self._trimming: asyncio.Future[None] | None = None
+        self._working: asyncio.Future[None] | None = None
 
     def start(self) -> None:
         """Look from now on."""
         if self._free_bytes is not None:
+            self._is_on = True
             self._arm()
 
     def stop(self) -> None:
         """Look no more."""
+        self._is_on = False
         if self._timer is not None:
             self._timer.cancel()
 
     def _arm(self) -> None:
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        if self._is_on:
+            self._timer = self._loop.call_later(self.pause_seconds, self._begin)
+
+    def _begin(self) -> None:
+        self._working = self._loop.run_in_executor(None, self._look)
+        self._working.add_done_callback(lambda _: self._arm())
 
     def _look(self) -> None:
-        # What was given back counts as free until it is used again: so it is what came on top that matters.
+        """Look, and trim if it is worth it; in a thread."""
+        begun = self._clock()
         free = self._free_bytes() if self._free_bytes is not None else 0
+        self.pause_seconds = max(LOOK_SECONDS, LOOK_PARTS * (self._clock() - begun))
+        # What was given back counts as free until it is used again: so it is what came on top that matters.
         self._least_bytes = min(self._least_bytes, free)
-        if free - self._least_bytes < TRIM_BYTES_MIN:
-            self._arm()
-            return
-        self._least_bytes = free
-        self.trims += 1
-        self._trimming = self._loop.run_in_executor(None, self._trim)
-        self._trimming.add_done_callback(lambda _: self._arm())
+        if free - self._least_bytes >= TRIM_BYTES_MIN:
+            self._least_bytes = free
+            self.trims += 1
+            self._trim()
