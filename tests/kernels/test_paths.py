@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.kernels.paths import ESCAPED, FOUND, MISSING, element, member, value_end
+from headwater.kernels.paths import ESCAPED, FOUND, MISSING, NOWHERE, element, member, steps, value_end, walk
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -50,3 +50,27 @@ def test_an_element_is_found_by_its_index() -> None:
     assert element(view(text), 0, 1) == (FOUND, 4, 4, 2, 1)
     assert element(view(text), 0, 3) == (MISSING, 11, 11, 9, 3)
     assert element(view("[ ]"), 0, 0)[4] == 0
+
+
+@given(JSON, st.lists(st.integers(0, 5) | st.text(max_size=3), min_size=1, max_size=4), st.sampled_from([None, 2]))
+def test_a_walk_ends_where_the_path_leads_or_nowhere(value: Any, path: list[str | int], indent: int | None) -> None:
+    text, found, there = json.dumps(value, ensure_ascii=False, indent=indent), value, True
+    for each in path:
+        there = there and isinstance(found, dict if isinstance(each, str) else list)
+        there = there and (each in found if isinstance(found, dict) else each < len(found))
+        found = found[each] if there else None
+    made = steps(path)
+    assert made is not None
+    at, end = walk(view(text), made)
+    if at != NOWHERE:
+        assert there and json.loads(text.encode()[at:end]) == found
+    else:
+        assert not there or "\\" in text
+
+
+def test_a_walk_does_not_count_from_the_end_nor_read_names_that_are_written_otherwise() -> None:
+    assert steps(("a", -1)) is None and steps(()) is None
+    made = steps(("a", 1))
+    assert made is not None
+    assert walk(view('{"b":0, "a": [1, {"x":2} ]}'), made) == (17, 24)
+    assert walk(view('{"\\u0061":[1,2]}'), made) == walk(view("[1]"), made) == (NOWHERE, NOWHERE)

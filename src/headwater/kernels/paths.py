@@ -6,7 +6,8 @@ strings were closed as opened. No text is made into objects, and depth costs not
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,24 @@ def _child(data: Any, at: Any, name: Any, index: Any) -> Any:
     return MISSING, begin, value, before, count
 
 
-_NO_NAME = np.zeros(0, np.uint8)
+@kernel
+def _walk(data: Any, names: Any, ends: Any, indexes: Any) -> Any:
+    """Where the value begins and ends that a path leads to; NOWHERE twice if it leads to none, or only reading the
+    names for what they mean can tell. The component at `i` is names[ends[i-1]:ends[i]], or an index that is not
+    NOWHERE."""
+    at, begin = _skip(data, 0), 0
+    for depth in range(len(ends)):
+        index = indexes[depth]
+        if data[at] != (OPEN_DICT if index == NOWHERE else OPEN_LIST):
+            return NOWHERE, NOWHERE
+        seen, _, value, _, _ = _child(data, at, names[begin : ends[depth]], index)
+        if seen != FOUND:
+            return NOWHERE, NOWHERE
+        at, begin = value, ends[depth]
+    return at, _after(data, at)
+
+
+_NO_NAME = np.frombuffer(b"", np.uint8)
 
 
 def value_end(data: NDArray[np.uint8], at: int) -> int:
@@ -135,9 +153,34 @@ def element(data: NDArray[np.uint8], at: int, index: int) -> tuple[int, int, int
     return _child(data, at, _NO_NAME, index)  # type: ignore[no-any-return]
 
 
+class Steps(NamedTuple):
+    """A path as the kernel reads it; see `_walk`."""
+
+    names: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+    indexes: NDArray[np.int64]
+
+
+def steps(path: Sequence[str | int]) -> Steps | None:
+    """Return a path for `walk`; None for one that counts from the end, which it can't follow."""
+    if not path or any(isinstance(each, int) and each < 0 for each in path):
+        return None
+    names = [each.encode() if isinstance(each, str) else b"" for each in path]
+    indexes = [NOWHERE if isinstance(each, str) else each for each in path]
+    joined = np.frombuffer(b"".join(names), np.uint8) if any(names) else _NO_NAME
+    return Steps(joined, np.cumsum([len(each) for each in names]), np.array(indexes, np.int64))
+
+
+def walk(data: NDArray[np.uint8], path: Steps) -> tuple[int, int]:
+    """Where the value of a path begins and ends, in one call; (NOWHERE, NOWHERE) if one has to look more closely."""
+    return _walk(data, *path)  # type: ignore[no-any-return]
+
+
 def warm_up() -> None:
     """Build the kernels of this module."""
     data = np.frombuffer(b'{"a":[1]}', np.uint8)
     member(data, 0, b"a")
     element(data, 5, 0)
     value_end(data, 0)
+    if (found := steps(("a", 0))) is not None:
+        walk(data, found)

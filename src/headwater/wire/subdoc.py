@@ -109,12 +109,13 @@ class Results:
 
     def write(self, value: Any) -> bytes:
         """Return the results one after the other."""
-        return b"".join(map(self._written, value))
+        if self.indexed:
+            return b"".join(map(self._written, value))
+        return b"".join([_RESULT.pack(status, len(part)) + part for status, part in value])
 
     def _written(self, result: Any) -> bytes:
         *numbers, part = result
-        head = _RESULT_WITH_INDEX if self.indexed else _RESULT
-        return head.pack(*numbers, len(part)) + bytes(part)
+        return _RESULT_WITH_INDEX.pack(*numbers, len(part)) + bytes(part)
 
     def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
         """Return all results; a last one cut short is an error."""

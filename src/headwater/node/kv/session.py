@@ -144,7 +144,7 @@ class KvSession:
                 self.wait_for_room()
                 break
             offset += len(frame)
-            if connection.gives_way():
+            if offset == len(data) or connection.gives_way():
                 break
         return offset
 
@@ -187,7 +187,7 @@ class KvSession:
         try:
             command, request = self._admit(frame)
             answer = command.handler(self, request)
-            if isinstance(answer, Iterator):
+            if not isinstance(answer, Answer) and isinstance(answer, Iterator):
                 answer = None if self._send_some(frame, answer) else self._send_rest(frame, answer)
         except CommandRefused as refused:
             self._turn_down(frame, refused)
@@ -200,7 +200,9 @@ class KvSession:
         except StorageError as error:
             self._turn_down(frame, CommandRefused(Status.ETMPFAIL, str(error)))
             return
-        if inspect.isawaitable(answer):
+        if isinstance(answer, Answer):  # nearly all; the other questions take longer
+            self.reply(frame, answer)
+        elif inspect.isawaitable(answer):
             self._park(frame, answer)
         else:
             self._answer(frame, answer)

@@ -12,12 +12,13 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from headwater.kernels.paths import ESCAPED, FOUND, element, member, value_end
-from headwater.node.kv.subdoc.path import DEPTH_MAX, Path
+from headwater.kernels.paths import ESCAPED, FOUND, NOWHERE, element, member, steps, value_end, walk
+from headwater.node.kv.subdoc.path import DEPTH_MAX, PATHS_KEPT, Path
 from headwater.node.kv.values import is_json
 from headwater.node.refused import CommandRefused
 from headwater.wire.opcodes import Opcode
@@ -32,6 +33,9 @@ View: TypeAlias = Any
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _INTEGER = re.compile(rb"-?(?:0|[1-9]\d*)")
 _SPACES = re.compile(rb"[ \t\n\r]*")
+
+
+_steps = lru_cache(PATHS_KEPT)(steps)
 
 
 class PathItem(NamedTuple):
@@ -141,6 +145,11 @@ def _found(text: bytes, path: Path) -> PathPlace:
 def get(text: bytes, path: Path) -> bytes:
     """Return the value, as it stands in the document."""
     _named(path)
+    quick = _steps(path)
+    if quick is not None:
+        at, end = walk(_view(text), quick)
+        if at != NOWHERE:
+            return text[at:end]
     at = _found(text, path).at
     return text[at : _end(text, at)]
 
