@@ -114,11 +114,18 @@ class TextSession(KvSession):
             if isinstance(step, Request):
                 self._request = step
             else:
-                self._lines += step
-                if len(self._lines) >= SEND_BYTES:
-                    self._flush()
+                self._say(step)
             if self.connection.is_paused or self.connection.gives_way():
                 return False
+
+    def _say(self, step: bytes | tuple[bytes, ...]) -> None:
+        for piece in step if isinstance(step, tuple) else (step,):
+            if len(piece) >= SEND_BYTES:
+                self.send(piece, self._gate)
+            else:
+                self._lines += piece
+        if len(self._lines) >= SEND_BYTES:
+            self._flush()
 
     def _is_answered(self, request: Request) -> bool:
         """Have a request carried out, unless it was; False while its answer is not there."""

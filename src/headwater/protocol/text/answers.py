@@ -13,11 +13,12 @@ from headwater.wire.bootstrap import StatResponse
 from headwater.wire.layout import Answer
 from headwater.wire.status import Status, name_of
 
-__all__ = ["NON_NUMERIC", "UNAUTHENTICATED", "failed", "said", "stat_line"]
+__all__ = ["NON_NUMERIC", "UNAUTHENTICATED", "failed", "said", "stat_line", "with_value"]
 
 NON_NUMERIC = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"
 UNAUTHENTICATED = b"CLIENT_ERROR unauthenticated\r\n"
 _WORDS_BYTES_MAX = 500
+LARGE_BYTES = 64 << 10
 
 _LINES = {
     Status.E2BIG: b"SERVER_ERROR object too large for cache\r\n",
@@ -58,6 +59,11 @@ def failed(answer: Answer | None) -> bytes:
 
 
 _KNOWN = frozenset(_LINES) | frozenset(_BEGINNINGS)
+
+
+def with_value(line: bytes, value: bytes) -> bytes | tuple[bytes, ...]:
+    """Return a line and the value behind it; a large value as it is, not in a copy."""
+    return (line, value, b"\r\n") if len(value) >= LARGE_BYTES else line + value + b"\r\n"
 
 
 def stat_line(group: bytes, answer: StatResponse) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from headwater.protocol.text import words
-from headwater.protocol.text.answers import UNAUTHENTICATED, failed, said
+from headwater.protocol.text.answers import UNAUTHENTICATED, failed, said, with_value
 from headwater.protocol.text.words import ERROR, LineRefused, Steps
 from headwater.wire import bootstrap, documents
 from headwater.wire.layout import Request
@@ -55,7 +55,8 @@ def _values(asked: Iterable[Request], *, with_cas: bool) -> Steps:
         answer = yield each
         if isinstance(answer, documents.GetResponse):
             cas = b" %d" % answer.cas if with_cas else b""
-            told = [b"VALUE %b %d %d%b\r\n%b\r\n" % (each.key, answer.flags, len(answer.value), cas, answer.value)]
+            line = b"VALUE %b %d %d%b\r\n" % (each.key, answer.flags, len(answer.value), cas)
+            told = [with_value(line, answer.value)]
             del answer
             yield told.pop()
         elif answer is None or answer.status != Status.KEY_ENOENT:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headwater.protocol.text import words
-from headwater.protocol.text.answers import failed, said
+from headwater.protocol.text.answers import failed, said, with_value
 from headwater.protocol.text.classic import Given
 from headwater.protocol.text.words import BAD_LINE, LineRefused, Steps
 from headwater.wire import documents
@@ -124,7 +124,7 @@ def _get(given: Given, block: bytes, now: int) -> Steps:
     if "t" in flags.told:
         known["t"] = _remaining(flags, (yield GetMeta(key=flags.key)))
     if "v" in flags.told:
-        told = [flags.line(b"VA %d" % len(answer.value), known) + answer.value + b"\r\n"]
+        told = [with_value(flags.line(b"VA %d" % len(answer.value), known), answer.value)]
         del answer  # as for the classic commands: what waits for its reader holds no value
         yield told.pop()
     else:

@@ -11,8 +11,9 @@ from headwater.wire.times import RELATIVE_SECONDS_MAX
 
 __all__ = ["BAD_LINE", "ERROR", "LineRefused", "Steps", "expiry", "integer", "key", "number"]
 
-Steps: TypeAlias = Generator[Request | bytes, Answer | None, None]
-"""How a command is carried out: it yields requests, is sent their answers, and yields the bytes to answer with.
+Steps: TypeAlias = Generator[Request | bytes | tuple[bytes, ...], Answer | None, None]
+"""How a command is carried out: it yields requests, is sent their answers, and yields the bytes to answer with, in
+pieces where one of them is large.
 
 A request whose handler sends all that there is to say by itself (STAT) is answered with None.
 """
