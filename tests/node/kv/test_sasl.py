@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +92,83 @@ def test_a_failed_login_on_a_logged_in_connection_makes_it_nobody(tmp_path: Path
         await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "secret"))
         assert (await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "wrong"))).status == 0x20
         assert (await ask(talk, GET, key=b"k")).status == 0x24
+
+    run(tmp_path, story, ann="secret")
+
+
+def test_a_proof_that_was_heard_lets_nobody_in_again(tmp_path: Path) -> None:
+    async def story(talk: Talk) -> None:
+        client = Scram("SCRAM-SHA512", "ann", "secret", "nonce")
+        challenge = await ask(talk, AUTH, key=b"SCRAM-SHA512", value=client.first())
+        final = client.final(challenge.value)
+        assert (await ask(talk, STEP, key=b"SCRAM-SHA512", value=final)).status == 0
+        assert (await ask(talk, STEP, key=b"SCRAM-SHA512", value=final)).status == 4, "there is no exchange any more"
+        again = await ask(talk, AUTH, key=b"SCRAM-SHA512", value=client.first())
+        assert again.status == 0x21 and again.value != challenge.value
+        assert (await ask(talk, STEP, key=b"SCRAM-SHA512", value=final)).status == 0x20
+        assert (await ask(talk, GET, key=b"k")).status == 0x24
+
+    run(tmp_path, story, ann="secret")
+
+
+def test_steps_out_of_order_let_nobody_in_and_an_exchange_can_be_begun_anew(tmp_path: Path) -> None:
+    async def story(talk: Talk) -> None:
+        first = Scram("SCRAM-SHA1", "ann", "secret", "one")
+        challenge = await ask(talk, AUTH, key=b"SCRAM-SHA1", value=first.first())
+        assert (await ask(talk, STEP, key=b"SCRAM-SHA256", value=first.final(challenge.value))).status == 4
+        assert (await ask(talk, STEP, key=b"SCRAM-SHA1", value=first.final(challenge.value))).status == 4
+        second = Scram("SCRAM-SHA1", "ann", "secret", "two")
+        await ask(talk, AUTH, key=b"SCRAM-SHA1", value=first.first())
+        challenge = await ask(talk, AUTH, key=b"SCRAM-SHA1", value=second.first())
+        assert (await ask(talk, GET, key=b"k")).status == 0x24
+        assert (await ask(talk, STEP, key=b"SCRAM-SHA1", value=second.final(challenge.value))).status == 0
+        assert (await ask(talk, GET, key=b"k")).status == 1
+
+    run(tmp_path, story, ann="secret")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "value"),
+    [
+        (b"PLAIN", plain("ann", "s" * 1_000_000)),
+        (b"PLAIN", b"\0" * 1_000_000),
+        (b"SCRAM-SHA512", b"n,,n=ann,r=" + b"\xff" * 1_000_000),
+        (b"SCRAM-SHA512", b"=" * 1_000_000),
+    ],
+)
+def test_a_login_of_a_megabyte_is_wrong_as_any(tmp_path: Path, mechanism: bytes, value: bytes) -> None:
+    """Of a user who has logged in: nobody else's frame may be so long (tests/faults/test_strangers.py)."""
+
+    async def story(talk: Talk) -> None:
+        await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "secret"))
+        assert (await ask(talk, AUTH, key=mechanism, value=value)).status == 0x20
+        assert (await ask(talk, GET, key=b"k")).status == 0x24
+        assert (await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "secret"))).status == 0
+
+    run(tmp_path, story, ann="secret")
+
+
+def test_keys_are_derived_beside_the_loop_which_serves_others_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(talk: Talk) -> None:
+        users, begun, may_end = talk.kv.server.users, threading.Event(), threading.Event()
+        derived = users.keys
+
+        def keys(hash_name: str, user: str) -> Any:
+            begun.set()
+            assert may_end.wait(60)
+            return derived(hash_name, user)
+
+        monkeypatch.setattr(users, "keys", keys)
+        client = Scram("SCRAM-SHA512", "ann", "secret", "nonce")
+        waiting = asyncio.ensure_future(ask(talk, AUTH, key=b"SCRAM-SHA512", value=client.first()))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        other = talk.kv.server.session()  # type: ignore[attr-defined]
+        assert (await ask(other, NOOP)).status == 0 and not waiting.done()
+        may_end.set()
+        assert (await waiting).status == 0x21
 
     run(tmp_path, story, ann="secret")
 
