@@ -298,3 +298,16 @@ def test_wrong_credentials_are_told_without_them(guarded: testing.Node) -> None:
         assert "AUTH_ERROR" in page.text or "login" in page.text.lower()
         assert "wrong-secret" not in page.text
         assert "wrong-secret" not in browser.get("/documents?key=a").text
+
+
+def test_who_may_not_administer_is_refused_each_action_by_its_name(guarded: testing.Node) -> None:
+    with console(guarded.url, "watch", "root-secret") as browser:
+        page = browser.get("/actions").text
+        assert "may not change the cluster" in page
+        assert "/plan" not in page
+        for kind in ("rebalance", "failover", "compaction", "flush"):
+            for step in ("plan", "begin"):
+                form = {"token": SECRETS.token, "dead": "127.0.0.1:1", "vbucket": "1", "hours": "1"}
+                answer = browser.post(f"/actions/{kind}/{step}", data=form, headers=ORIGIN)
+                assert answer.status_code == 403
+                assert f"{kind} needs the role administer" in words(answer.text)

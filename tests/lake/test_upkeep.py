@@ -210,3 +210,15 @@ def test_a_table_in_numbers(tmp_path: Path) -> None:
     assert (told["files"], told["rows"], told["dead_rows"], told["bucket"], told["batches"]) == (3, 13, 2, "b", 3)
     optimize(table.log, Indexes(table.store, table.log.state.id, SEED), everything=True)
     assert describe(table.log)["files"] == 1
+
+
+def test_the_history_tells_what_commits_did_as_far_back_as_the_log_has_them(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    for number in range(3):
+        table.take(("a", 0, number + 1, "v"))
+    told = upkeep.history(table.log)
+    assert [each["version"] for each in told] == [3, 2, 1, 0]
+    assert (told[0]["operation"], told[0]["operationMetrics"]["mutations"]) == ("MIRROR", "1")
+    assert [each["version"] for each in upkeep.history(table.log, 2)] == [3, 2]
+    (tmp_path / FOLDER / f"{1:020d}.json").unlink()
+    assert [each["version"] for each in upkeep.history(table.log)] == [3, 2]

@@ -14,6 +14,7 @@ from headwater.node.budget import Budget
 from headwater.node.cluster_map import ServedMap
 from headwater.node.config import NodeConfig
 from headwater.node.dcp_hub import DcpHub
+from headwater.node.durations import Durations
 from headwater.node.kv.api import Session, TakeRequests, UserSession
 from headwater.node.kv.command import COMMANDS
 from headwater.node.kv.fast import FastPath, Workspace
@@ -62,6 +63,7 @@ class SteppedCommitter:
         self.on_failure: list[object] = []
         self.waiting: set[object] = set()
         self.room: list[Callable[[], None]] = []
+        self.durations = Durations()
 
     def wrote(self) -> int:
         self.dirty = True

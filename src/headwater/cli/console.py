@@ -13,6 +13,7 @@ from headwater.errors import TlsError, TransportError, hide_logins
 EXAMPLES = examples(
     "headwater console",
     "headwater console couchbase://10.0.0.1:11210/orders --user ann",
+    "headwater console --lake ./lake/default",
     "headwater console couchbases://10.0.0.1/orders?trust_store=ca.pem --user ann --password-file ann.secret",
 )
 
@@ -27,13 +28,17 @@ def console(
         list[str] | None,
         typer.Option("--name", metavar="NAME", help="A name by which browsers call it; may be given more than once."),
     ] = None,
+    lake: Annotated[
+        list[str] | None,
+        typer.Option("--lake", metavar="DIR", help="The folder of a mirror's table; may be given more than once."),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Serve it to a network, where pages and their cookie can be read.")
     ] = False,
     user: User = None,
     password: Password = None,
 ) -> None:
-    """Serve the console: cluster, vbuckets, streams and documents of a bucket in a browser. Needs the extra `console`.
+    """Serve the console: a bucket's cluster, streams, documents and mirrors in a browser. Needs the extra `console`.
 
     Prints the address to open, which has a key in it: whoever has it may do what the user may. The user's password
     stays in this process. A node that does not answer is no reason not to begin; one that refuses the login is. Ctrl-C
@@ -48,7 +53,7 @@ def console(
     user, password = target.login(user, password)
     names = names_of(host, name or [], insecure=insecure)
     _check_login(node if target.user is None else target.url, user, password)
-    server = ConsoleServer(ConsoleSettings(target, user, password, names, port), host)
+    server = ConsoleServer(ConsoleSettings(target, user, password, names, tuple(lake or ()), port), host)
     with until_stopped():
         server.run(lambda url: typer.echo(f"ready {url}"))
 

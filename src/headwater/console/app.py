@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from headwater.console import pages
+from headwater.console import actions, live, pages
 from headwater.console.desk import HERE, ConsoleSettings, Desk, desk_of
 from headwater.console.guard import Guard, Secrets, same
 from headwater.console.lookout import plain
@@ -25,6 +25,16 @@ ROUTES = (
     Route("/", pages.overview),
     Route("/vbuckets", pages.vbuckets),
     Route("/vbuckets/{number:int}", pages.vbucket),
+    Route("/streams", live.streams),
+    Route("/rates", live.rates),
+    Route("/rates/events", live.rate_events),
+    Route("/tail", live.tail),
+    Route("/tail/events", live.tail_events),
+    Route("/mirrors", actions.mirrors),
+    Route("/actions", actions.actions),
+    Route("/actions/stop", actions.stop, methods=["POST"]),
+    Route("/actions/{kind}/plan", actions.plan, methods=["POST"]),
+    Route("/actions/{kind}/begin", actions.begin, methods=["POST"]),
     Route("/documents", pages.documents),
     Route("/documents/store", pages.store, methods=["POST"]),
     Route("/documents/delete", pages.delete, methods=["POST"]),
@@ -39,6 +49,7 @@ def make_app(settings: ConsoleSettings, kept: Secrets | None = None) -> Starlett
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
         app.state.desk = Desk(settings, known)
+        app.state.desk.rates.start()
         try:
             yield
         finally:

@@ -16,8 +16,13 @@ from starlette.responses import HTMLResponse, Response
 from headwater.client import aio
 from headwater.client.lines import printable, text
 from headwater.client.routing import Target
+from headwater.cluster.members import Members
 from headwater.console.guard import Secrets
 from headwater.console.lookout import Lookout, Said, all_rights
+from headwater.console.rates import RateWatch
+from headwater.console.tables import MirrorTables
+from headwater.console.work import Foreman
+from headwater.errors import HeadwaterError, KeyNotFound, NoAccess, OptionError
 from headwater.wire.cluster_map import ClusterMap
 
 HERE = Path(__file__).parent
@@ -26,7 +31,12 @@ KEY_SHOWN_CHARACTERS = 120
 PAGES = (
     ("/", "Cluster"),
     ("/vbuckets", "Vbuckets"),
+    ("/streams", "Streams"),
+    ("/rates", "Rates"),
     ("/documents", "Documents"),
+    ("/tail", "Tail"),
+    ("/mirrors", "Mirrors"),
+    ("/actions", "Actions"),
 )
 """The pages of the navigation, in its order."""
 
@@ -37,6 +47,7 @@ class ConsoleSettings:
 
     Args:
         target: the nodes and the bucket, without a login. user, password: who asks.
+        lakes: folders of mirrors' tables.
         hosts: names by which it may be called, besides this machine's own.
         port: where it is served; part of its cookie's name.
         clock: Unix seconds.
@@ -46,12 +57,13 @@ class ConsoleSettings:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     hosts: frozenset[str] = frozenset()
+    lakes: tuple[str, ...] = ()
     port: int = 0
     timeout_seconds: float = 5.0
 
 
 class Desk:
-    """One console at work; made in the event loop that serves it."""
+    """One console at work; made in the event loop that serves it. `tails`: how many are open."""
 
     def __init__(self, settings: ConsoleSettings, kept: Secrets) -> None:
         self.settings, self.secrets = settings, kept
@@ -60,13 +72,24 @@ class Desk:
         )
         self._client: aio.AsyncClient | None = None
         self._connecting = asyncio.Lock()
+        self.rates = RateWatch(self.lookout)
+        self.foreman = Foreman(self._members, self.lookout.dialled)
+        self.tables = MirrorTables(settings.lakes)
+        self.tails = 0
         self._templates = _templates()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Let work come to an end, and close all connections."""
+        await self.foreman.close()
+        self.rates.stop()
         await self.lookout.close()
         if self._client is not None:
             await self._client.close()
+
+    def _members(self) -> Members:
+        """Connections of their own, for work."""
+        told = self.settings
+        return Members(told.target.bucket, told.user, told.password, tls=told.target.tls)
 
     async def client(self) -> aio.AsyncClient:
         """The client of the bucket, connected by its first use.
@@ -105,6 +128,12 @@ class Desk:
         return HTMLResponse(page, status)
 
 
+def status_of(error: HeadwaterError) -> int:
+    """Return the status of a page that says what was not done."""
+    kinds = {OptionError: 400, NoAccess: 403, KeyNotFound: 404}
+    return next((status for kind, status in kinds.items() if isinstance(error, kind)), 502)
+
+
 def desk_of(request: Request) -> Desk:
     """The desk of the console that a request came to."""
     found: Desk = request.app.state.desk
@@ -127,6 +156,7 @@ def _templates() -> Environment:
         "clock": clock,
         "age": age,
         "key": key,
+        "text_key": lambda name: key(name.encode()),
         "uuid": vb_uuid,
         "version": version,
         "staleness": staleness,

@@ -45,11 +45,13 @@ class Said(Generic[Answer]):
         answer: the last one; None if there never was one.
         at: when it came, Unix seconds; 0 for never.
         problem: why a later question was not answered; empty while the answer is the latest.
+        seconds: how long it took to come.
     """
 
     answer: Answer | None = None
     at: float = 0.0
     problem: str = ""
+    seconds: float = 0.0
 
     @property
     def is_fresh(self) -> bool:
@@ -108,6 +110,10 @@ class Lookout:
         """Close the connections."""
         await self.members.__aexit__()
 
+    def now(self) -> float:
+        """The time by which answers are dated, Unix seconds."""
+        return self._wall()
+
     @property
     def latest(self) -> Look | None:
         """The last look there was; asks nobody."""
@@ -158,8 +164,10 @@ class Lookout:
         async with kept.lock:
             if self._clock() - kept.asked_at < seconds or kept.asked_at > began:
                 return kept.said
+            asked_at = self._clock()
             try:
-                kept.said = Said(await ask(), self._wall())
+                answer = await ask()
+                kept.said = Said(answer, self._wall(), "", self._clock() - asked_at)
             except (TransportError, StatusError, RemoteProtocolError, ClusterError) as error:
                 kept.said = Said(kept.said.answer, kept.said.at, plain(error))
             kept.asked_at = self._clock()
@@ -174,6 +182,12 @@ class Lookout:
         self._seen |= {address: (view, now) for address, view in survey.nodes.items() if view.answers}
         known = {address: self._seen[address] for address, view in survey.nodes.items() if _is_away(view, self._seen)}
         return Look(survey, in_cluster, known)
+
+    def dialled(self) -> list[Address]:
+        """Where the seeds and the members of the last map are called: by their ports for TLS, if that is spoken."""
+        said = self._look.said.answer
+        members = said.survey.map.servers if said is not None else ()
+        return list(dict.fromkeys([*self.target.seeds, *(self.members.endpoint(each).dialled for each in members)]))
 
     def _known_seeds(self) -> list[Address]:
         """The seeds, and the members of the last map: one of them may live when all seeds are gone."""

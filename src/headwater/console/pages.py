@@ -11,11 +11,11 @@ from starlette.responses import RedirectResponse, Response
 from headwater.client.kv import Document, DocumentMeta
 from headwater.cluster.status import status
 from headwater.console import editing, figures
-from headwater.console.desk import Desk, desk_of
+from headwater.console.desk import Desk, desk_of, status_of
 from headwater.console.editing import Form
 from headwater.console.guard import form_of
 from headwater.console.lookout import Look, Said, plain
-from headwater.errors import HeadwaterError, KeyExists, KeyNotFound, NoAccess, OptionError
+from headwater.errors import HeadwaterError, KeyExists, KeyNotFound, OptionError
 
 READ_TRIES = 5
 DONE = {
@@ -132,7 +132,7 @@ async def store(request: Request) -> Response:
         return await _documents(request, key=key, problem=told, status=409, draft=(fields.get("value", ""), form))
     except HeadwaterError as error:
         return await _documents(
-            request, key=key, problem=plain(error), status=_status(error), draft=(fields.get("value", ""), form)
+            request, key=key, problem=plain(error), status=status_of(error), draft=(fields.get("value", ""), form)
         )
     return _back(key, "stored")
 
@@ -180,7 +180,7 @@ async def delete(request: Request) -> Response:
         told = "It was changed by somebody else after you read it, and nothing was deleted. Look at it again."
         return await _documents(request, key=key, problem=told, status=409)
     except HeadwaterError as error:
-        return await _documents(request, key=key, problem=plain(error), status=_status(error))
+        return await _documents(request, key=key, problem=plain(error), status=status_of(error))
     return _back(key, "deleted")
 
 
@@ -191,12 +191,6 @@ def _back(key: bytes, done: str) -> Response:
 
 def _form(text: str) -> Form:
     return Form.HEX if text == Form.HEX else Form.TEXT
-
-
-def _status(error: HeadwaterError) -> int:
-    """Return the status of a page that says what was not done."""
-    kinds = {OptionError: 400, NoAccess: 403, KeyNotFound: 404}
-    return next((status for kind, status in kinds.items() if isinstance(error, kind)), 502)
 
 
 async def _documents(
@@ -220,7 +214,7 @@ async def _documents(
         except KeyNotFound:
             missing, status = True, 404 if not done and status == 200 else status
         except HeadwaterError as error:
-            problem, status = problem or plain(error), _status(error) if status == 200 else status
+            problem, status = problem or plain(error), status_of(error) if status == 200 else status
     text, key_form = editing.key_field(key) if key else (asked, Form.TEXT)
     context = {
         "title": "Documents",

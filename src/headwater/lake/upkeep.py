@@ -364,3 +364,22 @@ def describe(log: TableLog) -> dict[str, Any]:
         "columns": len(state.fields),
         "removed_files_kept": len(state.tombstones),
     }
+
+
+def history(log: TableLog, most: int = 50) -> list[dict[str, Any]]:
+    """Return what the newest commits say of themselves, the newest first; as far back as the log still has them.
+
+    Each has `version`, `timestamp` (milliseconds), `operation` and `operationMetrics` (numbers as text), the last two
+    empty where a writer told nothing.
+    """
+    found: list[dict[str, Any]] = []
+    for version in range(log.state.version, max(-1, log.state.version - most), -1):
+        try:
+            text = log.store.read(f"{FOLDER}/{version:020}.json")
+        except FileNotFoundError:
+            break
+        told = (json.loads(line).get("commitInfo") for line in text.splitlines() if b'"commitInfo"' in line)
+        info: dict[str, Any] = next((each for each in told if each), {})
+        empty = {"timestamp": 0, "operation": "", "operationMetrics": {}}
+        found.append({"version": version} | empty | info)
+    return found

@@ -65,3 +65,11 @@ def test_whoever_asks_is_told_who_he_is_and_what_he_may_do(talk: Talk) -> None:
     assert found.pop("user") == ""
     assert set(found) == {"login", "read", "write", "stream", "replicate", "monitor", "administer"}
     assert set(found.values()) == {"true"}, "where there are no users everybody may do everything"
+
+
+def test_timings_tell_how_long_commits_took(talk: Talk) -> None:
+    found = stats(talk, "timings")
+    bounds = [tuple(map(int, name.removeprefix("disk_commit_").split(","))) for name in found]
+    assert all(low < high for low, high in bounds)
+    assert [low for low, _ in bounds[1:]] == [high for _, high in bounds[:-1]]
+    assert (bounds[0][0], bounds[-1][1]) == (0, (1 << 64) - 1)

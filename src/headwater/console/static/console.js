@@ -31,7 +31,9 @@ async function refresh(part) {
   lost.hidden = true;
   const before = part.dataset.news;
   part.dataset.news = fresh.dataset.news || "";
+  const open = new Set(Array.from(part.querySelectorAll("details[open][id]"), (each) => each.id));
   part.replaceChildren(...fresh.childNodes);
+  for (const each of part.querySelectorAll("details[id]")) each.open = open.has(each.id);
   if (before !== undefined && before !== part.dataset.news) news.textContent = `Now: ${part.dataset.news}`;
 }
 

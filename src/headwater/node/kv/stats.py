@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headwater.node.vbucket.vbucket import VBucket
 
 Pairs = Iterable[tuple[str, str]]
+U64_MAX = (1 << 64) - 1
 
 
 @handles(Stat)
@@ -173,6 +174,15 @@ def _rights(session: Session, arguments: list[str]) -> Pairs:
         yield (each.name or "").lower(), str(bool(session.rights & each)).lower()
 
 
+def _timings(session: Session, arguments: list[str]) -> Pairs:
+    """How many commits took how long: disk_commit_FROM,TO in microseconds, of which the end counts with the next."""
+    low, below = 0, 0
+    for bound, count in session.server.committer.durations.at_most():
+        high = U64_MAX if bound == "+Inf" else round(1e6 * float(bound))
+        yield f"disk_commit_{low},{high}", str(count - below)
+        low, below = high, count
+
+
 def _nothing(session: Session, arguments: list[str]) -> Pairs:
     return ()
 
@@ -189,7 +199,7 @@ _GROUPS: dict[str, Callable[[Session, list[str]], Pairs]] = {
     "checkpoint": _checkpoint,
     "config": _config,
     "rights": _rights,
-    "timings": _nothing,
+    "timings": _timings,
     "dcp": _nothing,
     "dcpagg": _nothing,
     "tap": _nothing,

@@ -1,0 +1,91 @@
+"""The pages that move: streams, rates, the tail; and the server-sent events that move them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from headwater.console import streams as reading
+from headwater.console import tail as tailing
+from headwater.console.desk import Desk, desk_of
+from headwater.console.lookout import STREAMS_SECONDS, plain
+from headwater.console.rates import MEASURES, TICK_SECONDS
+from headwater.errors import HeadwaterError
+
+TAILS_MAX = 8
+STREAMS_SHOWN_MAX = 50
+
+
+async def streams(request: Request) -> Response:
+    """The connections on which changes flow, of each node, and how far behind they are."""
+    desk = desk_of(request)
+    look, ask = desk.lookout, desk.lookout.stats_by_node
+    said = await look.look()
+    dcp, tap, replication = [await ask(group, STREAMS_SECONDS) for group in ("dcp", "tap", "replication")]
+    nodes = []
+    for address, told in dcp.items():
+        rows = reading.connections(address, told.answer or {}, tap[address].answer or {})
+        nodes.append((address, told, rows, reading.followed(replication[address].answer or {})))
+    context = {"title": "Streams", "said": said, "nodes": nodes, "most": STREAMS_SHOWN_MAX}
+    return desk.render(request, "streams.html", context)
+
+
+async def rates(request: Request) -> Response:
+    """The charts; their points come by events."""
+    context = {"title": "Rates", "measures": MEASURES, "seconds": TICK_SECONDS}
+    return desk_of(request).render(request, "rates.html", context)
+
+
+async def tail(request: Request) -> Response:
+    """The form of the filter, and the table that events fill."""
+    desk = desk_of(request)
+    asked = request.query_params
+    context = {"title": "Tail", "asked": asked, "kinds": tuple(tailing.KINDS), "rights": await desk.rights()}
+    return desk.render(request, "tail.html", context)
+
+
+async def rate_events(request: Request) -> Response:
+    """Each point there is, then each as it comes."""
+    return _events(_points(desk_of(request)))
+
+
+async def _points(desk: Desk) -> AsyncIterator[str]:
+    yield event("history", [point.to_json() for point in desk.rates.points])
+    async for point in desk.rates.follow():
+        yield event("point", point.to_json())
+
+
+async def tail_events(request: Request) -> Response:
+    """The changes that a filter lets through."""
+    return _events(_changes(desk_of(request), dict(request.query_params)))
+
+
+async def _changes(desk: Desk, asked: dict[str, str]) -> AsyncIterator[str]:
+    if desk.tails >= TAILS_MAX:
+        yield event("end", {"why": f"{TAILS_MAX} tails are open already; close one of them"})
+        return
+    desk.tails += 1
+    try:
+        client = await desk.client()
+        wanted = tailing.TailFilter.of(asked, client.map.vbuckets)
+        async with aclosing(tailing.follow(client, wanted)) as deliveries:
+            async for delivery in deliveries:
+                yield event("changes", delivery.to_json())
+    except HeadwaterError as error:
+        yield event("end", {"why": plain(error)})
+    finally:
+        desk.tails -= 1
+
+
+def event(name: str, told: Any) -> str:
+    """One server-sent event; JSON has no line ends, so its data is one line."""
+    return f"event: {name}\ndata: {json.dumps(told)}\n\n"
+
+
+def _events(told: AsyncIterator[str]) -> Response:
+    return StreamingResponse(told, media_type="text/event-stream")

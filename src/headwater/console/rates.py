@@ -1,0 +1,166 @@
+"""Rates and latencies over time: statistics of each node, asked for again and again, as points of charts.
+
+A rate is the difference of two answers of one node by the time between them. Where one of them is missing, or a counter
+went back because the node was started anew, there is no point: a chart has a gap there, and no line across it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headwater.client.routing import Address
+from headwater.console.figures import number_of
+from headwater.console.lookout import Lookout, Said
+
+TICK_SECONDS = 2.0
+POINTS_MAX = 450
+"""A quarter of an hour."""
+LOOK_SECONDS = 20.0
+COUNTERS = {"reads": "cmd_get", "writes": "cmd_set", "deletions": "cmd_delete", "commits": "ep_commit_num"}
+COMMIT = "disk_commit_"
+MEASURES = (
+    ("reads", "Reads", "a second"),
+    ("writes", "Writes", "a second"),
+    ("deletions", "Deletions", "a second"),
+    ("commits", "Commits to disk", "a second"),
+    ("commit_p50_ms", "Half of the commits took at most", "ms"),
+    ("commit_p99_ms", "99 of 100 commits took at most", "ms"),
+    ("answer_ms", "A request for statistics was answered after", "ms"),
+    ("connections", "Open connections", ""),
+)
+"""The charts: name, title, unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RatePoint:
+    """All nodes at one moment, Unix seconds; by node and measure, without those that are not known."""
+
+    at: float
+    nodes: Mapping[str, Mapping[str, float]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for a page."""
+        return {"at": self.at, "nodes": self.nodes}
+
+
+@dataclass(slots=True)
+class _Before:
+    at: float = 0.0
+    counters: Mapping[str, int | None] = field(default_factory=dict)
+    commits: Mapping[int, int] = field(default_factory=dict)
+
+
+class RateWatch:
+    """Asks the nodes every `seconds` while it runs, and keeps the last points."""
+
+    def __init__(self, lookout: Lookout, seconds: float = TICK_SECONDS) -> None:
+        self.points: deque[RatePoint] = deque(maxlen=POINTS_MAX)
+        self._lookout, self._seconds = lookout, seconds
+        self._before: dict[Address, _Before] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._next: asyncio.Future[RatePoint] | None = None
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._next = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        """Ask no more; whoever follows hears of an end."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._next is not None and not self._next.done():
+            self._next.cancel()
+
+    async def follow(self) -> AsyncIterator[RatePoint]:
+        """Yield each point as it comes, without an end but that of the watch."""
+        with contextlib.suppress(asyncio.CancelledError):
+            while self._next is not None and not self._next.cancelled():
+                yield await asyncio.shield(self._next)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            point = await self.look()
+            self.points.append(point)
+            told, self._next = self._next, loop.create_future()
+            if told is not None and not told.done():
+                told.set_result(point)
+            await asyncio.sleep(self._seconds)
+
+    async def look(self) -> RatePoint:
+        """Ask all nodes once, and return what came of it."""
+        await self._lookout.look(LOOK_SECONDS)  # a node that joined meanwhile has its line as well
+        seconds = self._seconds / 2
+        general, timings = await asyncio.gather(
+            self._lookout.stats_by_node("", seconds), self._lookout.stats_by_node("timings", seconds)
+        )
+        found = {}
+        for address, said in general.items():
+            if said.is_fresh and said.answer is not None:
+                found[str(address)] = self._measured(address, said, timings[address])
+            else:
+                self._before.pop(address, None)
+        return RatePoint(self._lookout.now(), found)
+
+    def _measured(
+        self, address: Address, said: Said[Mapping[str, str]], timings: Said[Mapping[str, str]]
+    ) -> dict[str, float]:
+        counters = {name: number_of(said.answer, statistic) for name, statistic in COUNTERS.items()}
+        commits = histogram(timings.answer or {}) if timings.is_fresh else {}
+        before = self._before.get(address)
+        found = {"answer_ms": 1000 * said.seconds}
+        if (connections := number_of(said.answer, "curr_connections")) is not None:
+            found["connections"] = connections
+        if before is not None and said.at > before.at:
+            found |= rates(before.counters, counters, said.at - before.at)
+            found |= percentiles(before.commits, commits)
+        if before is None or said.at > before.at:
+            self._before[address] = _Before(said.at, counters, commits)
+        return found
+
+
+def rates(before: Mapping[str, int | None], now: Mapping[str, int | None], seconds: float) -> dict[str, float]:
+    """Return by how much counters rose a second; those that are not told, or went back, are left out."""
+    found = {}
+    for name, value in now.items():
+        last = before.get(name)
+        if value is not None and last is not None and value >= last:
+            found[name] = (value - last) / seconds
+    return found
+
+
+def histogram(stats: Mapping[str, str]) -> dict[int, int]:
+    """Return how many commits took up to so many microseconds and longer than the bound before: of STAT timings."""
+    found = {}
+    for name, value in stats.items():
+        bounds = name.removeprefix(COMMIT).split(",")
+        if name.startswith(COMMIT) and len(bounds) == 2 and bounds[1].isdecimal() and value.isdecimal():
+            found[int(bounds[1])] = int(value)
+    return found
+
+
+def percentiles(before: Mapping[int, int], now: Mapping[int, int]) -> dict[str, float]:
+    """Return the bounds, in milliseconds, that half and 99 of 100 commits between two histograms did not exceed.
+
+    Nothing where there was no commit, a histogram is not told, or it went back; nor for commits beyond the last bound.
+    """
+    if before.keys() != now.keys():
+        return {}
+    counts = [(bound, now[bound] - before[bound]) for bound in sorted(now)]
+    total = sum(count for _, count in counts)
+    if total <= 0 or any(count < 0 for _, count in counts):
+        return {}
+    found: dict[str, float] = {}
+    passed = 0
+    for bound, count in counts[:-1]:
+        passed += count
+        for name, part in (("commit_p50_ms", 0.5), ("commit_p99_ms", 0.99)):
+            if passed >= part * total:
+                found.setdefault(name, bound / 1000)
+    return found

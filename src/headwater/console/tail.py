@@ -1,0 +1,180 @@
+"""The live tail: the changes of a bucket as they become durable, filtered, no more at a time than a page can show.
+
+What is left out is counted and told. Nothing is kept but the rows of one delivery, with the beginnings of their values;
+when the page reads slowly, the drain does, and its window makes the nodes wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute
+
+from headwater.client.aio import AsyncClient, Connecting
+from headwater.client.changes import ChangeBatch
+from headwater.client.lines import printable, text
+from headwater.errors import OptionError, RollbackRequired, TransportError
+from headwater.wire.opcodes import Opcode
+from headwater.wire.vbucket import vbucket_set
+
+if TYPE_CHECKING:
+    from headwater.client.feeds import AsyncBatches
+    from headwater.client.options import Start
+
+pc: Any = pyarrow.compute
+"""Without its stubs, which know no patterns of bytes."""
+
+ROWS_MAX = 100
+"""Rows of one delivery; more would only push each other out of sight."""
+DELIVERY_SECONDS = 0.25
+WAIT_SECONDS = 0.5
+PATIENCE_SECONDS = 4.0
+WINDOW_BYTES = 1 << 20
+KEY_SHOWN_BYTES = 120
+VALUE_SHOWN_BYTES = 160
+KINDS = {
+    "mutation": int(Opcode.DCP_MUTATION),
+    "deletion": int(Opcode.DCP_DELETION),
+    "expiration": int(Opcode.DCP_EXPIRATION),
+}
+_NAMES = {number: name for name, number in KINDS.items()}
+COLUMNS = ("opcode", "vbucket", "seqno", "key", "value")
+
+
+AWAY = "A node does not answer; trying again."
+ON = "Connected again, and behind the last change that was shown: none is missing."
+AGAIN = "Connected again; what changed meanwhile is not shown."
+
+
+@dataclass(frozen=True, slots=True)
+class TailFilter:
+    """The changes that are wanted.
+
+    Attributes:
+        key: bytes that the key holds; empty for any. kind: mutation, deletion, expiration, or empty for all.
+        vbuckets: None for all. keys_only: without values, which are not even sent.
+    """
+
+    key: bytes = b""
+    kind: str = ""
+    vbuckets: tuple[int, ...] | None = None
+    keys_only: bool = False
+
+    @classmethod
+    def of(cls, asked: Mapping[str, str], vbuckets: int) -> TailFilter:
+        """Read it from the fields of a form; `vbuckets` is how many the bucket has.
+
+        Raises:
+            OptionError: a kind or a vbucket that there is not.
+        """
+        kind, listed = asked.get("kind", ""), asked.get("vbuckets", "").strip()
+        if kind and kind not in KINDS:
+            raise OptionError("kind", kind, f"one of {', '.join(KINDS)}")
+        named = vbucket_set(listed, vbuckets) if listed else None
+        return cls(asked.get("key", "").encode(), kind, named, bool(asked.get("keys_only", "")))
+
+    def apply(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that are wanted."""
+        mask = None
+        if self.kind:
+            mask = pc.equal(records.column("opcode"), KINDS[self.kind])
+        if self.key:
+            found = pc.match_substring(records.column("key"), pattern=self.key)
+            mask = found if mask is None else pc.and_(mask, found)
+        return records if mask is None else records.filter(mask)
+
+
+@dataclass(slots=True)
+class Delivery:
+    """The news since the last one.
+
+    Attributes:
+        rows: at most ROWS_MAX, oldest first. seen: changes that came; matched: of them those that were wanted.
+        notice: a sentence about the tail itself; empty when all goes well.
+    """
+
+    rows: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=ROWS_MAX))
+    seen: int = 0
+    matched: int = 0
+    notice: str = ""
+
+    def add(self, batch: ChangeBatch, wanted: TailFilter) -> None:
+        """Take what is wanted of a batch; of many the newest."""
+        chosen = wanted.apply(batch.records)
+        self.seen += batch.records.num_rows
+        self.matched += chosen.num_rows
+        last = chosen.slice(max(0, chosen.num_rows - ROWS_MAX))
+        columns: list[list[Any]] = [last.column(name).to_pylist() for name in COLUMNS]
+        self.rows.extend(_row(values, wanted.keys_only) for values in zip(*columns, strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for a page; `left` counts what was wanted and is not among the rows."""
+        told = {"rows": list(self.rows), "seen": self.seen, "matched": self.matched, "notice": self.notice}
+        return told | {"left": self.matched - len(self.rows), "at": time.time()}
+
+
+def _row(values: Sequence[Any], keys_only: bool) -> dict[str, Any]:
+    opcode, vbucket, seqno, key, value = values
+    shown = "" if keys_only or not value else _cut(value, VALUE_SHOWN_BYTES)
+    kind = _NAMES.get(opcode, str(opcode))
+    # As text: JavaScript's numbers keep 53 bits.
+    return {"vbucket": vbucket, "seqno": str(seqno), "kind": kind, "key": _cut(key, KEY_SHOWN_BYTES), "value": shown}
+
+
+def _cut(data: bytes, most: int) -> str:
+    more = len(data) - most
+    return printable(text(data[:most])) + (f"\u2026 ({more:,} bytes more)" if more > 0 else "")
+
+
+async def follow(
+    client: AsyncClient, wanted: TailFilter, clock: Callable[[], float] = time.monotonic
+) -> AsyncGenerator[Delivery, None]:
+    """Yield deliveries from now on, also empty ones while nothing changes; through failures of nodes.
+
+    After a failover that lost changes it says for which vbucket, and goes on with what changes from then on.
+
+    Raises:
+        StatusError: the user may not, or the node refuses for another reason.
+    """
+    start: Start = "now"
+    notice = ""
+    while True:
+        feed: AsyncBatches | None = None
+        try:
+            async with _open(client, wanted, start) as feed:
+                delivery, due = Delivery(notice=notice), clock()
+                notice = ""
+                async for batch in feed:
+                    delivery.add(batch, wanted)
+                    if clock() >= due:
+                        yield delivery
+                        delivery, due = Delivery(), clock() + DELIVERY_SECONDS
+        except RollbackRequired as error:
+            notice, start = _went_back(error), "now"
+        except TransportError:
+            start = start if feed is None else feed.positions
+            notice = AGAIN if start == "now" else ON
+            yield Delivery(notice=AWAY)
+            await asyncio.sleep(WAIT_SECONDS)
+
+
+def _open(client: AsyncClient, wanted: TailFilter, start: Start) -> Connecting[AsyncBatches]:
+    return client.batches(
+        start,
+        vbuckets=wanted.vbuckets,
+        window_bytes=WINDOW_BYTES,
+        no_value=wanted.keys_only,
+        patience_seconds=PATIENCE_SECONDS,
+        max_wait_seconds=WAIT_SECONDS,
+    )
+
+
+def _went_back(error: RollbackRequired) -> str:
+    told = f"Vbucket {error.vbucket} went back to seqno {error.common}: what was shown of it above that was lost in a"
+    return f"{told} failover. Changes of all vbuckets between then and now are not shown."

@@ -1,0 +1,316 @@
+"""Work on the cluster that the console was asked for: one piece at a time, in the background, with its progress.
+
+The same code as the commands' does it (headwater.cluster), over connections of its own. The nodes hold all that is
+known of it: when this process dies in the middle, the same asked for again goes on, here or by the command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from headwater.client.routing import Address, Target, parse
+from headwater.cluster.failover import Failover, FailoverPlan
+from headwater.cluster.members import Members
+from headwater.cluster.plan import Plan
+from headwater.cluster.rebalance import Rebalance, RebalanceStep
+from headwater.console.lookout import plain
+from headwater.errors import HeadwaterError, OptionError
+
+KEPT = 10
+END_SECONDS = 30.0
+HOURS_MAX = 24 * 365 * 10
+REPLICAS_MAX = 3
+Outcome: TypeAlias = tuple[str, str]
+"""The state in which work ended, and a sentence about it."""
+
+
+@dataclass(slots=True)
+class Job:
+    """A piece of work.
+
+    Attributes:
+        state: running, done, stopped or failed. now: what happens, or what came of it. done, total: vbuckets.
+        began_at, ended_at: Unix seconds. stopping: whether it was asked to stop.
+    """
+
+    kind: str
+    title: str
+    began_at: float
+    state: str = "running"
+    now: str = "looking at the nodes"
+    done: int = 0
+    total: int = 0
+    ended_at: float = 0.0
+    stopping: bool = False
+
+    def step(self, step: RebalanceStep) -> None:
+        """Take news of a rebalance over."""
+        self.done, self.total, self.now = step.done, step.total, step.now
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A plan for a page: rows of figures with their heading, and sentences; `digest` tells two plans apart."""
+
+    heading: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    sentences: tuple[str, ...] = ()
+    is_empty: bool = False
+
+    @property
+    def digest(self) -> str:
+        """A short name of what is shown."""
+        return hashlib.sha256(json.dumps([self.heading, self.rows, self.sentences]).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedWork:
+    """The fields of a form about work, read and checked.
+
+    Attributes:
+        kind: rebalance, failover, compaction or flush.
+        add, remove, replicas: of a rebalance. dead, force, lose_data: of a failover. vbucket, hours: of a compaction.
+    """
+
+    kind: str
+    add: tuple[Address, ...] = ()
+    remove: tuple[Address, ...] = ()
+    replicas: int | None = None
+    dead: tuple[Address, ...] = ()
+    force: bool = False
+    lose_data: bool = False
+    vbucket: int = 0
+    hours: int = 0
+
+    @classmethod
+    def of(cls, kind: str, fields: Mapping[str, str], target: Target) -> AskedWork:
+        """Read a form.
+
+        Raises:
+            OptionError: a field has a value it can't have.
+        """
+        if kind == "rebalance":
+            replicas = fields.get("replicas", "").strip()
+            count = _number("replicas", replicas, REPLICAS_MAX) if replicas else None
+            add, remove = (_nodes(name, fields.get(name, ""), target) for name in ("add", "remove"))
+            return cls(kind, add=add, remove=remove, replicas=count)
+        if kind == "failover":
+            if not (dead := _nodes("dead", fields.get("dead", ""), target)):
+                raise OptionError("dead", "", "the address of the node that is dead")
+            return cls(kind, dead=dead, force=bool(fields.get("force")), lose_data=bool(fields.get("lose_data")))
+        if kind == "compaction":
+            vbucket = _number("vbucket", fields.get("vbucket", "").strip(), 1023)
+            return cls(kind, vbucket=vbucket, hours=_number("hours", fields.get("hours", "").strip(), HOURS_MAX))
+        if kind == "flush":
+            return cls(kind)
+        raise OptionError("work", kind, "rebalance, failover, compaction or flush")
+
+    @property
+    def title(self) -> str:
+        """The work in a few words."""
+        if self.kind == "rebalance":
+            parts = [f"add {each}" for each in self.add] + [f"remove {each}" for each in self.remove]
+            parts += [f"{self.replicas} replicas"] * (self.replicas is not None)
+            return f"Rebalance: {', '.join(parts) or 'spread evenly'}"
+        if self.kind == "failover":
+            return f"Failover of {', '.join(map(str, self.dead))}"
+        if self.kind == "compaction":
+            return f"Compaction, dropping tombstones of vbucket {self.vbucket} older than {self.hours} h"
+        return "Flush: delete every document"
+
+    def confirmation(self, bucket: str) -> str:
+        """The words to be typed before it begins: what would be hurt by a slip."""
+        if self.kind == "failover":
+            return " ".join(map(str, self.dead))
+        return bucket if self.kind == "flush" else "yes"
+
+
+def _number(name: str, text: str, most: int) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 9 and int(text) <= most):
+        raise OptionError(name, text[:40], f"a whole number from 0 to {most}")
+    return int(text)
+
+
+def _nodes(name: str, text: str, target: Target) -> tuple[Address, ...]:
+    """Read addresses parted by blanks or commas; with TLS the ports are those for TLS, as in the console's own URL."""
+    found: list[Address] = []
+    for part in text.replace(",", " ").split():
+        if set(part) & set("/@?"):
+            raise OptionError(name, part, "host:port, without a bucket or a login")
+        found += parse(("couchbases://" if target.tls is not None else "couchbase://") + part).seeds
+    return tuple(dict.fromkeys(found))
+
+
+class Foreman:
+    """Plans and does the work of one console.
+
+    Args:
+        members: makes connections for one piece of work. seeds: the nodes to begin with.
+    """
+
+    def __init__(self, members: Callable[[], Members], seeds: Callable[[], list[Address]]) -> None:
+        self.jobs: deque[Job] = deque(maxlen=KEPT)
+        self._members, self._seeds = members, seeds
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> Job | None:
+        """The work under way."""
+        return next((job for job in self.jobs if job.state == "running"), None)
+
+    async def plan(self, asked: AskedWork) -> Shown:
+        """Tell what would be done; touches nothing.
+
+        Raises:
+            ClusterError, OptionError, TransportError, StatusError: it can't be, and why.
+        """
+        async with self._members() as members:
+            if asked.kind == "rebalance":
+                return show_rebalance(await self._rebalance(members, asked).plan())
+            if asked.kind == "failover":
+                return show_failover(await self._failover(members, asked).plan())
+            if asked.kind == "compaction":
+                owner = await self._owner(members, asked.vbucket)
+                told = "Its log is read and written anew where that frees room; requests go on. Readers that were away"
+                told += " for longer than that begin again."
+                return Shown(sentences=(f"{asked.title}, on {owner}.", told))
+            owners = [each async for each in self._owners(members)]
+            told = f"Every document of this bucket is deleted, on {', '.join(map(str, owners))}."
+            more = "Streams and replicas see the deletions. There is no way back but a backup."
+            return Shown(sentences=(told, more))
+
+    def begin(self, asked: AskedWork) -> Job:
+        """Begin in the background.
+
+        Raises:
+            OptionError: something is under way.
+        """
+        if (other := self.running) is not None:
+            raise OptionError("work", asked.title, f"begun once this has ended: {other.title}")
+        job = Job(asked.kind, asked.title, time.time())
+        self.jobs.appendleft(job)
+        self._task = asyncio.create_task(self._run(job, asked))
+        return job
+
+    def stop(self) -> None:
+        """Let what is under way come to its end, and begin no more of it: of a rebalance."""
+        if (job := self.running) is not None:
+            job.stopping = True
+
+    async def close(self) -> None:
+        """As `stop`, and wait for it for a while; what is cut then is gone on with when it is asked for again."""
+        self.stop()
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task], timeout=END_SECONDS)
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    # ------------------------------------------------------------------ doing it
+
+    async def _run(self, job: Job, asked: AskedWork) -> None:
+        doing: Mapping[str, Callable[[Members, Job, AskedWork], Awaitable[Outcome]]] = {
+            "rebalance": self._do_rebalance,
+            "failover": self._do_failover,
+            "compaction": self._do_compaction,
+            "flush": self._do_flush,
+        }
+        try:
+            async with self._members() as members:
+                state, now = await doing[asked.kind](members, job, asked)
+            job.state, job.now = state, now
+        except HeadwaterError as error:
+            job.state, job.now = "failed", plain(error)
+        except BaseException:
+            job.state, job.now = "failed", "it was cut; ask for the same again, and it goes on"
+            raise
+        finally:
+            job.ended_at = time.time()
+
+    def _rebalance(self, members: Members, asked: AskedWork, job: Job | None = None) -> Rebalance:
+        more: dict[str, Any] = {} if job is None else {"progress": job.step, "stopping": lambda: job.stopping}
+        wanted: dict[str, Any] = {"add": asked.add, "remove": asked.remove, "replicas": asked.replicas}
+        return Rebalance(members, self._seeds(), **wanted, **more)
+
+    async def _do_rebalance(self, members: Members, job: Job, asked: AskedWork) -> Outcome:
+        after = await self._rebalance(members, asked, job).run()
+        if after is None:
+            return "stopped", "stopped before all was done; ask for the same again, and it goes on"
+        return "done", f"{job.total} vbuckets are where they belong, map {after.epoch}:{after.rev}"
+
+    def _failover(self, members: Members, asked: AskedWork) -> Failover:
+        return Failover(members, self._seeds(), asked.dead, force=asked.force, lose_data=asked.lose_data)
+
+    async def _do_failover(self, members: Members, job: Job, asked: AskedWork) -> Outcome:
+        plan = await self._failover(members, asked).run()
+        return "done", f"{len(plan.promotions)} vbuckets promoted, {len(plan.anew)} begun anew"
+
+    async def _do_compaction(self, members: Members, job: Job, asked: AskedWork) -> Outcome:
+        owner = await self._owner(members, asked.vbucket)
+        job.now = f"{owner} compacts its log"
+        await members.admin(owner).purge(asked.vbucket, int(time.time()) - 3600 * asked.hours)
+        return "done", f"{owner} has compacted its log"
+
+    async def _do_flush(self, members: Members, job: Job, asked: AskedWork) -> Outcome:
+        owners = [each async for each in self._owners(members)]
+        for job.done, owner in enumerate(owners):
+            job.total, job.now = len(owners), f"{owner} deletes its documents"
+            await members.admin(owner).flush()
+        job.done = job.total
+        return "done", f"{len(owners)} nodes have deleted their documents"
+
+    async def _owners(self, members: Members) -> AsyncIterator[Address]:
+        """Yield the nodes that have active vbuckets."""
+        for address in await members.identified(self._seeds()):
+            if any(state.name == "ACTIVE" for state in (await members.admin(address).states()).values()):
+                yield address
+
+    async def _owner(self, members: Members, vbucket: int) -> Address:
+        async for address in self._owners(members):
+            states = await members.admin(address).states()
+            if vbucket in states and states[vbucket].name == "ACTIVE":
+                return address
+        raise OptionError("vbucket", vbucket, "one that a node has active")
+
+
+def show_rebalance(plan: Plan) -> Shown:
+    """Return the plan of a rebalance: each node's vbuckets before and after, and who hands over to whom."""
+    copies, handed = plan.copies(), plan.handovers()
+    rows = []
+    for node in dict.fromkeys((*plan.before.servers, *plan.after.servers)):
+        before, after = plan.before.held_by(node), plan.after.held_by(node)
+        new = copies[node] + sum(move.target == node and node in move.copied_to for move in plan.moves)
+        change = "joins" if node in plan.joining else "leaves" if node in plan.leaving else ""
+        numbers = (len(before[0]), len(after[0]), len(before[1]), len(after[1]), new)
+        rows.append((str(node), *(f"{number:,}" for number in numbers), change))
+    told = [f"{source} hands {number:,} vbuckets over to {to}." for (source, to), number in sorted(handed.items())]
+    told += [f"{node} deletes {len(vbs):,} vbuckets that it should not have." for node, vbs in plan.strays.items()]
+    if not plan.settlement.is_settled:
+        told.append("What an earlier run left open is settled first; the plan may change by that.")
+    heading = ("node", "active", "then", "replicas", "then", "copied", "change")
+    return Shown(heading, tuple(rows), tuple(told), plan.is_empty)
+
+
+def show_failover(plan: FailoverPlan) -> Shown:
+    """Return the plan of a failover: who takes how many vbuckets over, and what is lost."""
+    promoted, anew = Counter(each.chosen for each in plan.promotions), Counter(plan.anew.values())
+    rows = [
+        (
+            str(node),
+            f"{len(plan.before.held_by(node)[0]):,}",
+            f"{promoted[node]:,}",
+            f"{anew[node]:,}",
+            "" if node in plan.after.servers else "taken out",
+        )
+        for node in plan.before.servers
+    ]
+    told = ["What the dead node had acknowledged, and no replica had received yet, is lost."]
+    if gaps := sum(each.has_gaps for each in plan.promotions):
+        told.append(f"{gaps:,} vbuckets go to replicas that lack changes which they refused.")
+    return Shown(("node", "active", "promoted", "begun anew", "change"), tuple(rows), tuple(told), plan.is_empty)

@@ -1,0 +1,97 @@
+import html
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+from headwater import testing
+from headwater.client import KeyNotFound
+from headwater.console.desk import Desk
+from tests.cluster.nodes import check, documents, empty_nodes, fill, init
+
+from .support import ORIGIN, SECRETS, console, words
+
+
+def post(browser: TestClient, path: str, **fields: str) -> tuple[int, str]:
+    answer = browser.post(path, data={"token": SECRETS.token} | fields, headers=ORIGIN)
+    return answer.status_code, answer.text
+
+
+def confirmed(page: str, typed: str) -> dict[str, str]:
+    """Return what the form of a plan sends when these words were typed."""
+    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', page)
+    return {name: html.unescape(value) for name, value in hidden} | {"words": typed}
+
+
+def until_ended(browser: TestClient) -> str:
+    desk: Desk = browser.app.state.desk  # type: ignore[attr-defined]
+    while desk.foreman.running is not None:
+        browser.get("/actions")
+    return words(browser.get("/actions").text)
+
+
+def test_a_rebalance_goes_from_the_form_by_the_plan_to_its_end() -> None:
+    with empty_nodes(2) as (one, two):
+        init(one)
+        fill(one, documents(200))
+        with console(one.url) as browser:
+            status, page = post(browser, "/actions/rebalance/plan", add=two.address, remove="", replicas="1")
+            assert status == 200
+            assert f"{two.address} 0 8 0 8" in words(page)
+            assert "nothing has been done yet" in page
+            status, refused = post(browser, "/actions/rebalance/begin", **confirmed(page, "no"))
+            assert status == 400
+            assert "Nothing was begun: type yes" in words(refused)
+            assert "None has been begun" in browser.get("/actions").text
+            assert post(browser, "/actions/rebalance/begin", **confirmed(page, "yes"))[0] == 200
+            told = until_ended(browser)
+            assert f"Rebalance: add {two.address}, 1 replicas : done" in told
+            status, page = post(browser, "/actions/rebalance/plan")
+            assert "There is nothing to do." in page
+        check([one, two], documents(200))
+
+
+def test_a_plan_that_is_no_longer_true_is_shown_again() -> None:
+    with empty_nodes(2) as (one, two):
+        init(one)
+        with console(one.url) as browser:
+            _, page = post(browser, "/actions/rebalance/plan", add=two.address)
+            form = confirmed(page, "yes") | {"replicas": "1"}
+            status, page = post(browser, "/actions/rebalance/begin", **form)
+            assert status == 409
+            assert "this is the plan now" in page
+            assert "None has been begun" in browser.get("/actions").text
+
+
+def test_a_flush_is_begun_by_the_name_of_the_bucket_alone() -> None:
+    with testing.node(vbuckets=4) as node, console(node.url) as browser, node.client() as bucket:
+        bucket.set("a", "v")
+        _, page = post(browser, "/actions/flush/plan")
+        assert "Every document of this bucket is deleted" in page
+        assert post(browser, "/actions/flush/begin", **confirmed(page, "yes"))[0] == 400
+        assert bucket.get("a").value == b"v"
+        post(browser, "/actions/flush/begin", **confirmed(page, "default"))
+        assert "1 nodes have deleted their documents" in until_ended(browser)
+        with pytest.raises(KeyNotFound):
+            bucket.get("a")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status", "told"),
+    [
+        ("/actions/failover/plan", {"dead": "127.0.0.1:1"}, 502, "cluster init"),
+        ("/actions/rebalance/plan", {"add": "a/b"}, 400, "host:port"),
+        ("/actions/compaction/plan", {"vbucket": "99", "hours": "1"}, 400, "one that a node has active"),
+        ("/actions/nonsense/plan", {}, 400, "rebalance, failover, compaction or flush"),
+    ],
+)
+def test_what_can_not_be_planned_is_said(
+    browser: TestClient, path: str, fields: dict[str, str], status: int, told: str
+) -> None:
+    found, page = post(browser, path, **fields)
+    assert found == status
+    assert told in words(page)
+
+
+def test_mirrors_that_are_not_given_are_asked_for(browser: TestClient) -> None:
+    assert "headwater console --lake DIR" in browser.get("/mirrors").text

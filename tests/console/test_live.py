@@ -1,0 +1,101 @@
+import http.client
+import json
+
+from starlette.testclient import TestClient
+
+from headwater import testing
+from headwater.console import live
+from tests.cluster.nodes import empty_nodes, init
+
+from .support import console, running, words
+
+
+def test_streams_are_shown_with_their_backlog(browser: TestClient, node: testing.Node) -> None:
+    with node.client() as bucket:
+        bucket.set("a", "v")
+        with bucket.changes(name="<script>mine") as changes:
+            next(changes)
+            page = browser.get("/streams").text
+    assert "&lt;script&gt;mine" in page
+    assert "<script>mine" not in page
+    assert "Streams of &lt;script&gt;mine" in page
+    assert "in-memory" in page
+
+
+def test_replicas_streams_are_shown_from_both_ends() -> None:
+    with empty_nodes(2) as (one, two):
+        init(one, two, replicas=1)
+        with console(one.url) as browser:
+            page = words(browser.get("/streams").text)
+    assert page.count("sends") >= 2
+    assert page.count("receives") >= 2
+    assert f"{two.address}/default yes" in page
+
+
+def test_streams_of_nodes_that_are_gone_say_so() -> None:
+    with testing.node(vbuckets=4) as node, console(node.url) as browser:
+        assert "Nobody streams" in browser.get("/streams").text
+        node.kill()
+        kept = browser.app.state.desk.lookout._groups  # type: ignore[attr-defined]
+        for each in kept.values():
+            each.asked_at = 0.0
+        assert "<strong>Stale.</strong>" in browser.get("/streams").text
+
+
+def test_rates_come_as_a_history_and_then_one_by_one(node: testing.Node) -> None:
+    with running(node.url) as made, made.events("/rates/events") as events:
+        name, history = next(events)
+        assert name == "history"
+        name, point = next(events)
+        assert name == "point"
+        while "writes" not in point["nodes"].get(node.address, {}):
+            name, point = next(events)
+        assert point["nodes"][node.address]["answer_ms"] > 0
+        assert isinstance(history, list)
+
+
+def test_a_tail_is_told_by_events(node: testing.Node) -> None:
+    with running(node.url) as made, made.events("/tail/events?key=tailed") as events:
+        assert next(events)[0] == "changes"
+        with node.client() as bucket:
+            bucket.set("tailed", "</script>")
+        found: list[object] = []
+        while not found:
+            found = next(events)[1]["rows"]
+        assert [(row["key"], row["value"]) for row in found] == [("tailed", "</script>")]  # type: ignore[index]
+
+
+def test_a_filter_that_can_not_be_ends_with_its_reason(node: testing.Node) -> None:
+    with running(node.url) as made, made.events("/tail/events?vbuckets=99") as events:
+        name, told = next(events)
+        assert name == "end"
+        assert "there are 0 to 15" in told["why"]
+
+
+def test_tails_have_a_number_and_give_their_place_back(node: testing.Node) -> None:
+    with running(node.url) as made:
+        held = [made.events("/tail/events") for _ in range(live.TAILS_MAX)]
+        opened = [next(each.__enter__()) for each in held]
+        assert {name for name, _ in opened} == {"changes"}
+        with made.events("/tail/events") as events:
+            assert next(events) == ("end", {"why": "8 tails are open already; close one of them"})
+        for each in held:
+            each.__exit__(None, None, None)
+        name = "end"
+        while name == "end":  # a server learns of a closed connection when it writes next
+            with made.events("/tail/events") as events:
+                name = next(events)[0]
+
+
+def test_events_are_for_who_has_the_cookie(node: testing.Node) -> None:
+    with running(node.url) as made:
+        connection = http.client.HTTPConnection("127.0.0.1", made.server.port, timeout=60)
+        connection.request("GET", "/tail/events")
+        assert connection.getresponse().status == 401
+        connection.close()
+
+
+def test_an_event_is_one_line_of_data() -> None:
+    told = live.event("changes", {"key": "a\nb\u2028"})
+    assert told.count("\n") == 3
+    assert json.loads(told.splitlines()[1].removeprefix("data: ")) == {"key": "a\nb\u2028"}

@@ -1,0 +1,83 @@
+import asyncio
+from pathlib import Path
+
+from headwater import testing
+from headwater.console import tables
+from headwater.console.tables import MirrorTables
+from headwater.lake.commit import BatchCommit, Record, commit
+from headwater.lake.writer import TaskResult
+from headwater.protocol.dcp.position import Position
+from headwater.spark.offsets import Offset
+from tests.lake.support import Table
+
+from .support import console, words
+
+
+def look(place: Path, bucket: str = "b", seqnos: dict[int, int | None] | None = None) -> tables.MirrorTable:
+    made = MirrorTables((str(place),))
+    [found] = asyncio.run(made.look(bucket, {0: 10, 1: 7} if seqnos is None else seqnos))
+    return found
+
+
+def mirrored(place: Path, seqnos: dict[int, int], bucket: str = "b", rollbacks: int = 0) -> Table:
+    """A table whose record says that it holds so much; its last batch rolled so many vbuckets back."""
+    table = Table(place)
+    table.take(("a", 0, 1, "v"), ("b", 1, 1, "v"))
+    before = table.record
+    end = Offset({vb: Position(vb, 1, seqno, seqno, seqno) for vb, seqno in seqnos.items()})
+    then = Record(bucket, end.to_json(), before.batch + 1)
+    written = TaskResult(table.log.state.version, counts={"mutations": 3, "deletions": 1, "rollbacks": rollbacks})
+    commit(table.log, BatchCommit(before.digest, then, ("app", then.batch), [written]))
+    return table
+
+
+def test_a_table_tells_what_it_lacks_of_the_bucket_by_its_own_record(tmp_path: Path) -> None:
+    mirrored(tmp_path, {0: 4, 1: 7})
+    found = look(tmp_path)
+    assert (found.problem, found.behind, found.worst, found.unknown) == ("", 6, (0, 6), 0)
+    assert (found.facts["rows"], found.facts["batches"]) == (2, 2)
+    assert (found.batches[0].mutations, found.batches[0].deletions, found.batches[0].operation) == (3, 1, "MIRROR")
+    assert [batch.version for batch in found.batches] == [2, 1, 0]
+    assert found.batches[2].mutations is None, "the commit that made the table counts no changes"
+    assert found.rolled_back == ()
+
+
+def test_a_rollback_is_found_in_the_history_of_the_table(tmp_path: Path) -> None:
+    mirrored(tmp_path, {0: 10, 1: 7}, rollbacks=2)
+    found = look(tmp_path)
+    assert (found.behind, found.worst) == (0, None)
+    assert [(batch.version, batch.rollbacks) for batch in found.rolled_back] == [(2, 2)]
+
+
+def test_what_the_bucket_does_not_tell_makes_the_lag_unknown(tmp_path: Path) -> None:
+    mirrored(tmp_path, {0: 4})
+    found = look(tmp_path, seqnos={0: 10, 1: None})
+    assert (found.behind, found.worst, found.unknown) == (None, (0, 6), 1)
+    assert look(tmp_path, seqnos={}).behind is None
+
+
+def test_a_folder_that_is_no_table_of_this_bucket_says_so(tmp_path: Path) -> None:
+    assert "there is no table here" in look(tmp_path / "nothing").problem
+    mirrored(tmp_path / "other", {}, bucket="other")
+    assert "it mirrors the bucket other, not b" in look(tmp_path / "other").problem
+
+
+def test_seqnos_that_went_back_are_no_negative_lag() -> None:
+    assert tables.behind({0: 9}, {0: 4, 1: 3, 2: None}) == {0: 0, 1: 3, 2: None}
+
+
+def test_the_page_tells_the_lag_and_not_where_the_nodes_are_silent(tmp_path: Path) -> None:
+    mirrored(tmp_path, {0: 1, 1: 1}, bucket="default", rollbacks=1)
+    with testing.node(vbuckets=2) as node:
+        with node.client() as bucket:
+            bucket.set_many({f"k{number}": "v" for number in range(50)})
+        with console(node.url, lakes=(str(tmp_path), str(tmp_path / "none"))) as browser:
+            page = words(browser.get("/mirrors").text)
+            assert "lacks of the bucket, in changes 48" in page
+            assert "took back what a failover had lost" in page
+            assert "there is no table here" in page
+            node.kill()
+            browser.app.state.desk.lookout._look.asked_at = 0.0  # type: ignore[attr-defined]
+            page = words(browser.get("/mirrors").text)
+            assert "Stale." in page
+            assert "lacks of the bucket, in changes \u2013" in page
