@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from headwater.lake.changes import ROLLBACK, ChangeWriter, fields, known
 from headwater.lake.log import TableLog, creation
+from headwater.lake.shape import modified_at
 from headwater.lake.store import TableStore
 from tests.lake.support import Change, rows
 
@@ -38,7 +39,8 @@ def told(*changes: Change, event: str | None = None) -> pa.RecordBatch:
     if event:
         batch = batch.set_column(3, "event", pa.array([event] * batch.num_rows))
     seqnos = batch.column("seqno")
-    return batch.append_column("snapshot_start", seqnos).append_column("snapshot_end", seqnos)
+    batch = batch.append_column("snapshot_start", seqnos).append_column("snapshot_end", seqnos)
+    return batch.append_column("modified_at", modified_at(batch.column("cas")))
 
 
 def test_what_is_read_again_is_left_out(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_places_that_are_no_mirrors_table_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TableError, match='has the documents of the bucket "b", not the documents of "c"'):
         TableSink(tmp_path / "t", "c")
     with pytest.raises(OptionError):
-        TableSink("s3a://lake/t", "b")
+        TableSink("hdfs://lake/t", "b")
     (tmp_path / "other" / "_delta_log").mkdir(parents=True)
     (tmp_path / "other" / "_delta_log" / f"{0:020d}.json").write_text(
         '{"protocol":{"minReaderVersion":1,"minWriterVersion":2}}\n'

@@ -1,3 +1,4 @@
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from headwater.errors import OptionError
 from headwater.kernels.columns import SCHEMA
@@ -32,6 +33,7 @@ def maker(*names: str, key: str = "binary", value: str = "binary", end: int = 10
 
 
 TYPES = {"int": IntegerType(), "bigint": LongType(), "string": StringType(), "binary": BinaryType()}
+TYPES["timestamp"] = TimestampType()
 
 
 def test_the_batches_are_what_spark_expects_of_this_schema() -> None:
@@ -44,8 +46,15 @@ def test_a_change_becomes_a_row() -> None:
     change = {"vbucket": 3, "seqno": 7, "key": b"k", "value": b"v", "cas": 9, "flags": 2**32 - 1, "expiry": 2**32 - 1}
     change |= {"rev_seqno": 4, "datatype": 1, "snapshot_start": 6, "snapshot_end": 8}
     (row,) = maker().rows(records(change)).to_pylist()
-    assert row == change | {"event": "mutation", "vb_uuid": "000000000000000b"}
+    assert row == change | {"event": "mutation", "vb_uuid": "000000000000000b", "modified_at": None}
     assert list(row) == list(COLUMNS)
+
+
+def test_the_time_of_a_change_is_its_cas_unless_that_is_no_clock() -> None:
+    cas = 1_700_000_000_123_456_789
+    rows = records(*({"vbucket": 3, "seqno": n + 1, "cas": each} for n, each in enumerate((cas, 7, U64_MAX))))
+    times = maker("modified_at").rows(rows).column(0).to_pylist()
+    assert times == [datetime(2023, 11, 14, 22, 13, 20, 123456, UTC), None, None]
 
 
 def test_deletions_and_expirations_have_a_name_and_no_value_unless_they_carry_one() -> None:

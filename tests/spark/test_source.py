@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.functions import window
 
 from harness.nodes import diverge
 from headwater.spark.source import DcpDataSource, DcpStreamReader
@@ -46,6 +47,18 @@ def test_a_batch_read_counts_exactly_what_is_in_the_node(spark: Any, bucket: Nod
     assert (held[b"k8"].value, held[b"k8"].event) == (None, "deletion")
     assert all(row.snapshot_start <= row.seqno <= row.snapshot_end for row in rows)
     assert frame.rdd.getNumPartitions() == 2  # slots, not vbuckets
+
+
+def test_the_time_of_a_change_makes_windows_and_watermarks(spark: Any, bucket: Node, tmp_path: Path) -> None:
+    write(bucket, [f"k{i}" for i in range(100)])
+    reading = spark.readStream.format("dcp").schema("event string, modified_at timestamp").load(bucket.url)
+    windows = reading.withWatermark("modified_at", "10 minutes").groupBy(window("modified_at", "1 hour")).count()
+    query = windows.writeStream.format("memory").queryName("windows").outputMode("complete")
+    query = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    rows = spark.sql("SELECT count, window.end > now() - INTERVAL 2 HOURS AS fresh FROM windows").collect()
+    assert sum(row["count"] for row in rows) == 100 and all(row.fresh for row in rows)
+    assert "watermark" in query.lastProgress.eventTime
 
 
 def test_a_batch_read_between_offsets_takes_these_columns_of_these_vbuckets(spark: Any, bucket: Node) -> None:

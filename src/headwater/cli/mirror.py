@@ -36,6 +36,9 @@ def mirror(
         bool, typer.Option("--upkeep/--no-upkeep", help="Fold small files and remove old ones on the way.")
     ] = True,
     unfold: Annotated[bool, typer.Option("--json", help="Unfold JSON documents into columns.")] = False,
+    copy_on_write: Annotated[
+        bool, typer.Option("--copy-on-write", help="For readers without deletion vectors: write whole files anew.")
+    ] = False,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -63,6 +66,7 @@ def mirror(
             once=once,
             changelog=changelog,
             json=unfold,
+            copy_on_write=copy_on_write,
             upkeep=upkeep,
             user=user,
             password=password,

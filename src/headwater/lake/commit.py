@@ -7,6 +7,8 @@ get in twice, nor after a rollback that it does not know of, nor between the bat
 
 The vectors always come from the log as it stands when the commit is made, with the newly dead rows added. A file that
 a commit removes and adds again has another vector than before: nothing else would make it another logical file.
+
+In a table without vectors (`--copy-on-write`) a file that lost rows is written anew without them, by the driver.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from pyroaring import BitMap
 
 from headwater.errors import TableChanged, TableError
 from headwater.failpoints import failpoint
-from headwater.lake import vectors
-from headwater.lake.log import Action, DataFile, TableLog, TableState, record, removal, transaction
+from headwater.lake import upkeep, vectors
+from headwater.lake.index import Indexes
+from headwater.lake.log import Action, DataFile, TableLog, TableState, data_file, record, removal, transaction
 from headwater.lake.writer import TaskResult
 
 DOMAIN = "headwater.mirror"
@@ -94,11 +97,12 @@ class BatchCommit:
     more: Sequence[Action] = ()
 
 
-def commit(log: TableLog, batch: BatchCommit) -> None:
+def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) -> None:
     """Make a batch the table's next version.
 
     Args:
         log: refreshed now and after every lost race.
+        indexes: of the table; needed where there are no deletion vectors.
 
     Raises:
         TableChanged: the record is not the one the batch was planned from; or a file in which rows were looked up, or
@@ -110,7 +114,8 @@ def commit(log: TableLog, batch: BatchCommit) -> None:
         state = log.refresh()
         _check_record(log, batch)
         _check_lookups(log, batch)
-        actions = [*_actions(log, state, batch), *batch.more]
+        made = _actions(log, state, batch) if state.vectors else _copies(log, state, batch, indexes)
+        actions = [*made, *batch.more]
         failpoint("lake.before_commit")
         if log.commit(actions, "MIRROR", _metrics(batch)):
             failpoint("lake.after_commit")
@@ -167,6 +172,26 @@ def _actions(log: TableLog, state: TableState, batch: BatchCommit) -> list[Actio
     for path in [path for path in revised if path not in fresh]:
         file = state.files[path]
         actions.append({"add": _loose(file.add, _rows_in(log, file)) | _vector(described, path)})
+    return [transaction(*batch.transaction), batch.then.to_action(), *actions]
+
+
+def _copies(log: TableLog, state: TableState, batch: BatchCommit, indexes: Indexes | None) -> list[Action]:
+    """The actions for a table without deletion vectors: what is alive in a file that lost rows becomes a file."""
+    now = int(time.time() * 1000)
+    dead = _merged(batch.written)
+    fresh = {add["path"]: data_file(add) for written in batch.written for add in written.files}
+    metadata = [action["metaData"] for action in batch.more if "metaData" in action]
+    fields = json.loads(metadata[-1]["schemaString"])["fields"] if metadata else state.fields
+    actions: list[Action] = [{"add": file.add} for path, file in fresh.items() if path not in dead]
+    for path in dead:
+        file = fresh.get(path) or state.files.get(path)
+        if file is None:
+            continue
+        if path not in fresh:
+            actions.append(removal(file, now))
+        left = upkeep.fold(log.store, fields, indexes, [file], dead)
+        actions += [{"add": new.to_add()} for new in left.files]
+    log.store.settle()
     return [transaction(*batch.transaction), batch.then.to_action(), *actions]
 
 

@@ -24,7 +24,8 @@ from headwater.lake.store import TableStore
 from headwater.lake.vectors import Descriptor
 
 FOLDER = "_delta_log"
-READER, WRITER = 3, 7
+READER, READER_PLAIN, WRITER = 3, 1, 7
+"""Versions of the protocol: of a table with deletion vectors, and of one that every reader reads."""
 READER_FEATURES = ("deletionVectors",)
 WRITER_FEATURES = ("deletionVectors", "domainMetadata")
 HARMLESS = frozenset({"appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"})
@@ -160,6 +161,11 @@ class TableState:
         return self.metadata.get("configuration") or {}
 
     @property
+    def vectors(self) -> bool:
+        """Whether dead rows are noted beside their file; else the file is written anew without them."""
+        return READER_FEATURES[0] in (self.protocol.get("writerFeatures") or ())
+
+    @property
     def fields(self) -> list[dict[str, Any]]:
         """The table's columns, as the log describes them."""
         found: list[dict[str, Any]] = json.loads(self.metadata["schemaString"])["fields"]
@@ -277,7 +283,8 @@ def check(place: str, state: TableState) -> None:
     reader, writer = int(protocol.get("minReaderVersion", 0)), int(protocol.get("minWriterVersion", 0))
     asked = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
     unknown = sorted(asked - {*READER_FEATURES, *WRITER_FEATURES} - HARMLESS)
-    if (reader, writer) != (READER, WRITER) or not set(WRITER_FEATURES) <= asked:
+    needed = set(WRITER_FEATURES) if reader == READER else {*WRITER_FEATURES} - {*READER_FEATURES}
+    if reader not in (READER, READER_PLAIN) or writer != WRITER or not needed <= asked:
         told = f"its protocol is reader {reader}, writer {writer}, features {sorted(asked)}; this is not a table that"
         raise UnsupportedTable(place, f"{told} a mirror made: mirror into another place")
     if unknown:
@@ -294,21 +301,22 @@ def check(place: str, state: TableState) -> None:
         raise UnsupportedTable(place, f"{told}: remove it, or mirror into another place")
 
 
-def creation(fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], name: str) -> list[Action]:
-    """Return the actions that make an empty table."""
+def creation(
+    fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], name: str, *, vectors: bool = True
+) -> list[Action]:
+    """Return the actions that make an empty table; without `vectors` one for readers that know of none."""
     protocol = {
-        "minReaderVersion": READER,
+        "minReaderVersion": READER if vectors else READER_PLAIN,
         "minWriterVersion": WRITER,
-        "readerFeatures": list(READER_FEATURES),
-        "writerFeatures": list(WRITER_FEATURES),
-    }
+        "writerFeatures": [name for name in WRITER_FEATURES if vectors or name not in READER_FEATURES],
+    } | ({"readerFeatures": list(READER_FEATURES)} if vectors else {})
     metadata = {
         "id": str(uuid.uuid4()),
         "name": name,
         "format": {"provider": "parquet", "options": {}},
         "schemaString": schema_string(fields),
         "partitionColumns": [],
-        "configuration": {"delta.enableDeletionVectors": "true"} | dict(properties),
+        "configuration": ({"delta.enableDeletionVectors": "true"} if vectors else {}) | dict(properties),
         "createdTime": _now_ms(),
     }
     return [{"protocol": protocol}, {"metaData": metadata}]

@@ -44,6 +44,7 @@ CHANGES = {
     "datatype": "integer",
     "snapshot_start": "long",
     "snapshot_end": "long",
+    "modified_at": "timestamp",
     "batch": "long",
 }
 """Column -> Delta's type, of a change log: all of the source, and the number of the batch."""

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,7 +111,13 @@ class Folded:
     sources: list[FoldedFile]
 
 
-def fold(store: TableStore, fields: Sequence[Any], indexes: Indexes | None, files: Sequence[DataFile]) -> Folded:
+def fold(
+    store: TableStore,
+    fields: Sequence[Any],
+    indexes: Indexes | None,
+    files: Sequence[DataFile],
+    dead: Mapping[str, BitMap] | None = None,
+) -> Folded:
     """Write what is alive in some files to new ones, with their indexes; the table does not know them yet.
 
     Args:
@@ -119,6 +125,7 @@ def fold(store: TableStore, fields: Sequence[Any], indexes: Indexes | None, file
         fields: its columns.
         indexes: where to write indexes; None for a table without (a change log).
         files: as the newest version has them.
+        dead: rows that are left out besides those that the version knows to be dead, by path as the log writes it.
     """
     schema = arrow_schema(fields)
     bounds = [name for name in ("vbucket", "seqno") if name in schema.names]
@@ -127,7 +134,8 @@ def fold(store: TableStore, fields: Sequence[Any], indexes: Indexes | None, file
     sources = []
     try:
         for file in files:
-            sources.append(_copy(store, out, file, indexes.seed if indexes else None, hashes))
+            more = (dead or {}).get(file.add["path"])
+            sources.append(_copy(store, out, file, indexes.seed if indexes else None, hashes, more))
         written = out.close()
         for number, new in enumerate(written if indexes else ()):
             mine = [(first, part) for which, first, part in hashes if which == number]
@@ -142,9 +150,16 @@ def fold(store: TableStore, fields: Sequence[Any], indexes: Indexes | None, file
 
 
 def _copy(
-    store: TableStore, out: DataWriter, file: DataFile, seed: bytes | None, hashes: list[tuple[int, int, Hashes]]
+    store: TableStore,
+    out: DataWriter,
+    file: DataFile,
+    seed: bytes | None,
+    hashes: list[tuple[int, int, Hashes]],
+    more: BitMap | None = None,
 ) -> FoldedFile:
     dead = vectors.read(store, file.vector) if file.vector else None
+    if more is not None:
+        dead = more if dead is None else dead | more
     with pq.ParquetFile(store.opened(file.path)) as opened:
         source = FoldedFile(file, live_mask(opened.metadata.num_rows, dead))
         at = rank = 0

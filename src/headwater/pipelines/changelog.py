@@ -43,10 +43,12 @@ class ChangeLog(Table):
     Args:
         place: a path or file: url.
         bucket: name of the bucket.
+        vectors: see `Table`; its rows never die, but readers look at what a table may have.
     """
 
-    def __init__(self, place: str | Path, bucket: str) -> None:
-        super().__init__(place, bucket, CHANGES, changes.fields())
+    def __init__(self, place: str | Path, bucket: str, *, vectors: bool = True) -> None:
+        super().__init__(place, bucket, CHANGES, changes.fields(), vectors=vectors)
+        self.add_missing(changes.fields())
 
     def append(
         self,

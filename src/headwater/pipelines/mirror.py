@@ -91,6 +91,7 @@ def run(
     once: bool = False,
     changelog: bool = False,
     json: bool = False,
+    copy_on_write: bool = False,
     upkeep: bool = True,
     user: str | None = None,
     password: str | None = None,
@@ -109,10 +110,12 @@ def run(
     """
     login = {name: text for name, text in (("user", user), ("password", password)) if text is not None}
     asked: dict[str, Any] = {"once": once, "changelog": changelog, "json": json, "options": login, "upkeep": upkeep}
+    asked["copy_on_write"] = copy_on_write
     asked |= {"retry_seconds": retry_seconds, "progress": progress, "stop": stop, "watch": watch}
     if engine == "local":
         return mirror(None, url, to, **asked)
-    if once and (found := _level(url, to, changelog=changelog, json=json, options=login)) is not None:
+    shape = {"unfold": json, "copy_on_write": copy_on_write}
+    if once and (found := _level(url, to, changelog=changelog, shape=shape, options=login)) is not None:
         return found
     with own_session("headwater-mirror", memory="512m") as spark:
         return mirror(spark, url, to, **asked)
@@ -126,6 +129,7 @@ def mirror(
     once: bool = False,
     changelog: bool = False,
     json: bool = False,
+    copy_on_write: bool = False,
     options: Mapping[str, str] | None = None,
     upkeep: bool = True,
     workers: int | None = None,
@@ -144,6 +148,8 @@ def mirror(
         once: end when everything that was there at the start is in the table.
         changelog: keep every change as a row, too.
         json: unfold JSON documents into columns; keys are then text.
+        copy_on_write: for readers without deletion vectors: a file that loses rows is written anew, which costs as much
+            as the files that a batch touches are large. A new table only; one that was made so stays so.
         options: more options of the source, such as `maxChangesPerTrigger` or `user`.
         upkeep: fold small files, rewrite mostly dead ones, checkpoint the log, remove old files (`lake/upkeep.py`).
         workers: processes, where there is no session: 0 for none but this one, None for one a core.
@@ -166,7 +172,7 @@ def mirror(
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
 
     def attempt() -> None:
-        sink = TableSink(place, bucket_of(source), changelog=log, unfold=json)
+        sink = TableSink(place, bucket_of(source), changelog=log, unfold=json, copy_on_write=copy_on_write)
         batches = _Batches(attempts, sink, sink.maintenance() if upkeep else [])
         engine = _engine(spark, sink, chosen, workers, watch)
         try:
@@ -179,7 +185,7 @@ def mirror(
 
 
 def _level(
-    url: str, to: str | Path, *, changelog: bool, json: bool, options: Mapping[str, str]
+    url: str, to: str | Path, *, changelog: bool, shape: Mapping[str, bool], options: Mapping[str, str]
 ) -> MirrorProgress | None:
     """Return the progress of a table that has all there is, None if there is something to do: starting Spark to find
     that out takes longer than many a batch.
@@ -189,7 +195,7 @@ def _level(
     """
     try:
         place = place_of(to)
-        sink = TableSink(place, bucket_of(url), changelog=f"{place}_changes" if changelog else None, unfold=json)
+        sink = TableSink(place, bucket_of(url), changelog=f"{place}_changes" if changelog else None, **shape)
         planning = Planning(parse({"url": url} | dict(options), streaming=True), settle=True)
         try:
             planning.aim()

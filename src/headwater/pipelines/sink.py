@@ -50,21 +50,33 @@ class TableSink(Table):
         bucket: its bucket's name.
         changelog: where the change log lies; None for none.
         unfold: whether JSON documents become columns; None for as the table is.
+        copy_on_write: a new table has no deletion vectors: files that lose rows are written anew.
 
     Raises:
-        TableError: a table that is unfolded and should not be, or the other way round; and as `Table`.
+        TableError: a table that is unfolded and should not be, or the other way round; one with deletion vectors that
+            should have none; and as `Table`.
     """
 
     def __init__(
-        self, place: str | Path, bucket: str, *, changelog: str | Path | None = None, unfold: bool | None = None
+        self,
+        place: str | Path,
+        bucket: str,
+        *,
+        changelog: str | Path | None = None,
+        unfold: bool | None = None,
+        copy_on_write: bool = False,
     ) -> None:
         columns = [*fields("string"), delta_field(REST, "string", _REST_MEANS)] if unfold else fields()
-        super().__init__(place, bucket, DOCUMENTS, columns)
+        super().__init__(place, bucket, DOCUMENTS, columns, vectors=not copy_on_write)
+        if copy_on_write and self.log.state.vectors:
+            raise TableError(
+                self.place, "it was made with deletion vectors: mirror without --copy-on-write, or elsewhere"
+            )
         unfolded = is_unfolded(self.log.state.fields)
         if unfold is not None and unfold != unfolded:
             told = "its JSON documents are unfolded" if unfolded else "its JSON documents are not unfolded"
             raise TableError(self.place, f"{told}: mirror {'with' if unfolded else 'without'} --json, or elsewhere")
-        self.changes = ChangeLog(changelog, bucket) if changelog else None
+        self.changes = ChangeLog(changelog, bucket, vectors=self.log.state.vectors) if changelog else None
         if self.changes:
             self.changes.level(self)
 

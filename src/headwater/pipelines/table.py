@@ -13,8 +13,8 @@ from typing import Any
 
 from headwater.errors import TableError
 from headwater.lake.commit import BatchCommit, Record, commit, record_of
-from headwater.lake.index import SEED_BYTES
-from headwater.lake.log import TableLog, creation
+from headwater.lake.index import SEED_BYTES, Indexes
+from headwater.lake.log import TableLog, creation, schema_string
 from headwater.lake.places import store_of
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.tasks import SEED
@@ -32,24 +32,38 @@ class Table:
         bucket: name of the bucket that it mirrors.
         kind: `documents` or `changes`.
         columns: of a new one.
+        vectors: whether a new one has deletion vectors.
 
     Raises:
         TableError: another bucket's table, or nobody's mirror.
         UnsupportedTable: a table that this writer can't keep.
     """
 
-    def __init__(self, place: str | Path, bucket: str, kind: str, columns: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, place: str | Path, bucket: str, kind: str, columns: Sequence[Mapping[str, Any]], *, vectors: bool = True
+    ) -> None:
         self.store, self.bucket = store_of(place), bucket
         self.log = TableLog(self.store)
         self.log.refresh()
         if not self.log.exists:
             begun = Record(bucket, dict(BEGINNING), 0, kind).to_action()
             properties = {SEED: secrets.token_hex(SEED_BYTES)}
-            self.log.commit([*creation(columns, properties, bucket), begun], "CREATE TABLE")
+            self.log.commit([*creation(columns, properties, bucket, vectors=vectors), begun], "CREATE TABLE")
             self.log.refresh()  # another mirror may have been first: then this is its table
         if (self.record.bucket, self.record.kind) != (bucket, kind):
             told = f'it has the {self.record.kind} of the bucket "{self.record.bucket}", not the {kind} of "{bucket}"'
             raise TableError(self.store.root, f"{told}: choose another place")
+
+    def add_missing(self, columns: Sequence[Mapping[str, Any]]) -> None:
+        """Give a table of an older release the columns that it lacks; its rows have null there."""
+        while True:
+            known = {column["name"].lower() for column in self.log.state.fields}
+            missing = [column for column in columns if column["name"].lower() not in known]
+            if not missing:
+                return
+            schema = schema_string([*self.log.state.fields, *missing])
+            self.log.commit([{"metaData": self.log.state.metadata | {"schemaString": schema}}], "ADD COLUMNS")
+            self.log.refresh()
 
     @property
     def place(self) -> str:
@@ -104,4 +118,8 @@ class Table:
     ) -> None:
         """Bring a batch into the table, with a record that is made already; else as `commit`."""
         named = transaction or (f"headwater-{self.log.state.id}", then.batch)
-        commit(self.log, BatchCommit(after, then, named, written, more))
+        commit(self.log, BatchCommit(after, then, named, written, more), self.indexes())
+
+    def indexes(self) -> Indexes:
+        """Return the indexes beside the table's files."""
+        return Indexes(self.store, self.log.state.id, bytes.fromhex(self.log.state.properties[SEED]))

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headwater.errors import OptionError
+from headwater.lake.shape import modified_at
 from headwater.protocol.dcp.position import FailoverLog
 from headwater.spark.history import branches
 from headwater.spark.offsets import HEX_DIGITS, hex_uuid
@@ -25,6 +26,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 ARROW: dict[str, Any] = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
+ARROW["timestamp"] = pa.timestamp("us", "UTC")
 MUTATION, ROLLBACK = int(Opcode.DCP_MUTATION), "rollback"
 _EVENTS = ("mutation", "deletion", "expiration")
 
@@ -118,6 +120,8 @@ class RowMaker:
             return self._events(records.column("opcode").to_numpy())
         if name == "vb_uuid":
             return self._uuid_column(records)
+        if name == "modified_at":
+            return modified_at(records.column("cas").view(pa.int64()))
         column = records.column(name)
         if name in ("key", "value"):
             return self._bytes(name, column, records)

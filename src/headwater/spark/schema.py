@@ -27,6 +27,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "datatype": ("int", "bits: 1 JSON, 2 snappy, 4 extended attributes before the value"),
     "snapshot_start": ("bigint", "first seqno of the snapshot the change came in"),
     "snapshot_end": ("bigint", "last seqno of that snapshot"),
+    "modified_at": ("timestamp", "the CAS as a time, for it is the node's clock; null where it is none"),
 }
 """Column -> (type in Spark, meaning), in the order of the schema; all nullable."""
 

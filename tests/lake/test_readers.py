@@ -1,0 +1,45 @@
+"""Tables and change logs as readers see them that are not ours: with deletion vectors, and as history."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from headwater.lake import upkeep
+from tests.lake.support import Table
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the package of DuckDB's extension is for Linux")
+
+
+@pytest.fixture
+def duck() -> Iterator[Any]:
+    """DuckDB with its extension, which comes as a package: nothing is fetched."""
+    import duckdb_extension_delta  # noqa: PLC0415
+
+    (extension,) = Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension")
+    with duckdb.connect() as connection:
+        connection.execute(f"LOAD '{extension}'")
+        yield connection
+
+
+def test_duckdb_sees_no_row_that_is_dead(duck: Any, tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.take(*[(f"k{key}", key % 4, 1 + key, "one") for key in range(2000)])
+    table.take(*[(f"k{key}", key % 4, 3000 + key, "two") for key in range(0, 2000, 3)])
+    table.take(*[(f"k{key}", key % 4, 6000 + key, None) for key in range(0, 2000, 5)])
+    expected = {f"k{key}": "one" if key % 3 else "two" for key in range(2000) if key % 5}
+
+    def seen() -> dict[str, str]:
+        rows = duck.execute(f"SELECT decode(key), decode(value) FROM delta_scan('{tmp_path}')").fetchall()
+        assert len(rows) == len(dict(rows))
+        return dict(rows)
+
+    assert seen() == expected
+    upkeep.checkpoint(table.log)
+    upkeep.optimize(table.log, table.indexes, everything=True)
+    assert seen() == expected
