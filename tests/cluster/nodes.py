@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryFile
@@ -113,6 +114,13 @@ class Writer(Thread):
             else:
                 self.acknowledged[key] = value
                 return
+
+    def until_acknowledged(self, count: int) -> None:
+        """Wait for so many different keys."""
+        give_up = time.monotonic() + 120
+        while len(self.acknowledged) < count:
+            assert self.is_alive() and time.monotonic() < give_up, (self.error, len(self.acknowledged))
+            time.sleep(0.01)
 
     def __enter__(self) -> Writer:
         self.start()

@@ -58,8 +58,7 @@ def test_a_dead_node_that_comes_back_by_itself_serves_nothing_it_lost():
         fail_over(one, three)
         three.restart()
         with Writer(three) as writer:  # an application that only knows the node that was dead
-            while len(writer.acknowledged) < 100:
-                pass
+            writer.until_acknowledged(100)
         check([one, two], DOCUMENTS | writer.acknowledged)
 
 

@@ -266,6 +266,20 @@ def test_who_gives_up_and_finds_that_the_target_owns_it_has_moved_it(world):
     assert met.log.count("settle 0") == 2
 
 
+def test_who_gives_up_when_a_node_is_gone_settles_what_can_be_settled_without_it(world):
+    """A target that died before it was told to be active gives the vbucket back, at once and not with the next run."""
+    met = world(takes=[LOST])
+
+    def lose(event):
+        if event.stage is MoveStage.TAKING_OVER:
+            met.opens.append(LOST)
+            met.connections[0].close()
+
+    with pytest.raises(MoveError, match="reset"):
+        moved(patience=0.0, progress=lose)
+    assert met.log[-1] == "settle 0 alone"
+
+
 def test_who_gives_up_while_copying_touches_nothing_more(world):
     met = world(copies=[AGAIN])
     with pytest.raises(MoveError):

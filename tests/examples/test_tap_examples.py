@@ -190,7 +190,7 @@ def test_they_are_right_after_a_rebalance_under_writes(tmp_path: Path) -> None:
             wait_for(uses.indexed, expected, "index")
             wait_for(uses.cached, uses.documents, "cache")
             wait_for(lambda: {key: uses.cache.get(key.encode()).decode() for key in written}, written, "cache")
-            assert uses.cache.hits > len(written)
+            wait_for(lambda: uses.cached() == uses.documents and uses.cache.hits > len(written), True, "it keeps them")
 
 
 def test_an_index_that_was_away_has_what_changed_meanwhile(tmp_path: Path) -> None:

@@ -248,8 +248,7 @@ class Mover:
         """
         if vb in self._settling.active_sent:
             with suppress(TransportError, ProtocolError, StatusError, ClusterError):
-                await self._open_connections()
-                if await self._settling.settle(vb):
+                if await self._is_moved(vb):
                     await self._settled(vb)
                     return
         raise problem
@@ -257,13 +256,7 @@ class Mover:
     async def _attempt(self, vb: int, patience: Patience, *, takeover: bool) -> float:
         """One way through all steps; returns how long the vbucket had no owner."""
         async with self._alone():
-            try:
-                await self._open_connections()
-            except TransportError as error:
-                await self._settling.settle_alone(vb, error)
-                return await self._settled(vb)
-            failpoint("move.connected")
-            if await self._settling.settle(vb):
+            if await self._is_moved(vb):
                 return await self._settled(vb)
             failpoint("move.replica_made")
         transfer = Transfer(vb, self._source, self._target, self.limits, lambda lag: self.lags.__setitem__(vb, lag))
@@ -272,6 +265,16 @@ class Mover:
         except BaseException:
             await asyncio.shield(self._leave(vb))
             raise
+
+    async def _is_moved(self, vb: int) -> bool:
+        """Look at both nodes, and put right what an earlier hand-over left; whether the target owns the vbucket."""
+        try:
+            await self._open_connections()
+        except TransportError as error:
+            await self._settling.settle_alone(vb, error)
+            return True
+        failpoint("move.connected")
+        return await self._settling.settle(vb)
 
     async def _transfer(self, transfer: Transfer, patience: Patience, *, takeover: bool) -> float:
         vb = transfer.vb
