@@ -93,11 +93,12 @@ def test_a_stopped_load_says_what_is_durable(node: testing.Node, tmp_path: Path)
     command = [sys.executable, "-m", "headwater", "load", str(pipe), "--key", "id", "--node", node.url]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as load, pipe.open("wb") as feed:
         feed.write(
-            b"".join(b'{"id":"s%d","pad":"%s"}\n' % (row, b"x" * 99) for row in range(DOCUMENTS_PER_CALL + 20_000))
+            b"".join(b'{"id":"s%d","pad":"%s"}\n' % (row, b"x" * 99) for row in range(2 * DOCUMENTS_PER_CALL + 20_000))
         )
         feed.flush()
         with node.client() as bucket:
-            until(lambda: bool(bucket.get_many([f"s{DOCUMENTS_PER_CALL - 1}"])), "the first part is stored")
+            # The load counts the first part when it is answered; then it sends the second one.
+            until(lambda: bool(bucket.get_many([f"s{DOCUMENTS_PER_CALL}"])), "the second part is begun")
         load.send_signal(signal.SIGINT)
         assert load.stderr is not None
         told = load.stderr.read()

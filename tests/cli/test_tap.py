@@ -1,6 +1,6 @@
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -67,8 +67,10 @@ def test_a_stream_of_changes_says_when_a_cut_may_have_cost_it_some(
     with FaultProxy(node.address) as proxy, node.client() as writer:
         arguments = ("tap", "--future", "--node", f"couchbase://{proxy.address}/default")
         thread = threading.Thread(target=lambda: answers.append(run(*arguments)))
+        wait_for_sessions(node, lambda count: count == 0)  # those of other tests have ended
         thread.start()
-        cut_once_followed(node, proxy)
+        wait_for_sessions(node, lambda count: count > 0)
+        proxy.cut()
         deadline = time.monotonic() + 120
         while thread.is_alive() and time.monotonic() < deadline:
             writer.set("last", "1")
@@ -85,13 +87,12 @@ def until(messages: Iterator[TapMessage], key: bytes) -> Iterator[TapMessage]:
             return
 
 
-def cut_once_followed(node: testing.Node, proxy: FaultProxy) -> None:
+def wait_for_sessions(node: testing.Node, enough: Callable[[int], bool]) -> None:
     deadline = time.monotonic() + 120
     with node.client() as reader:
-        while not int(reader.stats("tap")["ep_tap_count"]):
+        while not enough(int(reader.stats("tap")["ep_tap_count"])):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-    proxy.cut()
 
 
 def test_the_help_says_what_a_time_does(run: Run) -> None:
