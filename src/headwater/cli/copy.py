@@ -60,8 +60,8 @@ def copy(
     goes on where it was when started again with the same --checkpoint. Runs on a local Spark and needs Java 17.
     """
     writer, secret = (user, password) if target_user is None else (target_user, target_password)
-    for url, *login in ((source, user, password), (target, writer, secret)):
-        check_answers(url, *login)
+    for url, name, word in ((source, user, password), (target, writer, secret)):
+        check_answers(url, name, word, retry)
 
     from headwater.pipelines import copy as pipeline
     from headwater.pipelines.job import given

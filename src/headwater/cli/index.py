@@ -80,7 +80,7 @@ def index(
 
     Ended at any moment, it goes on where the index stands when started again with the same DIR.
     """
-    check_answers(url, user, password)
+    check_answers(url, user, password, retry)
     from headwater.pipelines import index as pipeline
     from headwater.pipelines.job import given
     from headwater.pipelines.opensearch import SearchServer

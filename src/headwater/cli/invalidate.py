@@ -64,7 +64,7 @@ def invalidate(
     Ended at any moment, it goes on where it was when started again with the same --checkpoint: no change is left out.
     Runs on a local Spark and needs Java 17.
     """
-    check_answers(url, user, password)
+    check_answers(url, user, password, retry)
 
     from headwater.pipelines import invalidate as pipeline
     from headwater.pipelines.caches import open_cache

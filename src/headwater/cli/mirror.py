@@ -54,7 +54,7 @@ def mirror(
         from headwater.pipelines import early
 
         early.begin()
-    check_answers(url, user, password)
+    check_answers(url, user, password, retry)
 
     from headwater.pipelines import mirror as pipeline
 

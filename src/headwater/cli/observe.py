@@ -69,7 +69,7 @@ def observe(
     A terminal shows a live table; elsewhere each window that closes is a line for each prefix. Time is that of the
     changes' CAS, the nodes' clock.
     """
-    check_answers(url, user, password)
+    check_answers(url, user, password, retry)
     from headwater.pipelines import observe as pipeline
     from headwater.pipelines.job import given
     from headwater.pipelines.windows import WindowRules

@@ -112,13 +112,19 @@ def connect(url: str, user: str | None, password: str | None) -> "Client":
     return client.connect(url, user=user, password=password)
 
 
-def check_answers(url: str, user: str | None, password: str | None) -> None:
+def check_answers(url: str, user: str | None, password: str | None, retry_seconds: float | None = None) -> None:
     """Ask the bucket something: a wrong address or password is reported now, not after Spark's start and its patience.
+    Whoever says how long to retry means the first look, too: a node that is away is waited for.
 
     Raises: TransportError, StatusError.
     """
-    with connect(url, user, password) as client:
-        client.seqnos()
+    from headwater.spark.nodes import patiently
+
+    def ask() -> None:
+        with connect(url, user, password) as client:
+            client.seqnos()
+
+    patiently(ask, retry_seconds or 0.0)
 
 
 def endpoint(node: str, user: str | None, password: str | None) -> "Endpoint":
