@@ -17,7 +17,7 @@ from typing import TextIO
 
 from headwater.errors import DiskFull
 from headwater.kernels import apply, compact, crc, execute, gather, history, index, json, live, paths, sweep, tap
-from headwater.node import log_lines, threads
+from headwater.node import log_lines, supervisor, threads
 from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
@@ -86,10 +86,12 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         told += "" if server.http_port is None else f" http={server.http_port}"
         print(f"ready {shown}:{port} {told}", file=out, flush=True)
         log.info("ready on %s:%d", shown, port, extra=event("node.ready", host=host, port=port))
+        supervisor.tell(f"READY=1\nSTATUS=ready on {shown}:{port}")
         collector.start()
         trimmer.start()
         try:
             await stop.wait()
+            supervisor.tell("STOPPING=1")
             log.info("asked to stop", extra=event("node.stopping"))
         finally:
             await server.close()

@@ -1,0 +1,27 @@
+"""Words to the service manager that started this process: systemd's, of Type=notify, which reads them from a socket.
+
+Source: sd_notify(3).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+
+def tell(words: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Say `READY=1`, `STOPPING=1` or the like; whether there was anybody to say it to, and it was said.
+
+    A manager that has gone is no reason to fail.
+    """
+    address = environment.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.settimeout(1.0)
+            manager.sendto(words.encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
+    except OSError:
+        return False
+    return True
