@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model attack disk-battery lake-faults spark-faults test test-on coverage check lint format types imports warm bench bench-lake docs lock clean
+.PHONY: help setup demo model attack disk-battery lake-faults spark-faults console-test test test-on coverage check lint format types imports warm bench bench-lake docs lock clean
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,15 @@ lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-19
 
 spark-faults: $(READY) warm ## the tests of a mirror on Spark under faults, which take minutes: a JVM for each step that a driver dies at
 	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults
+
+AXE := axe-core@4.11.0
+
+console-test: $(READY) ## the console in a real Chromium (Debian: chromium, chromium-driver), with axe-core by npm; makes the guide's pictures
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt selenium==4.51.0
+	@if [ ! -d .venv/axe ] && command -v npm >/dev/null; then mkdir .venv/axe && \
+		{ (cd .venv/axe && npm pack --silent $(AXE) >/dev/null && tar xzf axe-core-*.tgz) || { rm -r .venv/axe; echo "no axe-core: npm could not fetch it"; }; }; fi
+	@$(RUN) HEADWATER_AXE=$$(ls $(CURDIR)/.venv/axe/package/axe.min.js 2>/dev/null) HEADWATER_PICTURES=docs/howto/pictures \
+		$(BIN)/python -m pytest -q -rs tests/console/test_browser.py
 
 SECONDS ?= 600
 

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -84,3 +85,16 @@ def running(url: str, user: str | None = None, password: str | None = None, **mo
         server.stop()
         thread.join(60)
         assert not thread.is_alive()
+
+
+def until_told(browser: TestClient, path: str, *wanted: str, seconds: float = 120.0) -> str:
+    """Load a page anew, its nodes asked each time, until its text has all of these words; return the page."""
+    end = time.monotonic() + seconds
+    while True:
+        lookout = browser.app.state.desk.lookout  # type: ignore[attr-defined]
+        for kept in (lookout._look, *lookout._groups.values()):
+            kept.asked_at = float("-inf")
+        page = browser.get(path).text
+        if all(each in words(page) for each in wanted):
+            return page
+        assert time.monotonic() < end, (wanted, words(page))

@@ -7,7 +7,7 @@ from headwater import testing
 from headwater.console import live
 from tests.cluster.nodes import empty_nodes, init
 
-from .support import console, running, words
+from .support import console, running, until_told, words
 
 
 def test_streams_are_shown_with_their_backlog(browser: TestClient, node: testing.Node) -> None:
@@ -26,20 +26,16 @@ def test_replicas_streams_are_shown_from_both_ends() -> None:
     with empty_nodes(2) as (one, two):
         init(one, two, replicas=1)
         with console(one.url) as browser:
-            page = words(browser.get("/streams").text)
-    assert page.count("sends") >= 2
-    assert page.count("receives") >= 2
-    assert f"{two.address}/default yes" in page
+            page = until_told(browser, "/streams", f"{one.address}/default yes", f"{two.address}/default yes", "sends")
+    assert words(page).count("sends") >= 2
+    assert words(page).count("receives") >= 2
 
 
 def test_streams_of_nodes_that_are_gone_say_so() -> None:
     with testing.node(vbuckets=4) as node, console(node.url) as browser:
         assert "Nobody streams" in browser.get("/streams").text
         node.kill()
-        kept = browser.app.state.desk.lookout._groups  # type: ignore[attr-defined]
-        for each in kept.values():
-            each.asked_at = 0.0
-        assert "<strong>Stale.</strong>" in browser.get("/streams").text
+        until_told(browser, "/streams", "Stale.", "No answer now")
 
 
 def test_rates_come_as_a_history_and_then_one_by_one(node: testing.Node) -> None:
