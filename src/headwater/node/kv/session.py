@@ -204,13 +204,12 @@ class KvSession:
             return
         if isinstance(answer, Answer):  # nearly all; the other questions take longer
             self.reply(frame, answer)
+            self._count(command, frame.opcode, answer.status)
         elif inspect.isawaitable(answer):
             self._park(frame, answer)
         else:
             self._answer(frame, answer)
-            requests = self.server.requests
-            requests.answered(frame.opcode, _status(answer))
-            requests.ran(frame.opcode, 1, self._gate_of(command))
+            self._count(command, frame.opcode, Status.SUCCESS)
         if self._finishes:
             self.connection.finish()
 
@@ -381,10 +380,12 @@ class KvSession:
         self._task = None
         self.connection.resume("parked")
 
-    def _gate_of(self, command: Command) -> int:
-        """The batch that the answer of a command waits for (see `reply`); 0 when it may leave."""
-        committer = self.server.committer
-        return max(self.gate, committer.gate()) if command.document else self.gate
+    def _count(self, command: Command, opcode: int, status: int) -> None:
+        """Count a request whose answer waits for its batch, if it waits for one (see `reply`)."""
+        server = self.server
+        server.requests.answered(opcode, status)
+        gate = max(self.gate, server.committer.gate()) if command.document else self.gate
+        server.requests.ran(opcode, 1, gate)
 
     def _turn_down(self, frame: Frame, refused: CommandRefused) -> None:
         """Say no at once."""
