@@ -38,7 +38,7 @@ privileges when they come from two roles.
 PAGES_HEAD = """
 ## Pages
 
-By HTTP, on the same port; `{}` is the bucket. Methods other than GET are refused with 400 and a reason.
+By HTTP, on the same port; `{}` is the bucket. Methods that a page has not are refused with 400 and a reason.
 
 """
 
@@ -71,7 +71,7 @@ def _alone(cases: list[Beyond | None]) -> bool:
 
 def _pages() -> Iterator[tuple[str, ...]]:
     for each in (*PAGES, *REFUSED):
-        methods = "GET" if each in PAGES else ", ".join(each.methods)
+        methods = ", ".join(method for method in each.methods if method != "HEAD" or each in REFUSED)
         yield methods, f"`{each.path}`", in_words(each.privilege), *_cells(each.privilege)
 
 

@@ -44,6 +44,8 @@ FAILPOINTS = {
     "takeover.dead": "the vbucket is dead here, and that is staged; the rest of its changes is not sent",
     "takeover.active_sent": "all is sent, the consumer was asked to become active",
     "takeover.active_acked": "the consumer is active, the stream is not ended",
+    "collections.before_rename": "a new collections manifest is written and synced beside the old one, not renamed",
+    "collections.after_rename": "it is renamed; no vbucket has its system events yet",
     "cluster.before_rename": "a new cluster map is written and synced beside the old one, not renamed",
     "cluster.after_rename": "the new cluster map is in place, the folder not synced, nobody was told",
     "replica.marker": "a snapshot that a replica receives was announced, and that is staged",

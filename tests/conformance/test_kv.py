@@ -234,17 +234,11 @@ def expanded(codes: str) -> list[str]:
     [
         *(Opcode.CREATE_BUCKET, Opcode.DELETE_BUCKET, Opcode.SHUTDOWN, Opcode.AUDIT_PUT, Opcode.AUDIT_CONFIG_RELOAD),
         *(Opcode.IOCTL_GET, Opcode.RBAC_REFRESH, Opcode.GET_CMD_TIMER),
-        *(Opcode.COLLECTIONS_SET_MANIFEST, Opcode.COLLECTIONS_GET_MANIFEST, Opcode.COLLECTIONS_GET_ID),
-        *(Opcode.COLLECTIONS_GET_SCOPE_ID, Opcode.STOP_PERSISTENCE),
+        Opcode.STOP_PERSISTENCE,
     ],
 )
 def test_what_this_node_does_not_do_is_not_supported(line: Line, opcode: Opcode) -> None:
     assert ask(line, opcode, b"name").status == Status.NOT_SUPPORTED
-
-
-@pytest.mark.parametrize("group", ["collections", "scopes"])
-def test_there_are_no_statistics_of_what_is_not_there(line: Line, group: str) -> None:
-    assert ask(line, Opcode.STAT, group.encode()).status == Status.KEY_ENOENT
 
 
 def test_the_answers_of_stat_stand_together(line: Line) -> None:

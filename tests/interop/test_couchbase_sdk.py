@@ -25,6 +25,7 @@ from couchbase.durability import (
     ReplicateTo,
     ServerDurability,
 )
+from couchbase.management.collections import CreateCollectionSettings
 from couchbase.options import (
     ClusterOptions,
     ClusterTimeoutOptions,
@@ -237,10 +238,60 @@ def test_what_the_node_does_not_do_is_refused_at_once(documents: Collection, clu
     assert documents.get("fig").content_as[dict] == {"a": 1}
 
 
-def test_the_bucket_is_listed_and_collections_can_not_be_made(cluster: Cluster) -> None:
+def test_the_bucket_is_listed(cluster: Cluster) -> None:
     assert [bucket.name for bucket in cluster.buckets().get_all_buckets()] == ["default"]
-    with pytest.raises(exceptions.CouchbaseException):
-        cluster.bucket("default").collections().create_scope("inventory")
+
+
+def test_scopes_and_collections_are_made_used_listed_and_dropped() -> None:
+    with testing.node() as node:
+        cluster = connect(node)
+        bucket = cluster.bucket("default")
+        manager = bucket.collections()
+        manager.create_scope("inventory")
+        manager.create_collection("inventory", "fruit")
+        manager.create_collection("inventory", "short", CreateCollectionSettings(max_expiry=timedelta(hours=1)))
+        listed = {scope.name: scope for scope in manager.get_all_scopes()}
+        assert sorted(each.name for each in listed["inventory"].collections) == ["fruit", "short"]
+        fruit, default = bucket.scope("inventory").collection("fruit"), bucket.default_collection()
+        fruit.upsert("apple", {"of": "fruit"})
+        default.upsert("apple", {"of": "default"})
+        assert fruit.get("apple").content_as[dict] == {"of": "fruit"}
+        assert default.get("apple").content_as[dict] == {"of": "default"}
+        short = bucket.scope("inventory").collection("short")
+        short.upsert("pear", {"a": 1})
+        assert short.get("pear", GetOptions(with_expiry=True)).expiryTime is not None
+        fruit.mutate_in("apple", (subdocument.upsert("colour", "green"),))
+        assert fruit.lookup_in("apple", (subdocument.get("colour"),)).content_as[str](0) == "green"
+        assert fruit.binary().increment("count", IncrementOptions(initial=SignedInt64(5))).content == 5
+        for again in (
+            lambda: manager.create_scope("inventory"),
+            lambda: manager.create_collection("inventory", "fruit"),
+        ):
+            with pytest.raises((exceptions.ScopeAlreadyExistsException, exceptions.CollectionAlreadyExistsException)):
+                again()
+        with pytest.raises(exceptions.ScopeNotFoundException):
+            manager.create_collection("nowhere", "fruit")
+        manager.drop_collection("inventory", "fruit")
+        with pytest.raises(exceptions.CollectionNotFoundException):
+            manager.drop_collection("inventory", "fruit")
+        manager.drop_scope("inventory")
+        assert [scope.name for scope in manager.get_all_scopes()] == ["_default"]
+        assert default.get("apple").content_as[dict] == {"of": "default"}
+        cluster.close()
+
+
+def test_collections_made_by_the_command_are_found_by_name() -> None:
+    with testing.node() as node:
+        command = [sys.executable, "-m", "headwater", "collection", "create", "shop.orders", "--node", node.url]
+        assert "shop.orders is there" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        cluster = connect(node)
+        orders = cluster.bucket("default").scope("shop").collection("orders")
+        orders.upsert("one", {"n": 1})
+        assert orders.get("one").content_as[dict] == {"n": 1}
+        missing = cluster.bucket("default").scope("shop").collection("carts")
+        with pytest.raises(exceptions.CouchbaseException):
+            missing.get("one", GetOptions(timeout=timedelta(seconds=3)))
+        cluster.close()
 
 
 MANAGED = """
@@ -268,9 +319,10 @@ print("nodes:", [(node["status"], node["services"]) for node in told.nodes])
 print("version:", told.server_version)
 print("users:", [user.user.username for user in users.get_all_users()], users.get_user("ann").user.username)
 print("roles:", [role.role.name for role in users.get_roles()], users.get_all_groups())
-print("scopes:", outcome(bucket.collections().get_all_scopes))
+print("scopes:", [scope.name for scope in bucket.collections().get_all_scopes()])
 print("create scope:", outcome(lambda: bucket.collections().create_scope("inventory")))
 print("create collection:", outcome(lambda: bucket.collections().create_collection("_default", "fruit")))
+print("drop scope:", outcome(lambda: bucket.collections().drop_scope("missing")))
 print("flush:", outcome(lambda: buckets.flush_bucket("default")))
 print("create bucket:", outcome(lambda: buckets.create_bucket(CreateBucketSettings(name="other", ram_quota_mb=100))))
 cluster.close()
@@ -295,9 +347,10 @@ def test_management_calls_are_answered_or_refused_by_their_right_names_and_the_i
         "roles": (
             "['data_reader', 'data_writer', 'data_dcp_reader', 'replication_target', 'data_monitoring', 'admin'] []"
         ),
-        "scopes": "UnsupportedOperation",
-        "create scope": "FeatureUnavailableException",
-        "create collection": "InvalidArgumentException",
+        "scopes": "['_default']",
+        "create scope": "None",
+        "create collection": "None",
+        "drop scope": "ScopeNotFoundException",
         "flush": "CouchbaseException 607",  # bucket_not_flushable, which the SDK's Python half has no class for
         "create bucket": "InvalidArgumentException",
     }

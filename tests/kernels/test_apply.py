@@ -45,7 +45,7 @@ def run(kernel: ModuleType, store: Store, streams: StreamTable, data: bytes) -> 
     while True:
         arena, used = store.stage_arena()
         code, offset, used, count, vb = kernel.apply(
-            streams.rows, store.table, store.segments, frames, offset, store.stage_slot, used, len(arena), NOW
+            streams.rows, store.table, store.segments, frames, offset, store.stage_slot, used, len(arena), NOW, 0
         )
         store.stage_used(int(used))
         taken += int(count)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from headwater.kernels import compact
 from headwater.kernels.guard import register
 from headwater.kernels.jit import debug_copy
+from headwater.node.storage.compaction import NONE_DROPPED
 from headwater.node.storage.records import deletion_frame, mutation_frame
 
 CHECKED = debug_copy("headwater.kernels.compact")
@@ -67,7 +68,7 @@ def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone(
     for build in (compact, CHECKED):
         keep = np.zeros(end - first, np.uint32)
         columns = seqs, locs, prevs, nexts
-        told = build.survivors(columns, first, end, history, segments, before, np.uint64(limit), keep)
+        told = build.survivors(columns, first, end, history, segments, before, np.uint64(limit), keep, NONE_DROPPED)
         count, *numbers = (int(number) for number in told)
         assert keep[:count].tolist() == stay
         assert numbers == [max(floor, purge), purge]

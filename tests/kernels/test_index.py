@@ -67,9 +67,9 @@ class Small:
     def check(self, gone: set[bytes]) -> None:
         newest = {key: row for row, (key, _) in enumerate(self.log)}
         for key, row in newest.items():
-            assert index.lookup(self.table, 0, self.segments, np.frombuffer(key, np.uint8)) == row
+            assert index.lookup(self.table, 0, self.segments, np.frombuffer(key, np.uint8), 0) == row
         for key in gone - set(newest):
-            assert index.lookup(self.table, 0, self.segments, np.frombuffer(key, np.uint8)) == -1
+            assert index.lookup(self.table, 0, self.segments, np.frombuffer(key, np.uint8), 0) == -1
         row, columns = self.table[0], self.index.columns[0]
         frames = {
             key: 55 + len(key) + len(self.log[at][1] or b"") - (10 if self.log[at][1] is None else 0)
@@ -141,11 +141,11 @@ def test_the_checked_build_agrees_and_faults_on_a_place_outside_the_arena() -> N
     with checked() as build:
         for number in range(25):
             key = np.frombuffer(b"%d" % number, np.uint8)
-            there = index.lookup(small.table, 0, small.segments, key)
-            assert build.lookup(small.table, 0, small.segments, key) == there
+            there = index.lookup(small.table, 0, small.segments, key, 0)
+            assert build.lookup(small.table, 0, small.segments, key, 0) == there
         columns.loc[29] += np.uint64(1 << 20)
         with pytest.raises(KernelFault):
-            build.lookup(small.table, 0, small.segments, np.frombuffer(b"9", np.uint8))
+            build.lookup(small.table, 0, small.segments, np.frombuffer(b"9", np.uint8), 0)
 
 
 def test_a_whole_run_of_the_store_touches_nothing_it_should_not() -> None:

@@ -59,7 +59,7 @@ def test_keys_stop_at_the_end_of_the_buffer_and_go_on(tmp_path: Path) -> None:
         columns = store.index.columns[0]
         with registered(store.stage_arena()[0], columns.loc, columns.next):
             while row < 5:
-                used, row = map(int, checked.live_keys(store.table, 0, store.segments, row, NOON, out))
+                used, row = map(int, checked.live_keys(store.table, 0, store.segments, row, NOON, out, 0))
                 assert used in (9, 18)
                 found += out[:used].tobytes()
         assert found == b"".join(b"\0\x07key-%03d" % number for number in range(5))

@@ -52,6 +52,7 @@ from headwater.wire.features import Feature
 from headwater.wire.header import Frame
 from headwater.wire.json_text import context_of
 from headwater.wire.layout import Request
+from headwater.wire.manifest import CollectionsManifest, ManifestRefused
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -100,7 +101,7 @@ class Endpoint:
 
     def login(self, features: tuple[int, ...] | None = None) -> Login:
         """Return the login to connect with."""
-        asked = KV_FEATURES if features is None else features
+        asked = (*KV_FEATURES, Feature.COLLECTIONS) if features is None else features
         return Login(AGENT, self.bucket, self.user, self.password, features=asked, wants_map=False)
 
 
@@ -394,6 +395,25 @@ class NodeAdmin:
 
     async def _control(self, key: str, value: dict[str, Any], what: str) -> None:
         await self._ask(wire.IoctlSet(key=key.encode(), value=json.dumps(value).encode()), what)
+
+    # --- collections --------------------------------------------------------------------------------------------------
+
+    async def manifest(self) -> CollectionsManifest:
+        """The scopes and collections that the node knows of."""
+        answer = await self._ask(wire.GetManifest(), "ask for the collections manifest")
+        try:
+            return CollectionsManifest.decode(answer.value)
+        except ManifestRefused as error:
+            raise RemoteProtocolError(f"{self.address}: {error}") from None
+
+    async def next_ids(self) -> tuple[int, int]:
+        """The lowest ids of a collection and of a scope that the node never gave."""
+        told = await self.stats("scopes")
+        return int(told.get("next_collection", "8"), 16), int(told.get("next_scope", "8"), 16)
+
+    async def set_manifest(self, manifest: CollectionsManifest) -> None:
+        """Give the node a newer manifest; returns when it is durable in every vbucket that is active there."""
+        await self._ask(wire.SetManifest(value=manifest.encode()), f"give it manifest {manifest.uid:x}")
 
     # --- the map, and the rest ----------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 
-FEATURES = (*DCP_FEATURES, Feature.XATTR, Feature.SNAPPY)
+FEATURES = (*DCP_FEATURES, Feature.XATTR, Feature.SNAPPY, Feature.COLLECTIONS)
 FLAGS = OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETE_TIMES
 OPTIONAL_FLAGS = OpenFlag.INCLUDE_DELETED_USER_XATTRS
 YOUNGER = (OPTIONAL_FLAGS, OpenFlag.INCLUDE_DELETE_TIMES)

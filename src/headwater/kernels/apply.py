@@ -2,7 +2,8 @@
 
 One call takes every MUTATION, DELETION and EXPIRATION that is plainly right: it belongs to an open stream (tracker.py),
 carries the stream's opaque, and its seqno lies above the last one and inside the announced snapshot (dcp.md 9). It
-keeps its seqno, CAS and revision, and is stored in the layout of the log: opaque 0, deletions in the V2 layout.
+keeps its seqno, CAS and revision, and is stored in the layout of the log: opaque 0, deletions in the V2 layout, keys of
+the default collection without its id.
 Whatever is not plainly right, or is no change, stops the kernel: Python looks at that one frame, answers the specified
 error if it deserves one, and calls again behind it. So the rules are applied here, and told apart there.
 """
@@ -13,21 +14,24 @@ from typing import Any, Final
 
 import numpy as np
 
+from headwater.kernels.choices import SYSTEM_COLLECTION, collection_of
 from headwater.kernels.history import DONE, GROW
 from headwater.kernels.index import (
     FIELDS,
     HIGH,
+    NAMED_MARK,
     Table,
     append_row,
     find,
     frame_at,
     has_room,
+    is_named,
     key_address,
     key_hash,
     location,
     opcode,
 )
-from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store8, store32
+from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store8, store16, store32
 from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,
@@ -75,7 +79,7 @@ _SEQNO_MAX = U64(numbers.SEQNO_MAX)
 
 
 @inline_kernel
-def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any) -> Any:
+def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any, collections: Any) -> Any:
     """Whether lengths, datatype and metadata are those of a change without anything out of the ordinary. "By extras
     length" (dcp.md 14): mutations of 30 bytes and expirations of 18 are UPR's. Deletions with a value (surviving
     xattrs) are for Python."""
@@ -84,7 +88,7 @@ def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any) -> Any:
         (word >> U64(32)) & U64(0xFFFF),
         (word >> U64(16)) & U64(0xFF),
     )
-    if key == U64(0) or key > U64(_KEY_MAX) or extras + key > body:
+    if key == U64(0) or key > U64(_KEY_MAX) + U64(collections) or extras + key > body:
         return False
     if kind == MUTATION:
         return (
@@ -99,7 +103,7 @@ def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any) -> Any:
 
 
 @inline_kernel
-def _judge(streams: Any, table: Table, frame: Any, left: Any) -> Any:
+def _judge(streams: Any, table: Table, frame: Any, left: Any, collections: Any) -> Any:
     """(DONE: nothing whole is left, PLAIN or _TAKEABLE; vbucket, frame length, seqno)."""
     if left < HEADER:
         return DONE, np.int64(0), U(0), U64(0)
@@ -111,7 +115,9 @@ def _judge(streams: Any, table: Table, frame: Any, left: Any) -> Any:
     if left < length:
         return DONE, vb, length, U64(0)
     cas = load64(frame + CAS_AT)
-    if vb >= len(table) or cas == U64(0) or cas > _HELD_MAX or not _is_whole_change(kind, word, frame, body):
+    if vb >= len(table) or cas == U64(0) or cas > _HELD_MAX:
+        return PLAIN, vb, length, U64(0)
+    if not _is_whole_change(kind, word, frame, body, collections) or (collections and not _has_collection(frame)):
         return PLAIN, vb, length, U64(0)
     seqno = load64(frame + SEQNO_AT)
     if seqno > _SEQNO_MAX or load64(frame + REV_SEQNO_AT) > _HELD_MAX:
@@ -120,6 +126,33 @@ def _judge(streams: Any, table: Table, frame: Any, left: Any) -> Any:
     if judge_seqno(row, U64(load32(frame + OPAQUE_AT)), seqno) != TAKEN or seqno <= U64(table[vb, HIGH]):
         return PLAIN, vb, length, seqno
     return _TAKEABLE, vb, length, seqno
+
+
+@inline_kernel
+def _has_collection(frame: Any) -> Any:
+    """Whether the key of a change is one of a connection with Collections, and its layout that of the log."""
+    extras = U(load8(frame + EXTRAS_LENGTH_AT))
+    if extras == DELETION_EXTRAS or extras == UPR_MUTATION_EXTRAS:
+        return False
+    number, taken = collection_of(key_address(frame), U(load16(frame + KEY_LENGTH_AT)))
+    return taken != U(0) and number != U(SYSTEM_COLLECTION)
+
+
+@inline_kernel
+def _of_collection(out: Any, frame: Any, length: Any) -> Any:
+    """Copy a frame of a connection with Collections in the layout of the log; returns its length there."""
+    key = key_address(frame)
+    if load8(key) != 0:
+        copy(out, frame, length)
+        store32(out + OPAQUE_AT, np.uint32(NAMED_MARK))
+        return length
+    head = key - frame
+    copy(out, frame, head)
+    store16(out + KEY_LENGTH_AT, np.uint16(load16(frame + KEY_LENGTH_AT) - 1))
+    store32(out + BODY_LENGTH_AT, np.uint32(length - HEADER - U(1)))
+    store32(out + OPAQUE_AT, np.uint32(0))
+    copy(out + head, key + U(1), length - head - U(1))
+    return length - U(1)
 
 
 @inline_kernel
@@ -167,6 +200,7 @@ def apply(
     used: Any,
     limit: Any,
     now: Any,
+    collections: Any,
 ) -> Any:
     """Stage the changes of data[offset:] (a uint8 array).
 
@@ -175,6 +209,7 @@ def apply(
         table, segments: the store's.
         slot, used, limit: the staging arena, how full it is and may become.
         now: the delete time, in Unix seconds, of tombstones that carry none (V1 deletions, UPR's expirations).
+        collections: 1 if keys begin with the id of their collection, else 0.
 
     Returns: (why it stopped, offset of the first frame not taken, arena bytes used, changes taken, vbucket of the frame
         it stopped at).
@@ -182,7 +217,7 @@ def apply(
     base, taken = U(data.ctypes.data), 0
     at, end, fill = base + U(offset), base + U(len(data)), U(used)
     while True:
-        code, vb, length, seqno = _judge(streams, table, at, end - at)
+        code, vb, length, seqno = _judge(streams, table, at, end - at, collections)
         if code == DONE or code == PLAIN:
             break
         if fill + length + U(3) > U(limit):
@@ -193,10 +228,11 @@ def apply(
             break
         place = location(U(slot), fill)
         frame = frame_at(segments, place)
-        fill = fill + _as_logged(frame, at, length, U(now))
+        made = _of_collection(frame, at, length) if collections else _as_logged(frame, at, length, U(now))
+        fill = fill + made
         key, key_length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
         hashed = key_hash(table, vb, key, key_length)
-        into, old = find(table, vb, segments, key, key_length, hashed)
+        into, old = find(table, vb, segments, key, key_length, hashed, is_named(frame))
         append_row(table, vb, segments, frame, place, hashed, into, old)
         put(U(streams.ctypes.data) + U(vb) * U(8 * STREAM_FIELDS), LAST, seqno)
         taken += 1
@@ -207,4 +243,4 @@ def apply(
 def warm_up() -> None:
     """Build the kernels of this module."""
     streams, table = np.zeros((1, STREAM_FIELDS), np.uint64), np.zeros((1, FIELDS), np.uint64)
-    prepare(apply, streams, table, np.zeros((1, 2), np.uint64), np.zeros(0, np.uint8), 0, 0, 0, 0, 0)
+    prepare(apply, streams, table, np.zeros((1, 2), np.uint64), np.zeros(0, np.uint8), 0, 0, 0, 0, 0, 0)

@@ -94,9 +94,12 @@ def write_mutation(
     rev: Any,
     now: Any,
     scratch: Any,
+    prefix: Any,
 ) -> None:
-    """The DCP mutation (dcp.md 2.8, 31 bytes of extras) of a request that is wholly at `at`."""
-    value = at + _SET_BYTES + key_length
+    """The DCP mutation (dcp.md 2.8, 31 bytes of extras) of a request that is wholly at `at`; `prefix` bytes in front of
+    its key are left out."""
+    key = at + _SET_BYTES + prefix
+    value = key + key_length
     datatype = _ZERO
     if may_be_json(value, value_length) and is_json(value, value_length, scratch):
         datatype = _JSON
@@ -111,7 +114,7 @@ def write_mutation(
     store32(to + LOCK_TIME_AT, np.uint32(0))
     store16(to + NMETA_AT, np.uint16(0))
     store8(to + NRU_AT, np.uint8(0))
-    copy(to + MUTATION_BYTES, at + _SET_BYTES, key_length + value_length)
+    copy(to + MUTATION_BYTES, key, key_length + value_length)
 
 
 @inline_kernel

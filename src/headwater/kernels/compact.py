@@ -2,8 +2,8 @@
 
 Of a vbucket's rows those from `first` up to `end` lie in the segments that are compacted. Of those go: rows superseded
 by one of the first `history` rows, whether that one lies in these segments or not (whatever superseded a row later may
-still be taken back), and purged tombstones, but for those with an older version in front of `first`, which would be the
-newest again.
+still be taken back), purged tombstones, but for those with an older version in front of `first`, which would be the
+newest again, and documents of dropped collections, which nobody is shown.
 Nothing here depends on rows that come while it runs: NEXT of a row that stays only ever changes from NIL to a row
 number >= history, and a row that goes is superseded by one that is on disk already.
 """
@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.choices import collection_of
 from headwater.kernels.copying import copy_value
 from headwater.kernels.gather import AHEAD_BYTES, AHEAD_ROWS
 from headwater.kernels.index import (
     FIELDS,
+    ITEMS,
     KEYS,
     LIVE_BYTES,
     LOC,
@@ -28,12 +30,15 @@ from headwater.kernels.index import (
     Table,
     frame_at,
     frame_bytes,
+    is_named,
+    is_system,
+    key_address,
     location,
     opcode,
 )
 from headwater.kernels.intrinsics import load16, load32, load64_native, prefetch
 from headwater.kernels.jit import inline_kernel, kernel, prepare
-from headwater.kernels.offsets import DELETE_TIME_AT, HEADER, MUTATION, VBUCKET_AT
+from headwater.kernels.offsets import DELETE_TIME_AT, HEADER, KEY_LENGTH_AT, MUTATION, VBUCKET_AT
 
 U = np.uintp
 _ZERO, _ONE, _EIGHT = U(0), U(1), U(8)
@@ -84,9 +89,23 @@ def _goes_back_beyond(prevs: Any, row: Any, first: Any) -> Any:
     return before != NIL
 
 
+@inline_kernel
+def _dropped_at(frame: Any, dropped: Any) -> Any:
+    """The seqno at which the collection of a document was dropped; 0 for none of these."""
+    if is_system(frame):
+        return _ZERO
+    number = _ZERO
+    if is_named(frame) != _ZERO:
+        number, _ = collection_of(key_address(frame), U(load16(frame + KEY_LENGTH_AT)))
+    for i in range(len(dropped)):
+        if U(dropped[i, 0]) == number:
+            return U(dropped[i, 1])
+    return _ZERO
+
+
 @kernel
 def survivors(
-    columns: Any, first: Any, end: Any, history: Any, segments: Table, before: Any, limit: Any, keep: Any
+    columns: Any, first: Any, end: Any, history: Any, segments: Table, before: Any, limit: Any, keep: Any, dropped: Any
 ) -> Any:
     """Write those of the rows from `first` up to `end` that stay into `keep` (uint32[end - first]).
 
@@ -94,6 +113,7 @@ def survivors(
         columns: (seq, loc, prev, next) arrays.
         before: tombstones deleted before this Unix second go, 0: none ...
         limit: ... as far as their seqno is at or below this one.
+        dropped: uint64[n, 2], id and seqno of the drop, by id, of collections whose drop is not taken back any more.
 
     Returns: (how many stay, rollback floor, purge seqno): below the floor states can't be rebuilt from what stays, up
     to the purge seqno tombstones are missing; 0 when nothing of the kind goes.
@@ -111,6 +131,11 @@ def survivors(
         if may_go and _purgeable(frame_at(segments, U(locs[row])), before) and not _goes_back_beyond(prevs, row, first):
             purge = max(purge, U(seqs[row]))
             continue
+        if len(dropped) > 0 and after == NIL:
+            gone = _dropped_at(frame_at(segments, U(locs[row])), dropped)
+            if gone != _ZERO and not _goes_back_beyond(prevs, row, first):
+                floor = max(floor, gone)
+                continue
         keep[count] = np.uint32(row)
         count += 1
     return count, max(floor, purge), purge
@@ -230,7 +255,7 @@ def rebuild(
         places: LOC of each kept row, with the number of its new segment in place of the slot.
         slots: the slot of each new segment.
 
-    Subtracts from KEYS and LIVE_BYTES what was the newest of its key and went (purged tombstones).
+    Subtracts from KEYS, LIVE_BYTES and ITEMS what was the newest of its key and went.
     """
     seq, loc, hashes, prev, nexts = old
     seq_new, loc_new, hash_new, prev_new, next_new = new
@@ -242,7 +267,10 @@ def rebuild(
     for row in range(first, end):
         if where[row - first] == np.uint32(NIL) and U(nexts[row]) == NIL:
             table[vb, KEYS] -= _ONE
-            table[vb, LIVE_BYTES] -= frame_bytes(frame_at(segments, U(loc[row])))
+            frame = frame_at(segments, U(loc[row]))
+            table[vb, LIVE_BYTES] -= frame_bytes(frame)
+            if opcode(frame) == MUTATION:  # of a dropped collection
+                table[vb, ITEMS] -= _ONE
     into = 0
     for row in range(np.int64(table[vb, ROWS])):
         place = U(loc[row])
@@ -266,7 +294,7 @@ def warm_up() -> None:
     columns = (u64, u64, u32, u32, u32)
     prepare(prefix_rows, table, out, signed)
     prepare(rows_before, u64, 0, out)
-    prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, np.uint64(0), u32)
+    prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, np.uint64(0), u32, np.zeros((0, 2), np.uint64))
     prepare(bytes_of, u64, u32, segments)
     prepare(superseded_bytes, u64, u32, u32, segments)
     prepare(add_bytes, u64, u32, segments, signed)

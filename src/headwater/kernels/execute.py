@@ -114,6 +114,7 @@ FEATURE_JSON = np.uint64(1)
 FEATURE_SEQNO = np.uint64(2)
 FEATURE_WRITE = np.uint64(4)  # not a feature: writes may run at all
 FEATURE_HELLO = np.uint64(8)  # the client negotiated something
+FEATURE_COLLECTIONS = np.uint64(16)  # keys begin with the id of their collection; those of others than 0 are for Python
 
 FLAG_WROTE = np.uint64(1)
 FLAG_UNSTABLE = np.uint64(2)
@@ -126,7 +127,7 @@ STOP_GROW = 4  # vbucket `GROW` needs a larger index first
 _DONE = 0
 
 U = np.uintp
-_ZERO, _ONE, _FOUR, _EIGHT = U(0), U(1), U(4), U(8)
+_ZERO, _ONE, _TWO, _FOUR, _EIGHT = U(0), U(1), U(2), U(4), U(8)
 _TALLY, _STATUSES, _CALLED = U(TALLY), U(STATUSES), U(CALLED)
 _ACTIVE = U(State.ACTIVE)
 _KEY_MAX = U(KEY_BYTES_MAX)
@@ -194,11 +195,13 @@ def _note_row(table: Any, vb: Any, row: Any, state: Any) -> None:
 
 
 @inline_kernel
-def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, segments: Any, state: Any) -> Any:
+def _read(
+    at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, segments: Any, state: Any, prefix: Any
+) -> Any:
     """GET, GETQ, GETK, GETKQ."""
-    key = at + HEADER
+    key = at + HEADER + prefix
     hashed = key_hash(table, vb, key, key_length)
-    _, row = find(table, vb, segments, key, key_length, hashed)
+    _, row = find(table, vb, segments, key, key_length, hashed, _ZERO)
     hit = False
     frame = _ZERO
     if row >= 0:
@@ -215,7 +218,7 @@ def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, se
     datatype = U(load8(frame + DATATYPE_AT))
     if is_expired(frame, state[NOW]) or (datatype & _NOT_PLAIN) != _ZERO:
         return STOP_PLAIN
-    named = key_length if code == _GETK or code == _GETKQ else _ZERO
+    named = key_length + prefix if code == _GETK or code == _GETKQ else _ZERO
     value_length = U(load32(frame + BODY_LENGTH_AT)) - MUTATION_EXTRAS - key_length - U(load16(frame + NMETA_AT))
     size = HEADER + FOUND_EXTRAS + named + value_length
     if size > U(len(out)) - state[ANSWERED]:
@@ -232,7 +235,7 @@ def _read(at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, se
         load64(frame + CAS_AT),
     )
     store32(address + FOUND_FLAGS_AT, load32(frame + FLAGS_AT))
-    copy(address + _FOUND_KEY_AT, key, named)
+    copy(address + _FOUND_KEY_AT, at + HEADER, named)
     copy(address + _FOUND_KEY_AT + named, frame + MUTATION_BYTES + key_length, value_length)
     state[ANSWERED] += size
     _note_row(table, vb, row, state)
@@ -271,6 +274,7 @@ def _change(
     uuids: Any,
     scratch: Any,
     state: Any,
+    prefix: Any,
 ) -> Any:
     """SET, ADD, REPLACE, DELETE and their quiet forms (which are the loud code plus 0x10)."""
     loud = code & U(0x0F)
@@ -278,9 +282,9 @@ def _change(
         state[GROW] = vb
         return STOP_GROW
     deletes = loud == _DELETE
-    key = at + HEADER if deletes else at + HEADER + SET_EXTRAS
+    key = prefix + (at + HEADER if deletes else at + HEADER + SET_EXTRAS)
     hashed = key_hash(table, vb, key, key_length)
-    slot, row = find(table, vb, segments, key, key_length, hashed)
+    slot, row = find(table, vb, segments, key, key_length, hashed, _ZERO)
     # "A brand-new key starts at 1 + the highest revision ever deleted in the vbucket" (kv.md 2): the tombstone it may
     # have had is purged here, and may win every conflict elsewhere.
     before, live, rev = _ZERO, False, above(table[vb, DELETED_REV])
@@ -310,7 +314,7 @@ def _change(
         write_deletion(to, key, vb, key_length, cas, seqno, rev, state[NOW])
         state[DELETES] += _ONE
     else:
-        write_mutation(to, at, vb, key_length, value_length, cas, seqno, rev, state[NOW], scratch)
+        write_mutation(to, at, vb, key_length, value_length, cas, seqno, rev, state[NOW], scratch, prefix)
         state[SETS] += _ONE
     append_row(table, vb, segments, to, location(arena, state[STAGED]), hashed, slot, row)
     state[STAGED] += size
@@ -362,13 +366,18 @@ def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, sc
         _bare(out, state, code, _ZERO, at)
         return _DONE
     reads = _is_read(code)
-    value_length = body - extras - key_length
+    value_length, prefix = body - extras - key_length, _ZERO
+    if (state[FEATURES] & FEATURE_COLLECTIONS) != _ZERO:
+        if key_length < _TWO or load8(at + HEADER + extras) != 0:
+            return STOP_PLAIN
+        prefix = _ONE
+        key_length = key_length - _ONE
     if not (reads or _is_change(code)) or _is_plain(at, code, extras, key_length, value_length, table, state):
         return STOP_PLAIN
     vb = U(load16(at + VBUCKET_AT))
     if reads:
-        return _read(at, code, vb, key_length, out, table, segments, state)
-    return _change(at, code, vb, key_length, value_length, out, table, segments, uuids, scratch, state)
+        return _read(at, code, vb, key_length, out, table, segments, state, prefix)
+    return _change(at, code, vb, key_length, value_length, out, table, segments, uuids, scratch, state, prefix)
 
 
 @kernel

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.choices import is_shown
 from headwater.kernels.copying import copy_value
-from headwater.kernels.index import NIL, OFFSET_BITS, OFFSET_MASK, Table, frame_bytes, opcode
+from headwater.kernels.index import OFFSET_BITS, OFFSET_MASK, Table, frame_bytes, is_named, is_system, opcode, visible
 from headwater.kernels.intrinsics import copy, load8, load16, load32, prefetch, store8, store16, store32
 from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import (
@@ -47,6 +48,8 @@ NO_DELETES = 16  # OPEN with SkipDeletesInInitialBackfill, for a view that start
 UPR = 32  # the layouts of UPR: mutations without the last byte, deletions and expirations of 18 bytes
 KEEP_OPAQUE = 64  # the stored opaque, which counts the nodes that TAP brought the change through, and not the stream's
 
+COLLECTIONS = 128  # keys begin with the id of their collection, also in the default one
+
 # What stopped gather()
 END = 0  # no row is left
 BUDGET = 1  # the budget is used up
@@ -62,13 +65,6 @@ _JSON = U(1)
 # rows before it is copied makes the waits overlap (1.7 times the speed for 64 vbuckets written in turn).
 AHEAD_ROWS = 8
 AHEAD_BYTES = 384
-
-
-@inline_kernel
-def visible(nexts: Any, row: Any, rows: Any) -> Any:
-    """Whether a row is the newest of its key among the first `rows`."""
-    after = U(nexts[row])
-    return after == NIL or after >= U(rows)
 
 
 @inline_kernel
@@ -114,15 +110,18 @@ def extras_out(kind: Any, encoding: Any) -> Any:
 
 
 @inline_kernel
-def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding: Any) -> None:
-    """Write a frame with other extras, or without its value. V1 deletions end in nmeta 0, V2 ones in an unused byte."""
+def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding: Any, prefix: Any) -> None:
+    """Write a frame with other extras, without its value, or with `prefix` zero bytes in front of its key.
+
+    V1 deletions end in nmeta 0, V2 ones in an unused byte.
+    """
     kept = U(load8(frame + EXTRAS_LENGTH_AT))
     key = U(load16(frame + KEY_LENGTH_AT))
     copy(out, frame, FLAGS_AT)
     if kind == EXPIRATION and not encoding & EXPIRY_OPCODE:
         store8(out + OPCODE_AT, np.uint8(DELETION))
     store8(out + EXTRAS_LENGTH_AT, np.uint8(extras))
-    store32(out + BODY_LENGTH_AT, np.uint32(extras + key + value))
+    store32(out + BODY_LENGTH_AT, np.uint32(extras + prefix + key + value))
     if encoding & (NO_VALUE | KEEP_DATATYPE):
         datatype = U(load8(frame + DATATYPE_AT)) & _JSON if encoding & KEEP_DATATYPE else _ZERO
         store8(out + DATATYPE_AT, np.uint8(datatype))
@@ -134,7 +133,10 @@ def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding:
         store32(out + DELETE_TIME_AT, load32(frame + DELETE_TIME_AT))
         if extras == DELETION_V2_EXTRAS:
             store8(out + UNUSED_AT, np.uint8(0))
-    copy(out + HEADER + extras, frame + HEADER + kept, key + value)
+    if prefix != _ZERO:
+        store16(out + KEY_LENGTH_AT, np.uint16(prefix + key))
+        store8(out + HEADER + extras, np.uint8(0))
+    copy(out + HEADER + extras + prefix, frame + HEADER + kept, key + value)
 
 
 @kernel
@@ -149,6 +151,8 @@ def gather(
     encoding: Any,
     slow: Any,
     budget: Any,
+    shown: Any,
+    mixed: Any,
 ) -> Any:
     """Copy the visible frames of rows [row, rows) into `out`.
 
@@ -159,6 +163,8 @@ def gather(
         encoding: DELETE_TIMES and so on, added up.
         slow: frames with one of these datatype bits are for Python.
         budget: stop once this many bytes are out (the frame that reaches it is still sent).
+        shown, mixed: which frames are shown (choices.py), if the vbucket is mixed; else all are. System events are for
+            Python.
 
     Returns: (next row, bytes, frames, what stopped it).
     """
@@ -175,24 +181,30 @@ def gather(
         place = U(locs[row])
         slot, offset = place >> OFFSET_BITS, place & OFFSET_MASK
         frame = segments[slot, 0] + offset
+        if mixed and not is_shown(frame, shown):
+            row += 1
+            continue
         kind, kept, length = opcode(frame), U(load8(frame + EXTRAS_LENGTH_AT)), frame_bytes(frame)
         if kind != MUTATION and encoding & NO_DELETES:
             row += 1
             continue
         key = U(load16(frame + KEY_LENGTH_AT))
+        prefix = _ONE if encoding & COLLECTIONS and is_named(frame) == _ZERO else _ZERO
+        if mixed and is_system(frame):
+            return row, np.int64(at - start), frames, PLAIN
         if U(load8(frame + DATATYPE_AT)) & U(slow) or offset + length > segments[slot, 1]:
             return row, np.int64(at - start), frames, PLAIN
         extras = extras_out(kind, encoding)
         value = length - HEADER - kept - key
         if strip:
             value = _ZERO
-        sent = HEADER + extras + key + value
+        sent = HEADER + extras + prefix + key + value
         if sent > end - at:
             return row, np.int64(at - start), frames, SPACE if at > start else PLAIN
         if sent == length and extras == kept and not strip:
             copy_value(at, frame, length)
         else:
-            _reshape(at, frame, kind, extras, value, encoding)
+            _reshape(at, frame, kind, extras, value, encoding, prefix)
         if not encoding & KEEP_OPAQUE:
             store32(at + OPAQUE_AT, np.uint32(opaque))
         at = at + sent
@@ -207,4 +219,4 @@ def warm_up() -> None:
     segments = np.zeros((1, 2), np.uint64)
     prepare(next_visible, u32, 0, 0)
     prepare(count_visible, locs, u32, 0, 0, segments)
-    prepare(gather, locs, u32, 0, 0, segments, out, np.uint32(0), 0, 0, 0)
+    prepare(gather, locs, u32, 0, 0, segments, out, np.uint32(0), 0, 0, 0, locs, 0)

@@ -38,6 +38,7 @@ from headwater.kernels.index import (
     frame_bytes,
     frame_of,
     has_room,
+    is_named,
     key_address,
     key_hash,
     location,
@@ -243,7 +244,7 @@ def replay(table: Table, segments: Table, slot: Any, bodies: Any, first: Any, of
                 return GROW, batch, np.int64(at), vb
             key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
             hashed = key_hash(table, vb, key, length)
-            into, old = find(table, vb, segments, key, length, hashed)
+            into, old = find(table, vb, segments, key, length, hashed, is_named(frame))
             append_row(table, vb, segments, frame, location(U(slot), at), hashed, into, old)
             at = at + frame_bytes(frame)
     return DONE, np.int64(len(bodies)), np.int64(0), np.int64(0)

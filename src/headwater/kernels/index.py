@@ -15,12 +15,16 @@ What a kernel that writes changes does, in this order (every kernel below is inl
 
     hash = key_hash(table, vb, key, length)                  uintp below 2^32
     if not has_room(table, vb): return "grow vb" to Python   (Store.grow(vb)); growing moves every slot
-    slot, old = find(table, vb, segments, key, length, hash) (uintp, int64); old is -1 when the key was never stored
+    slot, old = find(table, vb, segments, key, length, hash, named)     (uintp, int64); old: -1 when never stored
     ... write the frame at segments[arena, 0] + offset, by_seqno in it > table[vb, HIGH] ...
     append_row(table, vb, segments, frame, location(arena, offset), hash, slot, old)
 
 `vb` is any integer type; key, length, frame, hash and slot are np.uintp. `old` may be a tombstone: see frame_at/opcode.
-A frame is a DCP frame as it goes out, opaque 0, and must be wholly inside its slot. Nothing here allocates or raises.
+A frame is a DCP frame as it goes out and must be wholly inside its slot. Nothing here allocates or raises.
+
+Every stream puts in an opaque of its own; stored, it counts hops (TAP), and its two highest bits are marks. NAMED: the
+key is one of a named collection and begins with its id (leb128); keys of the default collection stand as they are.
+SYSTEM (with NAMED): no document but a system event. Two keys are the same only if their marks are.
 
 The hash is SipHash-1-3 under a random key of the store, so that nobody who chooses keys can choose collisions. 32 bits
 of it place a key and tell it from its neighbours: tables grow and shrink from the columns alone, without touching a
@@ -52,6 +56,7 @@ from headwater.kernels.offsets import (
     HEADER,
     KEY_LENGTH_AT,
     MUTATION,
+    OPAQUE_AT,
     OPCODE_AT,
     REV_SEQNO_AT,
     SEQNO_AT,
@@ -87,7 +92,8 @@ SEED1 = 22
 PURGE = 23  # purge seqno: tombstones up to here may be missing
 FLOOR = 24  # states below this seqno cannot be rebuilt (old versions were compacted away)
 DELETED_REV = 25  # the highest revision of all tombstones there ever were: new keys start above it
-FIELDS = 26
+MIXED = 26  # 1 once a change with a mark was here: then not every row is one of the default collection
+FIELDS = 27
 
 # ------------------------------------------------------------------ places
 NIL = np.uintp(0xFFFFFFFF)
@@ -98,6 +104,11 @@ FIRST_SEGMENT = 2
 
 U = np.uintp
 _ZERO, _ONE, _TWO, _FOUR, _EIGHT = U(0), U(1), U(2), U(4), U(8)
+
+# ------------------------------------------------------------------ marks, in the stored opaque
+NAMED_MARK, SYSTEM_MARK = 0x8000_0000, 0x4000_0000
+_MARKS = U(NAMED_MARK | SYSTEM_MARK)
+_NAMED, _SYSTEM = U(0x80), U(0x40)  # in its first byte
 _LOW32 = U(0xFFFFFFFF)
 
 
@@ -135,6 +146,31 @@ def frame_bytes(frame: Any) -> Any:
 def key_address(frame: Any) -> Any:
     """Where the key of a frame begins; its length is load16(frame + 2)."""
     return frame + HEADER + U(load8(frame + EXTRAS_LENGTH_AT))
+
+
+@inline_kernel
+def visible(nexts: Any, row: Any, rows: Any) -> Any:
+    """Whether a row is the newest of its key among the first `rows` (`nexts`: the array of a view)."""
+    after = U(nexts[row])
+    return after == NIL or after >= U(rows)
+
+
+@inline_kernel
+def marks(frame: Any) -> Any:
+    """The marks of a stored frame, in the place where they stand in its opaque."""
+    return U(load32(frame + OPAQUE_AT)) & _MARKS
+
+
+@inline_kernel
+def is_named(frame: Any) -> Any:
+    """1 if the key of a stored frame begins with the id of a collection, else 0 (uintp)."""
+    return U(load8(frame + OPAQUE_AT)) >> U(7)
+
+
+@inline_kernel
+def is_system(frame: Any) -> Any:
+    """Whether a stored frame is a system event."""
+    return (U(load8(frame + OPAQUE_AT)) & _SYSTEM) != _ZERO
 
 
 @inline_kernel
@@ -216,8 +252,11 @@ def has_room(table: Table, vb: Any) -> Any:
 
 
 @inline_kernel
-def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: Any) -> Any:
-    """(slot, row) of a key: its newest row, a tombstone as well; row -1 and the slot to put it in when it has none."""
+def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: Any, named: Any) -> Any:
+    """(slot, row) of a key: its newest row, a tombstone as well; row -1 and the slot to put it in when it has none.
+
+    `named` (uintp): 1 if the key begins with the id of its collection.
+    """
     slots, mask, hashes = table[vb, TABLE], table[vb, MASK], table[vb, HASH]
     slot = hashed & mask
     while True:
@@ -226,7 +265,8 @@ def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: 
             return slot, np.int64(-1)
         if U(load32_native(hashes + row * _FOUR)) == hashed:
             frame = frame_of(table, vb, segments, row)
-            if U(load16(frame + KEY_LENGTH_AT)) == length and same_bytes(key_address(frame), key, length):
+            alike = U(load16(frame + KEY_LENGTH_AT)) == length and is_named(frame) == named
+            if alike and same_bytes(key_address(frame), key, length):
                 return slot, np.int64(row)
         slot = (slot + _ONE) & mask
 
@@ -235,7 +275,7 @@ def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: 
 def count_in(table: Table, vb: Any, frame: Any) -> None:
     """The frame became the newest of its key: add it to the vbucket's sums."""
     table[vb, LIVE_BYTES] += frame_bytes(frame)
-    if opcode(frame) == MUTATION:
+    if opcode(frame) == MUTATION and not is_system(frame):
         table[vb, ITEMS] += _ONE
         expiry = U(load32(frame + EXPIRY_AT))
         if expiry != _ZERO and (table[vb, EXPIRY] == _ZERO or expiry < table[vb, EXPIRY]):
@@ -246,7 +286,7 @@ def count_in(table: Table, vb: Any, frame: Any) -> None:
 def count_out(table: Table, vb: Any, frame: Any) -> None:
     """The frame is no longer the newest of its key."""
     table[vb, LIVE_BYTES] -= frame_bytes(frame)
-    if opcode(frame) == MUTATION:
+    if opcode(frame) == MUTATION and not is_system(frame):
         table[vb, ITEMS] -= _ONE
 
 
@@ -280,13 +320,15 @@ def append_row(
     cas = U(load64(frame + CAS_AT))
     if cas > table[vb, CAS]:
         table[vb, CAS] = cas
+    if is_named(frame) != _ZERO:
+        table[vb, MIXED] = _ONE
 
 
 @kernel
-def lookup(table: Table, vb: Any, segments: Table, key: Any) -> Any:
-    """The newest row of a key (a uint8 array), or -1."""
+def lookup(table: Table, vb: Any, segments: Table, key: Any, named: Any) -> Any:
+    """The newest row of a key (a uint8 array), or -1; `named` as for `find`."""
     address, length = U(key.ctypes.data), U(len(key))
-    _, row = find(table, vb, segments, address, length, key_hash(table, vb, address, length))
+    _, row = find(table, vb, segments, address, length, key_hash(table, vb, address, length), U(named))
     return row
 
 
@@ -299,7 +341,7 @@ def index_frame(table: Table, vb: Any, segments: Table, slot: Any, offset: Any) 
     frame = frame_at(segments, place)
     key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
     hashed = key_hash(table, vb, key, length)
-    at, old = find(table, vb, segments, key, length, hashed)
+    at, old = find(table, vb, segments, key, length, hashed, is_named(frame))
     append_row(table, vb, segments, frame, place, hashed, at, old)
     return True
 
@@ -307,5 +349,5 @@ def index_frame(table: Table, vb: Any, segments: Table, slot: Any, offset: Any) 
 def warm_up() -> None:
     """Build the kernels of this module."""
     table, segments = np.zeros((1, FIELDS), np.uint64), np.zeros((1, 2), np.uint64)
-    prepare(lookup, table, 0, segments, np.frombuffer(b"", np.uint8))
+    prepare(lookup, table, 0, segments, np.frombuffer(b"", np.uint8), 0)
     prepare(index_frame, table, 0, segments, 0, 0)

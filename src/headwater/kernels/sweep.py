@@ -1,4 +1,5 @@
-"""Walks over all live documents of a vbucket: naming them (GET_KEYS) and deleting them (FLUSH)."""
+"""Walks over all live documents of a vbucket: naming them (GET_KEYS) and deleting them (FLUSH); and over its system
+events."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from headwater.kernels.changes import DELETION_BYTES, above, next_cas, write_deletion
+from headwater.kernels.choices import choice_of
 from headwater.kernels.index import (
     FIELDS,
     HIGH,
@@ -17,15 +19,19 @@ from headwater.kernels.index import (
     append_row,
     find,
     frame_at,
+    frame_bytes,
     has_room,
+    is_named,
+    is_system,
     key_address,
     key_hash,
     location,
+    marks,
     opcode,
 )
-from headwater.kernels.intrinsics import copy, load16, load32, load32_native, load64, load64_native, store16
+from headwater.kernels.intrinsics import copy, load16, load32, load32_native, load64, load64_native, store16, store32
 from headwater.kernels.jit import inline_kernel, kernel
-from headwater.kernels.offsets import EXPIRY_AT, KEY_LENGTH_AT, MUTATION, REV_SEQNO_AT
+from headwater.kernels.offsets import EXPIRY_AT, KEY_LENGTH_AT, MUTATION, OPAQUE_AT, REV_SEQNO_AT
 
 # What delete_all() stops for
 DONE = 0
@@ -43,21 +49,21 @@ def _live_frame(table: Any, vb: Any, segments: Any, row: Any) -> Any:
     if U(load32_native(table[vb, NEXT] + row * _FOUR)) != NIL:
         return _ZERO
     frame = frame_at(segments, U(load64_native(table[vb, LOC] + row * _EIGHT)))
-    return frame if opcode(frame) == MUTATION else _ZERO
+    return frame if opcode(frame) == MUTATION and not is_system(frame) else _ZERO
 
 
 @kernel
-def live_keys(table: Any, vb: Any, segments: Any, first: Any, now: Any, out: Any) -> Any:
+def live_keys(table: Any, vb: Any, segments: Any, first: Any, now: Any, out: Any, collection: Any) -> Any:
     """Write (u16 length, key) of the live documents from row `first` on into `out`; (bytes used, next row).
 
-    Documents that have expired at Unix second `now` are left out. `out` must hold one key at least (65,537 bytes for
-    any).
+    Only those of a collection; keys come as they are stored. Documents that have expired at Unix second `now` are left
+    out. `out` must hold one key at least (65,537 bytes for any).
     """
     row, used = U(first), _ZERO
     start, room = U(out.ctypes.data), U(len(out))
     while row < table[vb, ROWS]:
         frame = _live_frame(table, vb, segments, row)
-        if frame != _ZERO:
+        if frame != _ZERO and choice_of(frame) == U(collection):
             expiry, length = U(load32(frame + EXPIRY_AT)), U(load16(frame + KEY_LENGTH_AT))
             if expiry == _ZERO or expiry > U(now):
                 if _TWO + length > room - used:
@@ -89,7 +95,7 @@ def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, stage
                 return STAGE_FULL, row, used
             key = key_address(frame)
             hashed = key_hash(table, vb, key, length)
-            slot, old = find(table, vb, segments, key, length, hashed)
+            slot, old = find(table, vb, segments, key, length, hashed, is_named(frame))
             to = segments[U(arena), 0] + used
             cas, seqno, rev = (
                 next_cas(table, vb, U(now_ns)),
@@ -97,14 +103,59 @@ def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, stage
                 above(U(load64(frame + REV_SEQNO_AT))),
             )
             write_deletion(to, key, vb, length, cas, seqno, rev, U(now_ns) // _NANOSECONDS)
+            store32(to + OPAQUE_AT, np.uint32(marks(frame)))
             append_row(table, vb, segments, to, location(U(arena), used), hashed, slot, old)
             used = used + DELETION_BYTES + length
         row = row + _ONE
     return DONE, row, used
 
 
+@kernel
+def system_rows(table: Any, vb: Any, segments: Any, found: Any) -> Any:
+    """Write the rows of the newest system events into `found` (int64), as many as fit; returns how many there are."""
+    count, row, nexts = 0, _ZERO, table[vb, NEXT]
+    while row < table[vb, ROWS]:
+        if U(load32_native(nexts + row * _FOUR)) == NIL:
+            if is_system(frame_at(segments, U(load64_native(table[vb, LOC] + row * _EIGHT)))):
+                if count < len(found):
+                    found[count] = np.int64(row)
+                count += 1
+        row = row + _ONE
+    return count
+
+
+@kernel
+def count_collections(table: Any, vb: Any, segments: Any, ids: Any, counts: Any) -> None:
+    """Add the documents of a vbucket to those of their collections.
+
+    Args:
+        ids: uint64, sorted. counts: int64[len(ids), 3]: live documents, bytes of their frames, tombstones.
+    """
+    row, nexts = _ZERO, table[vb, NEXT]
+    while row < table[vb, ROWS]:
+        if U(load32_native(nexts + row * _FOUR)) == NIL:
+            frame = frame_at(segments, U(load64_native(table[vb, LOC] + row * _EIGHT)))
+            wanted = choice_of(frame)
+            low, high = 0, len(ids)
+            while low < high:
+                middle = (low + high) >> 1
+                if U(ids[middle]) < wanted:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < len(ids) and U(ids[low]) == wanted:
+                if opcode(frame) == MUTATION:
+                    counts[low, 0] += 1
+                    counts[low, 1] += np.int64(frame_bytes(frame))
+                else:
+                    counts[low, 2] += 1
+        row = row + _ONE
+
+
 def warm_up() -> None:
     """Build the kernels of this module."""
     table, segments = np.zeros((1, FIELDS), np.uint64), np.zeros((3, 2), np.uint64)
-    live_keys(table, 0, segments, 0, 0, np.zeros(1, np.uint8))
+    live_keys(table, 0, segments, 0, 0, np.zeros(1, np.uint8), 0)
     delete_all(table, 0, segments, 0, 0, 0, 0, 0)
+    system_rows(table, 0, segments, np.zeros(1, np.int64))
+    count_collections(table, 0, segments, np.zeros(0, np.uint64), np.zeros((0, 3), np.int64))

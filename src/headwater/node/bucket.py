@@ -15,10 +15,11 @@ from typing import Protocol
 import numpy as np
 
 from headwater.kernels import changes, index, sweep
+from headwater.node.collections import Collections
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.locks import DocumentLock, Locks
-from headwater.node.storage.records import StoredDocument
+from headwater.node.storage.records import StoredDocument, stored_key
 from headwater.node.storage.scrub import Damage
 from headwater.node.storage.store import Store
 from headwater.node.vbucket.vbucket import VBucket
@@ -58,6 +59,7 @@ class Bucket:
             change between two pairs that one tells, for a long group is sent in slices.
         fenced: vbuckets that are active here and not served, until it is known that no other node owns them by now.
         locks: the locked documents.
+        collections: which there are, as the node was told; each vbucket has what its own log says.
         traffic_disabled: document commands answer ETMPFAIL while it is.
         on_owned: called with a vbucket that is active, whenever its record changes.
         on_changed: called with a vbucket whenever its record changes, when it comes or goes, and when it leaves the
@@ -85,6 +87,7 @@ class Bucket:
         self.fenced: set[int] = set()
         self.traffic_disabled = False
         self.locks = Locks()
+        self.collections = Collections(self, store.disk, store.path)
         self.map_changes = 0
         self.counters = {"cmd_get": 0, "get_hits": 0, "cmd_set": 0, "cmd_delete": 0, "cmd_flush": 0, "expired": 0}
         self._new_uuid = new_uuid or (lambda: secrets.randbits(VB_UUID_BITS))
@@ -110,6 +113,7 @@ class Bucket:
             wrote = self._wrote(vb)
             self.vbuckets[vb] = VBucket.recover(record, vb, store, wrote, clean=store.clean, new_uuid=self._new_uuid)
             self._changed.add(vb)
+        self.collections.recover()
         for first in list(self.vbuckets.values())[:1]:
             # The log must not end with its CLEAN record while a node runs, even if nobody writes: a stop without a new
             # one is unclean.
@@ -123,6 +127,7 @@ class Bucket:
         """Make a vbucket that is not here yet."""
         made = VBucket.create(vbucket, self.store, self._wrote(vbucket), state=state, new_uuid=self._new_uuid)
         self.vbuckets[vbucket] = made
+        self.collections.look_at(vbucket)
         self._tell_of(vbucket)
         return made
 
@@ -171,22 +176,27 @@ class Bucket:
 
     # --- documents ----------------------------------------------------------------------------------------------------
 
-    def live_keys(self, vbucket: int, first_row: int = 0) -> Iterator[bytes]:
-        """Keys of the live documents of a vbucket, in the order of their newest versions, from a row on."""
-        out, row = np.zeros(KEYS_BYTES, np.uint8), first_row
-        while row < int(self.store.table[vbucket, index.ROWS]):
-            used, row = map(int, sweep.live_keys(self.store.table, vbucket, self.store.segments, row, self.now(), out))
+    def live_keys(self, vbucket: int, first_row: int = 0, collection: int = 0) -> Iterator[bytes]:
+        """Keys of the live documents that a vbucket has of a collection, in the order of their newest versions, from a
+        row on."""
+        store, row, prefix = self.store, first_row, len(stored_key(collection, b"")[0])
+        out = np.zeros(KEYS_BYTES, np.uint8)
+        while row < int(store.table[vbucket, index.ROWS]):
+            found = sweep.live_keys(store.table, vbucket, store.segments, row, self.now(), out, collection)
+            used, row = map(int, found)
             records, at = bytes(out[:used]), 0
             while at < used:
                 size = int.from_bytes(records[at : at + 2], "big")
-                yield records[at + 2 : at + 2 + size]
+                yield records[at + 2 + prefix : at + 2 + size]
                 at += 2 + size
 
-    def random_key(self, vbucket: int) -> bytes | None:
-        """The key of some live document: the first that follows a random row, or the first of all."""
+    def random_key(self, vbucket: int, collection: int = 0) -> bytes | None:
+        """The key of some live document of a collection: the first that follows a random row, or the first of all."""
         rows = int(self.store.table[vbucket, index.ROWS])
         start = secrets.randbelow(rows) if rows else 0
-        return next(self.live_keys(vbucket, start), None) or next(self.live_keys(vbucket), None)
+        return next(self.live_keys(vbucket, start, collection), None) or next(
+            self.live_keys(vbucket, 0, collection), None
+        )
 
     def flush(self) -> bool:
         """Delete every document of every active vbucket, each by a deletion of its own; False when the staging arena is
@@ -223,14 +233,14 @@ class Bucket:
                 self.vbuckets[vb].damaged()
         return hit
 
-    def lock_of(self, vbucket: int, key: bytes) -> DocumentLock | None:
+    def lock_of(self, vbucket: int, key: bytes, collection: int = 0) -> DocumentLock | None:
         """The lock that stands on a document; it is over as soon as the document has another CAS."""
         if not self.locks.held:
             return None
-        found = self.locks.get(vbucket, key, self.now())
+        found = self.locks.get(vbucket, key, self.now(), collection)
         if found is None:
             return None
-        document = self.store.document(vbucket, key)
+        document = self.store.document(vbucket, key, collection)
         return found if document is not None and document.cas == found.cas else None
 
     def next_cas(self, vbucket: int) -> int:
@@ -274,6 +284,7 @@ class Bucket:
             self.map_changes += 1
             for owned in self.on_owned if self.is_active(vb) else ():
                 owned(vb)
+            self.collections.look_at(vb)
             self._tell_of(vb)
             loop = asyncio.get_running_loop() if vb in self._state_waiters else None
             for callback in self._state_waiters.pop(vb, ()):
@@ -298,6 +309,7 @@ class Bucket:
             self._changed.add(vb)
             self.map_changes += 1
             self._tell_of(vb)
+        self.collections.batch_lost()
 
     def _tell_of(self, vb: int) -> None:
         for changed in self.on_changed:

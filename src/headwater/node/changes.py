@@ -35,6 +35,7 @@ def stage(bucket: Bucket, vbucket: int, change: Change, hops: int = 0) -> int:
             expiry=change.expiry,
             datatype=change.datatype,
             hops=hops,
+            collection=change.collection,
         )
     return bucket.store.stage_deletion(
         vbucket,
@@ -47,4 +48,5 @@ def stage(bucket: Bucket, vbucket: int, change: Change, hops: int = 0) -> int:
         datatype=change.datatype,
         expired=change.expired,
         hops=hops,
+        collection=change.collection,
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from headwater.errors import DiskFull, StorageError
 from headwater.node.holds import Holds
 from headwater.node.log_lines import event
-from headwater.node.storage.compaction import GAIN_PARTS, HISTORY_ROWS
+from headwater.node.storage.compaction import GAIN_PARTS, HISTORY_ROWS, NONE_DROPPED, Dropped
 from headwater.protocol.dcp.position import WIRE_SEQNO_MAX
 
 if TYPE_CHECKING:
@@ -152,7 +152,11 @@ class Compactor:
         again = AGAIN_MAX
         while True:
             job = store.compact(
-                purge_before=purge_before, purge_limit=purge_limit, history_rows=history_rows, spare=made
+                purge_before=purge_before,
+                purge_limit=purge_limit,
+                history_rows=history_rows,
+                spare=made,
+                dropped=self._dropped,
             )
             try:
                 if job is None or not await self._work(job):
@@ -210,6 +214,11 @@ class Compactor:
         """Wait until the files of the run before are really gone."""
         if self._forgetting is not None:
             await asyncio.wait([self._forgetting])  # who gives up waiting does not end it; its failure is not ours
+
+    def _dropped(self, vb: int) -> Dropped:
+        """The collections whose documents nobody is shown any more."""
+        found = self._bucket.vbuckets.get(vb)
+        return found.collections.dropped() if found else NONE_DROPPED
 
     def _needed(self, vb: int) -> int:
         """The highest seqno whose tombstone no stream of the vbucket has yet to send."""

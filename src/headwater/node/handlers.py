@@ -4,6 +4,7 @@ from headwater.node.dcp import opening as dcp
 from headwater.node.kv import (
     admin,
     cluster,
+    collections,
     counters,
     documents,
     hello,
@@ -19,5 +20,5 @@ from headwater.node.replication import command as replication
 from headwater.node.tap import consumer as tap_consumer
 from headwater.node.tap import hub as tap
 
-_KV = (admin, cluster, counters, documents, hello, locking, meta, observe, sasl, stats, subdocs, vbuckets)
+_KV = (admin, cluster, collections, counters, documents, hello, locking, meta, observe, sasl, stats, subdocs, vbuckets)
 ALL = (*_KV, dcp, replication, tap, tap_consumer)

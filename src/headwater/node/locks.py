@@ -26,10 +26,10 @@ class DocumentLock(NamedTuple):
 
 
 class Locks:
-    """The locks of a bucket. `held`: by (vbucket, key), those that are over among them."""
+    """The locks of a bucket. `held`: by (vbucket, collection, key), those that are over among them."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[int, bytes], DocumentLock] = {}
+        self.held: dict[tuple[int, int, bytes], DocumentLock] = {}
         self._last = 0
 
     def any(self, now: int) -> bool:
@@ -38,18 +38,18 @@ class Locks:
             self.held.clear()
         return bool(self.held)
 
-    def get(self, vbucket: int, key: bytes, now: int) -> DocumentLock | None:
+    def get(self, vbucket: int, key: bytes, now: int, collection: int = 0) -> DocumentLock | None:
         """The lock of a key, if it is not over."""
-        found = self.held.get((vbucket, key))
+        found = self.held.get((vbucket, collection, key))
         return found if found is not None and now < found.until else None
 
-    def take(self, vbucket: int, key: bytes, lock: DocumentLock) -> None:
+    def take(self, vbucket: int, key: bytes, lock: DocumentLock, collection: int = 0) -> None:
         """Lock a key. CommandRefused(ETMPFAIL) when there are too many."""
         if len(self.held) >= LOCKS_MAX:
             raise CommandRefused(Status.ETMPFAIL, f"{LOCKS_MAX} documents are locked")
-        self.held[vbucket, key] = lock
+        self.held[vbucket, collection, key] = lock
         self._last = max(self._last, lock.until)
 
-    def release(self, vbucket: int, key: bytes) -> None:
+    def release(self, vbucket: int, key: bytes, collection: int = 0) -> None:
         """The key has no lock any more."""
-        self.held.pop((vbucket, key), None)
+        self.held.pop((vbucket, collection, key), None)

@@ -69,8 +69,8 @@ class Pager:
     def _expired(self, vb: int, now: int, limit: int) -> Iterator[bytes]:
         """The keys of documents of a vbucket, each once it has become an EXPIRATION record."""
         bucket = self._bucket
-        for key in bucket.store.expired(vb, now, limit):
-            found = bucket.store.document(vb, key)
+        for key, collection in bucket.store.expired(vb, now, limit):
+            found = bucket.store.document(vb, key, collection)
             if found is not None and documents.is_expired(found, now):
                 documents.expire(bucket, vb, key, found)
                 yield key

@@ -16,7 +16,21 @@ from collections.abc import Callable
 from typing import TextIO
 
 from headwater.errors import DiskFull
-from headwater.kernels import apply, compact, crc, execute, gather, history, index, json, live, paths, sweep, tap
+from headwater.kernels import (
+    apply,
+    choices,
+    compact,
+    crc,
+    execute,
+    gather,
+    history,
+    index,
+    json,
+    live,
+    paths,
+    sweep,
+    tap,
+)
 from headwater.node import log_lines, supervisor, threads
 from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
@@ -130,7 +144,7 @@ def _warn_of_the_open_network(config: NodeConfig, host: str, server: Server) -> 
 def warm_up() -> None:
     """Compile, or load from the cache, the kernels that requests need, so that the first client does not wait."""
     gc.disable()
-    for module in (json, crc, paths, execute, sweep, index, history, gather, live, apply, tap, compact):
+    for module in (json, crc, paths, execute, sweep, index, history, choices, gather, live, apply, tap, compact):
         module.warm_up()
     gc.enable()
     gc.collect()

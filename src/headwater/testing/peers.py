@@ -24,8 +24,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from headwater.protocol.dcp.failover import Claim, Ok, Rollback, decide
-from headwater.wire import dcp
+from headwater.wire import bootstrap, dcp
 from headwater.wire.admin import GetAllVbSeqnosResponse
+from headwater.wire.features import Feature
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
@@ -120,7 +121,10 @@ class Peer:
         yield response(request)
 
     def _hello(self, request: Frame) -> Iterator[Frame]:
-        yield response(request, value=request.value)
+        """Grant everything but Collections: the keys of a history are bare."""
+        asked = bootstrap.Hello.decode(request)
+        granted = [code for code in asked.features if code != Feature.COLLECTIONS]
+        yield response(request, value=bootstrap.HelloResponse(features=granted).frame().value)
 
     def _map(self, request: Frame) -> Iterator[Frame]:
         if self.config is None:

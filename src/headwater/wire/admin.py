@@ -145,7 +145,6 @@ class IoctlSet(Request, opcode=Opcode.IOCTL_SET, privilege=ADMINISTER, key=REQUI
 class SetManifest(
     Request,
     opcode=Opcode.COLLECTIONS_SET_MANIFEST,
-    refused=Status.NOT_SUPPORTED,
     privilege=ADMINISTER,
     value=REQUIRED,
     answer=Done,
@@ -160,7 +159,6 @@ class GetManifestResponse(Answer, value=REQUIRED):
 class GetManifest(
     Request,
     opcode=Opcode.COLLECTIONS_GET_MANIFEST,
-    refused=Status.NOT_SUPPORTED,
     privilege=LOGIN,
     answer=GetManifestResponse,
 ):
@@ -177,7 +175,6 @@ class GetCollectionIdResponse(Answer):
 class GetCollectionId(
     Request,
     opcode=Opcode.COLLECTIONS_GET_ID,
-    refused=Status.NOT_SUPPORTED,
     privilege=LOGIN,
     key=OPTIONAL,
     value=OPTIONAL,
@@ -196,7 +193,6 @@ class GetScopeIdResponse(Answer):
 class GetScopeId(
     Request,
     opcode=Opcode.COLLECTIONS_GET_SCOPE_ID,
-    refused=Status.NOT_SUPPORTED,
     privilege=LOGIN,
     key=OPTIONAL,
     value=OPTIONAL,

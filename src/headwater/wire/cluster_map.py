@@ -26,7 +26,17 @@ from headwater.wire.vbucket import vbucket_of
 __all__ = ["CAPABILITIES", "HOST", "MAP_VBUCKETS_MAX", "NOBODY", "PORT", "SERVERS_MAX"]
 __all__ += ["Chain", "ClusterMap", "newest_addresses", "server_list", "tls_addresses"]
 
-CAPABILITIES = ("dcp", "cccp", "cbhello", "xattr", "nodesExt", "couchapi", "touch", "dcp.IgnorePurgedTombstones")
+CAPABILITIES = (
+    "collections",
+    "dcp",
+    "cccp",
+    "cbhello",
+    "xattr",
+    "nodesExt",
+    "couchapi",
+    "touch",
+    "dcp.IgnorePurgedTombstones",
+)
 """A headwater node's: without `collections` clients send bare keys. Advertise only what is implemented."""
 
 HOST = "$HOST"

@@ -16,7 +16,7 @@ def test_the_golden_minimum(talk: Talk) -> None:
     assert found["nodesExt"] == [{"services": {"kv": 11210, "mgmt": 11210}, "thisNode": True}]
     assert len(found["nodes"]) == 1 and len(found["uuid"]) == 32 and found["name"] == "default"
     assert found["vBucketServerMap"]["vBucketMap"] == [[0], [0], [0], [0]]
-    assert "collections" not in found["bucketCapabilities"]
+    assert "collections" in found["bucketCapabilities"]
 
 
 def test_vbuckets_that_are_not_active_have_no_owner_and_the_revision_rises(talk: Talk) -> None:

@@ -9,12 +9,12 @@ HELLO, SELECT, LIST, ERROR_MAP = 0x1F, 0x89, 0x87, 0xFE
 
 
 def test_features_are_granted_once_and_only_those_implemented() -> None:
-    assert 0x12 not in GRANTED and 0x0E not in GRANTED and {4, 6, 7, 8, 0x0A, 0x0B, 3, 0x0C} <= set(GRANTED)
+    assert 0x0E not in GRANTED and {4, 6, 7, 8, 0x0A, 0x0B, 3, 0x0C, 0x12} <= set(GRANTED)
 
 
 def test_a_hello_in_bytes(talk: Talk) -> None:
     answer = talk.one(HELLO, key=b"capture/1.0", value=bytes.fromhex("000100030004000600070012000a0007"))
-    assert answer.value.hex() == "00030004000600070" + "00a"
+    assert answer.value.hex() == "000300040006000700" + "12000a"
 
 
 def test_every_hello_begins_anew(talk: Talk) -> None:

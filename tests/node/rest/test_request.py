@@ -20,7 +20,7 @@ def test_a_request_tells_path_and_login() -> None:
 
 def test_a_request_is_whole_with_its_body_only() -> None:
     posted = b"POST /x HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc"
-    assert read(memoryview(posted + ASKED)) == HttpRequest("POST", "/x", None, False, len(posted))
+    assert read(memoryview(posted + ASKED)) == HttpRequest("POST", "/x", None, False, len(posted), b"abc")
     for cut in range(len(posted)):
         assert read(memoryview(posted[:cut])) is None
 

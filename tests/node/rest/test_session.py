@@ -65,12 +65,6 @@ def test_other_pages_buckets_and_methods_are_not_found(node: Node) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "said"),
     [
-        ("GET", "/pools/default/buckets/default/scopes", "Not allowed on this version of cluster"),
-        (
-            "POST",
-            "/pools/default/buckets/default/scopes/_default/collections",
-            "Not allowed on this type of bucket",
-        ),
         ("POST", "/pools/default/buckets/default/controller/doFlush", "Flush is disabled"),
         ("POST", "/pools/default/buckets", "one bucket"),
         ("DELETE", "/pools/default/buckets/default", "one bucket"),

@@ -46,6 +46,17 @@ def test_every_flipped_bit_is_refused() -> None:
             Manifest.decode(bytes(wrong), PATH)
 
 
+def test_a_store_with_collections_is_of_a_format_of_its_own() -> None:
+    made = replace(MANIFEST, collections=True)
+    assert made.encode().startswith(b"headwater-store 3 ") and b'"collections": true' in made.encode()
+    assert Manifest.decode(made.encode(), PATH) == made
+    for bit in range(8 * 20):
+        wrong = bytearray(made.encode())
+        wrong[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(StorageError):
+            Manifest.decode(bytes(wrong), PATH)
+
+
 def test_an_empty_file_is_no_manifest() -> None:
     with pytest.raises(CorruptStore, match="not a manifest"):
         Manifest.decode(b"", PATH)

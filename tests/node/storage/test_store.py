@@ -41,8 +41,8 @@ def test_documents_whose_time_has_come_are_found_and_others_are_not() -> None:
     assert int(store.table[0, index.EXPIRY]) == 50
     assert store.expired(0, 55) == []
     assert int(store.table[0, index.EXPIRY]) == 60
-    assert store.expired(0, 70) == [b"2", b"3"]
-    assert store.expired(0, 70, limit=1) == [b"2"]
+    assert store.expired(0, 70) == [(b"2", 0), (b"3", 0)]
+    assert store.expired(0, 70, limit=1) == [(b"2", 0)]
     assert store.expired(1, 70) == []
 
 
@@ -52,7 +52,7 @@ def test_a_rollback_brings_an_expiry_back() -> None:
     store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1, expiry=0)
     assert store.expired(0, 60) == []
     store.rollback(0, 1)
-    assert store.expired(0, 60) == [b"k"]
+    assert store.expired(0, 60) == [(b"k", 0)]
 
 
 def test_a_rollback_restores_the_versions_before_and_survives_the_process() -> None:

@@ -59,7 +59,6 @@ OK, EINVAL, NOT_SUPPORTED = Status.SUCCESS, Status.EINVAL, Status.NOT_SUPPORTED
         ("enable_out_of_order_snapshots", "false", EINVAL, "out_of_order_snapshots", ""),
         ("include_deleted_user_xattrs", "true", EINVAL, "window_bytes", 0),
         ("v7_dcp_status_codes", "true", OK, "v7_status_codes", True),
-        ("flatbuffers_system_events", "true", OK, "flatbuffers_system_events", True),
         ("change_streams", "true", NOT_SUPPORTED, "window_bytes", 0),
         ("max_marker_version", "2.2", NOT_SUPPORTED, "window_bytes", 0),
         ("cache_transfer", "true", NOT_SUPPORTED, "window_bytes", 0),

@@ -23,6 +23,7 @@ from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
     Changed,
+    CollectionsChanged,
     Ended,
     Event,
     Flushed,
@@ -38,6 +39,7 @@ from headwater.protocol.dcp.producer_events import NotDcp
 from headwater.protocol.end import PeerGone
 from headwater.wire.dcp import seqno_of
 from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import REPLICATE
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 RECORDS_BYTES = 8 << 10
 """Room that one control frame may take: a rollback and two records, each with a full failover log."""
 SEQNO_BYTES = 8
+LACKED = CHANGES | {Opcode.DCP_SYSTEM_EVENT}
 WHY_NOT = {
     Status.NOT_MY_VBUCKET: "the vbucket is not here, or it is active",
     Status.KEY_EEXISTS: "the vbucket follows a producer already",
@@ -155,7 +158,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         refused = self.consumer.refusals.total
         for event in self.consumer.receive_frame(frame, self._loop.time()):
             self._handle(event)
-        if self.consumer.refusals.total > refused and frame.opcode in CHANGES:
+        if self.consumer.refusals.total > refused and frame.opcode in LACKED:
             self._lack(frame)
         self._answer_markers()
 
@@ -175,6 +178,10 @@ class ConsumerSession(DcpEnd[Consumer]):
                 self._change(event)
             case Advanced(stream=stream, seqno=seqno):
                 self.streams[stream.vbucket].vbucket.pass_seqno(seqno)
+                self.consumer.applied(event)
+            case CollectionsChanged(stream=stream, message=message):
+                self.streams[stream.vbucket].change_collections(message)
+                self._committer.wrote()
                 self.consumer.applied(event)
             case StateWanted():
                 self._set_state(event)
@@ -236,7 +243,8 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def _change(self, event: Changed) -> None:
         keeps = self.consumer.settings.deleted_user_xattrs
-        self.streams[event.stream.vbucket].apply(event.frame, deleted_user_xattrs=keeps)
+        aware = self.consumer.negotiated.collections
+        self.streams[event.stream.vbucket].apply(event.frame, deleted_user_xattrs=keeps, collections=aware)
         self._committer.wrote()
         self.consumer.applied(event)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.dcp.consumer_stream import ConsumerStream
     from headwater.protocol.dcp.position import FailoverLog, Position
+    from headwater.wire.dcp import SystemEvent
     from headwater.wire.header import Frame
 
 
@@ -91,9 +92,16 @@ class InboundStream:
                 self.vbucket.pass_boundary(goes_on=True)
         failpoint("replica.marker")
 
-    def apply(self, frame: Frame, *, deleted_user_xattrs: bool) -> None:
+    def apply(self, frame: Frame, *, deleted_user_xattrs: bool, collections: bool = False) -> None:
         """Apply one change that the kernel left to us."""
-        stage(self._bucket, self.vbucket.id, read_change(frame, deleted_user_xattrs=deleted_user_xattrs))
+        change = read_change(frame, deleted_user_xattrs=deleted_user_xattrs, collections=collections)
+        stage(self._bucket, self.vbucket.id, change)
+
+    def change_collections(self, message: SystemEvent) -> None:
+        """Apply a system event: what is in a dropped collection is not shown from here on."""
+        vb = self.vbucket.id
+        self.vbucket.add_event(message, self._bucket.next_cas(vb))
+        self._bucket.collections.look_at(vb)
 
     def set_state(self, state: State) -> Status:
         """The producer hands the vbucket over, step by step: "no failover entry", and the stream stays (failover 3)."""

@@ -45,12 +45,22 @@ class Intake:
             now: seconds of a monotonic clock.
         """
         store, rows, frames = self._bucket.store, self._consumer.table.rows, np.frombuffer(data, np.uint8)
+        collections = int(self._consumer.negotiated.collections)
         begun, delete_time, unread = offset, self._bucket.now(), self._is_loading
         code, count = kernel.GROW, 0
         while code == kernel.GROW:
             arena, used = store.stage_arena()
             code, offset, used, taken, vb = kernel.apply(
-                rows, store.table, store.segments, frames, offset, store.stage_slot, used, len(arena), delete_time
+                rows,
+                store.table,
+                store.segments,
+                frames,
+                offset,
+                store.stage_slot,
+                used,
+                len(arena),
+                delete_time,
+                collections,
             )
             store.stage_used(int(used), unread=unread)
             count += int(taken)

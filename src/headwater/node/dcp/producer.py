@@ -17,6 +17,7 @@ from headwater.node.streams.encoding import Encoding, encoding_of
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.round_robin import RoundRobin
 from headwater.node.streams.stream import Stream
+from headwater.node.vbucket.collections import PLAIN, Wanted
 from headwater.protocol.dcp.producer import Producer
 from headwater.protocol.dcp.producer_events import (
     Event,
@@ -27,7 +28,7 @@ from headwater.protocol.dcp.producer_events import (
     StreamClosed,
     StreamRequested,
 )
-from headwater.protocol.dcp.stream_request import PLAIN_REQUEST_BYTES, Facts
+from headwater.protocol.dcp.stream_request import PLAIN_REQUEST_BYTES, Facts, StreamFilter
 from headwater.protocol.end import PeerGone
 from headwater.wire.dcp import OpenFlag, StreamFlag
 from headwater.wire.header import Frame
@@ -167,6 +168,7 @@ class ProducerSession(DcpEnd[Producer]):
             self.producer,
             entry,
             self._encoding(entry),
+            wanted=self._wanted(entry),
             skip_deletes=self._skip_deletes,
             ready=self._ready,
             ended=self._ended,
@@ -185,7 +187,23 @@ class ProducerSession(DcpEnd[Producer]):
             receives_first_snapshot=vbucket.snapshot_end > 0 and vbucket.complete_seqno == 0,
             is_being_handed_over=vbucket.handover is not None,
             is_fenced=vbucket.id in self._bucket.fenced,
+            manifest=vbucket.collections.at(vbucket.durable_seqno),
+            last_seqno_of=self._last_seqno_of(vbucket) if self._bucket.store.is_mixed(vbucket.id) else None,
         )
+
+    def _last_seqno_of(self, vbucket: VBucket) -> Callable[[StreamFilter | None], int]:
+        store, aware = self._bucket.store, self.producer.negotiated.collections
+
+        def last_seqno(told: StreamFilter | None) -> int:
+            wanted = PLAIN if told is None else Wanted(aware, told.collections, told.scope)
+            with store.view(vbucket.id, shown=vbucket.collections.shown(wanted, vbucket.durable_seqno)) as view:
+                return view.end_seqno
+
+        return last_seqno
+
+    def _wanted(self, entry: ProducerStream) -> Wanted:
+        told = entry.accepted.filter
+        return Wanted(self.producer.negotiated.collections, told.collections, told.scope)
 
     def _encoding(self, entry: ProducerStream) -> Encoding:
         """The encoding of a stream that begins now: that of the one before it, as long as no CONTROL came between."""

@@ -174,6 +174,7 @@ class Session(Protocol):
         user: who has logged in; None for nobody. login: a SASL exchange in progress.
         rights: the user's privileges, as a number of bits.
         bucket: the selected one. Call `changed` after a change of this, `features` or `user`.
+        collection: the id of the collection that the request being handled names by its key; 0 without Collections.
         config_seen: the (epoch, revision) of the cluster map that the client knows.
         written_gate: the newest batch with a write of this connection's; later answers wait for it.
     """
@@ -185,6 +186,7 @@ class Session(Protocol):
     rights: int
     login: object | None
     bucket: Bucket | None
+    collection: int
     config_seen: tuple[int, int]
     written_gate: int
 
@@ -210,6 +212,12 @@ class Session(Protocol):
 
     def check_rights(self, frame: Frame, rule: Rule) -> None:
         """Refuse (EACCESS) what the user may not do, and have it written down."""
+
+    def sent_key(self, key: bytes) -> bytes:
+        """Return the key of the request being handled as this connection writes it."""
+
+    def limited(self, expiry: int) -> int:
+        """Return an expiry as the collection of the request being handled allows it."""
 
     def has(self, feature: int) -> bool:
         """Whether HELLO granted the feature."""

@@ -54,7 +54,7 @@ def _begun(session: Session, request: wire.Increment, old: StoredDocument | None
     if request.expiration == _MUST_EXIST:
         raise CommandRefused(Status.KEY_ENOENT)
     body = b"%d" % request.initial
-    expiry = times.absolute_expiry(request.expiration, session.store_bucket.now())
+    expiry = session.limited(times.absolute_expiry(request.expiration, session.store_bucket.now()))
     datatype = values.accepted(body, 0)
     return documents.store(session, request, body, old=old, flags=0, expiry=expiry, datatype=datatype)
 
@@ -65,7 +65,7 @@ def _touched(session: Session, request: wire.Touch | wire.GetAndTouch) -> tuple[
     Returns: the document as it was, and the CAS that it has now.
     """
     document = documents.existing(session, request)
-    expiry = times.absolute_expiry(request.expiration, session.store_bucket.now())
+    expiry = session.limited(times.absolute_expiry(request.expiration, session.store_bucket.now()))
     if expiry == document.expiry or preserves_ttl(request):
         return document, document.cas
     value, flags, datatype = document.value, document.flags, document.datatype

@@ -52,6 +52,7 @@ def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -
         delete_time=document.expiry,
         datatype=Datatype.XATTR if kept else 0,
         expired=True,
+        collection=document.collection,
     )
     bucket.counters["expired"] += 1
     bucket.committer.wrote()
@@ -60,13 +61,13 @@ def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -
 def newest(session: Session, request: Request) -> StoredDocument | None:
     """The newest version of the key, tombstones included; a document that has expired becomes one first."""
     bucket, vb = session.store_bucket, request.vbucket
-    found = bucket.store.document(vb, request.key)
+    found = bucket.store.document(vb, request.key, session.collection)
     if found is not None and is_expired(found, bucket.now()):
         if bucket.store.full:
             raise CommandRefused(Status.ETMPFAIL, "the disk is full")
         expire(bucket, vb, request.key, found)
         session.wrote()
-        found = bucket.store.document(vb, request.key)
+        found = bucket.store.document(vb, request.key, session.collection)
     return found
 
 
@@ -120,9 +121,10 @@ def store(
         flags=flags,
         expiry=expiry,
         datatype=datatype,
+        collection=session.collection,
     )
     bucket.counters["cmd_set"] += 1
-    bucket.locks.release(vb, request.key)
+    bucket.locks.release(vb, request.key, session.collection)
     return changed(session, vb, seqno, cas)
 
 
@@ -142,9 +144,10 @@ def remove(session: Session, request: Request, old: StoredDocument) -> wire.Stor
         rev_seqno=bucket.next_revision(vb, old),
         delete_time=bucket.now(),
         datatype=Datatype.XATTR if kept else 0,
+        collection=session.collection,
     )
     bucket.counters["cmd_delete"] += 1
-    bucket.locks.release(vb, request.key)
+    bucket.locks.release(vb, request.key, session.collection)
     return changed(session, vb, seqno, cas if session.features else 0)
 
 
@@ -181,7 +184,9 @@ def get(session: Session, request: wire.Get) -> wire.GetResponse:
 def get_key(session: Session, request: wire.GetKey) -> wire.GetKeyResponse:
     """GETK and GETKQ repeat the key."""
     document = _looked_up(session, request)
-    return found(session, document, wire.GetKeyResponse, key=request.key, cas=_shown_cas(session, request))
+    return found(
+        session, document, wire.GetKeyResponse, key=session.sent_key(request.key), cas=_shown_cas(session, request)
+    )
 
 
 def _looked_up(session: Session, request: wire.Get) -> StoredDocument:
@@ -194,14 +199,14 @@ def _looked_up(session: Session, request: wire.Get) -> StoredDocument:
 
 def _shown_cas(session: Session, request: wire.Get) -> int | None:
     """The CAS to tell of a locked document instead of its own, so that nobody can use that one; None otherwise."""
-    return CAS_OF_LOCKED if session.store_bucket.lock_of(request.vbucket, request.key) else None
+    return CAS_OF_LOCKED if session.store_bucket.lock_of(request.vbucket, request.key, session.collection) else None
 
 
 @handles(wire.GetReplica, document=True)
 def get_replica(session: Session, request: wire.GetReplica) -> wire.GetResponse:
     """GET on a replica, which never expires anything by itself."""
     bucket = session.store_bucket
-    document = bucket.store.document(request.vbucket, request.key)
+    document = bucket.store.document(request.vbucket, request.key, session.collection)
     if document is None or document.deleted or is_expired(document, bucket.now()):
         raise CommandRefused(Status.KEY_ENOENT)
     return found(session, document, wire.GetResponse)
@@ -210,7 +215,7 @@ def get_replica(session: Session, request: wire.GetReplica) -> wire.GetResponse:
 def _new_expiry(session: Session, request: wire.Set, old: StoredDocument | None) -> int:
     if old is not None and preserves_ttl(request):
         return old.expiry
-    return times.absolute_expiry(request.expiration, session.store_bucket.now())
+    return session.limited(times.absolute_expiry(request.expiration, session.store_bucket.now()))
 
 
 def _put(session: Session, request: wire.Set, version: StoredDocument | None) -> wire.Stored:

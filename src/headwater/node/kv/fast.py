@@ -57,12 +57,16 @@ class FastPath:
             self._features |= int(kernel.FEATURE_JSON)
         if session.has(Feature.MUTATION_SEQNO):
             self._features |= int(kernel.FEATURE_SEQNO)
+        if session.has(Feature.COLLECTIONS):
+            self._features |= int(kernel.FEATURE_COLLECTIONS)
 
     def run(self, data: memoryview, offset: int) -> int:
         """Answer the requests of `data` from `offset` on; returns where the first one stands that it did not take."""
         bucket = self._bucket
         if bucket.traffic_disabled or bucket.fenced or bucket.store.quarantine.vbuckets:
             return offset  # the plain path knows what must not be told
+        if not bucket.collections.default_is_plain:
+            return offset
         if bucket.locks.held and bucket.locks.any(bucket.now()):
             return offset  # and what is locked
         requests = np.frombuffer(data, np.uint8)

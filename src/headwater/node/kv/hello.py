@@ -37,9 +37,10 @@ GRANTED = frozenset(
         Feature.SUBDOC_DOCUMENT_MACRO_SUPPORT,
         Feature.SUBDOC_REPLACE_BODY_WITH_XATTR,
         Feature.SUBDOC_ALLOWS_ACCESS_ON_MULTIPLE_XATTR_KEYS,
+        Feature.COLLECTIONS,
     }
 )
-"""The features of this node; everything else is left out of the answer, Collections among it."""
+"""The features of this node; everything else is left out of the answer."""
 
 AGENT_BYTES_MAX = 250
 FEATURES_BYTES_MAX = 1024  # 512 features; there are some forty

@@ -25,7 +25,7 @@ SECONDS_MAX = 30
 
 def with_own_cas(session: Session, request: Asked) -> Asked:
     """A change of a locked document: with the token in place of a CAS it gets the document's own; else LOCKED."""
-    lock = session.store_bucket.lock_of(request.vbucket, request.key)
+    lock = session.store_bucket.lock_of(request.vbucket, request.key, session.collection)
     if lock is None:
         return request
     if request.cas != lock.token:
@@ -37,11 +37,13 @@ def with_own_cas(session: Session, request: Asked) -> Asked:
 def get_locked(session: Session, request: wire.GetLocked) -> wire.GetResponse:
     """The document, locked; the CAS is the token. "0 or absent = 15, cap 30"."""
     document, bucket, vbucket = documents.existing(session, request), session.store_bucket, request.vbucket
-    if bucket.lock_of(vbucket, request.key) is not None:
+    if bucket.lock_of(vbucket, request.key, session.collection) is not None:
         raise _refused(session, Status.LOCKED, "the document is locked already")
     seconds = min(request.lock_seconds or SECONDS_DEFAULT, SECONDS_MAX)
     token = bucket.next_cas(vbucket)
-    bucket.locks.take(vbucket, request.key, DocumentLock(token, document.cas, bucket.now() + seconds))
+    bucket.locks.take(
+        vbucket, request.key, DocumentLock(token, document.cas, bucket.now() + seconds), session.collection
+    )
     return documents.found(session, document, wire.GetResponse, cas=token)
 
 
@@ -49,12 +51,12 @@ def get_locked(session: Session, request: wire.GetLocked) -> wire.GetResponse:
 def unlock(session: Session, request: wire.Unlock) -> Done:
     """With the token; "wrong token: 09, not locked: 0e". The document has the CAS it had before."""
     documents.existing(session, request)
-    lock = session.store_bucket.lock_of(request.vbucket, request.key)
+    lock = session.store_bucket.lock_of(request.vbucket, request.key, session.collection)
     if lock is None:
         raise _refused(session, Status.NOT_LOCKED, "the document is not locked")
     if request.cas != lock.token:
         raise _refused(session, Status.LOCKED, "this is not the token that GET_LOCKED gave")
-    session.store_bucket.locks.release(request.vbucket, request.key)
+    session.store_bucket.locks.release(request.vbucket, request.key, session.collection)
     return Done()
 
 

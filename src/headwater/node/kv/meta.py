@@ -116,8 +116,9 @@ def set_with_meta(session: Session, request: wire.SetWithMeta) -> Stored:
         cas=cas,
         rev_seqno=request.rev_seqno,
         flags=request.flags,
-        expiry=request.expiration,
+        expiry=session.limited(request.expiration),
         datatype=values.accepted(value, request.datatype),
+        collection=session.collection,
     )
     session.store_bucket.counters["cmd_set"] += 1
     return documents.changed(session, request.vbucket, seqno, cas)
@@ -141,6 +142,7 @@ def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
         delete_time=request.expiration or bucket.now(),
         datatype=Datatype.XATTR if kept else 0,
         expired=bool((request.options or 0) & MetaOption.IS_EXPIRATION),
+        collection=session.collection,
     )
     bucket.counters["cmd_delete"] += 1
     return documents.changed(session, request.vbucket, seqno, cas)

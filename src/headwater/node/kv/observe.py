@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from headwater.errors import RemoteProtocolError
 from headwater.node.kv import documents
 from headwater.node.kv.command import handles
 from headwater.node.kv.vbuckets import vbucket
 from headwater.node.refused import CommandRefused
 from headwater.node.run_queue import Slices
-from headwater.wire import meta
+from headwater.wire import leb128, meta
 from headwater.wire.admin import GetKeys, GetKeysResponse
 from headwater.wire.documents import GetKeyResponse, GetRandomKey
+from headwater.wire.features import Feature
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -81,11 +83,27 @@ def _observed(session: Session, vb: int, key: bytes) -> tuple[int, bytes, int, i
         raise CommandRefused(Status.EINVAL, "a key of 0 bytes")
     if not bucket.is_active(vb) and bucket.state(vb) is not State.REPLICA:
         raise session.not_my_vbucket()
-    return vb, key, *_observe_one(bucket, vb, key)
+    collection, logical = _split(session, key)
+    if collection not in bucket.vbuckets[vb].collections.alive:
+        raise bucket.collections.unknown_collection(collection)
+    return vb, key, *_observe_one(bucket, vb, logical, collection)
 
 
-def _observe_one(bucket: Bucket, vb: int, key: bytes) -> tuple[int, int]:
-    found = bucket.store.document(vb, key)
+def _split(session: Session, key: bytes, *, is_start: bool = False) -> tuple[int, bytes]:
+    """The collection that a key within a request names, and the key; one to start at (`is_start`) may be empty."""
+    if not session.has(Feature.COLLECTIONS):
+        return 0, key
+    try:
+        collection, taken = leb128.decode(key)
+    except RemoteProtocolError as bad:
+        raise CommandRefused(Status.EINVAL, str(bad)) from None
+    if taken == len(key) and not is_start:
+        raise CommandRefused(Status.EINVAL, "no logical key after the collection id")
+    return collection, key[taken:]
+
+
+def _observe_one(bucket: Bucket, vb: int, key: bytes, collection: int) -> tuple[int, int]:
+    found = bucket.store.document(vb, key, collection)
     if found is None:
         return _NOT_FOUND, 0
     if found.deleted or documents.is_expired(found, bucket.now()):
@@ -101,27 +119,41 @@ def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[
         raise session.not_my_vbucket()
     wanted = min(KEYS_DEFAULT if request.count is None else request.count, KEYS_MAX)
     session.saw_unstable()
+    span = _KeySpan(request.vbucket, *_split(session, request.key, is_start=True), wanted)
+    if span.collection not in bucket.vbuckets[request.vbucket].collections.alive:
+        raise bucket.collections.unknown_collection(span.collection)
+    session.collection = span.collection
     if bucket.store.index.rows(request.vbucket) > AT_ONCE:
-        return _keys_of_many(session, request, wanted)
-    return GetKeysResponse(keys=sorted(key for key in bucket.live_keys(request.vbucket) if key >= request.key)[:wanted])
+        return _keys_of_many(session, span)
+    keys = (key for key in bucket.live_keys(span.vbucket, 0, span.collection) if key >= span.start)
+    return GetKeysResponse(keys=[session.sent_key(key) for key in sorted(keys)[:wanted]])
 
 
-async def _keys_of_many(session: Session, request: GetKeys, wanted: int) -> GetKeysResponse:
+class _KeySpan(NamedTuple):
+    """The keys that are asked for."""
+
+    vbucket: int
+    collection: int
+    start: bytes
+    wanted: int
+
+
+async def _keys_of_many(session: Session, span: _KeySpan) -> GetKeysResponse:
     slices, keys = Slices(session.server.loop, session.server.run_queue), None
     while keys is None:
-        keys = await _first_keys(session.store_bucket, request, wanted, slices)
-    return GetKeysResponse(keys=keys)
+        keys = await _first_keys(session.store_bucket, span, slices)
+    return GetKeysResponse(keys=[session.sent_key(key) for key in keys])
 
 
-async def _first_keys(bucket: Bucket, request: GetKeys, wanted: int, slices: Slices) -> list[bytes] | None:
+async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[bytes] | None:
     """The first keys in order; None if the rows were written anew meanwhile: what was seen may not be all."""
-    vb, found = request.vbucket, set[bytes]()
+    vb, wanted, found = span.vbucket, span.wanted, set[bytes]()
     columns = bucket.store.index.columns[vb]
-    for key in bucket.live_keys(vb):
+    for key in bucket.live_keys(vb, 0, span.collection):
         await slices.breathe()
         if bucket.store.index.columns[vb] is not columns:
             return None
-        if key >= request.key:
+        if key >= span.start:
             found.add(key)
             if len(found) > 2 * wanted + KEYS_DEFAULT:
                 found = set(sorted(found)[:wanted])
@@ -131,14 +163,17 @@ async def _first_keys(bucket: Bucket, request: GetKeys, wanted: int, slices: Sli
 @handles(GetRandomKey)
 def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
     """Any document of any active vbucket: the first live one that follows a random place."""
-    if request.collection_id is not None:
+    bucket, collection = session.store_bucket, request.collection_id or 0
+    if request.collection_id is not None and not session.has(Feature.COLLECTIONS):
         raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")
-    bucket = session.store_bucket
+    if collection not in bucket.collections.manifest.by_id():
+        raise bucket.collections.unknown_collection(collection)
+    session.collection = collection
     active = [vb for vb in bucket.vbuckets if bucket.is_active(vb) and bucket.store.items(vb)]
     while active:
         vb = active.pop(secrets.randbelow(len(active)))
-        if key := bucket.random_key(vb):
-            document = bucket.store.document(vb, key)
+        if key := bucket.random_key(vb, collection):
+            document = bucket.store.document(vb, key, collection)
             if document is not None and not document.deleted and document.durable:
-                return documents.found(session, document, GetKeyResponse, key=key)
+                return documents.found(session, document, GetKeyResponse, key=session.sent_key(key))
     raise CommandRefused(Status.KEY_ENOENT)

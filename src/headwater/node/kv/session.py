@@ -14,9 +14,11 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headwater.errors import BadMessage, CorruptStore, RemoteProtocolError, StorageError
+from headwater.kernels.choices import SYSTEM_COLLECTION
 from headwater.node.inbox import next_frame
 from headwater.node.kv.command import COMMANDS, Answers, Command, refusal_of
 from headwater.node.kv.framing import check_framing
@@ -26,10 +28,11 @@ from headwater.node.memory import MAPPED_BYTES_MIN
 from headwater.node.refused import CommandRefused, NoRoom
 from headwater.node.requests import UNKNOWN
 from headwater.node.storage.store import ArenaFull
+from headwater.wire import leb128
 from headwater.wire.datatype import Datatype, legal
 from headwater.wire.failure import Failure
 from headwater.wire.features import Feature
-from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths
+from headwater.wire.header import HEADER_BYTES, KEY_BYTES_MAX, Frame, Magic, lengths
 from headwater.wire.json_text import error_body
 from headwater.wire.layout import Answer, Request
 from headwater.wire.opcodes import Opcode, has_name, name_of
@@ -51,6 +54,7 @@ STRANGER_FRAME_BYTES_MAX = 64 << 10
 
 # An enum's `&` makes an enum each time; a session asks with each request.
 _LOGIN, _READ, _ADMINISTER = int(LOGIN), int(READ), int(ADMINISTER)
+EXPIRY_MAX = 0xFFFF_FFFF
 REQUESTS = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
 _OF_PATHS = frozenset(int(each) for each in Opcode if each.name.startswith("SUBDOC_"))
 """The kernel does not know these, and to ask it costs a tenth of such a request."""
@@ -74,6 +78,8 @@ class KvSession:
         self.login: object | None = None  # a SASL exchange in progress
         self.bucket: Bucket | None = server.bucket
         self.written_gate = 0
+        self.collection = 0
+        self._knows_collections = False
         self.config_seen = (-1, -1)
         self._task: asyncio.Task[None] | None = None
         self._finishes = False
@@ -105,6 +111,16 @@ class KvSession:
             raise CommandRefused(Status.NO_BUCKET, "no bucket is selected")
         return self.bucket
 
+    def sent_key(self, key: bytes) -> bytes:
+        """The key of the request being handled as this connection writes it."""
+        return leb128.join_key(self.collection, key) if self._knows_collections else key
+
+    def limited(self, expiry: int) -> int:
+        """An expiry as the collection of the request being handled allows it: no later than its maximum TTL."""
+        bucket = self.store_bucket
+        most = bucket.collections.ttl_max(self.collection)
+        return expiry if most is None else min(expiry or EXPIRY_MAX, bucket.now() + most, EXPIRY_MAX)
+
     def has(self, feature: int) -> bool:
         """Whether HELLO granted the feature."""
         return feature in self.features
@@ -121,6 +137,8 @@ class KvSession:
         self.rights = self.server.users.rights(self.user, self.server.bucket.name)
         if self.rights <= _LOGIN:  # a stranger, or a user who has no role in it
             self.bucket = None
+        self._knows_collections = Feature.COLLECTIONS in self.features
+        self.collection = 0
         usable = self.bucket is not None and self.rights & _READ
         self._fast = self.server.fast_path(self) if usable else None
         self.connection.know(is_known=self.is_logged_in)
@@ -274,9 +292,12 @@ class KvSession:
                 raise CommandRefused(bad.status, str(bad)) from None
         if found.needs_bucket:
             bucket = self.store_bucket
+            if found.document and self._knows_collections:
+                frame = self._without_collection(frame)
             request = found.read(frame)
             if found.document:
                 self._check_vbucket(bucket, frame)
+                self._check_collection(bucket.vbuckets[frame.vbucket])
             if found.writes and found.document and bucket.is_backed_up(frame.vbucket):
                 raise CommandRefused(Status.ETMPFAIL, "the vbucket is about to move to another node")
             if found.writes and bucket.store.full and not (found.frees and bucket.store.may_delete):
@@ -305,6 +326,26 @@ class KvSession:
         for bit, feature in _NEEDED_FEATURE.items():
             if frame.datatype & bit and feature not in self.features:
                 raise CommandRefused(Status.EINVAL, f"datatype {bit.name} was not negotiated by HELLO")
+
+    def _without_collection(self, frame: Frame) -> Frame:
+        """Take the collection's id off a key; one that is cut, overlong or beyond 32 bits is EINVAL (wire.md 8)."""
+        self.collection = 0
+        if not frame.key:
+            return frame  # which the declaration may allow, or not
+        if len(frame.key) > KEY_BYTES_MAX + 1:
+            raise CommandRefused(Status.EINVAL, f"the key has {len(frame.key)} bytes, {KEY_BYTES_MAX + 1} are allowed")
+        try:
+            self.collection, key = leb128.split_key(frame.key)
+        except RemoteProtocolError as bad:
+            raise CommandRefused(Status.EINVAL, str(bad)) from None
+        if self.collection == SYSTEM_COLLECTION:  # "id 1 on the wire is EINVAL"
+            raise CommandRefused(Status.EINVAL, "collection 1 is the system's own")
+        return replace(frame, key=key)
+
+    def _check_collection(self, vbucket: VBucket) -> None:
+        """kv.md 2: "Collections: key prefix checked; unknown id 88"; the vbucket's own log says which there are."""
+        if self.collection not in vbucket.collections.alive:
+            raise self.store_bucket.collections.unknown_collection(self.collection)
 
     def _check_vbucket(self, bucket: Bucket, frame: Frame) -> None:
         """kv.md: not on this node: 07; active: proceed; pending: park until the state changes; replica, dead: 07."""
@@ -399,7 +440,7 @@ class KvSession:
         status = refused.status
         before_login = status == Status.EACCESS and not self.is_logged_in  # "always sent as 0x24"
         if not self.has(Feature.XERROR) and not before_login:
-            known = without_xerror(refused.status)
+            known = without_xerror(refused.status, collections=self._knows_collections)
             if known is None:
                 name = f"status 0x{refused.status:02x} for opcode 0x{frame.opcode:02x}"
                 self.connection.drop(f"{name} can't be told to a client without XERROR: {refused.context}")

@@ -16,6 +16,7 @@ from headwater.node.refused import CommandRefused
 from headwater.wire.bootstrap import Stat, StatResponse
 from headwater.wire.privilege import EVERYTHING
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.kv.api import Session
@@ -130,6 +131,37 @@ def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
         yield from _seqnos(each)
 
 
+def _collections(session: Session, arguments: list[str]) -> Pairs:
+    """Count the documents of each collection in the active vbuckets, by the ids of its scope and its own."""
+    bucket = session.store_bucket
+    manifest = bucket.collections.manifest
+    sums = {number: [0, 0, 0] for number in manifest.by_id()}
+    yield "manifest_uid", f"0x{manifest.uid:x}"
+    for each in _chosen(session, arguments):
+        if each.state is State.ACTIVE:
+            for number, items, size, tombstones in bucket.store.collections(each.id, sorted(sums)):
+                sums[number] = [a + b for a, b in zip(sums[number], (items, size, tombstones), strict=True)]
+            yield f"vb_{each.id}:manifest_uid", f"0x{each.collections.manifest.uid:x}"
+    for scope, collection in manifest.each_collection():
+        name, counts = f"0x{scope.id:x}:0x{collection.id:x}", sums[collection.id]
+        yield f"{name}:scope_name", scope.name
+        yield f"{name}:name", collection.name
+        if collection.max_ttl is not None:
+            yield f"{name}:maxTTL", str(collection.max_ttl)
+        for told, count in zip(("items", "data_size", "tombstones"), counts, strict=True):
+            yield f"{name}:{told}", str(count)
+
+
+def _scopes(session: Session, arguments: list[str]) -> Pairs:
+    manifest = session.store_bucket.collections.manifest
+    yield "manifest_uid", f"0x{manifest.uid:x}"
+    for name, number in zip(("next_collection", "next_scope"), session.store_bucket.collections.next_ids, strict=True):
+        yield name, f"0x{number:x}"
+    for scope in manifest.scopes:
+        yield f"0x{scope.id:x}:name", scope.name
+        yield f"0x{scope.id:x}:collections", str(len(scope.collections))
+
+
 def _failovers(session: Session, arguments: list[str]) -> Pairs:
     for each in _chosen(session, arguments):
         entries = each.failover.entries
@@ -196,6 +228,8 @@ _GROUPS: dict[str, Callable[[Session, list[str]], Pairs]] = {
     "vbucket-seqno": _vbucket_seqno,
     "vbucket-details": _vbucket_details,
     "failovers": _failovers,
+    "collections": _collections,
+    "scopes": _scopes,
     "checkpoint": _checkpoint,
     "config": _config,
     "rights": _rights,

@@ -458,9 +458,10 @@ def _stage_document(session: Session, request: Mutation, draft: Draft) -> wire_d
         flags=0 if alive is None else alive.flags,
         expiry=_expiry(session, request, alive),
         datatype=int(datatype),
+        collection=session.collection,
     )
     bucket.counters["cmd_set"] += 1
-    bucket.locks.release(vb, request.key)
+    bucket.locks.release(vb, request.key, session.collection)
     return documents.changed(session, vb, seqno, draft.numbers.cas)
 
 
@@ -468,7 +469,7 @@ def _expiry(session: Session, request: Mutation, old: StoredDocument | None) -> 
     """Return the expiry asked for; a request that has none takes it away, unless it asks to keep it."""
     if old is not None and preserves_ttl(request):
         return old.expiry
-    return times.absolute_expiry(request.expiration or 0, session.store_bucket.now())
+    return session.limited(times.absolute_expiry(request.expiration or 0, session.store_bucket.now()))
 
 
 def _stage_tombstone(
@@ -483,7 +484,8 @@ def _stage_tombstone(
         rev_seqno=bucket.next_revision(vb, draft.old),
         delete_time=bucket.now(),
         datatype=int(Datatype.XATTR) if pairs else 0,
+        collection=session.collection,
     )
     bucket.counters["cmd_delete"] += 1
-    bucket.locks.release(vb, request.key)
+    bucket.locks.release(vb, request.key, session.collection)
     return documents.changed(session, vb, seqno, draft.numbers.cas)

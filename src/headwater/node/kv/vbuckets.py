@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 from headwater.errors import StorageError
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
+from headwater.node.vbucket.collections import PLAIN, Wanted
 from headwater.wire import admin
 from headwater.wire.datatype import Datatype
+from headwater.wire.features import Feature
 from headwater.wire.json_text import read_json
 from headwater.wire.layout import Done, Request
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
+    from headwater.node.bucket import Bucket
     from headwater.node.kv.api import Session
     from headwater.node.vbucket.vbucket import VBucket
 
@@ -96,14 +99,37 @@ def del_vbucket(session: Session, request: admin.DelVbucket) -> Done:
 @handles(admin.GetAllVbSeqnos)
 def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.GetAllVbSeqnosResponse:
     """The high seqnos in vbucket order; by state, 0 standing for active, replica and pending."""
-    if request.collection_id is not None:
-        raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")
+    wanted = _collection_asked(session, request)
     number = request.vb_state or _ALIVE
     if number > State.DEAD:
         raise CommandRefused(Status.EINVAL, f"{number} is no state")
-    wanted = _ALIVE_STATES if number == _ALIVE else frozenset({State(number)})
-    found = sorted(session.store_bucket.vbuckets.items())
-    return admin.GetAllVbSeqnosResponse(seqnos=[(vb, each.durable_seqno) for vb, each in found if each.state in wanted])
+    states = _ALIVE_STATES if number == _ALIVE else frozenset({State(number)})
+    bucket, asked = session.store_bucket, sorted(session.store_bucket.vbuckets.items())
+    found = [each for _, each in asked if each.state in states]
+    if wanted.collections is not None:
+        found = [each for each in found if wanted.collections <= each.collections.alive.keys()]
+        if not found:
+            raise bucket.collections.unknown_collection(min(wanted.collections))
+    return admin.GetAllVbSeqnosResponse(seqnos=[(each.id, _high_seqno(bucket, each, wanted)) for each in found])
+
+
+def _collection_asked(session: Session, request: admin.GetAllVbSeqnos) -> Wanted:
+    """kv.md 3: "For connections without Collections the high seqno is that of the default collection"."""
+    if not session.has(Feature.COLLECTIONS):
+        if request.collection_id is not None:
+            raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")
+        return PLAIN
+    asked = request.collection_id
+    return Wanted(aware=True, collections=None if asked is None else frozenset({asked}))
+
+
+def _high_seqno(bucket: Bucket, vbucket: VBucket, wanted: Wanted) -> int:
+    """The newest durable seqno of what is wanted."""
+    durable = vbucket.durable_seqno
+    if wanted.is_everything or not bucket.store.is_mixed(vbucket.id):
+        return durable
+    with bucket.store.view(vbucket.id, shown=vbucket.collections.shown(wanted, durable)) as view:
+        return view.end_seqno
 
 
 @handles(admin.GetFailoverLog)

@@ -45,7 +45,7 @@ GREETING_SECONDS_MAX = 10.0
 FETCHES_MAX = 3
 NOOP_INTERVAL_SECONDS = 5.0
 IDLE_SECONDS = 3 * NOOP_INTERVAL_SECONDS
-FEATURES = (*DCP_FEATURES, Feature.XATTR, Feature.SNAPPY)
+FEATURES = (*DCP_FEATURES, Feature.XATTR, Feature.SNAPPY, Feature.COLLECTIONS)
 OPTIONAL_FLAGS = OpenFlag.INCLUDE_DELETE_TIMES
 """A producer that knows no delete times may refuse the flag; either layout of deletions is taken."""
 
@@ -259,6 +259,7 @@ class Dialer:
             snappy=Feature.SNAPPY in features,
             xerror=Feature.XERROR in features,
             xattrs=Feature.XATTR in features,
+            collections=Feature.COLLECTIONS in features,
             delete_times=True,
             connection_name=self._name(),
             # "HELLO or CONTROL seen = DCP" (dcp 14); without, a producer that refuses 48 bytes is asked in UPR.

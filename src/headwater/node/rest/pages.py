@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headwater.node.kv.admin import VERSION_TEXT
+from headwater.node.rest import collections
+from headwater.node.rest.made import Made
 from headwater.node.users.roles import ROLES, Grant
 from headwater.wire.privilege import ADMINISTER, LOGIN, MONITOR, NONE, Privilege, in_words
 
@@ -51,16 +53,6 @@ _ROLES = {
 _USERS_ARE = "the users of a node are added by headwater user, or given by --user or --users-file when it is started"
 _BUCKET_IS = "a node has one bucket, named by --bucket when it is started"
 _NOT = "Not allowed on this "
-_NO_SCOPES = "there are no scopes or collections but the default ones"
-_ANY = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
-
-
-class Made(NamedTuple):
-    """A page as it is sent."""
-
-    body: bytes
-    status: int = 200
-    content_type: str = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +61,15 @@ class Page:
 
     `make` is called with the server, who asks, and what the path's groups matched; it returns None where there is
     nothing by that name, what is JSON, or the page as it is sent. A page without it never ends: the map now, and each
-    later one.
+    later one; or it is one of `methods` that `change` something, which is called with what the path's groups matched
+    and the body.
     """
 
     path: str
     privilege: Privilege
     make: Callable[[Services, str, tuple[str, ...]], object] | None
     methods: tuple[str, ...] = ("GET", "HEAD")
+    change: collections.Change | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +94,23 @@ PAGES = (
     Page("/pools/default/b/{}", LOGIN, lambda server, *_: _config(server)),
     Page("/pools/default/bs/{}", LOGIN, None),
     Page("/pools/default/bucketsStreaming/{}", LOGIN, None),
+    Page("/pools/default/buckets/{}/scopes", LOGIN, lambda server, *_: server.bucket.collections.manifest.as_json()),
+    Page("/pools/default/buckets/{}/scopes", ADMINISTER, None, ("POST",), collections.create_scope),
+    Page("/pools/default/buckets/{}/scopes/([^/]+)", ADMINISTER, None, ("DELETE",), collections.drop_scope),
+    Page(
+        "/pools/default/buckets/{}/scopes/([^/]+)/collections",
+        ADMINISTER,
+        None,
+        ("POST",),
+        collections.create_collection,
+    ),
+    Page(
+        "/pools/default/buckets/{}/scopes/([^/]+)/collections/([^/]+)",
+        ADMINISTER,
+        None,
+        ("DELETE",),
+        collections.drop_collection,
+    ),
     Page(
         "/settings/rbac/roles",
         ADMINISTER,
@@ -110,15 +121,6 @@ PAGES = (
     Page("/settings/rbac/users/local/(.+)", ADMINISTER, lambda server, _, found: _user(server, *found)),
 )
 REFUSED = (
-    PageRefusal(
-        _ANY,
-        "/pools/default/buckets/{}/scopes(?:/[^/]*)?",
-        LOGIN,
-        f"Not allowed on this version of cluster: {_NO_SCOPES}",
-    ),
-    PageRefusal(
-        _ANY, "/pools/default/buckets/{}/scopes/.*", LOGIN, f"Not allowed on this type of bucket: {_NO_SCOPES}"
-    ),
     PageRefusal(
         ("POST",),
         "/pools/default/buckets/{}/controller/doFlush",
@@ -146,7 +148,7 @@ def forbidden(missing: int) -> bytes:
 
 def is_stream(server: Services, path: str) -> bool:
     """Whether this is a page that never ends: the map now, and each later one."""
-    return any(each.make is None and _match(server, each.path, path) for each in PAGES)
+    return any(each.make is None and each.change is None and _match(server, each.path, path) for each in PAGES)
 
 
 def page(server: Services, path: str, user: str) -> Made | None:
@@ -155,6 +157,14 @@ def page(server: Services, path: str, user: str) -> Made | None:
         if each.make is not None and (found := _match(server, each.path, path)):
             made = each.make(server, user, found.groups())
             return made if made is None or isinstance(made, Made) else Made(json.dumps(made).encode())
+    return None
+
+
+def change(server: Services, method: str, path: str, body: bytes) -> Awaitable[Made] | None:
+    """Begin what a request changes; None if there is no such page."""
+    for each in PAGES:
+        if each.change is not None and method in each.methods and (found := _match(server, each.path, path)):
+            return each.change(server, found.groups(), body)
     return None
 
 

@@ -26,7 +26,7 @@ class HttpRequest(NamedTuple):
     """One request.
 
     `path` is unescaped, without its query and a slash at its end; `login` is (user, password) or None; `size`: bytes it
-    took.
+    took, `body` among them.
     """
 
     method: str
@@ -34,6 +34,7 @@ class HttpRequest(NamedTuple):
     login: tuple[str, str] | None
     closes: bool
     size: int
+    body: bytes = b""
 
 
 def looks_like_http(data: memoryview) -> bool:
@@ -71,7 +72,9 @@ def read(data: memoryview) -> HttpRequest | None:
         raise RemoteProtocolError(f"an HTTP request of {size} bytes, {REQUEST_BYTES_MAX} are allowed")
     closes = version == "HTTP/1.0" or fields.get("connection", "").lower() == "close"
     path = unquote(target.partition("?")[0]).rstrip("/") or "/"
-    return HttpRequest(method, path, _login(fields), closes, size) if size <= len(data) else None
+    if size > len(data):
+        return None
+    return HttpRequest(method, path, _login(fields), closes, size, start[len(head) + len(_END) : size])
 
 
 def _request_line(line: str) -> tuple[str, str, str]:

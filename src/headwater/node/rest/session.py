@@ -7,6 +7,7 @@ says itself is no longer read for meaning. Wrong logins are slowed down as in SA
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headwater.errors import RemoteProtocolError
@@ -17,6 +18,7 @@ from headwater.wire.privilege import NONE, in_words
 if TYPE_CHECKING:
     from headwater.node.connection import Connection
     from headwater.node.kv.api import Services
+    from headwater.node.rest.made import Made
     from headwater.node.rest.request import HttpRequest
 
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
@@ -39,6 +41,7 @@ class HttpSession:
         self._certified = user
         self.watches = False
         self._judging: asyncio.Task[None] | None = None
+        self._changing: asyncio.Task[None] | None = None
         self._seen = (-1, -1)
         connection.measures(request.wanted)
 
@@ -142,6 +145,11 @@ class HttpSession:
             self.connection.send(_head(200, "Transfer-Encoding: chunked"))
             self.map_changed()
             return
+        changing = pages.change(self.server, asked.method, asked.path, asked.body)
+        if changing is not None:
+            self.connection.pause("changing")
+            self._changing = self.server.loop.create_task(self._finish(asked, changing))
+            return
         found = pages.page(self.server, asked.path, user) if asked.method in ("GET", "HEAD") else None
         if found is not None:
             self._send(found.status, found.body, asked, found.content_type)
@@ -149,6 +157,13 @@ class HttpSession:
             self._send(400, why, asked)
         else:
             self._send(404, b"Requested resource not found.\r\n", asked)
+
+    async def _finish(self, asked: HttpRequest, changing: Awaitable[Made]) -> None:
+        """Answer what a change came to; it goes on when the client is gone, for others may have seen a part of it."""
+        made = await changing
+        if not self.connection.is_closed:
+            self._send(made.status, made.body, asked, made.content_type)
+            self.connection.resume("changing")
 
     def _missing(self, asked: HttpRequest, user: str) -> int:
         """Return the privileges that a user lacks for a page, as a number of bits."""

@@ -170,6 +170,7 @@ class Index:
             index.LIVE_BYTES,
             index.PURGE,
             index.FLOOR,
+            index.MIXED,
         ):
             self.table[vbucket, field] = 0
         self.adopt(vbucket, self._none)

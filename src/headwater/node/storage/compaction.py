@@ -28,7 +28,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,11 @@ from headwater.node.storage.slots import SLOTS_MAX, Slots
 from headwater.node.storage.staging import Staging
 from headwater.node.threads import pool_or_inline
 
-__all__ = ["GAIN_PARTS", "HISTORY_ROWS", "Compaction", "best_stretch"]
+__all__ = ["GAIN_PARTS", "HISTORY_ROWS", "NONE_DROPPED", "Compaction", "Dropped", "best_stretch"]
+
+Dropped: TypeAlias = "NDArray[np.uint64]"
+"""Collections that were dropped, and the seqno of each drop: rows of two, by id."""
+NONE_DROPPED: Final[Dropped] = np.zeros((0, 2), np.uint64)
 
 HISTORY_ROWS: Final = 128
 ROOMY_PARTS: Final = 2
@@ -83,13 +87,15 @@ def best_stretch(live: NDArray[np.int64], dead: NDArray[np.int64], room: int) ->
 @dataclass(slots=True)
 class _Share:
     """One vbucket's part: its columns when it began, how many rows of it are in sealed segments (`rows`), which of them
-    are compacted (from `first` up to `end`), and which of these stay. `live`: bytes of all newest versions, then."""
+    are compacted (from `first` up to `end`), and which of these stay. `live`: bytes of all newest versions, then;
+    `dropped`: collections whose documents go."""
 
     columns: Columns
     rows: int
     history: int
     limit: int
     live: int
+    dropped: Dropped
     first: int = 0
     end: int = 0
     keep: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
@@ -124,6 +130,7 @@ class Compaction:
         history_rows: Callable[[int], int],
         part: slice,
         spare: Collection[int],
+        dropped: Callable[[int], Dropped] | None,
         ended: Callable[[], None],
     ) -> None:
         self._index = into
@@ -137,6 +144,7 @@ class Compaction:
         self._spare = frozenset(spare)
         self._purge_before = purge_before
         self._purge_limit = purge_limit
+        self._dropped = dropped
         self._ticket = slots.enter()
         self._shares = self._choose(purge_limit, history_rows)
         self._old: list[Segment] = []
@@ -166,7 +174,11 @@ class Compaction:
             if purge_limit is not None:
                 limit = min(limit, purge_limit(vb))
             history, live = max(0, rows - history_rows(vb)), int(table[vb, index.LIVE_BYTES])
-            shares[vb] = _Share(self._index.columns[vb], int(counts[vb]), history, max(0, limit), live)
+            columns = self._index.columns[vb]
+            dropped = NONE_DROPPED if self._dropped is None else self._dropped(vb)
+            settled = columns.seq[history - 1] if history else 0  # a later drop may still be taken back
+            dropped = dropped[dropped[:, 1] <= settled]
+            shares[vb] = _Share(columns, int(counts[vb]), history, max(0, limit), live, dropped)
         return shares
 
     def survey(self) -> bool:
@@ -252,6 +264,7 @@ class Compaction:
             self._purge_before,
             np.uint64(share.limit),
             keep,
+            share.dropped,
         )
         share.keep, share.floor, share.purge = keep[: int(count)].copy(), int(floor), int(purge)
 

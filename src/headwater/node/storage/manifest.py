@@ -8,8 +8,9 @@ A text file of two lines: `headwater-store 2 <XXH3-64 of the second line, 16 hex
 `bytes` is the length at which a segment was sealed: nothing behind it counts, whatever a failed write left there, and
 nothing before it may be missing. The last segment is open: null. `clean` is the length of the open segment when the
 store was closed, null while it is in use. `member`: a cluster map that names this node is kept beside the log (format 1
-does not say; it is read like one that says false, and written as format 2). A new manifest replaces the old one by
-rename, with both file and folder synced.
+does not say; it is read like one that says false, and written as format 2). `collections`: frames with marks may be in
+the log, which programs that know format 2 only would misread, so the file is of format 3 from then on; there is no such
+word before. A new manifest replaces the old one by rename, with both file and folder synced.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from headwater.errors import CorruptStore
 from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk
 from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
@@ -30,7 +32,8 @@ __all__ = ["NAME", "Entry", "Manifest", "ManifestFile"]
 NAME: Final = "MANIFEST"
 NEXT_NAME: Final = "MANIFEST.new"
 _TITLE: Final = "headwater-store"
-_FORMATS: Final = ("1", "2")
+_FORMATS: Final = ("1", "2", "3")
+_WITHOUT_COLLECTIONS: Final = "2"
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,6 +56,7 @@ class Manifest:
     next_segment: int = 1
     clean: int | None = None
     member: bool = False
+    collections: bool = False
 
     def encode(self) -> bytes:
         """The file's bytes."""
@@ -64,8 +68,10 @@ class Manifest:
             "next_segment": self.next_segment,
             "clean": self.clean,
             "member": self.member,
+            **({"collections": True} if self.collections else {}),
         }
-        return encode_text_file(_TITLE, _FORMATS[-1], json.dumps(content, sort_keys=True).encode())
+        version = _FORMATS[-1] if self.collections else _WITHOUT_COLLECTIONS
+        return encode_text_file(_TITLE, version, json.dumps(content, sort_keys=True).encode())
 
     @classmethod
     def decode(cls, data: bytes, path: Path) -> Manifest:
@@ -76,6 +82,8 @@ class Manifest:
             StorageError: another format.
         """
         content = json.loads(decode_text_file(data, path, _TITLE, _FORMATS, "manifest"))
+        if (data.split(b" ", 2)[1] == _FORMATS[-1].encode()) != content.get("collections", False):
+            raise CorruptStore(path, 0, "the manifest is not of the format that it names")
         entries = tuple(Entry(one["id"], int(one["salt"], 16), one["bytes"]) for one in content["segments"])
         return cls(
             bytes.fromhex(content["store"]),
@@ -85,6 +93,7 @@ class Manifest:
             content["next_segment"],
             content["clean"],
             content.get("member", False),
+            content.get("collections", False),
         )
 
 

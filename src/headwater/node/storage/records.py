@@ -1,7 +1,11 @@
 """The frames of a batch: documents as DCP would send them, and control frames about vbuckets.
 
 A document frame is a MUTATION (31 bytes of extras), a DELETION in its V2 form (21) or an EXPIRATION (20). Every stream
-puts in an opaque of its own; stored, it is the number of hops: how many nodes TAP has brought the change through.
+puts in an opaque of its own; stored, it is the number of hops: how many nodes TAP has brought the change through, and
+two marks (kernels/index.py): the key begins with the id of a named collection; the frame is no document but a system
+event. That one is stored as a document of the reserved collection 1, whose value is the SYSTEM_EVENT frame that streams
+send: it takes a seqno, replaces what was said of the same collection before, and is rolled back and compacted like any
+other change.
 A control frame has the same 24-byte header and an opcode that DCP does not use (`ControlOpcode`); it never leaves the
 node.
 """
@@ -14,7 +18,9 @@ from enum import IntEnum
 from struct import Struct, error
 from typing import Any, Final
 
-from headwater.wire import dcp
+from headwater.kernels.choices import OF_COLLECTION, OF_SCOPE, SYSTEM_COLLECTION
+from headwater.kernels.index import NAMED_MARK, SYSTEM_MARK
+from headwater.wire import dcp, leb128
 from headwater.wire.header import HEADER, HEADER_BYTES, Magic
 from headwater.wire.opcodes import Opcode
 
@@ -26,10 +32,13 @@ __all__ = [
     "control_of",
     "deletion_frame",
     "drop_frame",
+    "event_frame",
+    "event_in",
     "mutation_frame",
     "mutation_head",
     "record_frame",
     "rollback_frame",
+    "stored_key",
 ]
 
 _MUTATION = dcp.Mutation.layout.extras_struct
@@ -109,6 +118,8 @@ class VBucketRecord:
 class StoredDocument:
     """The newest version of a key: a document, or (`deleted`) its tombstone.
 
+    `collection` is the id of the key's, which is not part of it here.
+
     `durable` is False as long as its batch is not on disk: what depends on it must not be told to anyone before.
     """
 
@@ -123,11 +134,12 @@ class StoredDocument:
     deleted: bool
     delete_time: int
     durable: bool
+    collection: int = 0
 
     @classmethod
     def decode(cls, frame: bytes | memoryview, durable: bool) -> StoredDocument:
         """Read a stored frame."""
-        _, opcode, key_bytes, extras_bytes, datatype, _, _, _, cas = HEADER.unpack_from(frame)
+        _, opcode, key_bytes, extras_bytes, datatype, _, _, opaque, cas = HEADER.unpack_from(frame)
         flags = expiry = delete_time = 0
         if opcode == MUTATION:
             seqno, rev_seqno, flags, expiry, *_ = _MUTATION.unpack_from(frame, HEADER_BYTES)
@@ -135,8 +147,35 @@ class StoredDocument:
             seqno, rev_seqno, delete_time = _EXPIRATION.unpack_from(frame, HEADER_BYTES)
         key_at = HEADER_BYTES + extras_bytes
         key, value = bytes(frame[key_at : key_at + key_bytes]), bytes(frame[key_at + key_bytes :])
-        deleted = opcode != MUTATION
-        return cls(key, value, flags, expiry, cas, rev_seqno, seqno, datatype, deleted, delete_time, durable)
+        deleted, collection = opcode != MUTATION, 0
+        if opaque & NAMED_MARK:
+            collection, key = leb128.split_key(key)
+        return cls(
+            key, value, flags, expiry, cas, rev_seqno, seqno, datatype, deleted, delete_time, durable, collection
+        )
+
+
+def stored_key(collection: int, key: bytes) -> tuple[bytes, int]:
+    """The key as the log has it, and its mark."""
+    return (leb128.join_key(collection, key), NAMED_MARK) if collection else (key, 0)
+
+
+def event_frame(vbucket: int, event: dcp.SystemEvent, *, cas: int) -> bytes:
+    """A system event as it is stored; its seqno is the event's."""
+    is_scope = event.collection_id is None
+    number = event.scope_id if event.collection_id is None else event.collection_id
+    kind = bytes([SYSTEM_COLLECTION, OF_SCOPE if is_scope else OF_COLLECTION])
+    extras = _MUTATION.pack(event.by_seqno, 1, 0, 0, 0, 0, 0)
+    key = kind + leb128.join_key(number, b"\0")
+    return _frame(MUTATION, vbucket, extras, key, event.encode(), cas=cas, hops=NAMED_MARK | SYSTEM_MARK)
+
+
+def event_in(frame: bytes | memoryview) -> dcp.SystemEvent | None:
+    """The system event that a stored frame is; None for a document."""
+    _, _, key_bytes, extras_bytes, _, _, _, opaque, _ = HEADER.unpack_from(frame)
+    if not opaque & SYSTEM_MARK:
+        return None
+    return dcp.SystemEvent.decode(bytes(frame[HEADER_BYTES + extras_bytes + key_bytes :]))
 
 
 def _frame(
@@ -172,10 +211,12 @@ def mutation_head(
     expiry: int = 0,
     datatype: int = 0,
     hops: int = 0,
+    collection: int = 0,
 ) -> bytes:
     """A document as it is stored (DCP 2.8), without its value, which is so long and follows."""
     extras = _MUTATION.pack(seqno, rev_seqno, flags, expiry, 0, 0, 0)
-    return _head(MUTATION, vbucket, extras, key, value_bytes, datatype=datatype, cas=cas, hops=hops)
+    key, mark = stored_key(collection, key)
+    return _head(MUTATION, vbucket, extras, key, value_bytes, datatype=datatype, cas=cas, hops=hops | mark)
 
 
 def mutation_frame(vbucket: int, key: bytes, value: bytes, **numbers: int) -> bytes:
@@ -195,12 +236,14 @@ def deletion_frame(
     datatype: int = 0,
     expired: bool = False,
     hops: int = 0,
+    collection: int = 0,
 ) -> bytes:
     """A tombstone as it is stored (DCP 2.9 V2 form, or 2.10); `value` holds the xattrs that survive, if any."""
     opcode, extras = DELETION, _DELETION.pack(seqno, rev_seqno, delete_time, 0)
     if expired:
         opcode, extras = EXPIRATION, _EXPIRATION.pack(seqno, rev_seqno, delete_time)
-    return _frame(opcode, vbucket, extras, key, value, datatype=datatype, cas=cas, hops=hops)
+    key, mark = stored_key(collection, key)
+    return _frame(opcode, vbucket, extras, key, value, datatype=datatype, cas=cas, hops=hops | mark)
 
 
 def record_frame(vbucket: int, record: VBucketRecord) -> bytes:

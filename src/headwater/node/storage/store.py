@@ -26,22 +26,32 @@ from numpy.typing import NDArray
 
 from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
-from headwater.kernels import history, index, live
+from headwater.kernels import history, index, live, sweep
 from headwater.node.storage import recovery
 from headwater.node.storage.arena import ARENA_BYTES, Batch
 from headwater.node.storage.columns import Index
 from headwater.node.storage.committing import Committing
-from headwater.node.storage.compaction import HISTORY_ROWS, Compaction
+from headwater.node.storage.compaction import HISTORY_ROWS, Compaction, Dropped
 from headwater.node.storage.disk import Disk, FolderLock, RealDisk, is_full
 from headwater.node.storage.log import SEGMENT_BYTES, START_BYTES, Log, full_error
 from headwater.node.storage.manifest import Manifest
 from headwater.node.storage.quarantine import Quarantine
-from headwater.node.storage.records import StoredDocument, VBucketRecord, clean_frame, deletion_frame, mutation_head
+from headwater.node.storage.records import (
+    StoredDocument,
+    VBucketRecord,
+    clean_frame,
+    deletion_frame,
+    event_frame,
+    event_in,
+    mutation_head,
+    stored_key,
+)
 from headwater.node.storage.replay import OpenedSegment, Replay
 from headwater.node.storage.scrub import Damage, scrub
 from headwater.node.storage.slots import Slots
 from headwater.node.storage.staging import ArenaFull, Staging
-from headwater.node.storage.views import View
+from headwater.node.storage.views import DEFAULT_ONLY, Shown, View
+from headwater.wire.dcp import SystemEvent
 from headwater.wire.numbers import HELD_MAX, SEQNO_MAX
 
 __all__ = ["ArenaFull", "Store"]
@@ -192,7 +202,7 @@ class Store:
         """Whether a view that ends at `end_seqno` shows what was there then, rather than a part of it."""
         return end_seqno >= self.rollback_floor(vbucket)
 
-    def document(self, vbucket: int, key: bytes) -> StoredDocument | None:
+    def document(self, vbucket: int, key: bytes, collection: int = 0) -> StoredDocument | None:
         """The newest version of a key, a tombstone as well; None when it was never stored, or is purged.
 
         Raises:
@@ -200,7 +210,8 @@ class Store:
         """
         if not key:
             return None
-        row = int(index.lookup(self.table, vbucket, self.segments, np.frombuffer(key, np.uint8)))
+        key, mark = stored_key(collection, key)
+        row = int(index.lookup(self.table, vbucket, self.segments, np.frombuffer(key, np.uint8), int(bool(mark))))
         if row < 0:
             if vbucket in self.quarantine.vbuckets:
                 self.quarantine.check_key(vbucket, key)
@@ -208,8 +219,36 @@ class Store:
         frame = self.slots.seen(self.index.columns[vbucket].loc.item(row))  # of 20 MiB each copy takes milliseconds
         return StoredDocument.decode(frame, durable=row < self.table.item(vbucket, index.DURABLE_ROWS))
 
-    def view(self, vbucket: int, after_seqno: int = 0, end_seqno: int = (1 << 64) - 1) -> View:
+    def is_mixed(self, vbucket: int) -> bool:
+        """Whether there may be changes that are not documents of the default collection."""
+        return self.table.item(vbucket, index.MIXED) != 0
+
+    def events(self, vbucket: int) -> list[SystemEvent]:
+        """The system events of a vbucket in the order of their seqnos, of each collection and scope the newest; durable
+        or not. Looks at every row of a vbucket that is mixed."""
+        if not self.is_mixed(vbucket):
+            return []
+        found = np.empty(16, np.int64)
+        while (count := int(sweep.system_rows(self.table, vbucket, self.segments, found))) > len(found):
+            found = np.empty(count, np.int64)
+        locs = self.index.columns[vbucket].loc
+        events = (event_in(self.slots.frame(locs.item(row))) for row in found[:count].tolist())
+        return [event for event in events if event is not None]
+
+    def collections(self, vbucket: int, ids: list[int]) -> Iterator[tuple[int, int, int, int]]:
+        """(collection, live documents, bytes of their frames, tombstones) of these collections; looks at each row."""
+        counts = np.zeros((len(ids), 3), np.int64)
+        sweep.count_collections(self.table, vbucket, self.segments, np.array(ids, np.uint64), counts)
+        for number, (items, size, tombstones) in zip(ids, counts.tolist(), strict=True):
+            yield number, items, size, tombstones
+
+    def view(
+        self, vbucket: int, after_seqno: int = 0, end_seqno: int = (1 << 64) - 1, shown: Shown = DEFAULT_ONLY
+    ) -> View:
         """The durable changes after `after_seqno` and up to `end_seqno`, as of now. Close it when done.
+
+        Args:
+            shown: which changes, if those of other collections than the default one, or system events, are among them.
 
         Raises:
             CorruptStore: some of them were in a batch that is damaged.
@@ -218,7 +257,8 @@ class Store:
         rows = min(self.index.rows_up_to(vbucket, end_seqno), self.table.item(vbucket, index.DURABLE_ROWS))
         if vbucket in self.quarantine.vbuckets:
             self.quarantine.check_range(vbucket, first, rows)
-        return View(self.slots, vbucket, self.index.columns[vbucket], first, rows, after_seqno)
+        chosen = shown if self.is_mixed(vbucket) else None
+        return View(self.slots, vbucket, self.index.columns[vbucket], first, rows, after_seqno, chosen)
 
     def gather_live(  # noqa: PLR0917 - as the kernel has them
         self,
@@ -240,8 +280,8 @@ class Store:
             self.index.table, vbucket, self.slots.table, numbers, out, np.uint32(opaque), encoding, slow, room
         )
 
-    def expired(self, vbucket: int, now: int, limit: int = 1000) -> list[bytes]:
-        """Keys of up to `limit` live documents whose expiry is at or before Unix second `now`.
+    def expired(self, vbucket: int, now: int, limit: int = 1000) -> list[tuple[bytes, int]]:
+        """Keys and collections of up to `limit` live documents whose expiry is at or before Unix second `now`.
 
         Costs nothing while none can have expired; else a look at every live document of the vbucket.
         """
@@ -251,7 +291,8 @@ class Store:
         found = np.empty(limit, np.int64)
         count = int(history.find_expired(self.table, vbucket, self.segments, now, found))
         locs = self.index.columns[vbucket].loc
-        return [StoredDocument.decode(self.slots.frame(int(locs[row])), durable=False).key for row in found[:count]]
+        gone = (StoredDocument.decode(self.slots.frame(int(locs[row])), durable=False) for row in found[:count])
+        return [(each.key, each.collection) for each in gone]
 
     # ------------------------------------------------------------------ staging
 
@@ -305,8 +346,9 @@ class Store:
         expiry: int = 0,
         datatype: int = 0,
         hops: int = 0,
+        collection: int = 0,
     ) -> int:
-        """Store a document; returns its seqno (the next one unless given).
+        """Store a document of a collection; returns its seqno (the next one unless given).
 
         Raises:
             DiskFull: there is no room on the disk.
@@ -325,6 +367,7 @@ class Store:
             expiry=expiry,
             datatype=datatype,
             hops=hops,
+            collection=collection,
         )
         self.staging.document(vbucket, head, value)
         return seqno
@@ -342,6 +385,7 @@ class Store:
         datatype: int = 0,
         expired: bool = False,
         hops: int = 0,
+        collection: int = 0,
     ) -> int:
         """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above."""
         seqno = self._next(vbucket, seqno, cas, rev_seqno)
@@ -356,8 +400,15 @@ class Store:
             datatype=datatype,
             expired=expired,
             hops=hops,
+            collection=collection,
         )
         self.staging.document(vbucket, frame)
+        return seqno
+
+    def stage_event(self, vbucket: int, event: SystemEvent, *, cas: int) -> int:
+        """Store a system event; returns its seqno (the next one, if it has none). Errors as above."""
+        seqno = self._next(vbucket, event.by_seqno or None, cas)
+        self.staging.document(vbucket, event_frame(vbucket, replace(event, by_seqno=seqno, vbucket=vbucket), cas=cas))
         return seqno
 
     def _next(self, vb: int, seqno: int | None, *held: int) -> int:
@@ -484,6 +535,19 @@ class Store:
             self._compaction.stale = True  # before the rows change, so that it can't copy them and forget the damage
         return self.quarantine.add(damage)
 
+    def use_collections(self) -> None:
+        """Changes with marks may come: programs of before must not read the folder any more. Durable on return; blocks,
+        the first time.
+
+        Raises:
+            DiskFull, StorageError: that could not be written down.
+        """
+        if not self.log.manifest.content.collections:
+            try:
+                self.log.manifest.change(lambda manifest: replace(manifest, collections=True))
+            except OSError as error:
+                raise full_error(self.path, 0, error) from error
+
     @property
     def is_member(self) -> bool:
         """Whether the node was ever one of a cluster."""
@@ -513,6 +577,7 @@ class Store:
         history_rows: Callable[[int], int] = lambda vb: HISTORY_ROWS,
         part: slice = slice(None),
         spare: Collection[int] = (),
+        dropped: Callable[[int], Dropped] | None = None,
     ) -> Compaction | None:
         """Begin to compact the sealed segments, all of them or as many as the disk has room for; the steps are in
         compaction.py. None when there are none, or one runs.
@@ -525,6 +590,7 @@ class Store:
                 must still hear of it. The newest change of a vbucket never goes.
             history_rows: for a vbucket, how many of its newest changes can still be taken back: the versions they
                 superseded stay, and so do tombstones among them.
+            dropped: for a vbucket, the collections whose documents go: (id, seqno of the drop), by id.
         """
         if self._compaction is not None or not self.committing.settled_segments()[part]:
             return None
@@ -539,6 +605,7 @@ class Store:
             history_rows=history_rows,
             part=part,
             spare=spare,
+            dropped=dropped,
             ended=self._compaction_ended,
         )
         return self._compaction

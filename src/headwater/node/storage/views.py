@@ -8,17 +8,23 @@ until the view is closed.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.kernels import choices
 from headwater.kernels import gather as kernels
 from headwater.node.storage.columns import Columns
 from headwater.node.storage.slots import Slots
 from headwater.wire.header import cas_of
 
-__all__ = ["Filled", "View"]
+__all__ = ["DEFAULT_ONLY", "Filled", "Shown", "View"]
+
+Shown: TypeAlias = "NDArray[np.uint64]"
+"""Which changes of a vbucket with collections a reader is shown, sorted; see kernels/choices.py."""
+DEFAULT_ONLY: Final[Shown] = np.zeros(1, np.uint64)
+_ALL: Final[Shown] = np.zeros(0, np.uint64)
 
 
 class Filled(NamedTuple):
@@ -49,15 +55,23 @@ class View:
     """
 
     def __init__(  # noqa: PLR0917 - called in one place
-        self, slots: Slots, vbucket: int, columns: Columns, first: int, rows: int, after_seqno: int
+        self,
+        slots: Slots,
+        vbucket: int,
+        columns: Columns,
+        first: int,
+        rows: int,
+        after_seqno: int,
+        shown: Shown | None = None,
     ) -> None:
         self.vbucket = vbucket
         self.cursor = after_seqno
-        self.end_seqno = columns.seq.item(rows - 1) if rows > first else after_seqno
+        self._shown = shown
         self._slots = slots
         self._columns: Columns | None = columns
         self._rows = max(rows, first)
         self._row = self._next_visible(columns, first)
+        self.end_seqno = self._last_seqno(columns, after_seqno)
         # Rows and ticket are taken within one turn of the loop, where nothing is retired: whatever segment a row up to
         # `_rows` points into is retired later than this ticket, and so is kept for it.
         self._ticket = slots.enter()
@@ -74,8 +88,9 @@ class View:
 
     def count(self) -> tuple[int, int]:
         """(changes, bytes as stored) that lie ahead; looks at each of them."""
-        columns = self._open()
-        frames, total = kernels.count_visible(columns.loc, columns.next, self._row, self._rows, self._slots.table)
+        columns, shown = self._open(), self._shown
+        ahead = columns.loc, columns.next, self._row, self._rows, self._slots.table
+        frames, total = kernels.count_visible(*ahead) if shown is None else choices.count_shown(*ahead, shown)
         return int(frames), int(total)
 
     def fill(
@@ -103,6 +118,8 @@ class View:
             encoding,
             slow,
             budget_bytes,
+            _ALL if self._shown is None else self._shown,
+            int(self._shown is not None),
         )
         self._move(columns, int(row))
         return Filled(int(count), int(frames), self._row >= self._rows, bool(stop == kernels.PLAIN))
@@ -159,6 +176,18 @@ class View:
     def _next_visible(self, columns: Columns, row: int) -> int:
         """The kernel's question; where nothing was overwritten, the row itself is the answer."""
         rows = self._rows
+        if self._shown is not None:
+            ahead = columns.loc, columns.next, row, rows, self._slots.table
+            return int(choices.next_shown(*ahead, self._shown))
         if row >= rows or columns.next.item(row) >= rows:
             return min(row, rows)
         return int(kernels.next_visible(columns.next, row, rows))
+
+    def _last_seqno(self, columns: Columns, after_seqno: int) -> int:
+        """The seqno of the last change that will be handed over; of the rows of a view the last is visible."""
+        if self.nothing:
+            return after_seqno
+        if self._shown is None:
+            return columns.seq.item(self._rows - 1)
+        ahead = columns.loc, columns.next, self._row, self._rows, self._slots.table
+        return columns.seq.item(int(choices.last_shown(*ahead, self._shown)))

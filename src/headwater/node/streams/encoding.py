@@ -9,10 +9,12 @@ Source: dcp 2.9 and 2.10 (layouts), 2.21 (stream ids), 11 (what of xattrs, delet
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
-from headwater.kernels.gather import DELETE_TIMES, EXPIRY_OPCODE, KEEP_DATATYPE, NO_VALUE, UPR
+from headwater.kernels.gather import COLLECTIONS, DELETE_TIMES, EXPIRY_OPCODE, KEEP_DATATYPE, NO_VALUE, UPR
+from headwater.kernels.index import NAMED_MARK
+from headwater.node.storage.records import event_in
 from headwater.wire import snappy, xattr
 from headwater.wire.datatype import Datatype
 from headwater.wire.dcp import OpenFlag
@@ -47,6 +49,7 @@ class Encoding:
         snappy: compressed values are understood; compress: those that are not are compressed for the way.
         framing: the stream id, ready to send; None on most connections.
         upr: the layouts of UPR, which has nothing of the above, but expirations.
+        collections: keys begin with the id of their collection, and there are system events.
         bits: all that in the words of the kernel that copies frames in bulk.
         slow: datatype bits of frames that the kernel must leave to `encode`.
     """
@@ -61,6 +64,7 @@ class Encoding:
     compress: bool = False
     framing: bytes | None = None
     upr: bool = False
+    collections: bool = False
     bits: int = field(init=False)
     slow: int = field(init=False)
 
@@ -70,6 +74,7 @@ class Encoding:
 
     def _bits(self) -> int:
         bits = DELETE_TIMES * self.delete_times | EXPIRY_OPCODE * self.expiry_opcode | UPR * self.upr
+        bits |= COLLECTIONS * self.collections
         if self.no_value:
             bits |= KEEP_DATATYPE if self.keep_datatype else NO_VALUE
         return bits
@@ -105,6 +110,8 @@ class Encoding:
 
     def encode(self, stored: bytes, opaque: int) -> bytes:
         """Return one stored frame as the stream `opaque` sends it."""
+        if (event := event_in(stored)) is not None:
+            return replace(event, opaque=opaque, framing=self.framing).encode()
         found = lengths(stored)
         value_at = found.frame - (found.body - found.extras - found.key)
         # The value stays where it is until all is put together: of 20 MiB each copy takes milliseconds.
@@ -114,7 +121,7 @@ class Encoding:
         return Frame(
             magic=Magic.CLIENT_REQUEST if self.framing is None else Magic.FLEXIBLE_REQUEST,
             opcode=opcode,
-            key=frame.key,
+            key=frame.key if not self.collections or frame.opaque & NAMED_MARK else b"\0" + frame.key,
             extras=extras,
             value=cast("bytes", value),  # which is measured and joined, no more
             datatype=datatype,
@@ -211,4 +218,5 @@ def encoding_of(
         snappy=negotiated.snappy or settings.value_compression,
         compress=settings.force_value_compression or settings.value_compression,
         framing=framing,
+        collections=negotiated.collections,
     )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.kernels.gather import NO_DELETES, NO_VALUE
 from headwater.wire.dcp import seqno_of
-from headwater.wire.header import HEADER_BYTES, frame_bytes
+from headwater.wire.header import HEADER_BYTES, OPCODE_AT, frame_bytes
+from headwater.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
     from headwater.node.storage.views import View
@@ -95,6 +96,9 @@ def last_mutation_seqno(view: View, outlet: Outlet) -> int:
         filled = view.fill(outlet.free, 0, NO_DELETES | NO_VALUE)
         if filled.bytes:
             last = _last_seqno(outlet.free[: filled.bytes].tobytes())
+        elif filled.plain:  # a system event, or a document larger than the outlet
+            stored = view.next_frame()
+            last = view.cursor if stored[OPCODE_AT] == Opcode.DCP_MUTATION else last
     return last
 
 

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.node.storage.store import Store
+    from headwater.node.storage.views import Shown
     from headwater.node.streams.encoding import Encoding
     from headwater.node.streams.handover import Handover
     from headwater.node.streams.outlet import Outlet
+    from headwater.node.vbucket.collections import Wanted
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.dcp.producer import Producer
     from headwater.protocol.dcp.producer_stream import ProducerStream
@@ -76,6 +78,7 @@ class Stream:
         store: where its changes are.
         producer, entry: the connection's end of the protocol, and this stream in it.
         encoding: what of each change is sent.
+        wanted: which collections' changes are.
         skip_deletes: leave deletions out of a backfill that starts from 0.
         ready: called when there may be something to send.
         ended: called once, when the stream is dead.
@@ -90,6 +93,7 @@ class Stream:
         entry: ProducerStream,
         encoding: Encoding,
         *,
+        wanted: Wanted,
         skip_deletes: bool,
         ready: Callable[[Stream], None],
         ended: Callable[[Stream], None],
@@ -106,6 +110,7 @@ class Stream:
         self._store = store
         self._producer = producer
         self._encoding = encoding
+        self._wanted = wanted
         self._skip_deletes = skip_deletes and entry.last_seqno == 0
         self._ready = ready
         self._ended = ended
@@ -175,7 +180,7 @@ class Stream:
         """Send up to `quantum_bytes`, as far as outlet and flow-control window allow (one message may overshoot)."""
         until, flow = self.sent_bytes + quantum_bytes, self._producer.flow
         while self.sent_bytes < until and not flow.is_full and not outlet.is_full:
-            if self.phase is StreamPhase.TAKEOVER_WAIT:
+            if self.phase in (StreamPhase.TAKEOVER_WAIT, StreamPhase.DEAD):
                 return
             if self._snapshot is not None:
                 self._send_changes(self._snapshot, outlet, until - self.sent_bytes)
@@ -252,8 +257,10 @@ class Stream:
     def _begin_snapshot(self, outlet: Outlet) -> None:
         """Take a view of what comes next and announce it; a range of which nothing is left is passed in silence."""
         snapshot = self._take_snapshot(outlet)
-        if snapshot.last_seqno <= self.position:
+        passes = self._wanted.aware and self._store.is_mixed(self.vbucket.id)
+        if snapshot.last_seqno <= self.position and (not passes or self._goes_on_inside):
             snapshot.close()
+            self._reach_end(outlet, snapshot.covers_seqno)
             self._passed(snapshot.covers_seqno)
             return
         self._snapshot = snapshot
@@ -262,7 +269,8 @@ class Stream:
         if self.entry.state is ProducerState.INSIDE:
             # Behind what was sent, not behind what was announced: the changes in between are still to come.
             self._next_start = self.position + 1  # the snapshot that was announced will never be whole here
-        end_seqno, flags = snapshot.last_seqno, self._next_flags
+        # With Collections a consumer is led past what it is not shown (dcp 8.2).
+        end_seqno, flags = snapshot.covers_seqno if passes else snapshot.last_seqno, self._next_flags
         # A replica in the middle of a snapshot: what it has of it is no consistent state, so the marker names the end
         # that was announced to it, and the rest will come under this marker (dcp 8.2).
         if end_seqno == self.vbucket.durable_seqno < self.vbucket.snapshot_end < ENDLESS:
@@ -305,8 +313,16 @@ class Stream:
         """
         vbucket, entry, encoding = self.vbucket, self.entry, self._encoding
         own = vbucket.state is State.ACTIVE and self.position >= vbucket.snapshot_end
+        as_stored = not encoding.collections and not self._store.is_mixed(vbucket.id)
         whole = entry.state is ProducerState.BETWEEN and last_seqno <= entry.accepted.end_seqno
-        if not own or not whole or encoding.plain or encoding.upr or self._purged_to_tell(self._next_flags).seqno:
+        if (
+            not own
+            or not whole
+            or not as_stored
+            or encoding.plain
+            or encoding.upr
+            or self._purged_to_tell(self._next_flags).seqno
+        ):
             return False
         window = self._producer.flow.budget_bytes
         room = outlet.room if window is None else min(outlet.room, window)
@@ -329,16 +345,21 @@ class Stream:
     def _take_snapshot(self, outlet: Outlet) -> SnapshotSender:
         upto, vb = self._snapshot_end(), self.vbucket.id
         without_deletions = self._skip_deletes and self.phase is StreamPhase.BACKFILLING
-        view = self._store.view(vb, self.position, upto)
+        shown = self._shown()
+        view = self._store.view(vb, self.position, upto, shown)
         last_seqno = view.end_seqno
         if without_deletions:
             # The marker names the seqno of the last change that will be sent (dcp 8.2): it must be known before.
             last_seqno = last_mutation_seqno(view, outlet)
             view.close()
-            view = self._store.view(vb, self.position, upto)
+            view = self._store.view(vb, self.position, upto, shown)
         return SnapshotSender(
             view, self._encoding, covers_seqno=upto, last_seqno=last_seqno, without_deletions=without_deletions
         )
+
+    def _shown(self) -> Shown:
+        """Which changes this stream is shown, as it stands on disk: a drop hides nothing before it can be told."""
+        return self.vbucket.collections.shown(self._wanted, self.vbucket.durable_seqno)
 
     def _snapshot_end(self) -> int:
         """Return the seqno at which the next snapshot ends.
@@ -368,6 +389,9 @@ class Stream:
         return inside and self.vbucket.ends_snapshot(announced)
 
     def _send_changes(self, snapshot: SnapshotSender, outlet: Outlet, quantum_bytes: int) -> None:
+        if snapshot.is_done:  # nothing in it is shown
+            self._end_snapshot(snapshot, outlet)
+            return
         window = self._producer.flow.budget_bytes
         budget = quantum_bytes if window is None else min(quantum_bytes, window)
         moved = snapshot.move(outlet, self.entry.opaque, min(budget, UNLIMITED_BYTES))
@@ -375,10 +399,23 @@ class Stream:
             self._producer.sent_changes(self.entry, moved.bytes, moved.last_seqno)
             self.sent_bytes += moved.bytes
             self.sent_changes += moved.changes
-        if snapshot.is_done:
-            snapshot.close()
-            self._snapshot = None
-            self._passed(snapshot.covers_seqno)
+        # With Collections a last message may follow, which waits for the window like any other.
+        if snapshot.is_done and not (self._wanted.aware and self._producer.flow.is_full):
+            self._end_snapshot(snapshot, outlet)
+
+    def _end_snapshot(self, snapshot: SnapshotSender, outlet: Outlet) -> None:
+        snapshot.close()
+        self._snapshot = None
+        self._reach_end(outlet, snapshot.covers_seqno)
+        self._passed(snapshot.covers_seqno)
+
+    def _reach_end(self, outlet: Outlet, seqno: int) -> None:
+        """End an announced snapshot whose last change this stream is not shown (dcp 2.18)."""
+        entry = self.entry
+        if self._wanted.aware and entry.state is ProducerState.INSIDE and seqno == entry.snapshot_end_seqno:
+            advanced = self._producer.seqno_advanced(entry, seqno)
+            outlet.write(advanced)
+            self.sent_bytes += len(advanced)
 
     def _passed(self, seqno: int) -> None:
         """The consumer lacks nothing up to `seqno`."""
@@ -390,6 +427,8 @@ class Stream:
         if self.entry.snapshot_end_seqno > self.entry.accepted.start_seqno:
             self._next_start = max(self.entry.snapshot_end_seqno, seqno) + 1
         self.position = seqno
+        if self.vbucket.collections.is_over(self._wanted, seqno):
+            self.end(EndReason.FILTER_EMPTY if self._wanted.aware else EndReason.OK)
 
     def _enter(self, phase: StreamPhase) -> None:
         if phase not in PHASES[self.phase]:

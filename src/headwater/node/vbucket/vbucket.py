@@ -16,10 +16,12 @@ Source: failover 1 (when entries are created), 3 (states and transitions) and 4 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.kernels import index
 from headwater.node.storage.records import VBucketRecord
+from headwater.node.vbucket.collections import VBucketCollections, message_of
 from headwater.node.vbucket.history import ConsistentSeqnos
 from headwater.protocol.dcp.failover import FailoverTable
 from headwater.protocol.dcp.position import ENDLESS, Position
@@ -27,6 +29,8 @@ from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.storage.store import Store
+    from headwater.wire.dcp import SystemEvent
+    from headwater.wire.manifest import CollectionsManifest
 
 
 class Reader(Protocol):
@@ -87,6 +91,7 @@ class VBucket:
         readers: those to be told of changes; streams enter and leave by themselves.
         inbound: the stream by which it follows a producer, None without one.
         handover: the outbound stream that is handing it over to another node, None without one.
+        collections: what the system events in its log tell of them.
         is_backed_up: that takes so long that writes are refused for now (failover 4).
     """
 
@@ -107,6 +112,7 @@ class VBucket:
         self.inbound: Inbound | None = None
         self.handover: object | None = None
         self.is_backed_up = False
+        self.collections = VBucketCollections()
         self._store = store
         self._wrote = wrote
         self._complete_seqno = 0
@@ -158,6 +164,7 @@ class VBucket:
         self._tell(lambda reader: reader.state_changed())
 
     def _load(self, record: VBucketRecord) -> None:
+        self.read_events()
         self.snapshot_start, self.snapshot_end = record.snapshot_start, record.snapshot_end
         self.consistent = ConsistentSeqnos(record.consistent)
         self.checkpoint = record.checkpoint
@@ -165,6 +172,28 @@ class VBucket:
         # Stores of before the list was kept know where the snapshot in hand began, which is the next best.
         begun = min(record.snapshot_start, self.high_seqno)
         self._complete_seqno = self.consistent.at_or_below(self.high_seqno) if record.consistent else begun
+
+    def read_events(self) -> None:
+        """Know of collections what the log tells now."""
+        self.collections = VBucketCollections(self._store.events(self.id))
+
+    def add_event(self, event: SystemEvent, cas: int) -> int:
+        """Stage a system event, with its own seqno or the next one; returns it. Raises ArenaFull, DiskFull."""
+        self._store.use_collections()
+        seqno = self._store.stage_event(self.id, event, cas=cas)
+        self.collections.add(replace(event, by_seqno=seqno))
+        return seqno
+
+    def become(self, manifest: CollectionsManifest, next_cas: Callable[[], int]) -> bool:
+        """Stage what leads from the collections here to those of a manifest; whether that was anything.
+
+        Raises:
+            ArenaFull: after a part of it; the rest after the next commit.
+        """
+        events = self.collections.manifest.events_to(manifest)
+        for event in events:
+            self.add_event(message_of(event), next_cas())
+        return bool(events)
 
     @property
     def high_seqno(self) -> int:
@@ -363,6 +392,7 @@ class VBucket:
         """
         self._store.rollback(self.id, self._nearest(seqno))
         self._store.lacks_tombstones(self.id, 0)
+        self.read_events()
         reached = self.high_seqno
         if reached <= self._whole_seqno or not reached:
             self.refused_changes = self._whole_seqno = 0

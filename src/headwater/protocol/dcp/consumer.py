@@ -33,6 +33,7 @@ from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
     Changed,
+    CollectionsChanged,
     Ended,
     Event,
     Opened,
@@ -85,7 +86,7 @@ class Consumer:
             runs_ahead=False,
             unknown_is_rollback=False,
         )
-        self._live = LiveStreams(self._core, negotiated.upr_states_as_printed)
+        self._live = LiveStreams(self._core, negotiated.upr_states_as_printed, knows_collections=negotiated.collections)
         self.streams, self.table, self.window = self._core.streams, self._core.table, self._core.window
         self.heard_at = now
         self._buffer = FrameBuffer()
@@ -112,7 +113,7 @@ class Consumer:
     def _receive_and_apply(self, frame: Frame, now: float) -> list[Event]:
         events = self.receive_frame(frame, now)
         for event in events:
-            if isinstance(event, Changed | Advanced):
+            if isinstance(event, Changed | Advanced | CollectionsChanged):
                 self.applied(event)
         return events
 
@@ -218,7 +219,7 @@ class Consumer:
         state, last, end = (int(self.table.rows[vbucket, field]) for field in (STATE, LAST, END))
         return end - last if state == IN_SNAPSHOT and last < end < WIRE_SEQNO_MAX else 0
 
-    def applied(self, change: Changed | Advanced) -> None:
+    def applied(self, change: Changed | Advanced | CollectionsChanged) -> None:
         """A change that came as an event is staged."""
         self.table.rows[change.stream.vbucket, LAST] = change.seqno
 

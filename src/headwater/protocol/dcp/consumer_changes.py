@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headwater.errors import BadMessage, RemoteProtocolError
-from headwater.wire import dcp, snappy, upr, xattr
+from headwater.wire import dcp, leb128, snappy, upr, xattr
 from headwater.wire.datatype import Datatype, legal
 from headwater.wire.header import KEY_BYTES_MAX, Frame
+from headwater.wire.manifest import COLLECTION_ID_FIRST
 from headwater.wire.numbers import HELD_MAX
 from headwater.wire.opcodes import Opcode
 
@@ -38,7 +39,7 @@ _DELETION_DATATYPES = frozenset(
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change as it is stored; `delete_time` is None where the message has none (V1 deletions), `deleted` or
-    `expired` for tombstones. `cas` is 0 where it must be made anew (dcp 9)."""
+    `expired` for tombstones. `cas` is 0 where it must be made anew (dcp 9). `collection` is no part of the key."""
 
     key: bytes
     value: bytes
@@ -51,6 +52,7 @@ class Change:
     deleted: bool = False
     expired: bool = False
     delete_time: int | None = None
+    collection: int = 0
 
 
 class Marker(NamedTuple):
@@ -80,7 +82,7 @@ def read_marker(frame: Frame) -> Marker:
     return Marker(found.start_seqno, found.end_seqno, found.flags)
 
 
-def check_change(frame: Frame) -> None:
+def check_change(frame: Frame, *, collections: bool = False) -> None:
     """Hold a change against the layout of its opcode.
 
     Raises:
@@ -89,7 +91,7 @@ def check_change(frame: Frame) -> None:
     problem = ""
     if len(frame.extras) not in _EXTRAS_BYTES[Opcode(frame.opcode)]:
         problem = f"{len(frame.extras)} bytes of extras"
-    elif not 0 < len(frame.key) <= KEY_BYTES_MAX:
+    elif not 0 < len(frame.key) <= KEY_BYTES_MAX + collections:
         problem = f"a key of {len(frame.key)} bytes"
     elif _metadata_bytes(frame):
         problem = f"{_metadata_bytes(frame)} bytes of extended metadata, which is 0 today"
@@ -101,8 +103,19 @@ def check_change(frame: Frame) -> None:
         problem = f"a CAS of {frame.cas}, the highest taken is {HELD_MAX}"
     elif (revision := _DELETION.unpack_from(frame.extras)[1]) > HELD_MAX:
         problem = f"revision {revision}, the highest taken is {HELD_MAX}"
+    if not problem and collections:
+        problem = _key_problem(frame.key)
     if problem:
         raise BadMessage("change", frame.opcode, problem)
+
+
+def _key_problem(key: bytes) -> str:
+    """Say what is wrong with the id in front of a key; empty if nothing is."""
+    try:
+        collection, _ = leb128.split_key(key)
+    except RemoteProtocolError as error:
+        return str(error)
+    return "" if not collection or collection >= COLLECTION_ID_FIRST else f"collection {collection} is reserved"
 
 
 def _metadata_bytes(frame: Frame) -> int:
@@ -112,21 +125,22 @@ def _metadata_bytes(frame: Frame) -> int:
     return int(_DELETION.unpack(frame.extras)[-1]) if len(frame.extras) == _DELETION.size else 0
 
 
-def read_change(frame: Frame, *, deleted_user_xattrs: bool) -> Change:
-    """The change of a frame that `check_change` accepted.
+def read_change(frame: Frame, *, deleted_user_xattrs: bool, collections: bool = False) -> Change:
+    """The change of a frame that `check_change` accepted; `collections`: its key begins with the id of one.
 
     Raises:
         BadMessage: the value's compression or xattrs can not be read.
     """
     cas = 0 if frame.cas == CAS_ALL_ONES else frame.cas
+    collection, key = leb128.split_key(frame.key) if collections else (0, frame.key)
     if frame.opcode == Opcode.DCP_MUTATION:
         seqno, rev_seqno, flags, expiry, _, _ = _UPR_MUTATION.unpack_from(frame.extras)
-        return Change(frame.key, frame.value, seqno, rev_seqno, cas, frame.datatype, flags, expiry)
+        return Change(key, frame.value, seqno, rev_seqno, cas, frame.datatype, flags, expiry, collection=collection)
     dated = len(frame.extras) != _DELETION.size
     seqno, rev_seqno, last = (_EXPIRATION if dated else _DELETION).unpack_from(frame.extras)
     value = _surviving(frame, deleted_user_xattrs)
     return Change(
-        frame.key,
+        key,
         value,
         seqno,
         rev_seqno,
@@ -135,6 +149,7 @@ def read_change(frame: Frame, *, deleted_user_xattrs: bool) -> Change:
         deleted=True,
         expired=frame.opcode == Opcode.DCP_EXPIRATION,
         delete_time=last if dated else None,
+        collection=collection,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headwater.errors import BadMessage
 from headwater.protocol.dcp.consumer_changes import check_change, read_marker
 from headwater.protocol.dcp.consumer_core import ends_whole
 from headwater.protocol.dcp.consumer_stream import Phase, Step
@@ -15,6 +16,7 @@ from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
     Changed,
+    CollectionsChanged,
     Ended,
     Event,
     Flushed,
@@ -26,10 +28,13 @@ from headwater.wire import dcp, upr
 from headwater.wire.dcp import SnapshotFlag
 from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame
+from headwater.wire.manifest import EventKind
 from headwater.wire.numbers import HELD_MAX
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
+
+_OF_COLLECTIONS = (EventKind.CREATE_COLLECTION, EventKind.DROP_COLLECTION)
 
 
 def _marker(live: LiveStreams, frame: Frame) -> list[Event]:
@@ -61,13 +66,24 @@ def _flush(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _change(live: LiveStreams, frame: Frame) -> list[Event]:
-    check_change(frame)
+    check_change(frame, collections=live.knows_collections)
     return [Changed(live.open_for(frame), frame, live.judged(frame, dcp.seqno_of(frame.extras)))]
 
 
 def _advance(live: LiveStreams, frame: Frame) -> list[Event]:
     seqno = dcp.SeqnoAdvanced.decode(frame).seqno
     return [Advanced(live.open_for(frame), live.judged(frame, seqno))]
+
+
+def _system_event(live: LiveStreams, frame: Frame) -> list[Event]:
+    if not live.knows_collections:
+        return _not_negotiated(live, frame)
+    message = dcp.SystemEvent.decode(frame)
+    if message.event in _OF_COLLECTIONS and message.collection_id is None:
+        raise BadMessage("SystemEvent", frame.opcode, "an event of a collection names none")
+    stream = live.open_for(frame)
+    live.judged(frame, message.by_seqno)
+    return [CollectionsChanged(stream, message)]
 
 
 def _set_state(live: LiveStreams, frame: Frame) -> list[Event]:
@@ -107,7 +123,7 @@ STREAM_MESSAGES: dict[int, Callable[[LiveStreams, Frame], list[Event]]] = {
     Opcode.DCP_FLUSH: _flush,
     Opcode.DCP_SET_VBUCKET_STATE: _set_state,
     Opcode.DCP_SEQNO_ADVANCED: _advance,
-    Opcode.DCP_SYSTEM_EVENT: _not_negotiated,
+    Opcode.DCP_SYSTEM_EVENT: _system_event,
     Opcode.DCP_PREPARE: _not_negotiated,
     Opcode.DCP_COMMIT: _not_negotiated,
     Opcode.DCP_ABORT: _not_negotiated,

@@ -21,14 +21,16 @@ class LiveStreams:
     """The state that messages are judged by.
 
     Args:
-        core: the streams. states_as_printed: UPR's numbers of states are its text's.
+        core: the streams. states_as_printed: UPR's numbers of states are its text's. knows_collections: they were
+            negotiated.
 
     Attributes:
         speaks_v7: whether stream errors have codes of their own (control v7_dcp_status_codes).
         tells_deleted_rev: whether markers have the highest revision of tombstones (control headwater_deleted_rev).
     """
 
-    def __init__(self, core: ConsumerCore, states_as_printed: bool = False) -> None:
+    def __init__(self, core: ConsumerCore, states_as_printed: bool = False, *, knows_collections: bool = False) -> None:
+        self.knows_collections = knows_collections
         self.core, self.table = core, core.table
         self.states_as_printed = states_as_printed
         self.speaks_v7 = self.tells_deleted_rev = False

@@ -62,7 +62,6 @@ class ControlSettings:
     stream_ids: bool = False
     out_of_order_snapshots: str = ""
     v7_status_codes: bool = False
-    flatbuffers_system_events: bool = False
     purge_seqnos: bool = False
     deleted_revs: bool = False
     consumer_name: str = ""
@@ -181,11 +180,20 @@ def _deleted_user_xattrs(_: ControlSettings, negotiated: Negotiated, value: str)
     return Status.SUCCESS if value == TRUE and negotiated.deleted_user_xattrs else Status.EINVAL
 
 
-def _max_marker_version(_: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """Markers of version 2.2 exist for Collections only; this node never has anything to put into them."""
+def _max_marker_version(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
+    """Markers of version 2.2 exist for Collections only; they tell the purge seqno."""
     if not negotiated.collections:
         return Status.NOT_SUPPORTED
-    return Status.SUCCESS if value == "2.2" else Status.EINVAL
+    if value != "2.2":
+        return Status.EINVAL
+    settings.purge_seqnos = True
+    return Status.SUCCESS
+
+
+def _flatbuffers(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
+    """System events of version 2: there are none here, so with Collections, where it would matter, it is "feature
+    absent" (dcp 4), and events come in versions 0 and 1."""
+    return Status.EINVAL if negotiated.collections or value != TRUE else Status.SUCCESS
 
 
 def _not_supported(_: ControlSettings, __: Negotiated, ___: str) -> Status:
@@ -233,7 +241,7 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     ),
     "include_deleted_user_xattrs": ControlRule("true; needs OPEN flag 0x100", _deleted_user_xattrs),
     "v7_dcp_status_codes": ControlRule("true", _one_way("v7_status_codes", Status.EINVAL)),
-    "flatbuffers_system_events": ControlRule("true", _one_way("flatbuffers_system_events", Status.EINVAL)),
+    "flatbuffers_system_events": ControlRule("true; not with Collections: events come as 0 and 1", _flatbuffers),
     "change_streams": ControlRule("nothing: no history is kept", _not_supported),
     "max_marker_version": ControlRule("2.2; needs Collections", _max_marker_version),
     "cache_transfer": ControlRule("nothing: no cache to transfer", _not_supported),

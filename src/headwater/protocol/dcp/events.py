@@ -14,6 +14,7 @@ from headwater.protocol.dcp.consumer_stream import ConsumerStream
 from headwater.protocol.dcp.position import FailoverLog
 from headwater.protocol.dcp.producer_events import NotDcp
 from headwater.protocol.end import PeerGone
+from headwater.wire.dcp import SystemEvent
 from headwater.wire.header import Frame
 from headwater.wire.json_text import context_of
 from headwater.wire.vbucket import State
@@ -103,6 +104,18 @@ class Advanced(StreamEvent):
     """A seqno was passed that carries nothing for us (collections, durability)."""
 
     seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionsChanged(StreamEvent):
+    """A collection or scope came or went; `message` says which (dcp 2.16)."""
+
+    message: SystemEvent
+
+    @property
+    def seqno(self) -> int:
+        """The place of the event in the vbucket's history."""
+        return self.message.by_seqno
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ class ConsumerSettings:
 def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
     """The keys and values in the order of dcp 4.
 
-    Left out are those whose messages this node could not take: synchronous writes, collections' system events and
-    markers, change streams, cache transfer. The last two are our own, and refused by everybody else.
+    Left out are those whose messages this node could not take: synchronous writes, system events of version 2, change
+    streams, cache transfer. The last two are our own, and refused by everybody else.
     """
     return (
         (WINDOW, str(settings.window_bytes)),

@@ -238,6 +238,14 @@ class Producer:
             self.sent_changes(stream, len(data), change.by_seqno)
             self._out += data
 
+    def seqno_advanced(self, stream: ProducerStream, seqno: int) -> bytes:
+        """The message that ends the snapshot with a seqno of which the stream sees nothing (dcp 2.18)."""
+        data = dcp.SeqnoAdvanced(
+            vbucket=stream.vbucket, opaque=stream.opaque, framing=stream.framing, seqno=seqno
+        ).encode()
+        self.sent_changes(stream, len(data), seqno)
+        return data
+
     def set_state(self, stream: ProducerStream, state: State) -> None:
         """Tell the consumer which state the vbucket has there: a step of a takeover, which it must answer."""
         as_printed = self.negotiated.upr_states_as_printed and stream.dialect is Dialect.UPR

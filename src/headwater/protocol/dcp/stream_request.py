@@ -11,8 +11,9 @@ A request that is refused leaves nothing behind.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from headwater.wire.dcp import StreamFlag
 from headwater.wire.dialect import Dialect
 from headwater.wire.header import HEADER_BYTES, Frame
 from headwater.wire.json_text import read_json
+from headwater.wire.manifest import EMPTY, CollectionsManifest
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -49,7 +51,31 @@ _TO_LATEST = int(StreamFlag.TO_LATEST)
 _DISK_ONLY = int(StreamFlag.DISK_ONLY)
 _FINITE = _TO_LATEST | _DISK_ONLY
 _OWNED, _HELD = (State.ACTIVE,), (State.ACTIVE, State.REPLICA)
+_NOT_OWNED_WHOLE = "a vbucket with collections is handed over on a connection with Collections only"
 _VALUE_KEYS = {"collections", "scope", "uid", "sid", "purge_seqno", "cts"}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFilter:
+    """The value of a stream request (dcp 5).
+
+    Attributes:
+        stream_id: None where those are not enabled. purge_seqno: the one that the consumer last saw.
+        collections: the ids of these only; scope: the id of the one whose collections are wanted; None: no such choice.
+    """
+
+    stream_id: int | None = None
+    purge_seqno: int = 0
+    collections: frozenset[int] | None = None
+    scope: int | None = None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether not all collections are wanted."""
+        return self.collections is not None or self.scope is not None
+
+
+_NO_FILTER = StreamFilter()
 
 
 class Facts(NamedTuple):
@@ -63,6 +89,9 @@ class Facts(NamedTuple):
         receives_first_snapshot: a replica of which no state is consistent yet.
         is_being_handed_over: another stream is taking it over.
         is_fenced: it is active here, but whether another node owns it by now is not known yet.
+        manifest: its collections, as far as they may be told.
+        last_seqno_of: for a filter, or None for a client that knows nothing of collections, the newest seqno of what it
+            lets through; None where there was never more than the default collection.
     """
 
     state: State
@@ -72,28 +101,20 @@ class Facts(NamedTuple):
     receives_first_snapshot: bool = False
     is_being_handed_over: bool = False
     is_fenced: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StreamFilter:
-    """The value of a stream request (dcp 5)."""
-
-    stream_id: int | None = None
-    purge_seqno: int = 0
-
-
-_NO_FILTER = StreamFilter()
+    manifest: CollectionsManifest = EMPTY
+    last_seqno_of: Callable[[StreamFilter | None], int] | None = None
 
 
 class Accepted(NamedTuple):
     """The stream may begin: after `start_seqno`, the first snapshot announced from `snap_start_seqno`; `flags` are
-    StreamFlag bits."""
+    StreamFlag bits; `filter` is what its value said."""
 
     key: StreamKey
     start_seqno: int
     end_seqno: int
     snap_start_seqno: int
     flags: int
+    filter: StreamFilter = _NO_FILTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +194,16 @@ def judge(
         return RequestRefusal(Status.ERANGE, contradiction.reason)
     try:
         filtered = _read_value(request, settings)
+        if negotiated.collections:
+            _check_there(filtered, facts.manifest)
+        elif 0 not in facts.manifest.by_id():
+            raise _ValueError("the default collection was dropped", Status.UNKNOWN_COLLECTION)
     except _ValueError as error:
-        return RequestRefusal(error.status, str(error))
+        return RequestRefusal(error.status, str(error), _manifest_uid(error.status, facts))
     key = (request.vbucket, filtered.stream_id)
     if key in live:
         return RequestRefusal(Status.KEY_EEXISTS, f"a stream of vbucket {request.vbucket} is open on this connection")
-    return _place(request, claim, facts, key, filtered.purge_seqno)
+    return _place(request, claim, facts, key, filtered, aware=negotiated.collections)
 
 
 def _unfit(request: StreamRequest, facts: Facts, *, needs_noops: bool) -> RequestRefusal | None:
@@ -218,17 +243,19 @@ def _claim(request: StreamRequest, facts: Facts) -> Claim:
 
 
 def _place(
-    request: StreamRequest, claim: Claim, facts: Facts, key: StreamKey, remote_purge_seqno: int
+    request: StreamRequest, claim: Claim, facts: Facts, key: StreamKey, filtered: StreamFilter, *, aware: bool
 ) -> Accepted | RequestRefusal:
     """Checks 12 to 16: where in the history the stream begins and ends."""
     flags = request.flags
+    last = _last_seqno(filtered, facts, claim, aware=aware)
     match decide(
         claim,
         facts.failover_log,
         facts.high_seqno,
         purge_seqno=0 if flags & _IGNORE_PURGED else facts.purge_seqno,
-        remote_purge_seqno=remote_purge_seqno,
+        remote_purge_seqno=filtered.purge_seqno,
         strict=bool(flags & _STRICT),
+        collection_high_seqno=last,
     ):
         case Rollback(seqno=seqno, reason=reason):
             # The seqno is the value: 8 bytes, no extras (errata S11, U3).
@@ -237,14 +264,33 @@ def _place(
             return RequestRefusal(Status.ERANGE, reason)
     # 13. Both mean what is on disk now: TO_LATEST as the end, DISK_ONLY if the end asked for lies behind it.
     is_finite = flags & _FINITE and not flags & _TAKEOVER
-    end = min(facts.high_seqno, claim.end_seqno) if is_finite else claim.end_seqno
+    newest = facts.high_seqno if last is None or not flags & _TO_LATEST else max(last, claim.start_seqno)
+    end = min(newest, claim.end_seqno) if is_finite else claim.end_seqno
     if claim.start_seqno > end:
         return RequestRefusal(Status.ERANGE, f"start seqno {claim.start_seqno} lies above end seqno {end}")
+    if (not_now := _not_now(request, facts, aware=aware)) is not None:
+        return not_now
+    return Accepted(key, claim.start_seqno, end, claim.snap_start_seqno, flags, filtered)
+
+
+def _not_now(request: StreamRequest, facts: Facts, *, aware: bool) -> RequestRefusal | None:
+    """Check 15, and what stands in the way of a takeover."""
     if facts.receives_first_snapshot:
         return RequestRefusal(Status.ETMPFAIL, f"vbucket {request.vbucket} still receives its first snapshot")
-    if flags & _TAKEOVER and facts.is_being_handed_over:
+    if not request.flags & _TAKEOVER:
+        return None
+    if facts.is_being_handed_over:
         return RequestRefusal(Status.ETMPFAIL, f"vbucket {request.vbucket} is being handed over to somebody else")
-    return Accepted(key, claim.start_seqno, end, claim.snap_start_seqno, flags)
+    if facts.last_seqno_of is not None and not aware:
+        return RequestRefusal(Status.NOT_SUPPORTED, _NOT_OWNED_WHOLE)
+    return None
+
+
+def _last_seqno(filtered: StreamFilter, facts: Facts, claim: Claim, *, aware: bool) -> int | None:
+    """The newest seqno of what a stream gets; None for one that gets everything."""
+    if facts.last_seqno_of is None or (aware and not filtered.chooses):
+        return None
+    return facts.last_seqno_of(filtered if aware else None)
 
 
 class _ValueError(Exception):
@@ -274,11 +320,14 @@ def _parse_value(request: StreamRequest) -> StreamFilter:
     if not isinstance(value, dict) or not value.keys() & _VALUE_KEYS:
         raise _ValueError(f"the value is no JSON object with one of {', '.join(sorted(_VALUE_KEYS))}")
     _check_filter(value)
-    return StreamFilter(_stream_id(value.get("sid")), _purge_seqno(value.get("purge_seqno", "0")))
+    collections = frozenset(int(each, 16) for each in value["collections"]) if "collections" in value else None
+    scope = int(value["scope"], 16) if "scope" in value else None
+    purge_seqno = _purge_seqno(value.get("purge_seqno", "0"))
+    return StreamFilter(_stream_id(value.get("sid")), purge_seqno, collections, scope)
 
 
 def _check_filter(value: dict[str, Any]) -> None:
-    """Check a collections filter: only the default scope and collection exist here, both with id 0."""
+    """Check the form of a filter. The uid is "informational, not checked" (dcp 5)."""
     if "collections" in value and "scope" in value:
         raise _ValueError("collections and scope exclude each other")
     collections = value.get("collections", ["0"])
@@ -286,10 +335,21 @@ def _check_filter(value: dict[str, Any]) -> None:
         raise _ValueError("collections is not an array of hex strings")
     if not _is_hex(value.get("scope", "0")) or not _is_hex(value.get("uid", "0")):
         raise _ValueError("scope and uid are hex strings")
-    if any(int(collection, 16) for collection in collections):
-        raise _ValueError("there is only collection 0", Status.UNKNOWN_COLLECTION)
-    if int(value.get("scope", "0"), 16):
-        raise _ValueError("there is only scope 0", Status.UNKNOWN_SCOPE)
+
+
+def _check_there(filtered: StreamFilter, manifest: CollectionsManifest) -> None:
+    """Check that what is to be streamed is there."""
+    if unknown := (filtered.collections or frozenset()) - manifest.by_id().keys():
+        raise _ValueError(f"there is no collection 0x{min(unknown):x}", Status.UNKNOWN_COLLECTION)
+    if filtered.scope is not None and manifest.scope_by_id(filtered.scope) is None:
+        raise _ValueError(f"there is no scope 0x{filtered.scope:x}", Status.UNKNOWN_SCOPE)
+
+
+def _manifest_uid(status: Status, facts: Facts) -> bytes:
+    """The value of a refusal that is about the manifest: its uid (kv.md 4)."""
+    if status not in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+        return b""
+    return json.dumps({"manifest_uid": f"{facts.manifest.uid:x}"}).encode()
 
 
 def _is_hex(text: object) -> bool:

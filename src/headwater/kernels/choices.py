@@ -1,0 +1,132 @@
+"""Collections: the id in front of a key (wire.md 8), and which rows of a vbucket a stream is shown.
+
+A stream's choice is one sorted array of numbers (uint64): a collection's documents are its id, system events about it
+EVENTS_OF_COLLECTIONS + id, those about a scope EVENTS_OF_SCOPES + id. What is not in it is not shown, so documents of
+a dropped collection vanish by leaving the array. Only vbuckets in which anything has a mark (index.py) are asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headwater.kernels.index import (
+    OFFSET_BITS,
+    OFFSET_MASK,
+    Table,
+    frame_bytes,
+    is_named,
+    is_system,
+    key_address,
+    visible,
+)
+from headwater.kernels.intrinsics import load8, load16
+from headwater.kernels.jit import inline_kernel, kernel, prepare
+from headwater.kernels.offsets import KEY_LENGTH_AT
+
+EVENTS_OF_COLLECTIONS = 1 << 32
+EVENTS_OF_SCOPES = 2 << 32
+SYSTEM_COLLECTION = 1
+OF_COLLECTION, OF_SCOPE = 0x63, 0x73  # c and s: what the key of a system event goes on with, before the id
+
+U = np.uintp
+_ZERO, _ONE, _TWO = U(0), U(1), U(2)
+_LOW7, _MORE = U(0x7F), U(0x80)
+_ID_MAX = U(0xFFFF_FFFF)
+
+
+@inline_kernel
+def collection_of(key: Any, length: Any) -> Any:
+    """(id, its bytes) of the LEB128 number that a key of `length` bytes begins with.
+
+    0 bytes if there is none: cut off, longer than it need be, beyond 32 bits, or with no key behind it.
+    """
+    number, taken, shift = _ZERO, _ZERO, _ZERO
+    while taken < length and taken < U(5):
+        byte = U(load8(key + taken))
+        number = number | ((byte & _LOW7) << shift)
+        taken = taken + _ONE
+        if byte < _MORE:
+            overlong = taken > _ONE and byte == _ZERO
+            if overlong or number > _ID_MAX or taken >= length:
+                return _ZERO, _ZERO
+            return number, taken
+        shift = shift + U(7)
+    return _ZERO, _ZERO
+
+
+@inline_kernel
+def choice_of(frame: Any) -> Any:
+    """The number by which a stored frame is chosen."""
+    if is_named(frame) == _ZERO:
+        return _ZERO
+    key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
+    if not is_system(frame):
+        number, _ = collection_of(key, length)
+        return number
+    # 01, the kind, the id, and one byte that ends the key
+    number, _ = collection_of(key + _TWO, length - _TWO)
+    return number + U(EVENTS_OF_SCOPES if load8(key + _ONE) == OF_SCOPE else EVENTS_OF_COLLECTIONS)
+
+
+@inline_kernel
+def is_shown(frame: Any, shown: Any) -> Any:
+    """Whether a stored frame is in a choice."""
+    wanted = choice_of(frame)
+    low, high = 0, len(shown)
+    while low < high:
+        middle = (low + high) >> 1
+        if U(shown[middle]) < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low < len(shown) and U(shown[low]) == wanted
+
+
+@inline_kernel
+def _frame(locs: Any, row: Any, segments: Table) -> Any:
+    place = U(locs[row])
+    return segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
+
+
+@kernel
+def next_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, shown: Any) -> Any:
+    """The first visible row from `row` on that is shown; `rows` when there is none."""
+    while row < rows and not (visible(nexts, row, rows) and is_shown(_frame(locs, row, segments), shown)):
+        row += 1
+    return row
+
+
+@kernel
+def last_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, shown: Any) -> Any:
+    """The last visible row of those from `row` on that is shown; -1 when there is none."""
+    at = rows - 1
+    while at >= row and not (visible(nexts, at, rows) and is_shown(_frame(locs, at, segments), shown)):
+        at -= 1
+    return at if at >= row else -1
+
+
+@kernel
+def count_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, shown: Any) -> Any:
+    """(frames, bytes as they are stored) that lie ahead and are shown."""
+    frames, total = np.int64(0), np.int64(0)
+    for at in range(row, rows):
+        if visible(nexts, at, rows):
+            frame = _frame(locs, at, segments)
+            if is_shown(frame, shown):
+                frames += 1
+                total += np.int64(frame_bytes(frame))
+    return frames, total
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    locs, u32, segments, shown = (
+        np.zeros(0, np.uint64),
+        np.zeros(0, np.uint32),
+        np.zeros((1, 2), np.uint64),
+        np.zeros(0, np.uint64),
+    )
+    for each in (next_shown, last_shown, count_shown):
+        prepare(each, locs, u32, 0, 0, segments, shown)

@@ -1,0 +1,95 @@
+"""Collections by command: the manifest, asked for and set, and the ids of names (kv.md 4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.errors import StorageError
+from headwater.node.kv.command import handles
+from headwater.node.refused import CommandRefused
+from headwater.wire import admin as wire
+from headwater.wire.datatype import Datatype
+from headwater.wire.features import Feature
+from headwater.wire.layout import Done
+from headwater.wire.manifest import DEFAULT, NAME_PATTERN, CollectionsManifest, ManifestRefused
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Session
+
+
+@handles(wire.GetManifest)
+def get_manifest(session: Session, request: wire.GetManifest) -> wire.GetManifestResponse:
+    """The node's manifest, JSON."""
+    datatype = Datatype.JSON if session.has(Feature.JSON) else 0
+    return wire.GetManifestResponse(value=session.server.bucket.collections.manifest.encode(), datatype=datatype)
+
+
+@handles(wire.SetManifest)
+async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
+    """Take a manifest, and answer when it is durable in all active vbuckets.
+
+    "Invalid: EINVAL; uid not greater (and not identical): ERANGE; breaking rules: 8a" (kv.md 4).
+    """
+    bucket = session.server.bucket
+    try:
+        made = CollectionsManifest.decode(request.value)
+        await bucket.collections.change(lambda _: made)
+    except ManifestRefused as error:
+        raise CommandRefused(status_of(error), str(error)) from None
+    except StorageError as error:
+        raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+    return Done()
+
+
+def status_of(error: ManifestRefused) -> Status:
+    """The status of a manifest that is refused."""
+    if error.stale:
+        return Status.ERANGE
+    return Status.CANNOT_APPLY_COLLECTIONS_MANIFEST if error.breaks else Status.EINVAL
+
+
+@handles(wire.GetCollectionId)
+def get_collection_id(session: Session, request: wire.GetCollectionId) -> wire.GetCollectionIdResponse:
+    """The id of `scope.collection`, empty parts standing for the default ones."""
+    collections = session.server.bucket.collections
+    scope, dot, name = _path(request).partition(".")
+    if not dot:
+        raise CommandRefused(Status.EINVAL, "a collection is asked for as scope.collection")
+    scope, name = _part(scope), _part(name)
+    if collections.manifest.scope(scope) is None:
+        raise collections.unknown(Status.UNKNOWN_SCOPE, f"there is no scope {scope}")
+    found = collections.manifest.collection(scope, name)
+    if found is None:
+        raise collections.unknown(Status.UNKNOWN_COLLECTION, f"there is no collection {scope}.{name}")
+    return wire.GetCollectionIdResponse(manifest_uid=collections.manifest.uid, collection_id=found.id)
+
+
+@handles(wire.GetScopeId)
+def get_scope_id(session: Session, request: wire.GetScopeId) -> wire.GetScopeIdResponse:
+    """The id of a scope; ".collection" behind it is ignored."""
+    collections = session.server.bucket.collections
+    name = _part(_path(request).partition(".")[0])
+    found = collections.manifest.scope(name)
+    if found is None:
+        raise collections.unknown(Status.UNKNOWN_SCOPE, f"there is no scope {name}")
+    return wire.GetScopeIdResponse(manifest_uid=collections.manifest.uid, scope_id=found.id)
+
+
+def _path(request: wire.GetCollectionId | wire.GetScopeId) -> str:
+    """The names asked for: in the value, from old clients in the key."""
+    if bool(request.key) == bool(request.value) and request.key:
+        raise CommandRefused(Status.EINVAL, "names both in the key and in the value")
+    try:
+        return (request.value or request.key).decode()
+    except UnicodeDecodeError:
+        raise CommandRefused(Status.EINVAL, "the names are not UTF-8") from None
+
+
+def _part(name: str) -> str:
+    """One of two names; CommandRefused(EINVAL) for what can name nothing."""
+    if not name:
+        return DEFAULT
+    if name not in {DEFAULT, "_system"} and not NAME_PATTERN.fullmatch(name):
+        raise CommandRefused(Status.EINVAL, f"{name[:60]!r} is no name of a scope or collection")
+    return name

@@ -1,0 +1,354 @@
+"""The collections manifest: which scopes and collections a bucket has. Source: specification, kv.md 4.
+
+    {"uid": "a", "scopes": [{"uid": "0", "name": "_default", "collections": [{"uid": "0", "name": "_default"}]}]}
+
+Ids and uids are lower-case hex without prefix. Each change of a bucket's collections is a manifest with a higher uid;
+what leads from one to the next are events, one seqno each, in the log of every vbucket (dcp 2.16). So a manifest is
+also what a row of events folds to (`CollectionsManifest.after`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from headwater.wire.json_text import read_json
+
+__all__ = [
+    "COLLECTION_ID_FIRST",
+    "DEFAULT",
+    "EMPTY",
+    "NAME_MAX",
+    "NAME_PATTERN",
+    "Collection",
+    "CollectionsManifest",
+    "EventKind",
+    "ManifestEvent",
+    "ManifestRefused",
+    "NoSuchName",
+    "Scope",
+    "parse_uid",
+]
+
+DEFAULT: Final = "_default"
+SYSTEM: Final = "_system"
+NAME_MAX: Final = 251
+ID_MAX: Final = 0xFFFF_FFFF
+UID_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
+COLLECTION_ID_FIRST: Final = 8
+"""Ids 1 to 7 are reserved: 1 names system events."""
+TTL_MAX: Final = 0x7FFF_FFFF
+NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9\-][A-Za-z0-9_\-%]{0,250}")
+
+
+class ManifestRefused(ValueError):  # noqa: N818 - what it is to its reader
+    """A manifest can't be taken: `stale` when a newer one is known, `breaks` when it contradicts the one before."""
+
+    def __init__(self, problem: str, *, stale: bool = False, breaks: bool = False) -> None:
+        super().__init__(problem)
+        self.stale = stale
+        self.breaks = breaks
+
+
+class NoSuchName(ManifestRefused):
+    """A scope or collection of that name is not there; clients know it by these words."""
+
+
+class EventKind(IntEnum):
+    """The kinds of system events (dcp 2.16); 2 is retired, 5 (modify) exists in version 2 only."""
+
+    CREATE_COLLECTION = 0
+    DROP_COLLECTION = 1
+    CREATE_SCOPE = 3
+    DROP_SCOPE = 4
+
+
+class ManifestEvent(NamedTuple):
+    """One step from a manifest to the next.
+
+    Attributes:
+        kind: what happened. manifest_uid: that of the manifest which this event completes, or of the one before it if
+            more events follow.
+        scope_id, collection_id: of what; no collection in events of scopes.
+        name: empty where something is dropped. max_ttl: seconds, None for none.
+    """
+
+    kind: EventKind
+    manifest_uid: int
+    scope_id: int
+    collection_id: int | None = None
+    name: str = ""
+    max_ttl: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A collection; `max_ttl` are seconds, None for none of its own."""
+
+    id: int
+    name: str
+    max_ttl: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A scope and its collections."""
+
+    id: int
+    name: str
+    collections: tuple[Collection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionsManifest:
+    """A manifest: uid and scopes, in the order in which they came."""
+
+    uid: int
+    scopes: tuple[Scope, ...]
+
+    # --- looking up ---------------------------------------------------------------------------------------------------
+
+    def scope(self, name: str) -> Scope | None:
+        """The scope of a name."""
+        return next((each for each in self.scopes if each.name == name), None)
+
+    def scope_by_id(self, number: int) -> Scope | None:
+        """The scope of an id."""
+        return next((each for each in self.scopes if each.id == number), None)
+
+    def collection(self, scope: str, name: str) -> Collection | None:
+        """The collection of a scope's and its own name."""
+        found = self.scope(scope)
+        return next((each for each in found.collections if each.name == name), None) if found else None
+
+    def each_collection(self) -> Iterator[tuple[Scope, Collection]]:
+        """Every collection and its scope."""
+        for scope in self.scopes:
+            for collection in scope.collections:
+                yield scope, collection
+
+    def by_id(self) -> dict[int, tuple[Scope, Collection]]:
+        """Scopes and collections by the collection's id."""
+        return {collection.id: (scope, collection) for scope, collection in self.each_collection()}
+
+    # --- text ---------------------------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """The manifest as JSON."""
+        return json.dumps(self.as_json(), separators=(",", ":")).encode()
+
+    def as_json(self) -> dict[str, Any]:
+        """The manifest as the object that JSON writes."""
+        return {"uid": f"{self.uid:x}", "scopes": [_scope_json(each) for each in self.scopes]}
+
+    @classmethod
+    def decode(cls, data: bytes) -> CollectionsManifest:
+        """Read a manifest that somebody sets.
+
+        Raises:
+            ManifestRefused: it is none, or breaks a rule that holds for each by itself.
+        """
+        try:
+            told = read_json(data)
+        except ValueError as error:
+            raise ManifestRefused(f"the manifest is not JSON: {error}") from None
+        if not isinstance(told, dict) or not isinstance(told.get("scopes"), list):
+            raise ManifestRefused('a manifest is {"uid": "hex", "scopes": [...]}')
+        made = cls(parse_uid(told.get("uid"), "the manifest", UID_MAX), tuple(map(_read_scope, told["scopes"])))
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Hold the rules for one manifest by itself; ManifestRefused where it breaks one."""
+        _unlike([each.name for each in self.scopes], "scopes are named")
+        _unlike([each.id for each in self.scopes], "scopes have id")
+        _unlike([each.id for _, each in self.each_collection()], "collections have id")
+        if (scope := self.scope(DEFAULT)) is None or scope.id:
+            raise ManifestRefused("scope _default, of uid 0, is missing")
+        if reserved := [each.name for each in self.scopes if 0 < each.id < COLLECTION_ID_FIRST]:
+            raise ManifestRefused(f"scope {reserved[0]}: uids 1 to 7 are reserved")
+        for scope, collection in self.each_collection():
+            if (collection.id == 0) != (collection.name == DEFAULT):
+                raise ManifestRefused(f"uid 0 belongs to collection _default, not to {scope.name}.{collection.name}")
+            if 0 < collection.id < COLLECTION_ID_FIRST:
+                raise ManifestRefused(f"{scope.name}.{collection.name}: uids 1 to 7 are reserved")
+            if collection.id == 0 and scope.id:
+                raise ManifestRefused("collection _default belongs to scope _default")
+
+    # --- by name ------------------------------------------------------------------------------------------------------
+
+    def with_scope(self, name: str, number: int) -> CollectionsManifest:
+        """The next manifest, with one more scope. Here and below, ManifestRefused: that can not be."""
+        check_name(name, "scope")
+        if self.scope(name):
+            raise ManifestRefused(f'Scope with name "{name}" already exists')
+        return CollectionsManifest(self.uid + 1, (*self.scopes, Scope(number, name)))
+
+    def without_scope(self, name: str) -> CollectionsManifest:
+        """The next manifest, without a scope and all that is in it."""
+        if name == DEFAULT:
+            raise ManifestRefused("Deleting the _default scope is not allowed")
+        gone = self._scope(name)
+        return CollectionsManifest(self.uid + 1, tuple(each for each in self.scopes if each != gone))
+
+    def with_collection(self, scope: str, name: str, max_ttl: int | None, number: int) -> CollectionsManifest:
+        """The next manifest, with one more collection in a scope."""
+        check_name(name, "collection")
+        found = self._scope(scope)
+        if self.collection(scope, name):
+            raise ManifestRefused(f'Collection with name "{name}" in scope "{scope}" already exists')
+        made = Collection(number, name, read_max_ttl(max_ttl, name))
+        return self._with(replace(found, collections=(*found.collections, made)))
+
+    def without_collection(self, scope: str, name: str) -> CollectionsManifest:
+        """The next manifest, without a collection."""
+        found = self._scope(scope)
+        if not self.collection(scope, name):
+            raise NoSuchName(f'Collection with name "{name}" in scope "{scope}" is not found')
+        return self._with(replace(found, collections=tuple(each for each in found.collections if each.name != name)))
+
+    def _scope(self, name: str) -> Scope:
+        found = self.scope(name)
+        if found is None:
+            raise NoSuchName(f'Scope with name "{name}" is not found')
+        return found
+
+    def _with(self, scope: Scope) -> CollectionsManifest:
+        return CollectionsManifest(self.uid + 1, tuple(scope if each.id == scope.id else each for each in self.scopes))
+
+    # --- from one to the next -----------------------------------------------------------------------------------------
+
+    def check_next(self, following: CollectionsManifest) -> None:
+        """Whether `following` may take the place of this manifest. ManifestRefused: not."""
+        if following.uid < self.uid or (following.uid == self.uid and following != self):
+            raise ManifestRefused(f"manifest {following.uid:x} is not newer than {self.uid:x}", stale=True)
+        mine, theirs = self.by_id(), following.by_id()
+        for number in mine.keys() & theirs.keys():
+            if (mine[number][0].id, mine[number][1]) != (theirs[number][0].id, theirs[number][1]):
+                name = f"{mine[number][0].name}.{mine[number][1].name}"
+                raise ManifestRefused(f"collection {number:x}, {name}, may not become another", breaks=True)
+        if 0 in theirs and 0 not in mine:
+            raise ManifestRefused("collection _default was dropped and never comes back", breaks=True)
+        for scope in self.scopes:
+            if (other := following.scope_by_id(scope.id)) is not None and other.name != scope.name:
+                raise ManifestRefused(f"scope {scope.id:x}, {scope.name}, may not become {other.name}", breaks=True)
+
+    def events_to(self, following: CollectionsManifest) -> list[ManifestEvent]:
+        """The events that lead to another manifest, in the order of kv.md 4; only the last carries the new uid."""
+        mine, theirs = self.by_id(), following.by_id()
+        events = [
+            ManifestEvent(EventKind.DROP_COLLECTION, self.uid, scope.id, collection.id)
+            for scope, collection in self.each_collection()
+            if collection.id not in theirs
+        ]
+        events += [
+            ManifestEvent(EventKind.CREATE_SCOPE, self.uid, scope.id, name=scope.name)
+            for scope in following.scopes
+            if self.scope_by_id(scope.id) is None
+        ]
+        events += [
+            ManifestEvent(
+                EventKind.CREATE_COLLECTION, self.uid, scope.id, collection.id, collection.name, collection.max_ttl
+            )
+            for scope, collection in following.each_collection()
+            if collection.id not in mine
+        ]
+        events += [
+            ManifestEvent(EventKind.DROP_SCOPE, self.uid, scope.id)
+            for scope in self.scopes
+            if following.scope_by_id(scope.id) is None
+        ]
+        return [*events[:-1], *(each._replace(manifest_uid=following.uid) for each in events[-1:])]
+
+    def after(self, event: ManifestEvent) -> CollectionsManifest:
+        """The manifest that an event makes of this one; one that fits nothing here changes the uid only."""
+        uid = max(self.uid, event.manifest_uid)
+        match event.kind:
+            case EventKind.CREATE_SCOPE:
+                known = self.scope_by_id(event.scope_id) is not None
+                scopes = self.scopes if known else (*self.scopes, Scope(event.scope_id, event.name))
+            case EventKind.DROP_SCOPE:
+                scopes = tuple(each for each in self.scopes if each.id != event.scope_id)
+            case _:
+                scopes = tuple(_changed(each, event) for each in self.scopes)
+        return CollectionsManifest(uid, scopes)
+
+
+EMPTY: Final = CollectionsManifest(0, (Scope(0, DEFAULT, (Collection(0, DEFAULT),)),))
+"""The manifest of a bucket whose collections nobody ever changed."""
+
+
+def parse_uid(text: object, what: str, most: int = ID_MAX) -> int:
+    """Read a uid; ManifestRefused when it is none."""
+    if not isinstance(text, str) or not re.fullmatch(r"[0-9a-fA-F]{1,16}", text) or int(text, 16) > most:
+        raise ManifestRefused(f"{what}: uid {text!r} is not a hex number of at most {most:x}")
+    return int(text, 16)
+
+
+def check_name(name: object, what: str) -> str:
+    """Return a name of a scope or collection that somebody wants; ManifestRefused when it may not be one."""
+    if not isinstance(name, str) or len(name) > NAME_MAX or not NAME_PATTERN.fullmatch(name):
+        allowed = f"1 to {NAME_MAX} of A-Z a-z 0-9 _ - %, not beginning with _ or %"
+        raise ManifestRefused(f"{name!r} can't name a {what}: {allowed}")
+    return name
+
+
+def _changed(scope: Scope, event: ManifestEvent) -> Scope:
+    """A scope after an event of a collection, which may be another scope's."""
+    if scope.id != event.scope_id or event.collection_id is None:
+        return scope
+    others = tuple(each for each in scope.collections if each.id != event.collection_id)
+    if event.kind is EventKind.DROP_COLLECTION:
+        return replace(scope, collections=others)
+    return replace(scope, collections=(*others, Collection(event.collection_id, event.name, event.max_ttl)))
+
+
+def _scope_json(scope: Scope) -> dict[str, Any]:
+    return {
+        "uid": f"{scope.id:x}",
+        "name": scope.name,
+        "collections": [_collection_json(each) for each in scope.collections],
+    }
+
+
+def _collection_json(collection: Collection) -> dict[str, Any]:
+    told: dict[str, Any] = {"uid": f"{collection.id:x}", "name": collection.name}
+    return told if collection.max_ttl is None else {**told, "maxTTL": collection.max_ttl}
+
+
+def _read_scope(told: object) -> Scope:
+    if not isinstance(told, dict) or not isinstance(told.get("collections", []), list):
+        raise ManifestRefused('a scope is {"uid": "hex", "name": "...", "collections": [...]}')
+    name = told.get("name")
+    name = name if name in {DEFAULT, SYSTEM} else check_name(name, "scope")
+    collections = tuple(map(_read_collection, told.get("collections", [])))
+    _unlike([each.name for each in collections], f"collections of scope {name} are named")
+    return Scope(parse_uid(told.get("uid"), f"scope {name}"), str(name), collections)
+
+
+def _read_collection(told: object) -> Collection:
+    if not isinstance(told, dict):
+        raise ManifestRefused('a collection is {"uid": "hex", "name": "..."}')
+    name = told.get("name")
+    name = name if name == DEFAULT else check_name(name, "collection")
+    return Collection(parse_uid(told.get("uid"), f"collection {name}"), name, read_max_ttl(told.get("maxTTL"), name))
+
+
+def read_max_ttl(seconds: object, name: str) -> int | None:
+    """Read a maximum time to live, in seconds; absent or 0: none. ManifestRefused when it is no such number."""
+    if seconds is None:
+        return None
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or not 0 <= seconds <= TTL_MAX:
+        raise ManifestRefused(f"collection {name}: maxTTL {seconds!r} is not 0 to {TTL_MAX} seconds")
+    return seconds or None
+
+
+def _unlike(names: list[str] | list[int], what: str) -> None:
+    for name in names:
+        if names.count(name) > 1:  # type: ignore[arg-type]
+            told = f"{name:x}" if isinstance(name, int) else name
+            raise ManifestRefused(f"several {what} {told}")

@@ -1,0 +1,126 @@
+"""The collections of a node's bucket over crashes, and of documents whose collection is dropped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headwater import testing
+from headwater.testing.node import Node
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from tests.node.aware import Aware, everything, manifest
+
+A, B = 8, 9
+
+
+def uid_of(node: Node) -> str:
+    with Aware(node.port) as client:
+        return str(json.loads(client.ask(Opcode.COLLECTIONS_GET_MANIFEST).value)["uid"])
+
+
+def test_what_was_answered_is_there_after_kill_9() -> None:
+    with testing.node(vbuckets=2) as node:
+        with Aware(node.port) as client:
+            assert client.becomes(manifest(1, a=A, b=B)) == 0
+            assert client.put(b"k", b"kept", A) == client.put(b"k", b"default") == 0
+            assert client.becomes(manifest(2, a=A)) == 0
+        before = everything(node.port)
+        node.kill()
+        node.start()
+        assert uid_of(node) == "2"
+        with Aware(node.port) as client:
+            assert (client.got(b"k", A), client.got(b"k"), client.got(b"k", B)) == (b"kept", b"default", 0x88)
+            assert client.becomes(manifest(3, a=A, c=10)) == client.put(b"k", b"v", 10) == 0
+        # Of the dropped collection the drop is left, which replaced its creation.
+        assert [each for each in everything(node.port) if each[0] == "event"][: len(before)] == [
+            ("event", 1, 3, 8, 0, b"shop"),
+            ("event", 2, 0, A, 0, b"a"),
+            ("event", 6, 1, B, 2, b""),
+            ("event", 7, 0, 10, 3, b"c"),
+        ]
+
+
+@pytest.mark.parametrize("place", ["collections.before_rename", "collections.after_rename", "log.before_sync"])
+def test_killed_while_the_manifest_changes_a_node_has_the_old_one_or_the_new_one_whole(place: str) -> None:
+    nth = 2 if place.startswith("collections") else 3
+    with testing.node(vbuckets=4, environment={"HEADWATER_FAILPOINTS": f"{place}=kill@{nth}"}) as node:
+        with Aware(node.port) as client:
+            assert client.becomes(manifest(1, a=A)) == 0
+            client.send(b"\x80\xb9" + bytes(6) + len(manifest(2, a=A, b=B)).to_bytes(4) + bytes(12))
+            client.send(manifest(2, a=A, b=B))
+            assert client.read() is None
+        assert node.wait() == -9
+        node.environment.clear()
+        node.start()
+        uid = uid_of(node)
+        assert uid == ("1" if place == "collections.before_rename" else "2")
+        with Aware(node.port) as client:
+            for vb in range(4):
+                assert client.put(b"k", b"v", A, vbucket=vb) == 0
+                assert client.put(b"k", b"v", B, vbucket=vb) == (0 if uid == "2" else Status.UNKNOWN_COLLECTION)
+
+
+def test_a_damaged_file_stops_the_start_and_is_named() -> None:
+    with testing.node(vbuckets=2) as node:
+        with Aware(node.port) as client:
+            client.becomes(manifest(1, a=A))
+        node.stop()
+        file = node.data / "COLLECTIONS"
+        file.write_bytes(file.read_bytes().replace(b'"a"', b'"b"'))
+        with pytest.raises(AssertionError, match=r"COLLECTIONS.*checksum of the collections manifest is wrong"):
+            node.start()
+
+
+def test_a_folder_is_of_the_new_format_only_once_it_has_collections() -> None:
+    with testing.node(vbuckets=2) as node:
+        with Aware(node.port) as client:
+            client.put(b"k", b"v")
+            assert (node.data / "MANIFEST").read_bytes().startswith(b"headwater-store 2 ")
+            client.becomes(manifest(1, a=A))
+        assert (node.data / "MANIFEST").read_bytes().startswith(b"headwater-store 3 ")
+        node.kill()
+        node.start()
+        with Aware(node.port) as client:
+            assert client.got(b"k") == b"v"
+        assert (node.data / "MANIFEST").read_bytes().startswith(b"headwater-store 3 ")
+
+
+def test_ids_of_dropped_collections_are_never_given_again() -> None:
+    with testing.node(vbuckets=2) as node, Aware(node.port) as client:
+        assert client.becomes(manifest(1, a=A, b=B)) == 0
+        client.put(b"k", b"old", A)
+        assert client.becomes(manifest(2, b=B)) == 0
+        assert client.becomes(manifest(3, a=A, b=B)) == Status.CANNOT_APPLY_COLLECTIONS_MANIFEST
+        assert client.becomes(manifest(3, a=10, b=B)) == 0
+        assert (client.got(b"k", A), client.got(b"k", 10)) == (Status.UNKNOWN_COLLECTION, Status.KEY_ENOENT)
+        node.restart()
+        with Aware(node.port) as again:
+            assert again.becomes(manifest(4, a=10, b=B, c=A)) == Status.CANNOT_APPLY_COLLECTIONS_MANIFEST
+
+
+def test_documents_of_a_dropped_collection_leave_the_disk_with_the_next_compaction() -> None:
+    with testing.node(vbuckets=1) as node:
+        with Aware(node.port) as client:
+            client.becomes(manifest(1, a=A, b=B))
+            for number in range(300):
+                client.put(b"%d" % number, b"x" * 100, A)
+            client.put(b"kept", b"v", B)
+            client.put(b"kept", b"v")
+            client.becomes(manifest(2, b=B))
+            before = compacted(client, node)
+            assert (client.got(b"kept"), client.got(b"kept", B)) == (b"v", b"v")
+        seen = everything(node.port)
+        node.kill()
+        node.start()
+        assert everything(node.port, name=b"again") == seen
+        assert before < 30_000
+        assert [each[0] for each in seen] == ["marker", "event", "event", "set", "set", "event", "end"]
+
+
+def compacted(client: Aware, node: Node) -> int:
+    """Bytes of the frames that are left."""
+    extras = bytes(16) + b"\1" + bytes(7)
+    assert client.ask(Opcode.COMPACT_DB, extras=extras).status == 0
+    return sum(path.read_bytes().rstrip(b"\0").__len__() for path in node.data.glob("*.log"))

@@ -1,0 +1,174 @@
+"""The collections manifest: what it may say, what may follow it, and the events between two (kv.md 4, dcp 2.16)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.wire.manifest import (
+    EMPTY,
+    CollectionsManifest,
+    EventKind,
+    ManifestEvent,
+    ManifestRefused,
+    NoSuchName,
+    Scope,
+)
+
+DEFAULT: dict[str, Any] = {"uid": "0", "name": "_default", "collections": [{"uid": "0", "name": "_default"}]}
+PRINTED = (
+    b'{"uid":"a","scopes":[{"uid":"0","name":"_default","collections":[{"uid":"0","name":"_default"},'
+    b'{"uid":"8","name":"c1","maxTTL":60}]}]}'
+)
+
+
+def manifest(uid: str = "1", *scopes: dict[str, Any], default: dict[str, Any] | None = None) -> CollectionsManifest:
+    return CollectionsManifest.decode(json.dumps({"uid": uid, "scopes": [default or DEFAULT, *scopes]}).encode())
+
+
+def scope(uid: str, name: str, **collections: str) -> dict[str, Any]:
+    return {"uid": uid, "name": name, "collections": [{"uid": at, "name": each} for each, at in collections.items()]}
+
+
+def test_the_manifest_of_the_specification_both_ways() -> None:
+    found = CollectionsManifest.decode(PRINTED)
+    assert found.encode() == PRINTED
+    assert (found.uid, found.by_id()[8][1].max_ttl) == (10, 60)
+
+
+def test_a_bucket_begins_with_the_default_collection() -> None:
+    assert json.loads(EMPTY.encode()) == {"uid": "0", "scopes": [DEFAULT]}
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (b"", "not JSON"),
+        (b"[]", "a manifest is"),
+        (b'{"uid":"1"}', "a manifest is"),
+        (b'{"uid":1,"scopes":[]}', "uid 1 is not a hex number"),
+        (b'{"uid":"0x1","scopes":[]}', "is not a hex number"),
+        (b'{"uid":"11111111111111111","scopes":[]}', "is not a hex number"),
+        (b'{"uid":"1","scopes":[]}', "scope _default"),
+        (b'{"uid":"1","scopes":[5]}', "a scope is"),
+    ],
+)
+def test_what_is_no_manifest_is_refused_with_the_reason(told: bytes, why: str) -> None:
+    with pytest.raises(ManifestRefused, match=why) as caught:
+        CollectionsManifest.decode(told)
+    assert not caught.value.stale and not caught.value.breaks
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (scope("8", "_x"), "can't name a scope"),
+        (scope("8", "%x"), "can't name a scope"),
+        (scope("8", "x" * 252), "can't name a scope"),
+        (scope("8", "s", **{"a b": "8"}), "can't name a collection"),
+        (scope("8", "s", a="8", b="8"), "several collections have id 8"),
+        (scope("0", "s"), "several scopes have id 0"),
+        (scope("8", "_default"), "several scopes are named _default"),
+        (scope("8", "s", a="7"), "reserved"),
+        (scope("7", "s"), "reserved"),
+        (scope("8", "s", a="0"), "several collections have id 0"),
+        (scope("8", "s", a="100000000"), "is not a hex number"),
+        ({"uid": "8", "name": "s", "collections": [{"uid": "8", "name": "a", "maxTTL": -1}]}, "maxTTL"),
+        ({"uid": "8", "name": "s", "collections": [{"uid": "8", "name": "a", "maxTTL": 2**31}]}, "maxTTL"),
+    ],
+)
+def test_a_manifest_that_breaks_a_rule_by_itself_is_refused(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(ManifestRefused, match=why):
+        manifest("1", wrong)
+
+
+def test_a_manifest_never_goes_back_and_the_same_again_is_fine() -> None:
+    first = manifest("5", scope("8", "s", a="8"))
+    first.check_next(first)
+    for stale in (manifest("4", scope("8", "s", a="8")), manifest("5", scope("8", "s"))):
+        with pytest.raises(ManifestRefused, match="not newer") as caught:
+            first.check_next(stale)
+        assert caught.value.stale
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        manifest("6", scope("8", "t", a="8")),
+        manifest("6", scope("8", "s", b="8")),
+        manifest("6", scope("9", "t", a="8"), scope("8", "s")),
+    ],
+)
+def test_what_has_an_id_can_not_become_another(following: CollectionsManifest) -> None:
+    with pytest.raises(ManifestRefused) as caught:
+        manifest("5", scope("8", "s", a="8")).check_next(following)
+    assert caught.value.breaks
+
+
+def test_the_default_collection_may_go_and_never_comes_back() -> None:
+    bare = {"uid": "0", "name": "_default", "collections": []}
+    without = manifest("2", default=bare)
+    EMPTY.check_next(without)
+    with pytest.raises(ManifestRefused, match="never comes back"):
+        without.check_next(manifest("3"))
+
+
+def test_only_the_last_event_of_a_change_has_the_new_uid() -> None:
+    before = manifest("1", scope("8", "s", a="8"), scope("9", "gone", g="9"))
+    after = manifest("2", scope("8", "s", b="a"), scope("a", "new", n="b"))
+    assert before.events_to(after) == [
+        ManifestEvent(EventKind.DROP_COLLECTION, 1, 8, 8),
+        ManifestEvent(EventKind.DROP_COLLECTION, 1, 9, 9),
+        ManifestEvent(EventKind.CREATE_SCOPE, 1, 10, name="new"),
+        ManifestEvent(EventKind.CREATE_COLLECTION, 1, 8, 10, "b"),
+        ManifestEvent(EventKind.CREATE_COLLECTION, 1, 10, 11, "n"),
+        ManifestEvent(EventKind.DROP_SCOPE, 2, 9),
+    ]
+
+
+def test_collections_are_made_and_dropped_by_name() -> None:
+    made = EMPTY.with_scope("s", 8).with_collection("s", "a", 60, 8)
+    assert made.uid == 2 and made.by_id()[8][1].max_ttl == 60
+    assert made.without_collection("s", "a").without_scope("s") == CollectionsManifest(4, EMPTY.scopes)
+    for refused in (lambda: made.with_scope("s", 9), lambda: made.with_collection("s", "a", None, 9)):
+        with pytest.raises(ManifestRefused, match="already exists"):
+            refused()
+    for missing in (lambda: made.without_scope("t"), lambda: made.without_collection("s", "b")):
+        with pytest.raises(NoSuchName, match="is not found"):
+            missing()
+    with pytest.raises(ManifestRefused, match="not allowed"):
+        made.without_scope("_default")
+
+
+@given(st.lists(st.tuples(st.sampled_from("sct"), st.integers(8, 12), st.booleans()), max_size=20))
+def test_the_events_between_two_manifests_lead_from_one_to_the_other(steps: list[tuple[str, int, bool]]) -> None:
+    found, told = EMPTY, EMPTY
+    for kind, number, drops in steps:
+        name = f"{kind}{number}"
+        try:
+            if kind == "s":
+                made = found.without_scope(name) if drops else found.with_scope(name, number)
+            elif drops:
+                made = found.without_collection("s8", name)
+            else:
+                made = found.with_collection("s8", name, None, number + (20 if kind == "t" else 0))
+        except ManifestRefused:
+            continue
+        for event in found.events_to(made):
+            told = told.after(event)
+        found = made
+        assert {each.id: set(each.collections) for each in told.scopes} == {
+            each.id: set(each.collections) for each in found.scopes
+        }
+        assert told.uid == found.uid
+    assert CollectionsManifest.decode(found.encode()) == found
+
+
+def test_an_event_that_fits_nothing_changes_nothing_but_the_uid() -> None:
+    assert EMPTY.after(ManifestEvent(EventKind.DROP_COLLECTION, 7, 9, 9)) == CollectionsManifest(7, EMPTY.scopes)
+    assert EMPTY.after(ManifestEvent(EventKind.CREATE_SCOPE, 0, 0, name="_default")).scopes == EMPTY.scopes
+    assert Scope(8, "s") in EMPTY.after(ManifestEvent(EventKind.CREATE_SCOPE, 1, 8, name="s")).scopes
