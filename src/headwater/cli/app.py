@@ -16,6 +16,9 @@ from headwater.cli.backup import group as backup
 from headwater.cli.cluster.group import EXAMPLES as CLUSTER_EXAMPLES
 from headwater.cli.cluster.group import HELP as CLUSTER_HELP
 from headwater.cli.cluster.group import group as cluster
+from headwater.cli.collection import EXAMPLES as COLLECTION_EXAMPLES
+from headwater.cli.collection import HELP as COLLECTION_HELP
+from headwater.cli.collection import group as collection
 from headwater.cli.console import EXAMPLES as CONSOLE_EXAMPLES
 from headwater.cli.console import console
 from headwater.cli.copy import EXAMPLES as COPY_EXAMPLES
@@ -105,6 +108,7 @@ for _name, _command, _examples in (
     app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))
 app.add_typer(lake, name="lake", help=paragraphs(LAKE_HELP), epilog=LAKE_EXAMPLES)
 app.add_typer(backup, name="backup", help=paragraphs(BACKUP_HELP), epilog=BACKUP_EXAMPLES)
+app.add_typer(collection, name="collection", help=paragraphs(COLLECTION_HELP), epilog=COLLECTION_EXAMPLES)
 app.add_typer(user, name="user", help=paragraphs(USER_HELP), epilog=USER_EXAMPLES)
 app.add_typer(tls, name="tls", help=paragraphs(TLS_HELP), epilog=TLS_EXAMPLES)
 app.add_typer(cluster, name="cluster", help=paragraphs(CLUSTER_HELP), epilog=CLUSTER_EXAMPLES)
