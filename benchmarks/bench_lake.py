@@ -4,7 +4,7 @@
              reads and writes the same rows as Parquet, and a plain MERGE of the same rows into a plain Delta table
     small    a thousand changes at a time into a large table, from "durable in the node" to "in the table"
     starts   `headwater mirror --once`, as one types it: with nothing to do, and into an empty table
-    source   the `dcp` source to Spark's noop: key, value and seqno, and all thirteen columns
+    source   the `dcp` source to Spark's noop: key, value and seqno, and all columns
     demo     `headwater demo`
 
 Every line has seconds on the clock and CPU seconds of all processes: ours with the node and Python workers, Spark's
@@ -368,7 +368,7 @@ def source(spark: Any, wish: argparse.Namespace) -> None:
                 found = cost(lambda frame=frame: frame.write.format("noop").mode("append").save())
                 if number >= 0:
                     costs[name].append(found)
-    beside(f"source to noop, key, value and seqno, {rows:,} rows", costs["few"], ("13 columns", costs["all"]), 1.7)
+    beside(f"source to noop, key, value and seqno, {rows:,} rows", costs["few"], ("all columns", costs["all"]), 1.7)
 
 
 def demo(spark: Any, wish: argparse.Namespace) -> None:

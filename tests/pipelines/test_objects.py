@@ -73,6 +73,17 @@ def test_worker_processes_reach_the_store_too(bucket: Node, place: str) -> None:
     assert table(place) == documents(bucket)
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_spark_goes_on_with_the_same_table_and_needs_no_library_for_the_store(bucket: Node, place: str) -> None:
+    run(bucket, place)
+    change(bucket, "two")
+    asked = [sys.executable, "-m", "headwater", "mirror", bucket.url, "--to", place, "--once", "--changelog"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0 and "50 stored and 20 deleted" in done.stdout, done.stderr
+    is_equal(bucket, place)
+
+
 def test_delta_rs_reads_the_same(bucket: Node, place: str) -> None:
     run(bucket, place)
     change(bucket, "two")

@@ -9,7 +9,8 @@ from headwater.spark.schema import COLUMNS, choose, ddl
 def test_the_schema_as_spark_writes_it() -> None:
     assert ddl() == (
         "vbucket int, seqno bigint, vb_uuid string, event string, key binary, value binary, cas bigint, "
-        "rev_seqno bigint, flags bigint, expiry bigint, datatype int, snapshot_start bigint, snapshot_end bigint"
+        "rev_seqno bigint, flags bigint, expiry bigint, datatype int, snapshot_start bigint, snapshot_end bigint, "
+        "modified_at timestamp"
     )
     assert "key string, value binary" in ddl("string", "binary")
 

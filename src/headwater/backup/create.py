@@ -43,6 +43,9 @@ from headwater.spark.schema import COLUMNS
 if TYPE_CHECKING:
     from headwater.client import Client
 
+NAMES = tuple(name for name in COLUMNS if name != "modified_at")
+"""The columns of an archive's files: a time that is the CAS over again is not among them."""
+
 PART_CHANGES = 1_000_000
 BATCH_BYTES = 4 << 20
 ENDLESS_ROWS = (1 << 62) - 1
@@ -282,7 +285,7 @@ class _Run:
 
     def _drain(self, out: PartFiles, starts: dict[int, Position], ends: dict[int, int]) -> dict[int, Position]:
         """Write the changes of some vbuckets; return where they came to."""
-        maker = RowMaker(tuple(COLUMNS), "binary", "binary")
+        maker = RowMaker(NAMES, "binary", "binary")
         done, logs = self.progress.done, None
         # One whose end lies below what we hold is asked for all the same: the node says how much of it is history.
         until = {vb: max(end, starts[vb].seqno) for vb, end in ends.items()}
