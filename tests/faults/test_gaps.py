@@ -167,7 +167,7 @@ def test_a_replica_fetches_what_it_refused_again_by_itself() -> None:
 
 def test_one_that_is_never_given_a_change_rightly_goes_on_behind_the_gap_and_says_so() -> None:
     def tamper(frame: Frame) -> Frame:
-        wrong = frame.opcode == Opcode.DCP_MUTATION and not frame.is_response and frame.key == b"k3"
+        wrong = frame.opcode == Opcode.DCP_MUTATION and not frame.is_response and frame.key == b"\0k3"
         return replace(frame, opaque=frame.opaque + 1000) if wrong else frame
 
     with testing.node(vbuckets=4) as owner, testing.node(vbuckets=4, vbucket_state="none") as replica:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from couchbase import exceptions, subdocument
@@ -226,13 +225,8 @@ def test_lists_sets_queues_and_maps_of_the_sdk_are_documents(documents: Collecti
 def test_what_the_node_does_not_do_is_refused_at_once(documents: Collection, cluster: Cluster) -> None:
     documents.upsert("fig", {"a": 1})
     durable = UpsertOptions(durability=ServerDurability(Durability.MAJORITY))
-    refused: list[Any] = [
-        lambda: documents.upsert("fig", 1, durable),
-        lambda: cluster.bucket("default").scope("inventory").collection("fruit").upsert("fig", 1),
-    ]
-    for attempt in refused:
-        with pytest.raises(exceptions.UnsupportedOperation):
-            attempt()
+    with pytest.raises(exceptions.UnsupportedOperation):
+        documents.upsert("fig", 1, durable)
     with pytest.raises(exceptions.ServiceUnavailableException):
         list(cluster.query("select 1").rows())
     assert documents.get("fig").content_as[dict] == {"a": 1}
