@@ -42,6 +42,18 @@ def test_a_bucket_is_backed_up_looked_at_wiped_and_restored(tmp_path: Path) -> N
     assert again["stored"] == 0
 
 
+def test_collections_that_would_be_missing_are_refused_until_that_is_said(tmp_path: Path) -> None:
+    with testing.node(vbuckets=4) as bucket:
+        fill(bucket, "a")
+        made = CliRunner().invoke(app, ["collection", "create", "shop.orders", "--node", bucket.url])
+        assert made.exit_code == 0, made.stderr
+        refused = run("create", tmp_path, "--node", bucket.url)
+        assert refused.exit_code == 1 and "1 more collection" in refused.stderr and "scope shop" in refused.stderr
+        assert json.loads(run("list", tmp_path, "--json").stdout)["backups"] == []
+        assert run("create", tmp_path, "--node", bucket.url, "--default-collection-only").exit_code == 0
+        assert len(json.loads(run("list", tmp_path, "--json").stdout)["backups"]) == 1
+
+
 def test_a_point_is_named_by_backup_time_or_seqnos(tmp_path: Path) -> None:
     place, point = tmp_path / "b", tmp_path / "point.json"
     with testing.node(vbuckets=4) as bucket, testing.node(vbuckets=4) as empty:

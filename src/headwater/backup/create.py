@@ -32,6 +32,7 @@ from headwater.backup.manifest import (
     unsealed,
 )
 from headwater.backup.place import BackupPlace
+from headwater.client.unread import unread_collections
 from headwater.errors import BackupError, RollbackRequired
 from headwater.failpoints import failpoint
 from headwater.protocol.dcp.position import FailoverLog, Position, safe_point
@@ -78,9 +79,13 @@ Tell = Callable[[BackupProgress], None]
 
 @dataclass
 class Choice:
-    """The choices of a user: a full backup though an increment would do, some vbuckets only, and sizes."""
+    """The choices of a user: a full backup though an increment would do, some vbuckets only, and sizes.
+
+    A bucket that has more than the default collection is refused unless `default_only`: the others are not read.
+    """
 
     full: bool = False
+    default_only: bool = False
     vbuckets: tuple[int, ...] | None = None
     part_changes: int = PART_CHANGES
     file_bytes: int = FILE_BYTES
@@ -99,7 +104,8 @@ def create(
         tell: called with the progress, a few times a second.
 
     Raises:
-        BackupError: the archive is damaged or of another bucket, somebody else changes it, or a vbucket has no node.
+        BackupError: the archive is damaged or of another bucket, somebody else changes it, a vbucket has no node, or
+            the bucket has collections that would be left out.
         TransportError, StatusError: a node did not answer; the next call goes on.
     """
     with place.lock():
@@ -134,12 +140,20 @@ class _Run:
 
     def run(self) -> BackupManifest:
         """Read, and make what was read a backup."""
+        self._require_all_is_read()
         begun = self._begin()
         self.progress.id = begun.id
         self.progress.resumed = len({vb for _, part in begun.parts for vb in part.ends})
         while not self._attempt(begun):
             pass
         return self._finish(begun)
+
+    def _require_all_is_read(self) -> None:
+        unread = {} if self.choice.default_only else unread_collections(self.client)
+        if unread:
+            told = f"it has {sum(unread.values())} more collections (in scope {', '.join(sorted(unread))})"
+            what = f"{told}, and a backup holds the default collection only; say --default-collection-only to have that"
+            raise BackupError(f"bucket {self.bucket}", what)
 
     # ------------------------------------------------------------------ where to begin
 

@@ -53,6 +53,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 def create(
     place: PlaceName,
     full: Annotated[bool, typer.Option("--full", help="Read everything, though an increment would do.")] = False,
+    default_only: Annotated[
+        bool, typer.Option("--default-collection-only", help="Leave out all other collections; else they are refused.")
+    ] = False,
     vbuckets: Vbuckets = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -64,7 +67,8 @@ def create(
 
     Each vbucket is whole at a seqno of its own. One that a failover has changed since is read again from where both
     histories agree, and a line says so. Ended or killed at any moment, it goes on when called again; until it has
-    ended well there is no new backup.
+    ended well there is no new backup. Of a bucket with collections only the default one can be kept, and only if
+    that is said: a copy that looks whole and is not is worse than none.
     """
     from headwater.backup import create as making
     from headwater.cli.meter import Meter
@@ -73,7 +77,7 @@ def create(
     with connect(node, user, password) as client, Meter("backup", "changes", quiet=quiet) as meter:
         wanted = vbucket_set(vbuckets)
         existing(client, wanted)
-        choice = making.Choice(full=full, vbuckets=None if wanted is None else tuple(wanted))
+        choice = making.Choice(full=full, vbuckets=None if wanted is None else tuple(wanted), default_only=default_only)
 
         def tell(done: "BackupProgress") -> None:
             meter.show(done.done, done.total)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater.cli.screen import several
 from headwater.errors import OptionError
 from headwater.wire import vbucket
 
@@ -114,17 +115,27 @@ def connect(url: str, user: str | None, password: str | None) -> "Client":
 
 def check_answers(url: str, user: str | None, password: str | None, retry_seconds: float | None = None) -> None:
     """Ask the bucket something: a wrong address or password is reported now, not after Spark's start and its patience.
-    Whoever says how long to retry means the first look, too: a node that is away is waited for.
+    Whoever says how long to retry means the first look, too: a node that is away is waited for. Collections that the
+    command will not read are told on stderr.
 
     Raises: TransportError, StatusError.
     """
+    from headwater.client.unread import unread_collections
     from headwater.spark.nodes import patiently
 
-    def ask() -> None:
+    def ask() -> dict[str, int]:
         with connect(url, user, password) as client:
             client.seqnos()
+            return unread_collections(client)
 
-    patiently(ask, retry_seconds or 0.0)
+    unread: dict[str, int] = patiently(ask, retry_seconds or 0.0)
+    if unread:
+        typer.echo(f"headwater: only the default collection is read; left out are {told_scopes(unread)}", err=True)
+
+
+def told_scopes(scopes: dict[str, int]) -> str:
+    """How many collections of which scopes, for a line to the user."""
+    return ", ".join(f"{several(number, 'collection')} of scope {name}" for name, number in sorted(scopes.items()))
 
 
 def endpoint(node: str, user: str | None, password: str | None) -> "Endpoint":

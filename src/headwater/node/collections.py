@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.errors import CorruptStore, StorageError
 from headwater.failpoints import failpoint
+from headwater.node.log_lines import event
 from headwater.node.refused import CommandRefused
 from headwater.node.storage.disk import Disk
 from headwater.node.storage.log import full_error
@@ -267,7 +268,8 @@ class Collections:
         try:
             await self.change(lambda manifest: manifest)
         except (ManifestRefused, StorageError) as error:
-            log.warning("the collections are not up to date everywhere: %s", error)
+            late = event("collections.late", uid=self.manifest.uid)
+            log.warning("the collections are not up to date everywhere: %s", error, extra=late)
 
     # --- by name ------------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ EVENTS: Mapping[str, str] = {
     "compaction.done": "a run of compaction is over",
     "compaction.failed": "a run of compaction gave up; the log is as it was",
     "streams.slow": "streams that kept replaced files for too long were ended",
+    "collections.late": "not every vbucket could be told of a new collections manifest; the next change tries again",
     "pager.failed": "expired documents could not be deleted",
     "dcp.refused": "a DCP request was refused, and why",
     "tap.dropped": "a TAP session whose client was away is over",

@@ -131,6 +131,14 @@ class CollectionsManifest:
             for collection in scope.collections:
                 yield scope, collection
 
+    def has(self, number: int) -> bool:
+        """Whether there is a collection of an id."""
+        for scope in self.scopes:  # asked for each stream that opens: no generators
+            for collection in scope.collections:
+                if collection.id == number:
+                    return True
+        return False
+
     def by_id(self) -> dict[int, tuple[Scope, Collection]]:
         """Scopes and collections by the collection's id."""
         return {collection.id: (scope, collection) for scope, collection in self.each_collection()}

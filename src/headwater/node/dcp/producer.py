@@ -179,15 +179,16 @@ class ProducerSession(DcpEnd[Producer]):
         self._ready(stream)
 
     def _facts(self, vbucket: VBucket) -> Facts:
+        durable = vbucket.durable_seqno
         return Facts(
             state=vbucket.state,
-            high_seqno=vbucket.durable_seqno,
+            high_seqno=durable,
             purge_seqno=vbucket.purge_seqno,
             failover_log=vbucket.failover.entries,
             receives_first_snapshot=vbucket.snapshot_end > 0 and vbucket.complete_seqno == 0,
             is_being_handed_over=vbucket.handover is not None,
             is_fenced=vbucket.id in self._bucket.fenced,
-            manifest=vbucket.collections.at(vbucket.durable_seqno),
+            manifest=vbucket.collections.at(durable),
             last_seqno_of=self._last_seqno_of(vbucket) if self._bucket.store.is_mixed(vbucket.id) else None,
         )
 

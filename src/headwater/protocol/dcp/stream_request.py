@@ -196,7 +196,7 @@ def judge(
         filtered = _read_value(request, settings)
         if negotiated.collections:
             _check_there(filtered, facts.manifest)
-        elif 0 not in facts.manifest.by_id():
+        elif not facts.manifest.has(0):
             raise _ValueError("the default collection was dropped", Status.UNKNOWN_COLLECTION)
     except _ValueError as error:
         return RequestRefusal(error.status, str(error), _manifest_uid(error.status, facts))

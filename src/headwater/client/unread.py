@@ -1,0 +1,38 @@
+"""Collections that a bucket has and this client does not read: all but the default one.
+
+Whoever copies a bucket must know that there is more than what he is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headwater.errors import StatusError
+
+if TYPE_CHECKING:
+    from headwater.client import Client
+
+OWN_OF_SERVERS = "_system"
+"""Couchbase's servers keep collections of their own in this scope, in every bucket."""
+
+
+def unread_collections(client: Client) -> dict[str, int]:
+    """Return how many collections of each scope a reader of the default collection does not see; empty if none.
+
+    Raises:
+        TransportError: a node did not answer.
+    """
+    try:
+        return _unread(client.stats("scopes"))
+    except StatusError:  # a server from before collections does not know the group
+        return {}
+
+
+def _unread(scopes: Mapping[str, str]) -> dict[str, int]:
+    found = {}
+    for line, name in scopes.items():
+        scope, _, field = line.rpartition(":")
+        if field == "name" and name != OWN_OF_SERVERS:
+            found[name] = int(scopes.get(f"{scope}:collections", "0")) - (name == "_default")
+    return {name: number for name, number in found.items() if number > 0}
