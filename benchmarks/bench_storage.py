@@ -85,7 +85,7 @@ def stage(store: Store, table: StreamTable, data: NDArray[np.uint8]) -> int:
     while code == apply.GROW:
         arena, used = store.stage_arena()
         code, offset, used, taken, vbucket = apply.apply(
-            table.rows, store.table, store.segments, data, offset, store.stage_slot, used, len(arena), 1
+            table.rows, store.table, store.segments, data, offset, store.stage_slot, used, len(arena), 1, 0
         )
         store.stage_used(int(used))
         count += int(taken)

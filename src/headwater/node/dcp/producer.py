@@ -17,7 +17,7 @@ from headwater.node.streams.encoding import Encoding, encoding_of
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.round_robin import RoundRobin
 from headwater.node.streams.stream import Stream
-from headwater.node.vbucket.collections import PLAIN, Wanted
+from headwater.node.vbucket.collections import EVERYTHING, PLAIN, Wanted
 from headwater.protocol.dcp.producer import Producer
 from headwater.protocol.dcp.producer_events import (
     Event,
@@ -179,7 +179,8 @@ class ProducerSession(DcpEnd[Producer]):
         self._ready(stream)
 
     def _facts(self, vbucket: VBucket) -> Facts:
-        durable = vbucket.durable_seqno
+        durable, collections = vbucket.durable_seqno, vbucket.collections
+        is_mixed = self._bucket.store.is_mixed(vbucket.id)
         return Facts(
             state=vbucket.state,
             high_seqno=durable,
@@ -188,8 +189,8 @@ class ProducerSession(DcpEnd[Producer]):
             receives_first_snapshot=vbucket.snapshot_end > 0 and vbucket.complete_seqno == 0,
             is_being_handed_over=vbucket.handover is not None,
             is_fenced=vbucket.id in self._bucket.fenced,
-            manifest=vbucket.collections.at(durable),
-            last_seqno_of=self._last_seqno_of(vbucket) if self._bucket.store.is_mixed(vbucket.id) else None,
+            manifest=collections.at(durable) if is_mixed else collections.manifest,
+            last_seqno_of=self._last_seqno_of(vbucket) if is_mixed else None,
         )
 
     def _last_seqno_of(self, vbucket: VBucket) -> Callable[[StreamFilter | None], int]:
@@ -203,8 +204,10 @@ class ProducerSession(DcpEnd[Producer]):
         return last_seqno
 
     def _wanted(self, entry: ProducerStream) -> Wanted:
-        told = entry.accepted.filter
-        return Wanted(self.producer.negotiated.collections, told.collections, told.scope)
+        told, aware = entry.accepted.filter, self.producer.negotiated.collections
+        if not told.chooses:  # no object of its own for each of a thousand streams
+            return EVERYTHING if aware else PLAIN
+        return Wanted(aware, told.collections, told.scope)
 
     def _encoding(self, entry: ProducerStream) -> Encoding:
         """The encoding of a stream that begins now: that of the one before it, as long as no CONTROL came between."""

@@ -46,6 +46,7 @@ class Wanted:
 
 
 PLAIN: Final = Wanted()
+EVERYTHING: Final = Wanted(aware=True)
 
 
 class VBucketCollections:

@@ -196,7 +196,7 @@ def judge(
         filtered = _read_value(request, settings)
         if negotiated.collections:
             _check_there(filtered, facts.manifest)
-        elif not facts.manifest.has(0):
+        elif facts.manifest is not EMPTY and not facts.manifest.has(0):
             raise _ValueError("the default collection was dropped", Status.UNKNOWN_COLLECTION)
     except _ValueError as error:
         return RequestRefusal(error.status, str(error), _manifest_uid(error.status, facts))
@@ -247,7 +247,7 @@ def _place(
 ) -> Accepted | RequestRefusal:
     """Checks 12 to 16: where in the history the stream begins and ends."""
     flags = request.flags
-    last = _last_seqno(filtered, facts, claim, aware=aware)
+    last = None if facts.last_seqno_of is None else _last_seqno(filtered, facts.last_seqno_of, aware=aware)
     match decide(
         claim,
         facts.failover_log,
@@ -286,11 +286,11 @@ def _not_now(request: StreamRequest, facts: Facts, *, aware: bool) -> RequestRef
     return None
 
 
-def _last_seqno(filtered: StreamFilter, facts: Facts, claim: Claim, *, aware: bool) -> int | None:
-    """The newest seqno of what a stream gets; None for one that gets everything."""
-    if facts.last_seqno_of is None or (aware and not filtered.chooses):
+def _last_seqno(filtered: StreamFilter, seqno_of: Callable[[StreamFilter | None], int], *, aware: bool) -> int | None:
+    """The newest seqno of what a stream of a vbucket with collections gets; None for one that gets everything."""
+    if aware and not filtered.chooses:
         return None
-    return facts.last_seqno_of(filtered if aware else None)
+    return seqno_of(filtered if aware else None)
 
 
 class _ValueError(Exception):
