@@ -51,6 +51,7 @@ PART_CHANGES = 1_000_000
 BATCH_BYTES = 4 << 20
 ENDLESS_ROWS = (1 << 62) - 1
 TELL_SECONDS = 0.25
+ADVICE = "say --default-collection-only to have that"
 ROLLBACKS_MAX = 10_000
 """Of one backup. A bucket that was set up anew has one for each vbucket; without an end there would be a loop."""
 
@@ -151,8 +152,8 @@ class _Run:
     def _require_all_is_read(self) -> None:
         unread = {} if self.choice.default_only else unread_collections(self.client)
         if unread:
-            told = f"it has {sum(unread.values())} more collections (in scope {', '.join(sorted(unread))})"
-            what = f"{told}, and a backup holds the default collection only; say --default-collection-only to have that"
+            more = ", ".join(f"{number} in scope {scope}" for scope, number in sorted(unread.items()))
+            what = f"it has more collections ({more}), and a backup holds the default one only; " + ADVICE
             raise BackupError(f"bucket {self.bucket}", what)
 
     # ------------------------------------------------------------------ where to begin

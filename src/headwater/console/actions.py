@@ -38,11 +38,8 @@ async def plan(request: Request) -> Response:
     """The plan of some work, and what must be typed to begin it."""
     desk = desk_of(request)
     fields = await form_of(request, desk.secrets.token)
-    kind = request.path_params["kind"]
     try:
-        await _check_rights(desk, kind)
-        asked = AskedWork.of(kind, fields, desk.settings.target)
-        shown = await desk.foreman.plan(asked)
+        asked, shown = await _planned(desk, request.path_params["kind"], fields)
     except HeadwaterError as error:
         return await _page(request, plain(error), status_of(error))
     return _confirm(request, fields, asked, shown)
@@ -52,11 +49,8 @@ async def begin(request: Request) -> Response:
     """Begin what was planned, if the plan is still the one that was shown and the words were typed."""
     desk = desk_of(request)
     fields = await form_of(request, desk.secrets.token)
-    kind = request.path_params["kind"]
     try:
-        await _check_rights(desk, kind)
-        asked = AskedWork.of(kind, fields, desk.settings.target)
-        shown = await desk.foreman.plan(asked)
+        asked, shown = await _planned(desk, request.path_params["kind"], fields)
         words = asked.confirmation(desk.settings.target.bucket)
         if fields.get("digest") != shown.digest:
             return _confirm(request, fields, asked, shown, problem=CHANGED, status=409)
@@ -91,6 +85,13 @@ def _confirm(
         "problem": problem,
     }
     return desk.render(request, "plan.html", context, status)
+
+
+async def _planned(desk: Desk, kind: str, fields: dict[str, str]) -> tuple[AskedWork, Shown]:
+    """The work that a form asks for, if the user may do it, and its plan as it is now."""
+    await _check_rights(desk, kind)
+    asked = AskedWork.of(kind, fields, desk.settings.target)
+    return asked, await desk.foreman.plan(asked)
 
 
 async def _check_rights(desk: Desk, kind: str) -> None:
