@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model attack disk-battery lake-faults spark-faults console-test test test-on coverage check lint format types imports warm bench bench-lake docs lock clean
+.PHONY: help setup demo model attack disk-battery lake-faults spark-faults console-test test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,15 @@ docs: $(READY) ## write the generated pages of docs/ anew
 	@for tool in tools/write_*.py; do $(BIN)/python $$tool; done
 	@$(BIN)/python -m headwater.wire.reference docs/protocol
 	@$(BIN)/python -m headwater.spark.options > docs/reference/spark-options.md
+
+# Material's notice that MkDocs 2 will come is not about these pages.
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+
+docs-site: $(READY) ## docs/ as a site in artifacts/site, strictly: every link and anchor leads somewhere, nothing is fetched from elsewhere
+	@$(SITE) build --strict --quiet && echo "artifacts/site/index.html"
+
+docs-serve: $(READY) ## the site at http://127.0.0.1:8000, built anew when a page is saved
+	@$(SITE) serve
 
 lock: $(READY) ## write constraints.txt from what is installed now: after a dependency was added, or all were upgraded
 	@{ head -n 1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sort -f; } >constraints.new

@@ -397,7 +397,7 @@ def connect(
     """Connect to a bucket; `async with connect(...) as bucket` closes it as well.
 
     Args:
-        connection: "couchbase://host[:port][,host...]/bucket"; one node that answers is enough to find the others.
+        connection: `couchbase://host[:port][,host...]/bucket`; one node that answers is enough to find the others.
         user, password: None for servers that let everybody in.
         vbuckets: how many the bucket has, for servers that hand out no map; None asks the server.
         connect_timeout_seconds: for a connection and its handshake.

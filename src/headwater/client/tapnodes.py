@@ -44,7 +44,7 @@ class TapNodes:
     """The streams of all nodes of a bucket; a context manager.
 
     Args:
-        connection: "couchbase://host[:port][,host...]/bucket"; the nodes of a cluster are found by its map.
+        connection: `couchbase://host[:port][,host...]/bucket`; the nodes of a cluster are found by its map.
         take: called with a node and each of its messages, in the order in which that node sends them, and never by two
             threads at once; a message is acknowledged when it returns.
         name: of the sessions. A node that keeps sessions goes on with what was not acknowledged.
