@@ -193,7 +193,7 @@ class Desk:
         return FastPath(session, self.bucket, self.workspace).run if self.fast else None
 
     def tell_of_map(self) -> None:
-        notices.tell((), self.cluster)
+        notices.tell((), self)  # type: ignore[arg-type]
 
     def warn(self, peer: str, cause: str) -> None:
         self.warnings.append(cause)

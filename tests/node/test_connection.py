@@ -387,3 +387,19 @@ def test_a_reset_that_comes_while_it_stands_in_line_ends_the_connection_and_noth
 
     uvloop.run(main())
     assert faults == []
+
+
+def test_a_connection_that_goes_over_to_another_bucket_waits_for_that_ones_batches() -> None:
+    async def story(host: Host, connection: Connection, lines: Lines, peer: socket.socket) -> None:
+        first, other, counted = host.committer, Gates(), Requests()
+        connection.send(b"before.", 3)
+        first.durable = 3  # on disk, and nobody has come to tell the connection
+        connection.serve(other, counted)  # type: ignore[arg-type]
+        connection.send(b"after.", 1)
+        assert await read(peer, 7) == b"before."
+        assert first.waiting == set() and other.waiting == {connection}
+        other.reach(1)
+        assert await read(peer, 6) == b"after."
+        assert counted.sent_bytes == 13 and host.requests.sent_bytes == 0
+
+    run(story)

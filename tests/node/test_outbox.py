@@ -24,6 +24,16 @@ def test_a_part_that_left_is_not_sent_again() -> None:
     assert bytes(box.ready(0, 100)) == b"cdef" and box.queued_bytes == 4
 
 
+def test_what_was_kept_for_a_batch_of_one_bucket_does_not_wait_for_another_buckets() -> None:
+    box = Outbox()
+    box.push(b"abc", 7)
+    box.push(b"def", 8)
+    box.sent(1)
+    box.ungate()
+    box.push(b"ghi", 2)
+    assert bytes(box.ready(1, 100)) == b"bcdef" and box.queued_bytes == 8
+
+
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=9), st.integers(0, 4)), max_size=12), st.data())
 def test_everything_leaves_in_order_and_nothing_before_its_batch(
     items: list[tuple[bytes, int]], data: st.DataObject

@@ -118,11 +118,17 @@ class Host(Protocol):
     """The server's side that a connection needs."""
 
     loop: asyncio.AbstractEventLoop
-    committer: Committer
     budget: Budget
     strangers: Budget
     run_queue: RunQueue
-    requests: Requests
+
+    @property
+    def committer(self) -> Committer:
+        """Whose batches the output of a new connection waits for."""
+
+    @property
+    def requests(self) -> Requests:
+        """Where what comes over a new connection is counted."""
 
     def forget(self, connection: Connection) -> None:
         """Drop the connection from the books."""
@@ -136,6 +142,7 @@ class Connection:
 
     Attributes:
         is_paused: whether anything holds reading back; a session stops between two frames when it is.
+        committer: whose batches output waits for: that of the bucket which is served here.
     """
 
     session: ConnectionSession
@@ -158,7 +165,7 @@ class Connection:
         self._fd = sock.fileno()
         self._run_queue = host.run_queue
         self._requests = host.requests
-        self._committer = host.committer
+        self.committer = host.committer
         self._time = host.loop.time
         self._inbox = inbox
         self._outbox = Outbox()
@@ -181,6 +188,18 @@ class Connection:
         self._tls_bytes = 0 if self.tls is None else ENGINE_BYTES
         self._listen()
         self._account()
+
+    def serve(self, committer: Committer, requests: Requests) -> None:
+        """Go by another bucket's batches, and count what comes as its requests. Nothing that was sent may still wait
+        for a batch of the one before."""
+        if committer is not self.committer:
+            self._outbox.ungate()
+            self.committer.waiting.discard(self)
+            self._requests.end()
+            self.committer, self._requests = committer, requests
+            requests.begin()
+            if not self.is_closed:
+                self._await_departure()
 
     def know(self, *, is_known: bool) -> None:
         """The peer has logged in, or is a stranger (again): less is granted to those."""
@@ -207,7 +226,7 @@ class Connection:
             self.loop.remove_writer(self._fd)
         if self._timer is not None:
             self._timer.cancel()
-        self._committer.waiting.discard(self)
+        self.committer.waiting.discard(self)
         self._outbox.clear()
         self._budget.release(self)
         self._inbox.clear()  # now: half a frame may be 30 MiB, and who refers to whom here is only found out in time
@@ -491,7 +510,7 @@ class Connection:
         # Past the queue only when it is empty: an answer whose batch is durable must not overtake one that still
         # waits.
         outbox = self._outbox
-        if not outbox.queued_bytes and gate <= self._committer.durable:
+        if not outbox.queued_bytes and gate <= self.committer.durable:
             sent = self._send_now(data)
             if sent and not self._feeding:
                 self._stir(self._time())
@@ -523,8 +542,8 @@ class Connection:
 
     def flush(self) -> None:
         """Send what may leave now (a batch became durable, or the socket takes bytes again), soon."""
-        if self._outbox.gate > self._committer.durable and not self._writing:
-            self._committer.waiting.add(self)  # it was somebody else's batch
+        if self._outbox.gate > self.committer.durable and not self._writing:
+            self.committer.waiting.add(self)  # it was somebody else's batch
         elif not self._run_queue.is_spent:
             self.flush_now()
         elif not self._flushes:
@@ -544,7 +563,7 @@ class Connection:
         if self._is_held_up:
             self._send_now(b"")
         for _ in range(SENDS_PER_TURN):
-            chunk = outbox.ready(self._committer.durable, SEND_BYTES)
+            chunk = outbox.ready(self.committer.durable, SEND_BYTES)
             if not chunk:
                 break
             sent = self._send_now(chunk)
@@ -591,10 +610,10 @@ class Connection:
                 return
         outbox, wants_writer = self._outbox, self._is_held_up
         if outbox.queued_bytes:
-            is_free = outbox.gate <= self._committer.durable
+            is_free = outbox.gate <= self.committer.durable
             wants_writer = wants_writer or is_free
             if not is_free:
-                self._committer.waiting.add(self)
+                self.committer.waiting.add(self)
         if wants_writer and not self._writing:
             self._watch(self.loop.add_writer, self.flush)
         elif self._writing and not wants_writer:

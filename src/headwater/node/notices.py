@@ -18,17 +18,21 @@ from headwater.wire.features import Feature
 if TYPE_CHECKING:
     from headwater.node.cluster_map import ServedMap
     from headwater.node.connection import Connection
+    from headwater.node.kv.api import Services
 
 
-def tell(connections: Iterable[Connection], cluster: ServedMap) -> None:
-    """Send the notification to everybody who wants it."""
+def tell(connections: Iterable[Connection], server: Services) -> None:
+    """Send the notification to everybody who wants it, of those that have the bucket."""
+    cluster = server.cluster
     for connection in tuple(connections):
         session = connection.session
-        if isinstance(session, KvSession) and _wants(session) and session.config_seen < cluster.version:
+        if not isinstance(session, KvSession | HttpSession) or session.server is not server:
+            continue
+        if isinstance(session, HttpSession):
+            session.map_changed()
+        elif _wants(session) and session.config_seen < cluster.version:
             session.config_seen = cluster.version
             session.send(notification(session, cluster))
-        elif isinstance(session, HttpSession):
-            session.map_changed()
 
 
 def _wants(session: KvSession) -> bool:

@@ -95,7 +95,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         loop.add_signal_handler(signal.SIGHUP, lambda: server.refresh_tls(asked=True))
         _warn_of_the_open_network(config, host, server)
         shown = f"[{host}]" if ":" in host else host
-        told = f"bucket={config.bucket} vbuckets={server.bucket.vbucket_count}"
+        told = f"bucket={config.bucket} vbuckets={server.first.bucket.vbucket_count}"
         told += "" if server.tls_port is None else f" tls={server.tls_port}"
         told += "" if server.http_port is None else f" http={server.http_port}"
         print(f"ready {shown}:{port} {told}", file=out, flush=True)

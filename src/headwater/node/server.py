@@ -1,7 +1,7 @@
-"""The listening socket, the connections, and what they share: arenas, committer, bucket, users.
+"""The listening socket, the connections, and what they share: the arena, memory, users, the buckets by name.
 
 Everything here runs on one event loop. One receive arena serves all connections (bytes are consumed or copied before
-the next socket is read), one output arena all kernel calls.
+the next socket is read). What a bucket has of its own is in served.py; a connection begins with the first one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import resource
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,38 +20,28 @@ import numpy as np
 from headwater.errors import OptionError, StorageError
 from headwater.kernels.guard import register
 from headwater.kernels.jit import debugging
-from headwater.node import handlers, notices
+from headwater.node import handlers
 from headwater.node.bucket import Bucket
 from headwater.node.budget import Budget
-from headwater.node.cluster_map import ServedMap
 from headwater.node.committer import Committer
-from headwater.node.compactor import Compactor
 from headwater.node.config import NodeConfig
 from headwater.node.connection import Connection
-from headwater.node.dcp_hub import DcpHub
 from headwater.node.first_bytes import FirstBytes
 from headwater.node.inbox import ConnectionInbox
-from headwater.node.kv.fast import FastPath, Workspace
-from headwater.node.lease import Lease
 from headwater.node.log_lines import event
 from headwater.node.loop_watch import LoopWatch
 from headwater.node.loopback import is_local, is_loopback, loopback_like
-from headwater.node.membership.member import Membership
-from headwater.node.membership.stats import stats as cluster_stats
-from headwater.node.pager import Pager
-from headwater.node.replication.command import Replication
 from headwater.node.requests import Requests
 from headwater.node.rest.session import HttpSession
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue
-from headwater.node.scrubber import Scrubber
-from headwater.node.tap.hub import TapHub
+from headwater.node.served import ServedBucket
 from headwater.node.tls import NodeTls
 from headwater.node.users.file import UsersFile
 from headwater.node.users.logins import Failures, Users
 from headwater.tls.socket import TlsSocket
 
 if TYPE_CHECKING:
-    from headwater.node.kv.api import Session, TakeRequests, UserSession
+    from headwater.node.kv.api import UserSession
 
 RECEIVE_BYTES = 256 << 10
 SOCKET_BUFFER_BYTES = 1 << 20
@@ -62,7 +52,6 @@ DESCRIPTORS_RESERVED = 64
 WARNINGS_PER_SECOND = 20
 SWEEP_SECONDS = 1.0
 SWEPT_AT_ONCE = 500
-FULL_RETRY_SECONDS = 1.0
 STRANGERS_BYTES_MAX = 32 << 20
 STRANGER_BYTES_MAX = 1 << 20
 
@@ -108,12 +97,8 @@ class Server:
         self, config: NodeConfig, bucket: Bucket, committer: Committer, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.config = config
-        self.bucket = bucket
-        self.committer = committer
         self.loop = loop
         self.run_queue = RunQueue(loop)
-        self._workspace = Workspace()
-        self.requests = Requests(self._workspace)
         self.users = Users(config.users, config.roles, UsersFile(config.data))
         self.users.refresh()
         self.failures = Failures()
@@ -123,42 +108,30 @@ class Server:
         self.connections: set[Connection] = set()
         self.accepted = self.rejected = self.kernel_bytes = 0
         self.started_at = loop.time()
-        self.compactor = Compactor(
-            bucket,
-            loop,
-            purge_age_seconds=config.purge_age_seconds,
-            dead_percent=config.compact_dead_percent,
-            hold_seconds=config.slow_stream_seconds,
-        )
-        self.scrubber = Scrubber(
-            bucket,
-            loop,
-            interval_seconds=config.scrub_interval_seconds,
-            bytes_per_second=config.scrub_mib_per_second << 20,
-        )
         self.loop_watch = LoopWatch(loop, config.loop_watch_ms / 1000)
-        bucket.stat_groups["loop"] = self.loop_watch.stats
-        self.dcp = DcpHub(bucket, config.takeover_seconds)
-        self.lease = Lease(loop.time, self.dcp.end_hand_overs)
-        self.replication = Replication(self)
-        self.membership = Membership(self)
-        bucket.stat_groups["cluster"] = lambda _: tuple(cluster_stats(self, self.membership))
-        self.tap = TapHub(bucket, loop, config.tap_keep_alive_seconds, self.budget)
-        self.pager = Pager(bucket, loop, interval_seconds=config.expiry_pager_seconds)
-        self.cluster: ServedMap
         self._arena = np.zeros(RECEIVE_BYTES, np.uint8)
         self._warnings = Warnings()
         self._refused = Warnings("user.refused")  # apart, so that neither hides the other
         self._sweep: asyncio.TimerHandle | None = None
-        self._flush: asyncio.TimerHandle | None = None
         if debugging():
             register(self._arena)
-        self._heed_commits()
+        self.first = ServedBucket(self, config, bucket, committer)
+        self._buckets = {bucket.name: self.first}
 
-    def _heed_commits(self) -> None:
-        committer = self.committer
-        committer.on_durable.append(lambda: self.requests.settled(committer.durable))
-        committer.on_failure.append(self._drop_writers)
+    @property
+    def buckets(self) -> Mapping[str, ServedBucket]:
+        """All buckets by name, the first one first: a connection has that one until it selects another."""
+        return self._buckets
+
+    @property
+    def committer(self) -> Committer:
+        """The first bucket's, with which a connection begins."""
+        return self.first.committer
+
+    @property
+    def requests(self) -> Requests:
+        """The first bucket's count of requests, with which a connection begins."""
+        return self.first.requests
 
     def bind(self, listener: socket.socket | None = None) -> None:
         """Take the addresses, or the listener that is given, and let connections queue up. Accept none yet.
@@ -194,16 +167,13 @@ class Server:
         listeners = [each for each in (self._listener, self._tls_listener) if each is not None]
         host, port = listeners[0].getsockname()[:2]
         self.tls_port = None if self._tls_listener is None else self._tls_listener.getsockname()[1]
-        self.cluster = ServedMap(port, self.bucket, self.tls_port)
         if self._http_listener is not None:
             self.http_port = self._http_listener.getsockname()[1]
             listeners.append(self._http_listener)
-        self.membership.start()
+        for served in self._buckets.values():
+            served.start(port)
         for each in listeners:
             self.loop.add_reader(each.fileno(), partial(self._accept, each))
-        self.pager.start()
-        self.compactor.start()
-        self.scrubber.start()
         self.loop_watch.start()
         self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
         self._deriving = self.loop.create_task(self.users.derive_all()) if self.config.users else None
@@ -244,22 +214,20 @@ class Server:
                 listener.close()
         if self._deriving is not None:
             self._deriving.cancel()
-        self.membership.stop()
-        self.replication.stop()
-        for timer in (self._sweep, self._flush):
-            if timer is not None:
-                timer.cancel()
-        self.pager.stop()
+        if self._sweep is not None:
+            self._sweep.cancel()
         self.loop_watch.stop()
-        await self.compactor.stop()
-        await self.scrubber.stop()
+        for served in tuple(self._buckets.values()):
+            await served.stop()
         for connection in tuple(self.connections):
             connection.pause("closing")
-        await self.committer.drain()
+        for served in tuple(self._buckets.values()):
+            await served.committer.drain()
         for connection in tuple(self.connections):
             connection.flush_now()
             connection.drop("the node stops", fault=False)
-        self.committer.close()
+        for served in tuple(self._buckets.values()):
+            served.committer.close()
 
     # --- Host ---------------------------------------------------------------------------------------------------------
 
@@ -285,18 +253,8 @@ class Server:
             return True
         return self.config.plain == "anywhere" or is_local(connection.peer)
 
-    # --- what sessions ask --------------------------------------------------------------------------------------------
-
-    def fast_path(self, session: Session) -> TakeRequests:
-        """The kernel's way for a session with a bucket."""
-        return FastPath(session, session.store_bucket, self._workspace).run
-
-    def tell_of_map(self) -> None:
-        """Send the cluster map to the clients that asked for it and have not seen it."""
-        notices.tell(self.connections, self.cluster)
-
     def figures(self) -> Iterable[tuple[str, str]]:
-        """The node's own part of STAT: connections, their memory, and who tends the files."""
+        """The node's own part of STAT: connections and their memory."""
         yield "uptime", str(int(self.loop.time() - self.started_at))
         yield "curr_connections", str(len(self.connections))
         yield "total_connections", str(self.accepted)
@@ -308,25 +266,6 @@ class Server:
         if self.tls is not None:
             yield "ep_tls_certificate_expires", str(int(self.tls.certificate.ends.timestamp()))
         yield "ep_kernel_memory", str(self.kernel_bytes)
-        yield "ep_tap_kept_memory", str(self.tap.kept_bytes)
-        yield "ep_slow_streams_ended", str(self.compactor.holds.ended)
-        yield "ep_scrub_runs", str(self.scrubber.runs)
-        yield "ep_scrub_bytes", str(self.scrubber.bytes)
-
-    def flush_later(self, at_seconds: int) -> None:
-        """Empty the bucket at a Unix time; a later call replaces an earlier one."""
-        if self._flush is not None:
-            self._flush.cancel()
-        delay = max(0.0, at_seconds - self.bucket.clock.time_ns() / 1e9)
-        self._flush = self.loop.call_later(delay, self._flush_now)
-
-    def _flush_now(self) -> None:
-        if self.bucket.store.full:
-            self._flush = self.loop.call_later(FULL_RETRY_SECONDS, self._flush_now)
-        elif self.bucket.flush():
-            self.committer.wrote()
-        else:
-            self.committer.when_room(self._flush_now)
 
     # --- accepting ----------------------------------------------------------------------------------------------------
 
@@ -362,8 +301,8 @@ class Server:
             self.warn(peer, f"not accepted: {error.strerror}")
             sock.close()
             return
-        first = FirstBytes(connection, self)
-        connection.session = HttpSession(connection, self) if has_pages_only else first
+        first = FirstBytes(connection, self.first)
+        connection.session = HttpSession(connection, self.first) if has_pages_only else first
         self.accepted += 1
         connection.start()
 
@@ -441,10 +380,3 @@ class Server:
             connection.drop(f"said nothing for {quiet:.0f} s")
         else:
             connection.notice_reset()
-
-    def _drop_writers(self, error: BaseException, _: list[int]) -> None:
-        """Quiet writes wait for no answer: their connections must go as well, or their clients believe in them."""
-        self.requests.lost()
-        for connection in tuple(self.connections):
-            if connection.session.written_gate > self.committer.durable:
-                connection.drop(f"its batch could not be written: {error}", fault=False)

@@ -24,7 +24,7 @@ def cluster() -> Iterator[SimCluster]:
 
 
 def wants(cluster: SimCluster, at: int) -> bool:
-    return cluster.hosts[at].server.replication.wants(0)
+    return cluster.hosts[at].server.first.replication.wants(0)
 
 
 def test_a_replica_that_was_promoted_while_its_producer_was_away_never_follows_it_again(cluster: SimCluster) -> None:

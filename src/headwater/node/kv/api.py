@@ -6,7 +6,7 @@ Handlers, and the sessions that a key-value session turns into (DCP, TAP), know 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -98,18 +98,18 @@ class Member(Protocol):
 
 
 class Services(Protocol):
-    """The node, as handlers and sessions see it.
+    """The node with one of its buckets, as handlers and sessions see it (node/served.py).
 
     Attributes:
-        bucket, committer, config, loop: the one bucket, what makes it durable, the settings, the event loop.
+        bucket, committer, config, loop: the bucket, what makes it durable, the settings, the event loop.
         run_queue: who runs next on that loop.
         users, failures: who may log in, and wrong logins by address.
-        cluster: the map that clients get.
+        cluster: the bucket's map that clients get.
         dcp: the DCP connections.
         lease: which operator changes who owns what.
         compactor: who makes files smaller.
         requests: how many there were, and how long they took. loop_watch: how late the event loop is.
-        tls, tls_port: the node's end of TLS, and where it is spoken; None where it is not.
+        tls: the node's end of TLS; None where it is not spoken.
     """
 
     bucket: Bucket
@@ -126,7 +126,14 @@ class Services(Protocol):
     requests: Requests
     loop_watch: LoopWatch
     tls: NodeTls | None
-    tls_port: int | None
+
+    @property
+    def tls_port(self) -> int | None:
+        """Where TLS is spoken; None where it is not."""
+
+    @property
+    def buckets(self) -> Mapping[str, Services]:
+        """All buckets of the node by name; a connection has the first of them until it selects another."""
 
     @property
     def tap(self) -> TapSessions:

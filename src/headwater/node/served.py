@@ -1,0 +1,221 @@
+"""A bucket as its node serves it: with all that is the bucket's own, and all that it shares with the others.
+
+Each bucket has its store and committer, its streams, its map, its part in a cluster, and who tends its files. The event
+loop, the connections and their memory, users and TLS are the node's. Sessions and handlers know this surface only
+(`Services`, kv/api.py): the one of the bucket that the connection has selected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from headwater.node import notices
+from headwater.node.cluster_map import ServedMap
+from headwater.node.compactor import Compactor
+from headwater.node.dcp_hub import DcpHub
+from headwater.node.kv.fast import FastPath, Workspace
+from headwater.node.lease import Lease
+from headwater.node.membership.member import Membership
+from headwater.node.membership.stats import stats as cluster_stats
+from headwater.node.pager import Pager
+from headwater.node.replication.command import Replication
+from headwater.node.requests import Requests
+from headwater.node.scrubber import Scrubber
+from headwater.node.tap.hub import TapHub
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+
+    from headwater.node.bucket import Bucket
+    from headwater.node.budget import Budget
+    from headwater.node.committer import Committer
+    from headwater.node.config import NodeConfig
+    from headwater.node.connection import Connection
+    from headwater.node.kv.api import Services, Session, TakeRequests, UserSession
+    from headwater.node.loop_watch import LoopWatch
+    from headwater.node.run_queue import RunQueue
+    from headwater.node.tls import NodeTls
+    from headwater.node.users.logins import Failures, Users
+    from headwater.tls.socket import TlsSocket
+
+FULL_RETRY_SECONDS = 1.0
+
+
+class Node(Protocol):
+    """What the buckets of a node share."""
+
+    loop: asyncio.AbstractEventLoop
+    run_queue: RunQueue
+    users: Users
+    failures: Failures
+    budget: Budget
+    loop_watch: LoopWatch
+    tls: NodeTls | None
+    connections: set[Connection]
+    tls_port: int | None
+
+    @property
+    def buckets(self) -> Mapping[str, Services]:
+        """All buckets by name."""
+
+    def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
+        """Make a connection of a connected socket."""
+
+    def warn(self, peer: str, cause: str) -> None:
+        """Write the one line that names peer and cause."""
+
+    def audit(self, session: UserSession, what: str) -> None:
+        """Write down what a user tried and may not do."""
+
+    def is_client_there(self, agent: str) -> bool:
+        """Whether a client that calls itself so is connected."""
+
+    def hears_passwords(self, connection: Connection) -> bool:
+        """Whether a peer may send a password as it is."""
+
+    def figures(self) -> Iterable[tuple[str, str]]:
+        """Return the figures of the connections and their memory."""
+
+
+class ServedBucket:
+    """One bucket of a node, as its sessions see it (`Services`).
+
+    Args:
+        config: the node's settings, with the name, the folder and the vbuckets of this bucket.
+    """
+
+    cluster: ServedMap
+
+    def __init__(self, node: Node, config: NodeConfig, bucket: Bucket, committer: Committer) -> None:
+        self._node = node
+        self.config, self.bucket, self.committer = config, bucket, committer
+        self.loop, self.run_queue = node.loop, node.run_queue
+        self.users, self.failures = node.users, node.failures
+        self.loop_watch, self.tls = node.loop_watch, node.tls
+        self._workspace = Workspace()
+        self.requests = Requests(self._workspace)
+        self._flush: asyncio.TimerHandle | None = None
+        self._tend(node, config, bucket)
+        bucket.stat_groups["loop"] = node.loop_watch.stats
+        self.dcp = DcpHub(bucket, config.takeover_seconds)
+        self.lease = Lease(self.loop.time, self.dcp.end_hand_overs)
+        self.replication = Replication(self)
+        self.membership = Membership(self)
+        bucket.stat_groups["cluster"] = lambda _: tuple(cluster_stats(self, self.membership))
+        self.tap = TapHub(bucket, self.loop, config.tap_keep_alive_seconds, node.budget)
+        committer.on_durable.append(lambda: self.requests.settled(committer.durable))
+        committer.on_failure.append(self._drop_writers)
+
+    def _tend(self, node: Node, config: NodeConfig, bucket: Bucket) -> None:
+        """Make those who look after the files."""
+        self.compactor = Compactor(
+            bucket,
+            node.loop,
+            purge_age_seconds=config.purge_age_seconds,
+            dead_percent=config.compact_dead_percent,
+            hold_seconds=config.slow_stream_seconds,
+        )
+        self.scrubber = Scrubber(
+            bucket,
+            node.loop,
+            interval_seconds=config.scrub_interval_seconds,
+            bytes_per_second=config.scrub_mib_per_second << 20,
+        )
+        self.pager = Pager(bucket, node.loop, interval_seconds=config.expiry_pager_seconds)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self, port: int) -> None:
+        """The node listens: hand out the map, take part in the cluster, tend the files."""
+        self.cluster = ServedMap(port, self.bucket, self.tls_port)
+        self.membership.start()
+        self.pager.start()
+        self.compactor.start()
+        self.scrubber.start()
+
+    async def stop(self) -> None:
+        """Call nobody any more, and leave the files alone once a run that is under way has come to its end."""
+        self.membership.stop()
+        self.replication.stop()
+        if self._flush is not None:
+            self._flush.cancel()
+        self.pager.stop()
+        await self.compactor.stop()
+        await self.scrubber.stop()
+
+    # --- what the node has --------------------------------------------------------------------------------------------
+
+    @property
+    def buckets(self) -> Mapping[str, Services]:
+        """All buckets of the node by name, the first one first."""
+        return self._node.buckets
+
+    @property
+    def tls_port(self) -> int | None:
+        """Where TLS is spoken; None where it is not."""
+        return self._node.tls_port
+
+    def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
+        """Make a connection of a socket that this bucket's part of the node has connected."""
+        connection = self._node.adopt(sock, peer)
+        connection.serve(self.committer, self.requests)
+        return connection
+
+    def warn(self, peer: str, cause: str) -> None:
+        """Write the one line that names peer and cause."""
+        self._node.warn(peer, cause)
+
+    def audit(self, session: UserSession, what: str) -> None:
+        """Write down what a user tried and may not do."""
+        self._node.audit(session, what)
+
+    def is_client_there(self, agent: str) -> bool:
+        """Whether a client that calls itself so is connected."""
+        return self._node.is_client_there(agent)
+
+    def hears_passwords(self, connection: Connection) -> bool:
+        """Whether a peer may send a password as it is: PLAIN, and HTTP's logins."""
+        return self._node.hears_passwords(connection)
+
+    # --- what sessions ask --------------------------------------------------------------------------------------------
+
+    def fast_path(self, session: Session) -> TakeRequests:
+        """The kernel's way for a session with a bucket."""
+        return FastPath(session, session.store_bucket, self._workspace).run
+
+    def tell_of_map(self) -> None:
+        """Send the bucket's map to the clients that asked for it and have not seen it."""
+        notices.tell(self._node.connections, self)
+
+    def figures(self) -> Iterable[tuple[str, str]]:
+        """The node's own part of STAT: connections, their memory, and who tends the files."""
+        yield from self._node.figures()
+        yield "ep_tap_kept_memory", str(self.tap.kept_bytes)
+        yield "ep_slow_streams_ended", str(self.compactor.holds.ended)
+        yield "ep_scrub_runs", str(self.scrubber.runs)
+        yield "ep_scrub_bytes", str(self.scrubber.bytes)
+
+    def flush_later(self, at_seconds: int) -> None:
+        """Empty the bucket at a Unix time; a later call replaces an earlier one."""
+        if self._flush is not None:
+            self._flush.cancel()
+        delay = max(0.0, at_seconds - self.bucket.clock.time_ns() / 1e9)
+        self._flush = self.loop.call_later(delay, self._flush_now)
+
+    def _flush_now(self) -> None:
+        if self.bucket.store.full:
+            self._flush = self.loop.call_later(FULL_RETRY_SECONDS, self._flush_now)
+        elif self.bucket.flush():
+            self.committer.wrote()
+        else:
+            self.committer.when_room(self._flush_now)
+
+    def _drop_writers(self, error: BaseException, _: list[int]) -> None:
+        """Quiet writes wait for no answer: their connections must go as well, or their clients believe in them."""
+        self.requests.lost()
+        committer = self.committer
+        for connection in tuple(self._node.connections):
+            if connection.committer is committer and connection.session.written_gate > committer.durable:
+                connection.drop(f"its batch could not be written: {error}", fault=False)
