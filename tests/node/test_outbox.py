@@ -31,7 +31,10 @@ def test_what_was_kept_for_a_batch_of_one_bucket_does_not_wait_for_another_bucke
     box.sent(1)
     box.ungate()
     box.push(b"ghi", 2)
-    assert bytes(box.ready(1, 100)) == b"bcdef" and box.queued_bytes == 8
+    assert bytes(box.ready(1, 100)) == b"bc" and box.queued_bytes == 8
+    box.sent(2)
+    assert bytes(box.ready(1, 100)) == b"def"
+    assert bytes(box.ready(2, 100)) == b"defghi"
 
 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=9), st.integers(0, 4)), max_size=12), st.data())

@@ -1,0 +1,108 @@
+"""A bucket of a node, and what it has of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from headwater.node.bucket import Bucket
+from headwater.node.committer import Committer
+from headwater.node.config import NodeConfig
+from headwater.node.connection import Connection
+from headwater.node.kv.session import KvSession
+from headwater.node.served import ServedBucket
+from headwater.node.server import Server
+from headwater.node.storage.store import Store
+
+
+class Two:
+    """A node, and another bucket beside the one that it was started with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.stores: list[Store] = []
+        self.server = Server(*self._made(folder / "one", "one"), self.loop)
+        self.server.listen()
+        self.other = ServedBucket(self.server, *self._made(folder / "two", "two"))
+        self.other.start(1)
+        self.peers: list[socket.socket] = []
+
+    def _made(self, folder: Path, name: str) -> tuple[NodeConfig, Bucket, Committer]:
+        config = NodeConfig(data=folder, bucket=name, vbuckets=2, port=0)
+        store = Store.open(folder, vbuckets=2)
+        self.stores.append(store)
+        committer = Committer(store, self.loop)
+        bucket = Bucket(name, store, committer)
+        bucket.recover(config)
+        committer.commit_now()
+        return config, bucket, committer
+
+    def connect(self, served: ServedBucket) -> tuple[Connection, KvSession]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            theirs = socket.create_connection(listener.getsockname())
+            ours, _ = listener.accept()
+        self.peers.append(theirs)
+        connection = served.adopt(ours, f"peer:{len(self.peers)}")
+        session = connection.session = KvSession(connection, served)
+        return connection, session
+
+    async def close(self) -> None:
+        await self.other.stop()
+        await self.other.committer.drain()
+        self.other.committer.close()
+        await self.server.close()
+        for store in self.stores:
+            store.close()
+        for peer in self.peers:
+            peer.close()
+
+
+def run(folder: Path, story: Callable[[Two], Awaitable[None]]) -> None:
+    async def main() -> None:
+        two = Two(folder)
+        try:
+            await asyncio.wait_for(story(two), 120)
+        finally:
+            await two.close()
+
+    asyncio.run(main())
+
+
+def test_a_batch_that_is_lost_disconnects_the_writers_of_its_bucket_and_no_others(tmp_path: Path) -> None:
+    async def story(two: Two) -> None:
+        (here, _), (there, session) = two.connect(two.server.first), two.connect(two.other)
+        here.session.written_gate = session.written_gate = 99  # type: ignore[misc]
+        for lost in two.other.committer.on_failure:
+            lost(OSError("the disk is gone"), [])
+        assert there.is_closed and not here.is_closed
+
+    run(tmp_path, story)
+
+
+def test_each_bucket_counts_its_own_requests_and_has_its_own_map(tmp_path: Path) -> None:
+    async def story(two: Two) -> None:
+        one, other = two.server.first, two.other
+        other.requests.begin()
+        other.requests.ran(1, 1, 5)
+        one.requests.settled(5)
+        assert 1 not in other.requests.durations, "another bucket's batch was taken for its own"
+        other.requests.settled(5)
+        assert 1 in other.requests.durations and 1 not in one.requests.durations
+        assert b'"name":"two"' in other.cluster.config() and b'"name":"one"' in one.cluster.config()
+
+    run(tmp_path, story)
+
+
+def test_a_flush_that_was_put_off_empties_its_bucket_only(tmp_path: Path) -> None:
+    async def story(two: Two) -> None:
+        for served in (two.server.first, two.other):
+            served.bucket.store.stage_mutation(0, b"k", b"v", cas=1, rev_seqno=1)
+            await served.committer.wait(served.committer.wrote())
+        two.other.flush_later(0)
+        while two.other.bucket.store.items(0):
+            await asyncio.sleep(0)
+        assert two.server.first.bucket.store.items(0) == 1
+
+    run(tmp_path, story)
