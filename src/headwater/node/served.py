@@ -44,7 +44,7 @@ FULL_RETRY_SECONDS = 1.0
 
 
 class Node(Protocol):
-    """What the buckets of a node share."""
+    """The part of a node that its buckets share."""
 
     loop: asyncio.AbstractEventLoop
     run_queue: RunQueue
