@@ -42,6 +42,7 @@ __all__ = [
     "BackupError",
     "BadFrame",
     "BadMessage",
+    "BucketNotFound",
     "CertificateRefused",
     "ClusterError",
     "ConnectionLost",
@@ -177,7 +178,7 @@ class NothingCame(HeadwaterError, TimeoutError):
 class StatusError(HeadwaterError):
     """The server answered with a status other than success.
 
-    A subclass registers itself by its number; `error_for` finds it. A status without a class of its own
+    A subclass registers itself by its number; `error_for` finds the first that did. A status without a class of its own
     is a plain StatusError that carries number and name.
 
     Args:
@@ -193,7 +194,7 @@ class StatusError(HeadwaterError):
     def __init_subclass__(cls, *, status: int, retriable: bool = False) -> None:
         super().__init_subclass__()
         cls.number, cls.retriable = status, retriable
-        StatusError.registered[status] = cls
+        StatusError.registered.setdefault(status, cls)
 
     def __init__(self, context: str = "", status: int | None = None) -> None:
         self.context = context
@@ -212,7 +213,11 @@ class StatusError(HeadwaterError):
 
 
 class KeyNotFound(StatusError, status=0x01):
-    """There is no such key (on a stream: no such stream)."""
+    """There is no such document."""
+
+
+class BucketNotFound(KeyNotFound, status=0x01):
+    """The node has no such bucket; its name ends the connection string, as in couchbase://host/BUCKET."""
 
 
 class KeyExists(StatusError, status=0x02):

@@ -1,13 +1,18 @@
 """All commands: their help, and how they end when they cannot do what was asked."""
 
+import re
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.metadata import requires, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 import headwater
@@ -35,6 +40,36 @@ def test_without_a_command_the_commands_are_listed() -> None:
 def test_every_command_has_examples_in_its_help(command: str) -> None:
     status, shown, _ = invoke(command, "--help")
     assert status == 0 and "Examples:" in shown and f"$ headwater {command}" in shown
+
+
+def every_command(group: Any = None, name: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of each command, those in groups too."""
+    for each, command in (group or typer.main.get_command(app)).commands.items():
+        yield from every_command(command, (*name, each)) if hasattr(command, "commands") else [(*name, each)]
+
+
+@pytest.mark.parametrize("command", sorted(every_command()), ids=" ".join)
+def test_a_switch_shows_no_type_in_the_help(command: tuple[str, ...]) -> None:
+    """typer 0.29 writes <bool> behind each; pyproject.toml names the versions this was looked at with."""
+    status, shown, _ = invoke(*command, "--help")
+    assert status == 0 and "<bool>" not in shown and "--help" in shown
+
+
+def test_the_version_of_typer_is_one_that_the_help_was_looked_at_with() -> None:
+    (asked,) = (each for each in requires("headwater") or () if each.startswith("typer"))
+    assert Requirement(asked).specifier.contains(version("typer")) and "<" in asked
+
+
+@pytest.mark.parametrize("group", ["cluster", "lake", "user", "tls", "backup", "collection"])
+def test_a_group_without_a_command_shows_its_help_and_nothing_else(group: str) -> None:
+    status, shown, told = invoke(group)
+    assert status == 2 and f"headwater {group}" in shown + told
+    assert not (shown + told).rstrip().endswith("--help")
+
+
+def test_no_message_tells_to_install_by_a_name_that_is_not_ours() -> None:
+    files = Path(headwater.__file__).parent.rglob("*.py")
+    assert [str(file) for file in files if re.search(r"pip install '?headwater", file.read_text("utf-8"))] == []
 
 
 @pytest.mark.parametrize(

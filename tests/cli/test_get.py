@@ -24,6 +24,14 @@ def test_what_is_not_there_is_told_in_one_line_with_status_1(run: Run) -> None:
     assert told.startswith("headwater: ") and told.count("\n") == 1
 
 
+def test_a_missing_document_and_a_missing_bucket_are_told_apart(run: Run, node: testing.Node) -> None:
+    _, _, missing = run("get", "nobody")
+    _, _, bucket = run("get", "nobody", "--node", node.url.replace("/default", "/nosuch"))
+    assert "nobody" in missing and "There is no such document" in missing and "bucket" not in missing
+    assert bucket.count('"nosuch"') == 1 and "no such bucket" in bucket
+    assert "key" not in bucket.lower().replace("key_enoent", "") and "document" not in bucket
+
+
 def test_bytes_that_are_no_text_are_told_as_json_can(run: Run) -> None:
     run("set", "raw", "-", stdin=b"\xff\x00")
     found = json.loads(run("get", "--json", "raw")[1])

@@ -68,7 +68,7 @@ def test_a_failover_that_was_killed_goes_on_when_it_is_typed_again():
         fill(nodes[0], DOCUMENTS)
         until_level(*nodes)
         nodes[0].kill()
-        line = ("cluster", "failover", nodes[1].address, "--node", nodes[0].address, "--yes")
+        line = ("cluster", "failover", nodes[1].address, "--dead", nodes[0].address, "--yes")
         assert command(*line, failpoints="failover.map_sent=kill")[0] == KILLED
         code, told = status(nodes[1])
         assert code == 1 and "nobody owns" in told["problems"][0]

@@ -172,7 +172,7 @@ def test_they_stay_right_through_rebalance_and_failover(tmp_path: Path) -> None:
             uses.check()
             until_level(*nodes)
             two.kill()
-            assert command("cluster", "failover", one.address, "--node", two.address, "--yes")[0] == 0
+            assert command("cluster", "failover", one.address, "--dead", two.address, "--yes")[0] == 0
             uses.write("failed-over")
             uses.check()
 

@@ -18,9 +18,7 @@ def test_the_not_found_of_the_specification():
 def test_a_failure_becomes_the_error_to_raise():
     error = decode(NOT_FOUND).error('get "k1"')
     assert isinstance(error, errors.KeyNotFound)
-    assert str(error) == (
-        'get "k1": Not found: KEY_ENOENT (status 0x01): There is no such key (on a stream: no such stream).'
-    )
+    assert str(error) == ('get "k1": Not found: KEY_ENOENT (status 0x01): There is no such document.')
     assert Failure(opcode=0, status=0x86).error("set").context == "set"
 
 

@@ -14,6 +14,7 @@ Anything else is a bug of ours and keeps its traceback.
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,33 @@ class CommandError(HeadwaterError):
 class Commands(TyperGroup):
     """All commands; ends the process as the table above says."""
 
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        _switches_without_type(self)
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run one command line and exit; raises SystemExit always, as the one it replaces does."""
         kwargs["standalone_mode"] = False
         sys.exit(_ending(super().main, *args, **kwargs))
+
+
+def _switches_without_type(group: Any) -> None:
+    """Let the help of a switch show no type: `--force`, not `--force <bool>`."""
+    group.get_help_option = partial(_help_of, group.get_help_option)
+    for each in group.params:
+        _switch(each)
+    for command in getattr(group, "commands", {}).values():
+        _switches_without_type(command)
+
+
+def _help_of(made: Any, context: Any) -> Any:
+    return _switch(made(context))
+
+
+def _switch(option: Any) -> Any:
+    if getattr(option, "is_flag", False):
+        option.display_type_rich = lambda ctx: None
+    return option
 
 
 def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
@@ -60,7 +84,7 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
     except typer.Abort:
         return _say("stopped", 130)
     except _UsageError as error:
-        return _say(_usage(error), 2)
+        return _say(told, 2) if (told := _usage(error)) else 2
     except HeadwaterError as error:
         return _say(str(error), 2 if isinstance(error, OptionError) else 1)
     except OSError as error:
@@ -75,10 +99,12 @@ def _say(message: str, status: int) -> int:
 
 
 def _usage(error: Any) -> str:
-    """Say what is wrong, and where the right form is written."""
+    """Say what is wrong, and where the right form is written; nothing where the help itself was shown."""
     where = error.ctx.command_path if error.ctx is not None else "headwater"
     told = _ARGUMENT.sub("...@", error.format_message())  # what was typed may be an address with a password
-    return f"{told} See: {where} --help"
+    if not told:
+        return ""
+    return f"{told}{'' if told.endswith(('.', '?', '!')) else '.'} See: {where} --help"
 
 
 def system(error: OSError) -> str:

@@ -20,6 +20,7 @@ from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import (
     AuthError,
     AuthStale,
+    BucketNotFound,
     Busy,
     CasInvalid,
     CertificateRefused,
@@ -88,6 +89,7 @@ __all__ = [
     "AuthError",
     "AuthStale",
     "Batches",
+    "BucketNotFound",
     "Busy",
     "CasInvalid",
     "CertificateRefused",

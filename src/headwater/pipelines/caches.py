@@ -105,7 +105,7 @@ class Redis:
         try:
             import redis
         except ModuleNotFoundError:
-            raise OptionError("cache", url, "possible without redis: pip install 'headwater[redis]'") from None
+            raise OptionError("cache", url, "possible without redis: pip install 'redis>=5'") from None
         self._errors: Any = redis.exceptions
         parts = urlsplit(url)
         self._peer = f"{parts.hostname}:{parts.port or 6379}"

@@ -122,7 +122,8 @@ def _check(delta: bool) -> None:
     try:
         found = version("pyspark")
     except ModuleNotFoundError:
-        raise SparkUnavailable("PySpark is not installed: pip install 'headwater[spark]'") from None
+        asked = "'pyspark>=4.2,<4.3' 'pandas>=2.2,<3' delta-spark==4.4.0"
+        raise SparkUnavailable(f"PySpark is not installed: pip install {asked}") from None
     if delta and not found.startswith(DELTA_SPARK):
         raise SparkUnavailable(f"Delta Lake 4.4.0 needs PySpark 4.2 and this is {found}: pip install 'pyspark==4.2.0'")
 

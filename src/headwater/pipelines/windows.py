@@ -130,7 +130,7 @@ class HotKeys:
         try:
             import datasketches
         except ModuleNotFoundError:
-            told = "possible without datasketches: pip install 'headwater[observe]'"
+            told = "possible without datasketches: pip install 'datasketches>=5.2'"
             raise OptionError("hot", "10", told) from None
         self._library = datasketches
         kind = datasketches.frequent_strings_sketch

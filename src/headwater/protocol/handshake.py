@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeAlias, TypeVar
 
-from headwater.errors import OptionError, RemoteProtocolError, StatusError, error_for
+from headwater.errors import BucketNotFound, OptionError, RemoteProtocolError, StatusError, error_for
 from headwater.protocol.end import PeerGone
 from headwater.protocol.scram import HASHES, Scram, plain
 from headwater.wire import bootstrap, dcp
@@ -178,7 +178,7 @@ def greet(login: Login) -> Conversation[Greeting]:
     """Say hello, log in, select the bucket, fetch the map.
 
     Raises:
-        StatusError: the server refused (AuthError, NoAccess, KeyNotFound for an unknown bucket, ...).
+        StatusError: the server refused (AuthError, NoAccess, BucketNotFound, ...).
         RemoteProtocolError: the server broke SCRAM or the HELLO answer.
         OptionError: a password is needed and none of the server's mechanisms may be used.
     """
@@ -190,6 +190,8 @@ def greet(login: Login) -> Conversation[Greeting]:
     if login.bucket and (Feature.SELECT_BUCKET in features or login.user not in (None, login.bucket)):
         answer = yield bootstrap.SelectBucket(key=login.bucket.encode()).frame()
         if answer.status and answer.status not in _UNKNOWN:
+            if answer.status == Status.KEY_ENOENT:
+                raise BucketNotFound(f'select bucket "{login.bucket}"')
             raise refused(f'select bucket "{login.bucket}"', answer)
     if not login.wants_map:
         return Greeting(features, None)

@@ -7,7 +7,7 @@ from tests.cluster.fakes import FakeMembers, FakeNode
 from tests.cluster.views import A, B, C, a_map, survey, view
 
 LEVEL = a_map("AB", "BC", "CA")
-DEAD_A = ("cluster", "failover", "node-b:11210", "--node", "node-a:11210")
+DEAD_A = ("cluster", "failover", "node-b:11210", "--dead", "node-a:11210")
 
 
 def without_a(found=LEVEL, **nodes):
@@ -70,6 +70,6 @@ def test_who_was_taken_out_already_leaves_nothing_to_do(told):
     assert told(members, *DEAD_A) == (0, "there is nothing to do\n", "")
 
 
-@pytest.mark.parametrize("options", [(), ("--node", "node-a:x")])
+@pytest.mark.parametrize("options", [(), ("--dead", "node-a:x")])
 def test_the_dead_must_be_named_as_nodes_are(told, options):
     assert told(without_a(), "cluster", "failover", "node-b:11210", *options)[0] == 2

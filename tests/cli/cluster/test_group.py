@@ -42,7 +42,7 @@ def test_a_wrong_command_line_is_told_in_one_line_with_status_2(arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("init",), ("status",), ("rebalance", "--yes"), ("failover", "--yes", "--node", "127.0.0.1:1")],
+    [("init",), ("status",), ("rebalance", "--yes"), ("failover", "--yes", "--dead", "127.0.0.1:1")],
     ids=" ".join,
 )
 def test_a_node_that_does_not_answer_is_told_in_one_line_with_status_1(arguments):

