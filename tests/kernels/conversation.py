@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from headwater.wire import dcp, upr
+from headwater.wire import dcp, leb128, upr
 from headwater.wire.header import Frame, Magic
 from headwater.wire.layout import Message
 
@@ -23,6 +23,12 @@ FOLLOWERS = ("advanced", "event", "prepare", "commit")  # controls that take a s
 OTHERS = (*FOLLOWERS, "noop", "end", "state", "answer", "notification")
 HEADER_FIELDS = ((0, 1), (1, 1), (2, 2), (3, 1), (4, 1), (6, 2), (8, 4), (11, 1), (12, 4))  # offset and bytes
 SLIPS = (*[""] * 60, "seqno 0", "old seqno", "beyond", "opaque", "nmeta", "extras", "no key")
+
+PLAIN_KEYS = st.binary(min_size=1, max_size=6)
+NAMED_KEYS = st.builds(
+    leb128.join_key, st.integers(0, 300) | st.integers(0, 0xFFFF_FFFF), st.binary(min_size=1, max_size=5)
+)
+"""Keys that begin with the id of a collection."""
 
 
 def opaque_of(vbucket: int) -> int:
@@ -122,14 +128,16 @@ def _spoil(message: Message, slip: str) -> bytes:
 
 
 @st.composite
-def talks(draw: st.DrawFn, *, slips: bool = True, frames: int = 25) -> bytes:
+def talks(
+    draw: st.DrawFn, *, slips: bool = True, frames: int = 25, keys: st.SearchStrategy[bytes] = PLAIN_KEYS
+) -> bytes:
     """The bytes of a conversation."""
     producer = Producer()
     one = st.tuples(
         st.sampled_from(CHANGES * 3 + SNAPSHOTS + OTHERS),
         st.sampled_from(VBUCKETS),
         st.integers(1, 12),
-        st.binary(min_size=1, max_size=6),
+        keys,
         st.binary(max_size=12),
         st.sampled_from(SLIPS) if slips else st.just(""),
     )

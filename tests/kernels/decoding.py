@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from headwater.kernels import columns_numpy, jit
-from headwater.kernels.columns import SCHEMA, Arena, Stop, StreamTable, TrackedState
+from headwater.kernels.columns import SCHEMA, SCHEMA_WITH_IDS, Arena, Stop, StreamTable, TrackedState
 from headwater.wire import dcp
 from tests.kernels.conversation import OPENED_AT, VBUCKETS, opaque_of
 from tests.kernels.plain import Plain, Vbucket
@@ -23,8 +23,8 @@ MUTATION = dcp.Mutation(
 MARKER = dcp.SnapshotMarker(vbucket=7, opaque=1007, start_seqno=6, end_seqno=9, flags=1)
 
 
-def streams(kind: Any = StreamTable, dropping: frozenset[int] = frozenset()) -> Any:
-    table = kind()
+def streams(kind: Any = StreamTable, dropping: frozenset[int] = frozenset(), *, with_ids: bool = False) -> Any:
+    table = kind(with_ids=with_ids)
     for vbucket in VBUCKETS:
         table.open(vbucket, opaque_of(vbucket), OPENED_AT, OPENED_AT, OPENED_AT)
         if vbucket in dropping:
@@ -75,11 +75,12 @@ def small(kind: Any, **options: Any) -> Any:
     return kind(value_bytes=20, key_bytes=12, rows=4, controls=3, **options)
 
 
-def assert_all_agree(data: bytes, cuts: list[int], dropping: frozenset[int]) -> None:
+def assert_all_agree(data: bytes, cuts: list[int], dropping: frozenset[int], *, with_ids: bool = False) -> None:
     # The checked build goes first: what would crash the compiled one is a KernelFault there.
-    checked = drain(data, cuts, small(CHECKED.Arena), streams(CHECKED.StreamTable, dropping))
-    kernel = drain(data, cuts, small(Arena), streams(dropping=dropping))
-    twin = drain(data, cuts, small(Arena, decoder=columns_numpy.decode), streams(dropping=dropping))
+    ids = {"with_ids": with_ids}
+    checked = drain(data, cuts, small(CHECKED.Arena, **ids), streams(CHECKED.StreamTable, dropping, **ids))
+    kernel = drain(data, cuts, small(Arena, **ids), streams(dropping=dropping, **ids))
+    twin = drain(data, cuts, small(Arena, decoder=columns_numpy.decode, **ids), streams(dropping=dropping, **ids))
     for other in (twin, checked):
         assert (other.rows, other.controls, other.stop) == (kernel.rows, kernel.controls, kernel.stop)
         assert (other.flow_bytes, other.dropped) == (kernel.flow_bytes, kernel.dropped)
@@ -87,8 +88,9 @@ def assert_all_agree(data: bytes, cuts: list[int], dropping: frozenset[int]) -> 
         assert np.array_equal(other.table.rows, kernel.table.rows)
     state = {v: TrackedState.DROPPING if v in dropping else TrackedState.OPEN for v in VBUCKETS}
     opened = {v: Vbucket(state[v], opaque_of(v), OPENED_AT, OPENED_AT, OPENED_AT) for v in VBUCKETS}
-    plain = Plain(opened).decode(data)
-    assert kernel.rows == [{name: row[name] for name in SCHEMA.names} for row in plain.rows]
+    plain = Plain(opened, with_ids).decode(data)
+    names = (SCHEMA_WITH_IDS if with_ids else SCHEMA).names
+    assert kernel.rows == [{name: row[name] for name in names} for row in plain.rows]
     assert kernel.controls == plain.controls
     assert (kernel.flow_bytes, kernel.dropped, kernel.consumed) == (plain.flow_bytes, plain.dropped, plain.consumed)
     assert kernel.stop in plain.refusal if plain.refusal else kernel.stop is Stop.NEED_MORE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headwater.errors import BadFrame, BadMessage
+from headwater.errors import BadFrame, BadMessage, RemoteProtocolError
 from headwater.kernels.columns import Stop, TrackedState
-from headwater.wire import dcp, upr
+from headwater.wire import dcp, leb128, upr
 from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths
 from headwater.wire.opcodes import Opcode
 
@@ -66,6 +66,7 @@ class Plain:
     """The result of the plain twin."""
 
     vbuckets: dict[int, Vbucket]
+    with_ids: bool = False
     rows: list[dict[str, object]] = field(default_factory=list)
     controls: list[tuple[int, int]] = field(default_factory=list)
     flow_bytes: int = 0
@@ -94,7 +95,7 @@ class Plain:
         request = frame.magic in (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
         vbucket = self.vbuckets.get(frame.vbucket, Vbucket(TrackedState.NONE, 0))
         if request and Opcode.DCP_MUTATION <= frame.opcode <= Opcode.DCP_EXPIRATION:
-            row = _row(frame)
+            row = _row(frame) | (_named(frame.key) if self.with_ids else {})
             if vbucket.admit(frame.opaque):
                 vbucket.advance(frame_seqno(frame))
                 self.rows.append(row | {"snapshot_start": vbucket.start, "snapshot_end": vbucket.end})
@@ -135,6 +136,15 @@ class Plain:
 def frame_seqno(frame: Frame) -> int:
     """The seqno of a change."""
     return int.from_bytes(frame.extras[:8])
+
+
+def _named(key: bytes) -> dict[str, object]:
+    """The collection of a key, and the key without its id."""
+    try:
+        collection, logical = leb128.split_key(key)
+    except RemoteProtocolError:
+        raise Refused(Stop.BAD_COLLECTION) from None
+    return {"collection_id": collection, "key": logical}
 
 
 def _row(frame: Frame) -> dict[str, object]:

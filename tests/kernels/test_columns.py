@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.kernels import columns, decode
-from headwater.kernels.columns import SCHEMA, Arena, Stop, StreamTable
+from headwater.kernels.columns import SCHEMA, SCHEMA_WITH_IDS, Arena, Stop, StreamTable
 from headwater.wire import dcp
 from tests.kernels.decoding import MARKER, MUTATION, small, streams
 
@@ -113,5 +113,6 @@ def test_an_arena_needs_room_for_something() -> None:
 def test_every_column_has_its_place_in_the_schema() -> None:
     names = [name for name in decode.COLUMN_TYPES if not name.endswith(("_offsets", "_data"))]
     assert columns.ColumnMemory._fields == (*decode.COLUMN_TYPES, "places")
-    assert SCHEMA.names == [*names, "key", "value"]
+    assert SCHEMA_WITH_IDS.names == [*names[:-1], "key", "value", "collection_id"]
+    assert SCHEMA.names == SCHEMA_WITH_IDS.names[:-1]
     assert all(a != b for a, b in pairwise(SCHEMA.names))

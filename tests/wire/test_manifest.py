@@ -172,3 +172,12 @@ def test_an_event_that_fits_nothing_changes_nothing_but_the_uid() -> None:
     assert EMPTY.after(ManifestEvent(EventKind.DROP_COLLECTION, 7, 9, 9)) == CollectionsManifest(7, EMPTY.scopes)
     assert EMPTY.after(ManifestEvent(EventKind.CREATE_SCOPE, 0, 0, name="_default")).scopes == EMPTY.scopes
     assert Scope(8, "s") in EMPTY.after(ManifestEvent(EventKind.CREATE_SCOPE, 1, 8, name="s")).scopes
+
+
+def test_collections_that_servers_make_for_themselves_may_begin_with_an_underscore() -> None:
+    told = '{"uid":"1","scopes":[{"uid":"0","name":"_default"},{"uid":"8","name":"%s","collections":[%s]}]}'
+    query = '{"uid":"8","name":"_query"}'
+    made = CollectionsManifest.decode((told % ("_system", query)).encode())
+    assert made.collection("_system", "_query") is not None
+    with pytest.raises(ManifestRefused, match="'_query' can't name a collection"):
+        CollectionsManifest.decode((told % ("shop", query)).encode())

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headwater.client.blocking import Client, connect
+from headwater.client.collections import CollectionName
 from headwater.client.kv import Document, DocumentMeta, Observed
 from headwater.client.options import DrainOptions
 from headwater.client.writes import Write, WriteWithMeta
@@ -65,6 +66,7 @@ from headwater.errors import (
     UnknownScope,
     XattrInvalid,
 )
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position, load_positions, safe_point, save_positions
 from headwater.tls.settings import TlsSettings
 from headwater.wire.vbucket import State
@@ -73,16 +75,24 @@ if TYPE_CHECKING:
     from headwater.client.changes import (
         Change,
         ChangeBatch,
+        CollectionCreated,
+        CollectionDropped,
+        CollectionEvent,
         Deletion,
         Event,
         Expiration,
         Mutation,
+        ScopeCreated,
+        ScopeDropped,
         SnapshotMarker,
         StreamEnd,
     )
     from headwater.client.feeds import Batches, Changes
 
-_CHANGES = ("Change", "ChangeBatch", "Deletion", "Event", "Expiration", "Mutation", "SnapshotMarker", "StreamEnd")
+_CHANGES = (
+    *("Change", "ChangeBatch", "Deletion", "Event", "Expiration", "Mutation", "SnapshotMarker", "StreamEnd"),
+    *("CollectionCreated", "CollectionDropped", "CollectionEvent", "ScopeCreated", "ScopeDropped"),
+)
 _FEEDS = ("Batches", "Changes")
 
 __all__ = [
@@ -97,7 +107,12 @@ __all__ = [
     "ChangeBatch",
     "Changes",
     "Client",
+    "CollectionCreated",
+    "CollectionDropped",
+    "CollectionEvent",
+    "CollectionName",
     "ConnectionLost",
+    "Coverage",
     "Deletion",
     "Document",
     "DocumentMeta",
@@ -133,6 +148,8 @@ __all__ = [
     "ProtocolError",
     "RemoteProtocolError",
     "RollbackRequired",
+    "ScopeCreated",
+    "ScopeDropped",
     "SnapshotMarker",
     "State",
     "StatusError",

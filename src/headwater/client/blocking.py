@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
+from headwater.client.collections import Collections
 from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, as_json
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
@@ -252,6 +253,8 @@ class Client:
         answer_seconds: float = 30.0,
         map_poll_seconds: float | None = 5.0,
         markers: bool = True,
+        collections: Collections = None,
+        scope: str | None = None,
         **unknown: Never,
     ) -> Changes:
         """Iterate over the changes of a bucket, one at a time, each vbucket in the order of its seqnos.
@@ -280,17 +283,24 @@ class Client:
             map_poll_seconds: how often one of several nodes is asked whether the cluster map has changed; None never
                 asks, then only what ends a stream or a connection leads to a new map.
             markers: of `changes`: deliver snapshot markers as events.
+            collections: "all" for the whole bucket, or names "scope.collection". Without it and without `scope` the
+                default collection alone is read, as by clients that know no others.
+            scope: all collections of this scope, future ones too.
 
-        Yields: Mutation, Deletion or Expiration after the SnapshotMarker they belong to; at last a StreamEnd.
+        Yields: Mutation, Deletion or Expiration after the SnapshotMarker they belong to; at last a StreamEnd. Of
+        collections that were chosen also CollectionCreated, CollectionDropped, ScopeCreated and ScopeDropped, in order
+        among the changes. Positions remember the choice.
 
         Raises:
             NothingCame: there was no change for `max_wait_seconds`.
             RollbackRequired: a node's history left ours: its `common` is the last seqno both share; see
                 `headwater.client.safe_point` for where to go on.
             TransportError: no node could be reached, or one said nothing, for `patience_seconds`.
+            UnknownCollection, UnknownScope: what was chosen is not there.
             StatusError: a node refused the request.
             RemoteProtocolError: a node broke the rules of the protocol.
-            OptionError: an argument makes no sense, or there is none of this name.
+            OptionError: an argument makes no sense, or there is none of this name; or `start` was saved with another
+                choice of collections.
 
         Source: DCP, commands/stream-request.md, rollback.md, dead-connections.md.
         """
@@ -309,6 +319,8 @@ class Client:
             answer_seconds=answer_seconds,
             map_poll_seconds=map_poll_seconds,
             markers=markers,
+            collections=collections,
+            scope=scope,
         )
         return self._open(Changes, start, vbuckets, until, options)
 
@@ -328,6 +340,8 @@ class Client:
         max_wait_seconds: float | None = None,
         answer_seconds: float = 30.0,
         map_poll_seconds: float | None = 5.0,
+        collections: Collections = None,
+        scope: str | None = None,
         **unknown: Never,
     ) -> Batches:
         """Iterate over the changes of a bucket in Arrow record batches; as `changes`, but a batch at a time.
@@ -349,6 +363,8 @@ class Client:
             max_wait_seconds=max_wait_seconds,
             answer_seconds=answer_seconds,
             map_poll_seconds=map_poll_seconds,
+            collections=collections,
+            scope=scope,
         )
         return self._open(Batches, start, vbuckets, until, options)
 

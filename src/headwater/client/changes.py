@@ -2,6 +2,9 @@
 
 Both come from the same rows. `ChangeFeed` turns a handout into events in the order of the wire, and moves the positions
 on with each event the caller takes; `ChangeBatch` is the rows as they are, with the positions after them.
+
+A drain of collections has more of both: each change knows its collection (`scope`, `collection`, `collection_id`; four
+columns of a batch), and collections and scopes that come and go are events, in their place among the changes.
 """
 
 from __future__ import annotations
@@ -9,19 +12,54 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from typing import TypeAlias, cast
 
 import pyarrow as pa
 
+from headwater.client.collection_columns import with_names
+from headwater.client.collections import DEFAULT_COLLECTION, CollectionName, CollectionNames
 from headwater.client.drainer import Handout
 from headwater.client.progress import Positions
-from headwater.protocol.dcp.events import Advanced, Boundary, Ended, Marked, StreamEvent
+from headwater.protocol.dcp.coverage import Coverage
+from headwater.protocol.dcp.events import (
+    Advanced,
+    Boundary,
+    CollectionsChanged,
+    Ended,
+    Marked,
+    StreamEvent,
+    Vanished,
+)
 from headwater.protocol.dcp.position import ENDLESS, FailoverLog, Position, place
+from headwater.wire.manifest import EventKind
 from headwater.wire.opcodes import Opcode
 
 
+class _InCollection:
+    """The part of a change that its collection says: `within`."""
+
+    __slots__ = ()
+    within: CollectionName
+
+    @property
+    def collection_id(self) -> int:
+        """The id of its collection, 0 for the default one."""
+        return self.within.collection_id
+
+    @property
+    def scope(self) -> str | None:
+        """The name of its scope; None as in CollectionName."""
+        return self.within.scope
+
+    @property
+    def collection(self) -> str | None:
+        """The name of its collection within the scope; None as in CollectionName."""
+        return self.within.collection
+
+
 @dataclass(frozen=True, slots=True)
-class Mutation:
+class Mutation(_InCollection):
     """A document was stored.
 
     Attributes:
@@ -32,6 +70,7 @@ class Mutation:
         snapshot_start, snapshot_end: the snapshot it came in, as the producer announced it.
         flags: the application's own four bytes.
         expiry: Unix seconds, 0 for never.
+        within: its collection: the default one, unless the drain reads others.
     """
 
     vbucket: int
@@ -45,10 +84,11 @@ class Mutation:
     snapshot_end: int
     flags: int
     expiry: int
+    within: CollectionName = DEFAULT_COLLECTION
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class Deletion(_InCollection):
     """A document was deleted; the fields are those of a mutation, `delete_time` is Unix seconds, 0 if unknown."""
 
     vbucket: int
@@ -61,10 +101,11 @@ class Deletion:
     snapshot_start: int
     snapshot_end: int
     delete_time: int
+    within: CollectionName = DEFAULT_COLLECTION
 
 
 @dataclass(frozen=True, slots=True)
-class Expiration:
+class Expiration(_InCollection):
     """A document ran out; the fields are those of a deletion."""
 
     vbucket: int
@@ -77,6 +118,7 @@ class Expiration:
     snapshot_start: int
     snapshot_end: int
     delete_time: int
+    within: CollectionName = DEFAULT_COLLECTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +142,70 @@ class StreamEnd:
     reason: int
 
 
+@dataclass(frozen=True, slots=True)
+class CollectionCreated(_InCollection):
+    """A collection came: its changes follow.
+
+    Attributes:
+        vbucket, seqno: the place of the event; every vbucket has one of its own.
+        manifest_uid: of the manifest that this event completes, or of the one before it while more events follow.
+        within: the collection. max_ttl: the longest that its documents live, in seconds; None for no such limit.
+        snapshot_start, snapshot_end: the snapshot it came in.
+    """
+
+    vbucket: int
+    seqno: int
+    manifest_uid: int
+    within: CollectionName
+    snapshot_start: int
+    snapshot_end: int
+    max_ttl: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionDropped(_InCollection):
+    """A collection went: all of its documents below `seqno` are gone with it, and no deletions tell of them.
+
+    The fields are those of CollectionCreated. A collection that is made again under the same name has another id.
+    """
+
+    vbucket: int
+    seqno: int
+    manifest_uid: int
+    within: CollectionName
+    snapshot_start: int
+    snapshot_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeCreated:
+    """A scope came; the fields are those of CollectionCreated."""
+
+    vbucket: int
+    seqno: int
+    manifest_uid: int
+    scope_id: int
+    scope: str | None
+    snapshot_start: int
+    snapshot_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeDropped:
+    """A scope went, after all of its collections."""
+
+    vbucket: int
+    seqno: int
+    manifest_uid: int
+    scope_id: int
+    scope: str | None
+    snapshot_start: int
+    snapshot_end: int
+
+
 Change: TypeAlias = Mutation | Deletion | Expiration
-Event: TypeAlias = Change | SnapshotMarker | StreamEnd
+CollectionEvent: TypeAlias = CollectionCreated | CollectionDropped | ScopeCreated | ScopeDropped
+Event: TypeAlias = Change | SnapshotMarker | StreamEnd | CollectionEvent
 
 
 @dataclass(frozen=True)
@@ -109,14 +213,18 @@ class ChangeBatch:
     """Rows, and where they lead.
 
     Attributes:
-        records: one row per change, in the order of the wire; columns as in headwater.kernels.columns.SCHEMA. The
-            batch keeps its memory as long as it is referred to.
+        records: one row per change, in the order of the wire; columns as in headwater.kernels.columns.SCHEMA, and, if
+            collections were chosen, those of headwater.client.collection_columns. The batch keeps its memory as long as
+            it is referred to. It may be empty: then only the positions have moved on, or something else happened.
         ended: the streams that ended in it; their rows are in it or were before.
+        collection_events: what happened to collections and scopes, in order, each with the row that it came before (the
+            number of rows, if behind all of them).
     """
 
     records: pa.RecordBatch
     ended: tuple[StreamEnd, ...]
     _positions: Positions
+    collection_events: tuple[tuple[int, CollectionEvent], ...] = ()
 
     @cached_property
     def positions(self) -> dict[int, Position]:
@@ -137,7 +245,30 @@ def batch_of(handout: Handout) -> ChangeBatch:
     """Return a handout as a batch."""
     over = [event for _, event in handout.events if isinstance(event, Ended)]
     ended = tuple(StreamEnd(event.vbucket, event.reason) for event in over if event.reason is not None)
-    return ChangeBatch(handout.records, ended, handout.positions)
+    if handout.streamed is None:
+        return ChangeBatch(handout.records, ended, handout.positions)
+    names = handout.streamed.names
+    told = ((row, collection_event(event, names)) for row, event in handout.events)
+    happened = tuple((row, event) for row, event in told if event is not None)
+    return ChangeBatch(with_names(handout.records, names), ended, handout.positions, happened)
+
+
+def collection_event(event: StreamEvent, names: CollectionNames) -> CollectionEvent | None:
+    """Return what happened to a collection or scope; None for events of other kinds."""
+    if isinstance(event, Vanished):  # it lies behind all that came of the stream, wherever that was
+        here = (0, 0) if event.stream.asked is None else (event.stream.asked.seqno, event.stream.asked.snapshot_end)
+        return CollectionDropped(event.vbucket, here[0], event.manifest_uid, names.of(event.collection_id), *here)
+    if not isinstance(event, CollectionsChanged):
+        return None
+    told = event.message
+    place, kind = (event.vbucket, told.by_seqno, told.manifest_uid), EventKind(told.event)
+    if kind in (EventKind.CREATE_SCOPE, EventKind.DROP_SCOPE):
+        made = ScopeCreated if kind is EventKind.CREATE_SCOPE else ScopeDropped
+        return made(*place, told.scope_id, names.scope(told.scope_id), *event.snapshot)
+    within = names.of(told.collection_id or 0)
+    if kind is EventKind.DROP_COLLECTION:
+        return CollectionDropped(*place, within, *event.snapshot)
+    return CollectionCreated(*place, within, *event.snapshot, told.max_ttl or None)
 
 
 class _Place:
@@ -160,13 +291,20 @@ class _Place:
         else:
             self.held_start, self.held_end = min(self.last, start), max(self.last, end)
 
-    def move(self, change: Change) -> None:
+    def move(self, seqno: int, start: int, end: int) -> None:
         """A change was taken. Where markers are no events, it is what tells of the snapshot it came in."""
-        if (change.snapshot_start, change.snapshot_end) != self.snapshot:
-            self.enter(change.snapshot_start, change.snapshot_end)
-        elif self.held_end < change.seqno:
-            self.held_end = change.snapshot_end  # the first one behind a boundary
-        self.last = change.seqno
+        if (start, end) != self.snapshot:
+            self.enter(start, end)
+        elif self.held_end < seqno:
+            self.held_end = end  # the first one behind a boundary
+        self.last = seqno
+
+    def advance(self, seqno: int, snapshot: tuple[int, int]) -> None:
+        """A seqno was passed, in a snapshot that is known with Collections only."""
+        if snapshot == (0, 0):
+            self.last = seqno
+        else:
+            self.move(seqno, *snapshot)
 
     def complete(self) -> None:
         """UPR: note that what is held is a consistent state; where the next one lies is unknown."""
@@ -180,6 +318,8 @@ class ChangeFeed:
     def __init__(self, start: Mapping[int, Position]) -> None:
         self._places = {vbucket: _Place(position) for vbucket, position in start.items()}
         self._logs: dict[int, FailoverLog] = {vb: position.failover_log for vb, position in start.items()}
+        self._coverage: Coverage | None = next((each.coverage for each in start.values()), None)
+        self._names = CollectionNames()
         self._start = start
 
     def positions(self) -> dict[int, Position]:
@@ -190,12 +330,16 @@ class ChangeFeed:
         log, start = self._logs[vbucket], self._start[vbucket]
         if stands.last == start.seqno and log is start.failover_log:
             return start  # nothing came yet, not even the answer: what the caller gave us
-        return place(vbucket, stands.last, stands.held_start, stands.held_end, log)
+        return place(vbucket, stands.last, stands.held_start, stands.held_end, log, self._coverage)
 
     def take(self, handout: Handout) -> Iterator[Event]:
         """Yield the events of a handout in the order of the wire."""
         self._logs.update(handout.positions.logs)
-        rows = _rows(handout.records)
+        if handout.streamed is None:
+            rows = _rows(handout.records)
+        else:
+            self._names = handout.streamed.names
+            rows = _rows(handout.records, self._names)
         done = 0
         for row, occurrence in handout.events:
             for _ in range(row - done):
@@ -208,7 +352,7 @@ class ChangeFeed:
             yield self._moved(change)
 
     def _moved(self, change: Change) -> Change:
-        self._places[change.vbucket].move(change)
+        self._places[change.vbucket].move(change.seqno, change.snapshot_start, change.snapshot_end)
         return change
 
     def _occurred(self, occurrence: StreamEvent) -> Event | None:
@@ -219,8 +363,13 @@ class ChangeFeed:
                 return SnapshotMarker(vbucket, start, end, flags)
             case Boundary(vbucket=vbucket):
                 self._places[vbucket].complete()
-            case Advanced(vbucket=vbucket, seqno=seqno):
-                self._places[vbucket].last = seqno
+            case Advanced(vbucket=vbucket, seqno=seqno, snapshot=snapshot):
+                self._places[vbucket].advance(seqno, snapshot)
+            case CollectionsChanged(vbucket=vbucket, seqno=seqno, snapshot=snapshot):
+                self._places[vbucket].advance(seqno, snapshot)
+                return collection_event(occurrence, self._names) if self._coverage else None
+            case Vanished():
+                return collection_event(occurrence, self._names)
             case Ended(vbucket=vbucket, reason=int(reason)):
                 return StreamEnd(vbucket, reason)
         return None
@@ -230,16 +379,20 @@ _Shared: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, int, int]
 _SHARED = ("vbucket", "seqno", "rev_seqno", "cas", "datatype", "key", "value", "snapshot_start", "snapshot_end")
 
 
-def _rows(records: pa.RecordBatch) -> Iterator[Change]:
-    """Yield the rows of a batch as objects."""
+def _rows(records: pa.RecordBatch, names: CollectionNames | None = None) -> Iterator[Change]:
+    """Yield the rows of a batch as objects; `names`: those of the collections, if there is a column of their ids."""
     numbers = ("opcode", "flags", "expiry")
     opcodes, flags, expiries = (cast("list[int]", records.column(name).to_pylist()) for name in numbers)
     columns = (records.column(name).to_pylist() for name in _SHARED)
     shared = cast("Iterator[_Shared]", zip(*columns, strict=True))
-    for opcode, fields, flag, expiry in zip(opcodes, shared, flags, expiries, strict=True):
+    if names is None:
+        within: Iterator[CollectionName] = repeat(DEFAULT_COLLECTION, len(opcodes))
+    else:
+        within = map(names.of, cast("list[int]", records.column("collection_id").to_pylist()))
+    for opcode, fields, flag, expiry, of in zip(opcodes, shared, flags, expiries, within, strict=True):
         if opcode == Opcode.DCP_MUTATION:
-            yield Mutation(*fields, flag, expiry)
+            yield Mutation(*fields, flag, expiry, of)
         elif opcode == Opcode.DCP_DELETION:
-            yield Deletion(*fields, expiry)
+            yield Deletion(*fields, expiry, of)
         else:
-            yield Expiration(*fields, expiry)
+            yield Expiration(*fields, expiry, of)

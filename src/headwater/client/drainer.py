@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headwater.client.backoff import Backoff
 from headwater.client.cluster import Cluster, tried
+from headwater.client.collections import Streamed, manifest_of
 from headwater.client.mapwatch import REFRESH_SECONDS, watch
 from headwater.client.options import DrainOptions
 from headwater.client.progress import Positions, VBucketProgress
@@ -33,19 +34,23 @@ from headwater.errors import (
     error_for,
 )
 from headwater.kernels.columns import Arena
+from headwater.protocol.dcp.consumer_stream import ConsumerStream
 from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
+    CollectionsChanged,
     Ended,
     Marked,
     Opened,
     Refused,
     RollbackNeeded,
     StreamEvent,
+    Vanished,
 )
 from headwater.protocol.dcp.position import ENDLESS, FailoverLog, Position
 from headwater.transport.waiting import Ready, Steps
-from headwater.wire.dcp import EndReason
+from headwater.wire.dcp import EndReason, SystemEvent
+from headwater.wire.manifest import EventKind
 from headwater.wire.status import Status
 
 LINGER_BYTES_MIN = 32 * 1024
@@ -53,6 +58,8 @@ LINGER_SECONDS = 0.001
 SPELL_SECONDS = 0.002
 """A batch fills in less in a bulk transfer; where it does not, its rows have waited long enough."""
 FINAL = frozenset({EndReason.OK, EndReason.FILTER_EMPTY})
+GONE = frozenset({Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE})
+"""A stream request is refused with these when something of its choice is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +69,35 @@ class Handout:
     records: pa.RecordBatch
     events: list[tuple[int, StreamEvent]]
     positions: Positions
+    streamed: Streamed | None = None
 
 
 @dataclass(slots=True)
 class Unassigned:
-    """A vbucket without a stream: when to try again, why it failed, and whether the map may be the reason."""
+    """A vbucket without a stream: when to try again, why it failed, and whether the map, or the manifest, may be the
+    reason."""
 
     retry_at: float
     error: HeadwaterError | None
     stale_map: bool = False
+    stale_manifest: bool = False
 
 
 class Drainer:
     """All of one drain; `advance` until it returns None."""
 
     def __init__(
-        self, cluster: Cluster, start: Mapping[int, Position], ends: Mapping[int, int], options: DrainOptions
+        self,
+        cluster: Cluster,
+        start: Mapping[int, Position],
+        ends: Mapping[int, int],
+        options: DrainOptions,
+        streamed: Streamed | None = None,
     ) -> None:
-        self.cluster, self.options, self.clock = cluster, options, cluster.clock
-        self.arena = Arena(value_bytes=options.batch_bytes)
+        self.cluster, self.options, self.clock, self.streamed = cluster, options, cluster.clock, streamed
+        self.arena = Arena(value_bytes=options.batch_bytes, with_ids=streamed is not None)
+        self._coverage = None if streamed is None else streamed.asked
+        self._told_dropped: set[tuple[int, int]] = set()  # (vbucket, collection) that the caller heard of
         now = self.clock()
         self.progress = {
             vb: VBucketProgress(place, ends.get(vb, ENDLESS), backoff=Backoff()) for vb, place in start.items()
@@ -97,7 +114,7 @@ class Drainer:
         self._linger_until: float | None = None
         self._last_error: HeadwaterError | None = None
         self._resting: dict[int, Position] = dict(start)
-        self.positions = Positions(self._resting, [], {})
+        self.positions = Positions(self._resting, [], {}, self._coverage)
         self._steward, self._refreshed_at = Task(self._house()), float("-inf")
         self._watch = Task(watch(cluster, options.map_poll_seconds, self._workers, self._lose))
 
@@ -226,9 +243,9 @@ class Drainer:
         if self.arena.rows or self._events:
             self._moved_at, self._last_error = self._left_at, None
         parts = [worker.part() for worker in self._workers.values() if worker.drain]
-        self.positions = Positions(self._resting, parts, self._logs)
+        self.positions = Positions(self._resting, parts, self._logs, self._coverage)
         events, self._events = self._events, []
-        return Handout(self.arena.batch(), events, self.positions)
+        return Handout(self.arena.batch(), events, self.positions, self.streamed)
 
     # ------------------------------------------------------------------ vbuckets without a stream
 
@@ -247,9 +264,40 @@ class Drainer:
                     self._displace(due, error, stale_map=True)
                     due = []
                 self._refreshed_at = self.clock()
+            if any(self._unassigned[vb].stale_manifest for vb in due):
+                due = yield from self._look_at_collections(due)
             for vbucket in due:
                 self._assign(vbucket)
             yield AGAIN if due else Ready()
+
+    def _look_at_collections(self, due: list[int]) -> Steps[list[int]]:
+        """A node said that something of the choice is not there: find out what, and tell of it; returns the vbuckets to
+        ask for again. What a stream was cut off from before it could say so comes from the manifest."""
+        streamed = self.streamed
+        assert streamed is not None, "streams without a choice are not refused for it"  # noqa: S101
+        try:
+            streamed.look_at((yield from manifest_of(self.cluster, streamed.asked.manifest_uid)))
+        except (TransportError, StatusError) as error:
+            if not error.retriable:
+                raise
+            self._displace(due, error, stale_map=True)
+            for vbucket in due:
+                self._unassigned[vbucket].stale_manifest = True
+            return []
+        for vbucket in due:
+            self._tell_dropped(vbucket, streamed)
+        return [] if streamed.is_over else due
+
+    def _tell_dropped(self, vbucket: int, streamed: Streamed) -> None:
+        stream = ConsumerStream(vbucket, asked=self.progress[vbucket].position)
+        for number in streamed.dropped:
+            if (vbucket, number) not in self._told_dropped:
+                self._told_dropped.add((vbucket, number))
+                self._events.append((self.arena.rows, Vanished(stream, number, streamed.manifest_uid)))
+        if streamed.is_over:
+            self.progress[vbucket].done = True
+            del self._unassigned[vbucket]
+            self._events.append((self.arena.rows, Ended(stream, EndReason.FILTER_EMPTY)))
 
     def _assign(self, vbucket: int) -> None:
         owner = self.cluster.map.owner(vbucket)
@@ -258,7 +306,7 @@ class Drainer:
             return
         del self._unassigned[vbucket]
         if owner not in self._workers:
-            self._workers[owner] = Worker(owner, self.cluster, self.arena, self.options)
+            self._workers[owner] = Worker(owner, self.cluster, self.arena, self.options, self.streamed)
         self._workers[owner].assign(self.progress[vbucket].position, self.progress[vbucket].end_seqno)
 
     def _displace(self, vbuckets: Iterable[int], error: HeadwaterError | None, *, stale_map: bool) -> None:
@@ -304,6 +352,9 @@ class Drainer:
                 if self._logs is self.positions.logs:
                     self._logs = dict(self._logs)
                 self._logs[vbucket] = worker.log(vbucket)
+            case CollectionsChanged(message=message):
+                self._changed(event.vbucket, message)
+                self._events.append((row, event))
             case Marked() | Boundary() | Advanced():
                 self._events.append((row, event))
             case Ended(vbucket=vbucket, reason=int(reason)):
@@ -317,6 +368,15 @@ class Drainer:
             case Refused():
                 worker.release(event.vbucket)
                 self._refused(worker, event)
+
+    def _changed(self, vbucket: int, message: SystemEvent) -> None:
+        """Learn the names of what came; what went is not to be told twice."""
+        kind, number = EventKind(message.event), message.collection_id
+        if self.streamed is not None:
+            name = message.key.decode(errors="replace")
+            self.streamed.names.see(kind, message.scope_id, number, name)
+        if kind is EventKind.DROP_COLLECTION and number is not None:
+            self._told_dropped.add((vbucket, number))
 
     def _ended(self, row: int, event: Ended, reason: int) -> None:
         """dcp.md 2.6: 0 done; 2 fetch the cluster map; 4, 5 retry with backoff; 6 re-request (expect a rollback);
@@ -337,6 +397,10 @@ class Drainer:
         told = event.said
         what = f"stream request for vbucket {event.vbucket} to {worker.address}" + (f" ({told})" if told else "")
         error = error_for(event.status, what)
+        if event.status in GONE and self.streamed is not None:
+            self._displace([event.vbucket], error, stale_map=False)
+            self._unassigned[event.vbucket].stale_manifest = True
+            return
         if not error.retriable:
             self._failure = self._failure or error
             return

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from headwater.client.pipeline import Pipeline
@@ -65,9 +65,11 @@ class Nodes:
         self._closed = False
         self._refreshing, self._refreshed_at = False, float("-inf")
 
-    def twin(self) -> Self:
-        """Return a cluster with the same settings and map, and connections of its own."""
-        made = type(self)(self.settings)
+    def twin(self, *features: int) -> Self:
+        """Return a cluster with the same settings and map, and connections of its own, which ask for more features."""
+        login = self.settings.login
+        asked = replace(login, features=(*login.features, *features))
+        made = type(self)(replace(self.settings, login=asked) if features else self.settings)
         made._map = self._map
         return made
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from headwater.client.collections import Collections, read_names
 from headwater.errors import OptionError
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.flow import WINDOW_BYTES_MAX
 from headwater.protocol.dcp.opening import NAME_BYTES_MAX
 from headwater.protocol.dcp.position import Position
@@ -44,6 +46,9 @@ class DrainOptions:
         map_poll_seconds: how often one of several nodes is asked whether the cluster map has changed; None never asks,
             then only what ends a stream or a connection leads to a new map.
         markers: report snapshot markers as events.
+        collections: "all" for the whole bucket, or names "scope.collection"; None, without a `scope`, is the default
+            collection alone.
+        scope: all collections of this scope, future ones too.
 
     Raises:
         OptionError: a value out of its bounds.
@@ -60,6 +65,8 @@ class DrainOptions:
     answer_seconds: float = 30.0
     map_poll_seconds: float | None = 5.0
     markers: bool = False
+    collections: Collections = None
+    scope: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.name.encode()) > NAME_BYTES_MAX:
@@ -70,6 +77,15 @@ class DrainOptions:
         for name in ("patience_seconds", "max_wait_seconds", "answer_seconds", "map_poll_seconds"):
             if (seconds := getattr(self, name)) is not None:
                 _bounded(name, seconds, 0, float("inf"))
+        if self.scope is not None and self.collections is not None:
+            raise OptionError("scope", self.scope, "given without collections: it is one or the other")
+        if self.collections is not None and not isinstance(self.collections, Coverage):
+            read_names(self.collections)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether anything but the default collection alone is wanted."""
+        return self.collections is not None or self.scope is not None
 
 
 def refuse_unknown(

@@ -13,12 +13,14 @@ from dataclasses import replace
 from typing import Any
 
 from headwater.client.cluster import Cluster
+from headwater.client.collections import CollectionNames, Streamed, check_start, covering, manifest_of, resolve
 from headwater.client.drainer import Drainer
 from headwater.client.logs import failover_logs
 from headwater.client.options import DrainOptions, Start, Until
 from headwater.errors import OptionError
 from headwater.protocol.dcp.position import ENDLESS, Position
 from headwater.transport.waiting import Steps
+from headwater.wire.features import Feature
 
 
 def plan(
@@ -27,9 +29,49 @@ def plan(
     """Return the drain that was asked for; no stream is requested yet.
 
     Raises:
-        OptionError: vbuckets that the bucket does not have, or a `start` or `until` that is no such thing.
+        OptionError: vbuckets that the bucket does not have, or a `start` or `until` that is no such thing; positions
+            that were saved with another choice of collections.
+        UnknownCollection, UnknownScope: what was chosen is not there.
         TransportError, StatusError: the nodes could not be asked.
     """
+    if not options.chooses:
+        saved = _saved(start)
+        if any(position.coverage is not None for position in saved.values()):
+            check_start(saved, None, (yield from manifest_of(cluster)))
+        begin, ends = yield from _ends(cluster, start, vbuckets, until, options)
+        return Drainer(cluster.twin(), begin, ends, _named(options))
+    # With Collections, nodes say how far all of a vbucket has come, and not the default collection alone (kv.md 3).
+    own = cluster.twin(Feature.COLLECTIONS)
+    try:
+        streamed = yield from _streamed(own, _saved(start), options)
+        begin, ends = yield from _ends(own, start, vbuckets, until, options)
+        return Drainer(own, covering(begin, streamed.asked), ends, _named(options), streamed)
+    except BaseException:
+        own.close()
+        raise
+
+
+def _saved(start: Start) -> Mapping[int, Position]:
+    return {vb: _fitting(vb, position) for vb, position in start.items()} if isinstance(start, Mapping) else {}
+
+
+def _named(options: DrainOptions) -> DrainOptions:
+    return replace(options, name=options.name or f"headwater-{secrets.token_hex(6)}")
+
+
+def _streamed(cluster: Cluster, saved: Mapping[int, Position], options: DrainOptions) -> Steps[Streamed]:
+    """Find the share of the bucket's collections that is read."""
+    covered = [position.coverage.manifest_uid for position in saved.values() if position.coverage is not None]
+    manifest = yield from manifest_of(cluster, max(covered, default=0))
+    asked = resolve(manifest, options.collections, options.scope)
+    check_start(saved, asked, manifest)
+    return Streamed(asked, CollectionNames(manifest))
+
+
+def _ends(
+    cluster: Cluster, start: Start, vbuckets: Iterable[int] | None, until: Until, options: DrainOptions
+) -> Steps[tuple[dict[int, Position], dict[int, int]]]:
+    """Where to begin and where to end, by vbucket."""
     chosen = _chosen(cluster, start, vbuckets)
     seqnos: Mapping[int, int] = {}
     if "now" in (start, until):
@@ -39,8 +81,7 @@ def plan(
     ends = seqnos if until == "now" else until if isinstance(until, Mapping) else {}
     if until is not None and not isinstance(until, Mapping) and until != "now":
         raise OptionError("until", until, '"now", a mapping of vbucket to seqno, or None for a drain without end')
-    name = options.name or f"headwater-{secrets.token_hex(6)}"
-    return Drainer(cluster.twin(), begin, {vb: ends.get(vb, ENDLESS) for vb in chosen}, replace(options, name=name))
+    return begin, {vb: ends.get(vb, ENDLESS) for vb in chosen}
 
 
 def _chosen(cluster: Cluster, start: Start, vbuckets: Iterable[int] | None) -> list[int]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headwater.client.backoff import Backoff
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import FailoverLog, Position, place
 
 HELD = [LAST, HELD_START, HELD_END]
@@ -71,11 +72,12 @@ class Positions:
     resting: Mapping[int, Position]
     parts: list[Part]
     logs: Mapping[int, FailoverLog]
+    coverage: Coverage | None = None
 
     def by_vbucket(self) -> dict[int, Position]:
         """Make the positions: vbucket to position, ordered by vbucket."""
         made = dict(self.resting)
         for part in self.parts:
             for vbucket, (last, start, end) in zip(part.vbuckets.tolist(), part.rows[:, HELD].tolist(), strict=True):
-                made[vbucket] = place(vbucket, last, start, end, self.logs.get(vbucket, ()))
+                made[vbucket] = place(vbucket, last, start, end, self.logs.get(vbucket, ()), self.coverage)
         return dict(sorted(made.items()))

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.client.cluster import Cluster
+from headwater.client.collections import Streamed
 from headwater.client.link import Link
 from headwater.client.options import DrainOptions
 from headwater.client.progress import Part
 from headwater.client.routing import Address
-from headwater.errors import ConnectionLost, PeerSilent
+from headwater.errors import ConnectionLost, NotSupported, PeerSilent
 from headwater.kernels.columns import Arena
 from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.events import Opened, StreamEvent
@@ -76,8 +77,16 @@ class Worker(Task):
         todo: those to be asked for when the connection is ready: vbucket to (position, end seqno).
     """
 
-    def __init__(self, address: Address, cluster: Cluster, arena: Arena, options: DrainOptions) -> None:
+    def __init__(
+        self,
+        address: Address,
+        cluster: Cluster,
+        arena: Arena,
+        options: DrainOptions,
+        streamed: Streamed | None = None,
+    ) -> None:
         super().__init__(self._serve())
+        self._streamed = streamed
         self.address = address
         self.vbuckets: dict[int, None] = {}
         self.todo: dict[int, tuple[Position, int]] = {}
@@ -186,17 +195,25 @@ class Worker(Task):
 
     def _ask(self, drain: Drain, now: float) -> None:
         """Request some of the streams that are to do, and send whatever else is due."""
+        value = b"" if self._streamed is None or not self._knows_collections else self._streamed.value
         for vbucket in tuple(islice(self.todo, REQUESTS_SENT_AT_ONCE)):
-            drain.request(*self.todo.pop(vbucket), now)
+            drain.request(*self.todo.pop(vbucket), now, value)
             self.vbuckets[vbucket] = None
         self._link.channel.send(drain.data_to_send())
+
+    @property
+    def _knows_collections(self) -> bool:
+        return Feature.COLLECTIONS in self._link.greeting.features
 
     def _open(self) -> Steps[Drain]:
         settings, options = self._cluster.settings, self._options
         features = DCP_FEATURES + ((Feature.XATTR,) if options.xattrs else ())
+        features += (Feature.COLLECTIONS,) if self._streamed is not None else ()
         yield from self._link.open(replace(settings.login, features=features), settings.connect_timeout_seconds)
         if self._link.greeting.config:
             self._cluster.learn(self._link.greeting.config, self.address)
+        if self._streamed is not None and not (self._knows_collections or self._streamed.asked.is_whole):
+            raise NotSupported(f"a choice of collections: {self.address} does not know collections")
         deadline = self._cluster.clock() + settings.connect_timeout_seconds
         accepted = yield from self._link.converse(open_producer(opening(options)), deadline)
         return Drain(
@@ -207,6 +224,7 @@ class Worker(Task):
             answer_seconds=options.answer_seconds,
             now=self._cluster.clock(),
             markers=options.markers,
+            with_ids=self._streamed is not None and self._knows_collections,
         )
 
 

@@ -41,6 +41,8 @@ SCHEMA: Final = pa.schema(_TYPES)
 `expiry` the expiration of a mutation, the delete time of a deletion or expiration that carries one (Unix seconds,
 0 none); `flags` 0 unless a mutation; `snapshot_start` and `snapshot_end` those of the snapshot the change came in.
 There are no nulls."""
+SCHEMA_WITH_IDS: Final = SCHEMA.append(pa.field("collection_id", pa.uint32()))
+"""The columns where keys came with the id of their collection: it is a column, and the key is the application's own."""
 
 ALIGNMENT: Final = 64  # of buffers, as Arrow advises
 _METADATA_V5, _RECORD_BATCH = 4, 3
@@ -85,24 +87,30 @@ class Block:
     """Columns for so many rows and bytes, allocated once and used for one batch after another; costs nothing until it
     is written.
 
+    Args:
+        with_ids: whether there is a column for ids of collections.
+
     Attributes:
         shape: capacities in rows, bytes of keys and bytes of values.
         columns: where to write.
     """
 
-    __slots__ = ("_address", "_length", "_memory", "_nodes", "columns", "shape")
+    __slots__ = ("_address", "_length", "_memory", "_nodes", "_schema", "columns", "shape")
 
-    def __init__(self, rows: int, key_bytes: int, value_bytes: int) -> None:
+    def __init__(self, rows: int, key_bytes: int, value_bytes: int, *, with_ids: bool = False) -> None:
         self.shape = (rows, key_bytes, value_bytes)
+        self._schema = SCHEMA_WITH_IDS if with_ids else SCHEMA
         lengths = {"key_offsets": rows + 1, "key_data": key_bytes, "value_offsets": rows + 1, "value_data": value_bytes}
+        lengths["collection_id"] = rows if with_ids else 0
         sizes = [np.dtype(kind).itemsize * lengths.get(name, rows) for name, kind in COLUMN_TYPES.items()]
         *starts, body_bytes = accumulate(map(_padded, sizes), initial=0)
-        head = metadata(len(SCHEMA), _with_nulls(list(zip(starts, sizes, strict=True))), body_bytes)
+        spans = list(zip(starts, sizes, strict=True))
+        head = metadata(len(self._schema), _with_nulls(spans, self._schema), body_bytes)
         self._memory = _aligned(len(head) + body_bytes)
         self._memory[: len(head)] = np.frombuffer(head, np.uint8)
         self._address = int(self._memory.ctypes.data)
         self._length = self._numbers(_ROWS_AT, 1)
-        self._nodes = self._numbers(_NODES_AT, len(SCHEMA))
+        self._nodes = self._numbers(_NODES_AT, len(self._schema))
         body, kinds = self._memory[len(head) :], COLUMN_TYPES.values()
         arrays: list[NDArray[Any]] = [
             body[at : at + size].view(kind) for at, size, kind in zip(starts, sizes, kinds, strict=True)
@@ -118,13 +126,13 @@ class Block:
         self._length[0] = rows
         self._nodes[:] = rows
         message = pa.foreign_buffer(self._address, len(self._memory), lease)
-        return pa.ipc.read_record_batch(message, SCHEMA)
+        return pa.ipc.read_record_batch(message, self._schema)
 
 
-def _with_nulls(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _with_nulls(spans: list[tuple[int, int]], schema: pa.Schema) -> list[tuple[int, int]]:
     """The buffers in Arrow's order: before those of each column that of its nulls, which is left out."""
     taken, buffers = iter(spans), []
-    for kind in SCHEMA.types:
+    for kind in schema.types:
         buffers += [(0, 0), *(next(taken) for _ in range(kind.num_buffers - 1))]
     return buffers
 

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headwater.kernels.batches import SCHEMA, Block
+from headwater.kernels.batches import SCHEMA, SCHEMA_WITH_IDS, Block
 from headwater.kernels.decode import (
     CONSUMED,
     KEY_BYTES,
@@ -37,12 +37,12 @@ from headwater.kernels.decode import (
 from headwater.kernels.scan import BODY_MAX, HEADER, Stop
 from headwater.kernels.tracker import StreamTable, TrackedState, TrackedStream
 
-__all__ = ["SCHEMA", "Arena", "Decoded", "Stop", "StreamTable", "TrackedState", "TrackedStream"]
+__all__ = ["SCHEMA", "SCHEMA_WITH_IDS", "Arena", "Decoded", "Stop", "StreamTable", "TrackedState", "TrackedStream"]
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview | NDArray[np.uint8]"
 
 Decoder: TypeAlias = Callable[
-    [NDArray[np.uint8], ColumnMemory, NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64], bool], None
+    [NDArray[np.uint8], ColumnMemory, NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64], bool, bool], None
 ]
 
 MEBI: Final = 1 << 20
@@ -99,6 +99,7 @@ class Arena:
         value_bytes: capacity of the value column, and so about the size of a batch. 1 to 4 MiB keep it in cache.
         key_bytes, rows: capacities; by default in proportion.
         controls: how many control frames one call may meet before it stops with CONTROLS_FULL.
+        with_ids: keys may begin with the id of their collection, which becomes a column (`SCHEMA_WITH_IDS`).
         decoder: the kernel, or `columns_numpy.decode`, which does the same without compiled code.
 
     Not thread safe; the batches are.
@@ -111,13 +112,15 @@ class Arena:
         rows: int | None = None,
         controls: int = 4096,
         decoder: Decoder = decode,
+        *,
+        with_ids: bool = False,
     ) -> None:
         self._rows = max(1, value_bytes // ROW_WIRE_BYTES) if rows is None else rows
         self._key_bytes = max(0x10000, value_bytes // KEY_SHARE) if key_bytes is None else key_bytes
         self._value_bytes = value_bytes
         if not (self._rows > 0 and controls > 0 and 0 <= max(self._rows, self._key_bytes, value_bytes) <= ARRAY_MAX):
             raise ValueError(f"an arena holds 1 to {ARRAY_MAX} rows and bytes, and at least one control frame")
-        self._decoder = decoder
+        self._decoder, self.with_ids = decoder, with_ids
         self._free: deque[Block] = deque(maxlen=FREE_KEPT)
         self._memory: Block | None = None  # taken when the first bytes come: by then the last batch may be gone
         self._controls = np.empty((controls, 2), np.int64)
@@ -136,6 +139,9 @@ class Arena:
     def decode(self, received: Bytes, streams: StreamTable) -> Decoded:
         """Append the changes in these bytes; nothing of `received` is referred to afterwards.
 
+        In an arena with ids every key begins with one, unless `streams` says that those of its connection do not: then
+        they are of the default collection, 0.
+
         The bytes behind `consumed` are the caller's to keep: the beginning of a frame, or frames there was no room for
         (take `batch()` on FULL, `grow()` on FRAME_TOO_LARGE, handle the controls on CONTROLS_FULL; then call again).
         """
@@ -145,7 +151,10 @@ class Arena:
         if self._memory is None:
             self._memory = self._take()
         columns = self._memory.columns
-        self._decoder(view, columns, self._controls, streams.rows, self._progress, streams.checked)
+        before, with_ids = self.rows, self.with_ids and streams.with_ids
+        self._decoder(view, columns, self._controls, streams.rows, self._progress, streams.checked, with_ids)
+        if self.with_ids and not with_ids:
+            columns.collection_id[before : self.rows] = 0
         consumed, controls, flow, dropped, needed, stop = self._progress[CONSUMED : STOP + 1].tolist()
         rows = self.rows
         if stop == Stop.FULL and rows == 0:
@@ -181,9 +190,10 @@ class Arena:
             memory = self._free.pop()  # the one used last is the one still in cache
             if memory.shape == shape:
                 return memory
-        return Block(*shape)
+        return Block(*shape, with_ids=self.with_ids)
 
 
 def warm_up() -> None:
     """Build the kernels of this module."""
-    Arena(value_bytes=64).decode(b"", StreamTable())
+    for with_ids in (False, True):
+        Arena(value_bytes=64, with_ids=with_ids).decode(b"", StreamTable(with_ids=True))

@@ -11,7 +11,7 @@ follows from the last frame of a kind before it in the same vbucket (`_before`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -23,8 +23,10 @@ from headwater.kernels.decode import ColumnMemory
 from headwater.kernels.frames_numpy import Flags, Frames, Ints, Words, find, numbers
 from headwater.kernels.scan import Stop
 from headwater.kernels.tracker import TrackedState
+from headwater.wire.leb128 import COLLECTION_ID_MAX
 from headwater.wire.opcodes import Opcode
 
+ID_BYTES_MAX: Final = 5
 SEQNO_EXTRAS: Final = {
     Opcode.DCP_SEQNO_ADVANCED: 8,
     Opcode.DCP_SYSTEM_EVENT: 13,
@@ -136,8 +138,25 @@ def _follow(view: NDArray[np.uint8], frames: Frames, layout: _Layout, table: Wor
     )
 
 
-def _judge(view: NDArray[np.uint8], frames: Frames, layout: _Layout, streams: _Streams, checked: bool) -> Ints:
-    """For each frame 0, DROPPED or why it is refused (dcp.md 9)."""
+def _ids(view: NDArray[np.uint8], frames: Frames, changes: Flags) -> tuple[Ints, Ints]:
+    """The collection id that the key of each change begins with, and its bytes: 0 where there is none (wire.md 8)."""
+    number, taken = np.zeros(len(frames.start), np.int64), np.zeros(len(frames.start), np.int64)
+    more = changes & (frames.key > 0)
+    for at in range(ID_BYTES_MAX):
+        more &= frames.key > at + 1  # the key goes on behind the id
+        byte = numbers(view, "u1", frames.key_at + at, more).astype(np.int64)
+        number += (byte & 0x7F) << 7 * at
+        ends = more & (byte < 0x80) & ((byte > 0) | (at == 0))
+        taken[ends] = at + 1
+        more &= byte >= 0x80
+    taken[number > COLLECTION_ID_MAX] = 0
+    return number, taken
+
+
+def _judge(
+    view: NDArray[np.uint8], frames: Frames, layout: _Layout, streams: _Streams, checked: bool, nameless: Flags
+) -> Ints:
+    """For each frame 0, DROPPED or why it is refused (dcp.md 9); `nameless`: keys that begin with no collection id."""
     nmeta_at = frames.extras_at + np.where(layout.mutation, 28, 16)
     nmeta = numbers(view, ">u2", nmeta_at, layout.change & ~layout.timed)
     reversed_range = layout.marker & (streams.marker_start > streams.marker_end)
@@ -148,6 +167,7 @@ def _judge(view: NDArray[np.uint8], frames: Frames, layout: _Layout, streams: _S
         (layout.wrong_extras, Stop.BAD_EXTRAS),
         (nmeta != 0, Stop.EXTENDED_METADATA),
         (layout.change & (frames.key == 0), Stop.EMPTY_KEY),
+        (layout.change & nameless, Stop.BAD_COLLECTION),
         (layout.wrong_marker | reversed_range, Stop.BAD_MARKER),
         ((changes | markers) & (streams.state == TrackedState.DROPPING), DROPPED),
         ((changes | markers) & (streams.state == TrackedState.NONE), Stop.NO_STREAM),
@@ -239,14 +259,18 @@ def decode(
     table: Words,
     progress: NDArray[np.int64],
     checked: bool,
+    with_ids: bool,
 ) -> None:
-    """Do the work of `decode.decode_frames` on an array of bytes; the arguments mean the same."""
+    """Do the work of `decode.decode` on an array of bytes; the arguments mean the same."""
     frames, stop, needed = find(view)
     layout = _lay_out(view, frames)
     streams = _follow(view, frames, layout, table, checked)
     first, keys, values = progress[[kernel.ROWS, kernel.KEY_BYTES, kernel.VALUE_BYTES]].tolist()
     room = (len(columns.seqno) - first, len(columns.key_data) - keys, len(columns.value_data) - values, len(controls))
-    codes = _limit(frames, _judge(view, frames, layout, streams, checked), room)
+    numbers_of, prefix = _ids(view, frames, layout.change & with_ids)
+    judged = _judge(view, frames, layout, streams, checked, (prefix == 0) & with_ids)
+    frames = replace(frames, key=frames.key - prefix, key_at=frames.key_at + prefix)
+    codes = _limit(frames, judged, room)
     broken = np.flatnonzero(codes > 0)
     cut = int(broken[0]) if len(broken) else len(codes)
     if len(broken):
@@ -257,6 +281,8 @@ def decode(
     taken, listed = np.flatnonzero(changes & (codes == 0)), np.flatnonzero(head & ~changes & (codes == 0))
     columns.key_offsets[first], columns.value_offsets[first] = keys, values
     keys, values = _write_rows(view, frames, layout, streams, taken, first, columns)
+    if with_ids:
+        columns.collection_id[first : first + len(taken)] = numbers_of[taken]
     controls[: len(listed), 0] = frames.start[listed]
     controls[: len(listed), 1] = first + np.searchsorted(taken, listed)
     _advance(frames, layout, streams, cut, table)

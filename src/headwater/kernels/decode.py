@@ -8,6 +8,9 @@ stop, for whatever reason, is always at a frame's first byte with all before it 
 What is not a change (markers, stream ends, no-ops, answers, ...) goes into the list of controls as (offset, row): it
 came before the row with that number. Markers, and controls that carry a seqno, are followed here as well, since the
 changes behind them in the same buffer depend on them.
+
+On a connection with Collections each key begins with the id of its collection (leb128, wire.md 8). That is a second
+kernel of the same source: it takes the id off into a column of its own, and refuses a key without one.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.kernels.choices import collection_of
 from headwater.kernels.copying import copy_key, copy_value
 from headwater.kernels.follow import DELETION, EXPIRATION, MUTATION, STREAM_END, counted_bytes, follow_control
 from headwater.kernels.intrinsics import (
@@ -89,6 +93,7 @@ NEEDED: Final = 7
 STOP: Final = 8
 PROGRESS_FIELDS: Final = 9
 
+BAD_COLLECTION: Final = int(Stop.BAD_COLLECTION)
 BAD_EXTRAS: Final = int(Stop.BAD_EXTRAS)
 CONTROLS_FULL: Final = int(Stop.CONTROLS_FULL)
 EMPTY_KEY: Final = int(Stop.EMPTY_KEY)
@@ -105,7 +110,8 @@ class ColumnMemory(NamedTuple):
 
     All of the fixed columns have the same length, the capacity in rows; `key_offsets` and `value_offsets` one more.
     `places` tells the kernel in one array where all that is, since every argument has its price: the address of each
-    column, in order, and the capacities in rows, bytes of keys and bytes of values.
+    column, in order, and the capacities in rows, bytes of keys and bytes of values. `collection_id` is empty where keys
+    have none.
     """
 
     vbucket: NDArray[np.uint16]
@@ -122,6 +128,7 @@ class ColumnMemory(NamedTuple):
     key_data: NDArray[np.uint8]
     value_offsets: NDArray[np.int32]
     value_data: NDArray[np.uint8]
+    collection_id: NDArray[np.uint32]
     places: NDArray[np.uint64]
 
 
@@ -140,6 +147,7 @@ COLUMN_TYPES: Final = {
     "key_data": np.uint8,
     "value_offsets": np.int32,
     "value_data": np.uint8,
+    "collection_id": np.uint32,
 }
 """The element type of each column, in order."""
 
@@ -209,26 +217,24 @@ def put_offsets(to: Any, index: Any, keys: Any, values: Any) -> None:
     store32_native(to[12] + index * U(4), np.uint32(values))
 
 
-@kernel
-def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any) -> None:
-    """Append the changes among the frames of `view` to columns.
+@inline_kernel
+def put_id(to: Any, index: Any, number: Any) -> None:
+    """Write the id of a row's collection."""
+    store32_native(to[14] + index * U(4), np.uint32(number))
 
-    Args:
-        view: uint8, the received bytes.
-        places: `ColumnMemory.places`; rows from progress[ROWS] on are written.
-        controls: int64[n, 2] that takes (offset, row) of each control frame of this call.
-        streams: `StreamTable.rows`.
-        progress: int64[PROGRESS_FIELDS]. ROWS, KEY_BYTES and VALUE_BYTES go in and out; out come CONSUMED, CONTROLS,
-            FLOW_BYTES, DROPPED_FRAMES, NEEDED and STOP of this call.
-        checked: whether changes are held against `streams`.
-    """
+
+@inline_kernel
+def decode_rows(
+    view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any, with_ids: Any
+) -> None:
+    """The work of both kernels; `with_ids` is a constant, so what is not asked for is not in the code."""
     start, end, position = U(view.ctypes.data), U(len(view)), U(0)
     table = U(streams.ctypes.data)
     fixed = (places[0], places[1], places[2], places[3], places[4], places[5], places[6], places[7], places[8])
-    to = (*fixed, places[9], places[10], places[11], places[12], places[13])
-    rows, row_capacity = U(progress[ROWS]), places[14]
-    keys, key_capacity = U(progress[KEY_BYTES]), places[15]
-    values, value_capacity = U(progress[VALUE_BYTES]), places[16]
+    to = (*fixed, places[9], places[10], places[11], places[12], places[13], places[14])
+    rows, row_capacity = U(progress[ROWS]), places[15]
+    keys, key_capacity = U(progress[KEY_BYTES]), places[16]
+    values, value_capacity = U(progress[VALUE_BYTES]), places[17]
     count, count_capacity = U(0), U(len(controls))
     flow, dropped = U(0), 0
     stop, needed = NEED_MORE, U(HEADER)
@@ -238,15 +244,21 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
         word = load64(head)
         body = U(load32(head + BODY_LENGTH_AT))
         row = table + U(word & U64(0xFFFF)) * U(8 * FIELDS)
-        if is_ordinary(head, word, body, end - position, row, checked):
-            key, extras_at = U((word >> U64(32)) & U64(0xFFFF)), head + U(HEADER)
-            value = body - ORDINARY_EXTRAS - key
+        ordinary, prefix, number = is_ordinary(head, word, body, end - position, row, checked), U(0), U(0)
+        if with_ids and ordinary:
+            number, prefix = collection_of(head + U(HEADER) + ORDINARY_EXTRAS, U((word >> U64(32)) & U64(0xFFFF)))
+            ordinary = prefix != U(0)
+        if ordinary:
+            key, extras_at = U((word >> U64(32)) & U64(0xFFFF)) - prefix, head + U(HEADER)
+            value = body - ORDINARY_EXTRAS - prefix - key
             if rows == row_capacity or key > key_capacity - keys or value > value_capacity - values:
                 stop, needed = FULL, U(HEADER) + body
                 break
             flags, expiry = load32(extras_at + FLAGS_IN), load32(extras_at + EXPIRY_IN)
             put_row(to, rows, head, word, row, extras_at, flags, expiry)
-            key_at = extras_at + ORDINARY_EXTRAS
+            if with_ids:
+                put_id(to, rows, number)
+            key_at = extras_at + ORDINARY_EXTRAS + prefix
             copy_key(to[11] + keys, key_at, key)
             copy_value(to[13] + values, key_at + key, value)
             keys += key
@@ -277,6 +289,12 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
             if key == U(0):
                 stop = EMPTY_KEY
                 break
+            if with_ids:
+                number, prefix = collection_of(extras_at + extras, key)
+                if prefix == U(0):
+                    stop = BAD_COLLECTION
+                    break
+                key -= prefix
             code = judge_seqno(row, U64(load32(head + OPAQUE_AT)), load64(extras_at)) if checked else TAKEN
             if code > 0:
                 stop = code
@@ -284,7 +302,7 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
             if code == DROPPED:
                 dropped += 1
             else:
-                value = body - framing_bytes(word) - extras - key
+                value = body - framing_bytes(word) - extras - prefix - key
                 if rows == row_capacity or key > key_capacity - keys or value > value_capacity - values:
                     stop = FULL
                     break
@@ -293,7 +311,9 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
                 dated = layout != METADATA_LENGTH
                 expiry = load32(extras_at + (EXPIRY_IN if mutated else DELETE_TIME_IN)) if dated else np.uint32(0)
                 put_row(to, rows, head, word, row, extras_at, flags, expiry)
-                key_at = extras_at + extras
+                if with_ids:
+                    put_id(to, rows, number)
+                key_at = extras_at + extras + prefix
                 copy_key(to[11] + keys, key_at, key)
                 copy_value(to[13] + values, key_at + key, value)
                 keys += key
@@ -331,6 +351,28 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
     progress[STOP] = stop
 
 
+@kernel
+def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any) -> None:
+    """Append the changes among the frames of `view` to columns.
+
+    Args:
+        view: uint8, the received bytes.
+        places: `ColumnMemory.places`; rows from progress[ROWS] on are written.
+        controls: int64[n, 2] that takes (offset, row) of each control frame of this call.
+        streams: `StreamTable.rows`.
+        progress: int64[PROGRESS_FIELDS]. ROWS, KEY_BYTES and VALUE_BYTES go in and out; out come CONSUMED, CONTROLS,
+            FLOW_BYTES, DROPPED_FRAMES, NEEDED and STOP of this call.
+        checked: whether changes are held against `streams`.
+    """
+    decode_rows(view, places, controls, streams, progress, checked, False)
+
+
+@kernel
+def decode_frames_with_ids(view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any) -> None:
+    """As `decode_frames`, where each key begins with the id of its collection: that goes to a column of its own."""
+    decode_rows(view, places, controls, streams, progress, checked, True)
+
+
 def decode(
     view: NDArray[np.uint8],
     columns: ColumnMemory,
@@ -338,7 +380,9 @@ def decode(
     table: NDArray[np.uint64],
     progress: NDArray[np.int64],
     checked: bool,
+    with_ids: bool,
 ) -> None:
-    """Call the kernel for an array of bytes; the arguments are those of `decode_frames`."""
+    """Call a kernel for an array of bytes; the arguments are those of `decode_frames`."""
+    run = decode_frames_with_ids if with_ids else decode_frames
     with reachable(*columns):
-        decode_frames(view, columns.places, controls, table, progress, checked)
+        run(view, columns.places, controls, table, progress, checked)

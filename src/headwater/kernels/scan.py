@@ -69,6 +69,9 @@ class Stop(IntEnum):
     """A change outside the announced snapshot, or before any was announced."""
     EMPTY_KEY = 28
     """A change without a key."""
+    BAD_COLLECTION = 29
+    """A key that begins with no collection id (cut off, not the shortest, beyond 32 bits), or has nothing behind it, on
+    a connection with Collections."""
 
     @property
     def refused(self) -> bool:

@@ -89,13 +89,14 @@ class StreamTable:
     Args:
         checked: whether changes must belong to an open stream, rise and lie in their snapshot. False reads any frames
             (recorded traffic, say) and only follows the markers.
+        with_ids: whether keys begin with the id of their collection: Collections were negotiated.
 
     Attributes:
         rows: uint64[65536, 8]; what kernels read and write. Not thread safe: one reader of one connection.
     """
 
-    def __init__(self, *, checked: bool = True) -> None:
-        self.checked = checked
+    def __init__(self, *, checked: bool = True, with_ids: bool = False) -> None:
+        self.checked, self.with_ids = checked, with_ids
         # Pages of its own, zero until they are touched and given back with the table: 4 MiB that come from a heap which
         # had them before are written full of zeros, and a node may have thousands of connections.
         self._pages = mmap.mmap(-1, VBUCKET_NUMBERS * FIELDS * 8)

@@ -333,16 +333,19 @@ def _read_scope(told: object) -> Scope:
         raise ManifestRefused('a scope is {"uid": "hex", "name": "...", "collections": [...]}')
     name = told.get("name")
     name = name if name in {DEFAULT, SYSTEM} else check_name(name, "scope")
-    collections = tuple(map(_read_collection, told.get("collections", [])))
+    collections = tuple(_read_collection(each, is_system=name == SYSTEM) for each in told.get("collections", []))
     _unlike([each.name for each in collections], f"collections of scope {name} are named")
     return Scope(parse_uid(told.get("uid"), f"scope {name}"), str(name), collections)
 
 
-def _read_collection(told: object) -> Collection:
+def _read_collection(told: object, *, is_system: bool) -> Collection:
     if not isinstance(told, dict):
         raise ManifestRefused('a collection is {"uid": "hex", "name": "..."}')
     name = told.get("name")
-    name = name if name == DEFAULT else check_name(name, "collection")
+    if is_system and isinstance(name, str) and name.startswith("_"):
+        name = "_" + check_name(name[1:], "collection")  # servers' own
+    else:
+        name = DEFAULT if name == DEFAULT else check_name(name, "collection")
     return Collection(parse_uid(told.get("uid"), f"collection {name}"), name, read_max_ttl(told.get("maxTTL"), name))
 
 

@@ -134,7 +134,7 @@ def test_a_marker_that_wants_an_answer_gets_it_when_its_last_change_has_come():
 def test_a_seqno_that_was_passed_moves_the_position():
     drain = accepted()
     feed(drain, marker(0, 5), dcp.SeqnoAdvanced(vbucket=0, opaque=1, seqno=5).encode())
-    assert drain.position(0).seqno == 5 and happened(drain.events)[-1] == (0, Advanced, 0, 5)
+    assert drain.position(0).seqno == 5 and happened(drain.events)[-1] == (0, Advanced, 0, 5, (0, 0))
 
 
 def test_the_end_of_another_stream_is_ignored():

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headwater.errors import RemoteProtocolError
+from headwater.errors import BadMessage, RemoteProtocolError
 from headwater.kernels.scan import Stop
 from headwater.kernels.tracker import StreamTable  # not by way of columns: a node needs no pyarrow
 from headwater.protocol.dcp.position import FailoverLog
 from headwater.wire import dcp
 from headwater.wire.header import HEADER, HEADER_BYTES, Frame
+from headwater.wire.manifest import EventKind
 from headwater.wire.opcodes import name_of
 from headwater.wire.records import LOG_ENTRY_BYTES, decode_log
 from headwater.wire.status import Status
 
 _ROLLBACK_BYTES = dcp.StreamRollback.layout.value_bytes
+_OF_COLLECTIONS = (EventKind.CREATE_COLLECTION, EventKind.DROP_COLLECTION)
 
 LOG_ENTRIES_MAX = 1024
 """Real failover logs hold 25 entries at most; a longer one would be kept with every position."""
@@ -48,6 +50,18 @@ def read_rollback(frame: Frame) -> int:
     if len(body) != _ROLLBACK_BYTES:
         raise RemoteProtocolError(f"{named(frame.opcode)}: a rollback of {len(body)} bytes, expected {_ROLLBACK_BYTES}")
     return dcp.StreamRollback.decode(replace(frame, extras=b"", value=body)).rollback_seqno
+
+
+def read_system_event(frame: Frame) -> dcp.SystemEvent:
+    """Read a system event, of a collection or of a scope (dcp 2.16).
+
+    Raises:
+        BadMessage: it is malformed, or an event of a collection names none.
+    """
+    message = dcp.SystemEvent.decode(frame)
+    if message.event in _OF_COLLECTIONS and message.collection_id is None:
+        raise BadMessage("SystemEvent", frame.opcode, "an event of a collection names none")
+    return message
 
 
 def named(opcode: int) -> str:

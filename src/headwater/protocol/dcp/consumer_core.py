@@ -42,6 +42,7 @@ class ConsumerCore:
             open from its request on, and every request has an opaque of its own, so that what was sent for one is
             never taken for another. Otherwise it opens with the answer, and all requests of a stream have one opaque
             (dcp 9: "with the same opaque").
+        with_ids: Collections were negotiated: keys begin with the id of their collection.
         unknown_is_rollback: KEY_ENOENT is a rollback to 0 whatever is spoken; otherwise in UPR only, whose producers
             say so for an unknown history (dcp 14, erratum U4).
 
@@ -53,11 +54,17 @@ class ConsumerCore:
     """
 
     def __init__(
-        self, dialect: Dialect, window: ConsumerWindow, *, runs_ahead: bool, unknown_is_rollback: bool
+        self,
+        dialect: Dialect,
+        window: ConsumerWindow,
+        *,
+        runs_ahead: bool,
+        unknown_is_rollback: bool,
+        with_ids: bool = False,
     ) -> None:
         self.dialect, self.window = dialect, window
         self.streams: dict[int, ConsumerStream] = {}
-        self.table = StreamTable()
+        self.table = StreamTable(with_ids=with_ids)
         self.asked: dict[int, ConsumerStream | None] = {}
         self.past: set[int] = set()
         self.out = bytearray()
@@ -96,7 +103,8 @@ class ConsumerCore:
             self.table.open(vbucket, stream.opaque, position.seqno, start, end)
         # A start beyond the end is ERANGE before histories are compared (dcp 2.4, step 7).
         end_seqno = max(stream.end_seqno, position.seqno)
-        self.out += request_after(position, end_seqno, vb_uuid, stream.opaque, stream.dialect, stream.flags)
+        asked = stream.opaque, stream.dialect, stream.flags, stream.value
+        self.out += request_after(position, end_seqno, vb_uuid, *asked)
 
     # --- answers ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headwater.errors import BadMessage
+from headwater.protocol.dcp.answers import read_system_event
 from headwater.protocol.dcp.consumer_changes import check_change, read_marker
 from headwater.protocol.dcp.consumer_core import ends_whole
 from headwater.protocol.dcp.consumer_stream import Phase, Step
@@ -28,13 +28,10 @@ from headwater.wire import dcp, upr
 from headwater.wire.dcp import SnapshotFlag
 from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame
-from headwater.wire.manifest import EventKind
 from headwater.wire.numbers import HELD_MAX
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
-
-_OF_COLLECTIONS = (EventKind.CREATE_COLLECTION, EventKind.DROP_COLLECTION)
 
 
 def _marker(live: LiveStreams, frame: Frame) -> list[Event]:
@@ -78,9 +75,7 @@ def _advance(live: LiveStreams, frame: Frame) -> list[Event]:
 def _system_event(live: LiveStreams, frame: Frame) -> list[Event]:
     if not live.knows_collections:
         return _not_negotiated(live, frame)
-    message = dcp.SystemEvent.decode(frame)
-    if message.event in _OF_COLLECTIONS and message.collection_id is None:
-        raise BadMessage("SystemEvent", frame.opcode, "an event of a collection names none")
+    message = read_system_event(frame)
     stream = live.open_for(frame)
     live.judged(frame, message.by_seqno)
     return [CollectionsChanged(stream, message)]

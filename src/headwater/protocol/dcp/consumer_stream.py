@@ -71,6 +71,7 @@ class ConsumerStream:
         rollbacks: how often we had to give something up so far.
         dialect: that of the last request; UPR if the producer did not understand DCP's.
         marked: whether a marker came; in UPR the first closes nothing.
+        value: of the stream request; it chooses collections.
     """
 
     vbucket: int
@@ -86,6 +87,7 @@ class ConsumerStream:
     rollbacks: int = 0
     dialect: Dialect = Dialect.DCP
     marked: bool = False
+    value: bytes = b""
 
     @property
     def asked_seqno(self) -> int:

@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
-from headwater.protocol.dcp.answers import complaint, log_entries, may_be_log, named
+from headwater.protocol.dcp.answers import complaint, log_entries, may_be_log, named, read_system_event
 from headwater.protocol.dcp.consumer_core import ConsumerCore, ends_whole
 from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase, Step
 from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
+    CollectionsChanged,
     Ended,
     Marked,
     Opened,
@@ -71,6 +72,8 @@ class Drain:
         answer_seconds: how long a stream request may remain unanswered.
         now: the time.
         markers: whether snapshot markers are wanted as events.
+        with_ids: Collections were negotiated: keys begin with the id of their collection (the arena must have a column
+            for it), and system events come.
 
     Attributes:
         events: (row, event) pairs in order: the event came before the row with that number. The caller clears it.
@@ -89,6 +92,7 @@ class Drain:
         answer_seconds: float,
         now: float,
         markers: bool = False,
+        with_ids: bool = False,
     ) -> None:
         self.arena, self.peer = arena, peer
         # A producer that took a control, for flow or for no-ops, is none of UPR's.
@@ -98,13 +102,15 @@ class Drain:
             ConsumerWindow(window_bytes),
             runs_ahead=True,
             unknown_is_rollback=True,
+            with_ids=with_ids,
         )
         self.table: StreamTable = self._core.table
         self.window, self.streams = self._core.window, self._core.streams
         self.events: list[tuple[int, StreamEvent]] = []
         self.full, self.needed, self.heard_at = False, HEADER_BYTES, now
         self._silence_seconds, self._answer_seconds = silence_seconds, answer_seconds
-        self._markers = markers
+        self._markers, self._with_ids = markers, with_ids
+        self._snapshots: dict[int, tuple[int, int]] = {}  # by vbucket, with Collections: where events without a row lie
         self._asked = self._core.asked
         # The first of their opaques, their vbuckets, and where they stand; made when it is needed.
         self._awaited: tuple[int, NDArray[Any], NDArray[np.uint64]] | None = None
@@ -112,9 +118,10 @@ class Drain:
 
     # ------------------------------------------------------------------ what the caller asks for
 
-    def request(self, position: Position, end_seqno: int, now: float) -> None:
-        """Ask for the changes of a vbucket after `position`, up to the snapshot that holds `end_seqno`."""
-        stream = ConsumerStream(position.vbucket, end_seqno=end_seqno, failover_log=position.failover_log)
+    def request(self, position: Position, end_seqno: int, now: float, value: bytes = b"") -> None:
+        """Ask for the changes of a vbucket after `position`, up to the snapshot that holds `end_seqno`; `value` is that
+        of the request (`Coverage.encode`)."""
+        stream = ConsumerStream(position.vbucket, end_seqno=end_seqno, failover_log=position.failover_log, value=value)
         self.streams[position.vbucket] = stream
         self._ask(stream, position, self.arena.rows, now)
 
@@ -131,8 +138,8 @@ class Drain:
         stream = self.streams[vbucket]
         if stream.asked is not None and (stream.phase is Phase.ASKED or not stream.opaque):
             return stream.asked
-        last, held_start, held_end = self.table.held(vbucket)
-        return place(vbucket, last, held_start, held_end, stream.failover_log)
+        coverage = None if stream.asked is None else stream.asked.coverage
+        return place(vbucket, *self.table.held(vbucket), stream.failover_log, coverage)
 
     def processed(self, now: float) -> None:
         """The caller is done with all rows and events handed out so far."""
@@ -271,7 +278,11 @@ class Drain:
 
     def _marked_shortly(self, head: Head, body: memoryview, row: int) -> bool:
         """The kernel has followed the marker; what is left is to tell of it, or to answer it."""
-        return not self._markers and head[3] == MARKER_EXTRAS_BYTES and not body[MARKER_EXTRAS_BYTES - 1] & _ACK
+        if self._markers or head[3] != MARKER_EXTRAS_BYTES or body[MARKER_EXTRAS_BYTES - 1] & _ACK:
+            return False
+        if self._with_ids:
+            self._snapshots[head[5]] = _MARKER.unpack_from(body)[:2]
+        return True
 
     def _ended_shortly(self, head: Head, body: memoryview, row: int) -> bool:
         _, _, key, extras, _, vbucket, size, opaque, _ = head
@@ -317,6 +328,8 @@ class Drain:
         else:  # the bare marker of UPR: a boundary without numbers
             start, end, flags = 0, ENDLESS, 0
             self.events.append((row, Boundary(stream, goes_on=True)))
+        if self._with_ids:
+            self._snapshots[frame.vbucket] = start, end
         if flags & dcp.SnapshotFlag.ACK:
             self._core.marked(stream, end, wants_answer=True)
         if self._markers:
@@ -337,7 +350,16 @@ class Drain:
         self.events.append((row, Ended(stream, reason)))
 
     def _advance(self, frame: Frame, row: int, now: float) -> None:
-        self.events.append((row, Advanced(self.streams[frame.vbucket], dcp.seqno_of(frame.extras))))
+        snapshot = self._snapshots.get(frame.vbucket, (0, 0))
+        self.events.append((row, Advanced(self.streams[frame.vbucket], dcp.seqno_of(frame.extras), snapshot)))
+
+    def _system_event(self, frame: Frame, row: int, now: float) -> None:
+        if not self._with_ids:
+            self._advance(frame, row, now)
+            return
+        message = read_system_event(frame)
+        snapshot = self._snapshots.get(frame.vbucket, (0, 0))
+        self.events.append((row, CollectionsChanged(self.streams[frame.vbucket], message, snapshot)))
 
     def _succeed(self, frame: Frame, row: int, now: float) -> None:
         self._core.succeed(frame)
@@ -382,5 +404,5 @@ _HANDLERS: dict[tuple[bool, int], Handler] = {
     # Only a takeover sends this, and we never ask for one; but it must always be answered (dcp.md 2.12).
     (False, Opcode.DCP_SET_VBUCKET_STATE): Drain._succeed,
     (False, Opcode.DCP_SEQNO_ADVANCED): Drain._advance,
-    (False, Opcode.DCP_SYSTEM_EVENT): Drain._advance,
+    (False, Opcode.DCP_SYSTEM_EVENT): Drain._system_event,
 }

@@ -101,21 +101,36 @@ class Boundary(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class Advanced(StreamEvent):
-    """A seqno was passed that carries nothing for us (collections, durability)."""
+    """A seqno was passed that carries nothing for us (collections, durability).
+
+    Attributes:
+        snapshot: start and end of the snapshot it lies in; (0, 0) where that is not kept, as it is at a client's
+            connection with Collections.
+    """
 
     seqno: int
+    snapshot: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionsChanged(StreamEvent):
-    """A collection or scope came or went; `message` says which (dcp 2.16)."""
+    """A collection or scope came or went; `message` says which (dcp 2.16), `snapshot` is as in Advanced."""
 
     message: SystemEvent
+    snapshot: tuple[int, int] = (0, 0)
 
     @property
     def seqno(self) -> int:
         """The place of the event in the vbucket's history."""
         return self.message.by_seqno
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished(StreamEvent):
+    """A collection is gone, as the manifest says: the stream could not tell any more, since it was cut off before."""
+
+    collection_id: int
+    manifest_uid: int
 
 
 @dataclass(frozen=True, slots=True)

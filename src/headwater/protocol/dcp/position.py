@@ -10,6 +10,8 @@ that did not arrive yet.
 
 A position also remembers the failover log of the stream it came from. It is no part of the place (equality leaves it
 out) but decides which uuid to quote after going back.
+
+And it names the collections that were read, unless it was the default one alone: `coverage.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from itertools import takewhile
 from typing import TypeAlias
 
 from headwater.errors import OptionError
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.wire.vbucket import VBUCKET_MAX
 
 FailoverLog: TypeAlias = tuple[tuple[int, int], ...]
@@ -44,6 +47,7 @@ class Position:
         snapshot_start: the last seqno at which what is held was a consistent state.
         snapshot_end: the seqno at which it will be one again; `seqno` when it is one now.
         failover_log: the log of the last successful stream, newest first; may be empty.
+        coverage: the collections that were read up to here; None for the default collection alone.
 
     Raises:
         OptionError: a number out of its range, or a seqno outside its own snapshot.
@@ -57,6 +61,7 @@ class Position:
     snapshot_start: int = 0
     snapshot_end: int = 0
     failover_log: FailoverLog = field(default=(), compare=False, repr=False)
+    coverage: Coverage | None = None
 
     def __post_init__(self) -> None:
         in_order = 0 <= self.snapshot_start <= self.seqno <= self.snapshot_end <= WIRE_SEQNO_MAX
@@ -97,6 +102,8 @@ class Position:
         held |= {name: getattr(self, name) for name in _NUMBERS[1:]}
         if self.failover_log:
             held["failover_log"] = [[f"{uuid:016x}", seqno] for uuid, seqno in self.failover_log]
+        if self.coverage is not None:
+            held["collections"] = self.coverage.as_json()
         return json.dumps(held, separators=(",", ":"))
 
     @classmethod
@@ -110,7 +117,8 @@ class Position:
             held = json.loads(text)
             log = tuple((int(uuid, 16), int(seqno)) for uuid, seqno in held.get("failover_log", ()))
             seqno, start, end = (int(held[name]) for name in _NUMBERS[1:])
-            return cls(int(held["vbucket"]), int(held["vb_uuid"], 16), seqno, start, end, log)
+            coverage = Coverage.from_json(held["collections"]) if "collections" in held else None
+            return cls(int(held["vbucket"]), int(held["vb_uuid"], 16), seqno, start, end, log, coverage)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if isinstance(error, OptionError):
                 raise
@@ -146,7 +154,9 @@ def older_histories(position: Position) -> list[int]:
     return [uuid for uuid, _ in begun[at + 1 : at + 1 + empty]]
 
 
-def place(vbucket: int, last: int, held_start: int, held_end: int, log: FailoverLog) -> Position:
+def place(  # noqa: PLR0917 - the numbers of a row, as kernels keep them
+    vbucket: int, last: int, held_start: int, held_end: int, log: FailoverLog, coverage: Coverage | None = None
+) -> Position:
     """Return the position of one who holds `last` and is consistent at `held_start` and again at `held_end`.
 
     The resume rule of dcp.md 9: at the end of a snapshot, or with nothing of it yet, the position is (last, last,
@@ -155,7 +165,7 @@ def place(vbucket: int, last: int, held_start: int, held_end: int, log: Failover
     """
     if last in (held_start, held_end):
         held_start = held_end = last
-    return Position(vbucket, history_at(log, held_end), last, held_start, held_end, log)
+    return Position(vbucket, history_at(log, held_end), last, held_start, held_end, log, coverage)
 
 
 def safe_point(saved: Iterable[Position], vbucket: int, common: int) -> Position:

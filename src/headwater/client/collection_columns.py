@@ -1,0 +1,55 @@
+"""The columns of a batch that say in which collection each change is: ids as they came, names as they are known.
+
+    collection_id  uint32               0 for the default collection
+    scope_id       uint32               null where only the collection's id is known (CollectionName)
+    scope          dictionary<string>   null as scope_id
+    collection     dictionary<string>   null as scope_id
+
+A batch has few collections and many rows, so names are made once a collection, and rows are looked up all at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headwater.client.collections import CollectionNames
+from headwater.kernels.batches import SCHEMA_WITH_IDS
+
+_NAMES: Final = pa.dictionary(pa.int32(), pa.string())
+SCHEMA_WITH_NAMES: Final = (
+    SCHEMA_WITH_IDS.append(pa.field("scope_id", pa.uint32()))
+    .append(pa.field("scope", _NAMES))
+    .append(pa.field("collection", _NAMES))
+)
+"""The columns of a batch of a drain that chose collections."""
+
+
+def with_names(records: pa.RecordBatch, names: CollectionNames) -> pa.RecordBatch:
+    """Return the same rows with the columns of names."""
+    ids, where = _distinct(records.column("collection_id").to_numpy())
+    found = [names.of(number) for number in ids.tolist()]
+    nameless = np.array([each.collection is None for each in found], np.bool_)[where]
+    scope_ids = np.array([each.scope_id or 0 for each in found], np.uint32)[where]
+    columns = [
+        pa.array(scope_ids, pa.uint32(), mask=nameless),
+        _dictionary([each.scope or "" for each in found], where, nameless),
+        _dictionary([each.collection or "" for each in found], where, nameless),
+    ]
+    return pa.RecordBatch.from_arrays([*records.columns, *columns], schema=SCHEMA_WITH_NAMES)
+
+
+def _distinct(ids: NDArray[np.uint32]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The ids that there are, and for each row the place of its own among them."""
+    if not len(ids) or (ids == ids[0]).all():  # as nearly always
+        return ids[:1], np.zeros(len(ids), np.int32)
+    return np.unique(ids, return_inverse=True)
+
+
+def _dictionary(words: list[str], where: NDArray[Any], nameless: NDArray[np.bool_]) -> pa.Array[Any]:
+    known = list(dict.fromkeys(words))
+    places = np.array([known.index(word) for word in words], np.int32)[where]
+    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32(), mask=nameless), pa.array(known, pa.string()))

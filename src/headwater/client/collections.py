@@ -1,0 +1,284 @@
+"""The collections of a drain: names to ids when it begins, ids to names while it runs.
+
+A stream is asked for by ids (dcp 5), and ids are what comes with its keys. `resolve` finds them in the manifest of the
+nodes. `CollectionNames` goes the other way: it begins with that manifest and learns from the system events of the
+streams, each of which comes before the first document it concerns. No id is ever given twice, so names are only added,
+and one register serves all vbuckets, wherever their streams are.
+
+    None                                        the default collection, keys without ids: what clients always got
+    collections="all"                           the whole bucket
+    collections=["shop.orders", "shop.carts"]   these
+    scope="shop"                                all of the scope, future ones too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from headwater.client.cluster import Cluster
+from headwater.errors import NotSupported, OptionError, RemoteProtocolError, StatusError, TransportError, error_for
+from headwater.protocol.dcp.coverage import Coverage
+from headwater.protocol.dcp.position import Position
+from headwater.protocol.handshake import refused
+from headwater.transport.waiting import Steps
+from headwater.wire.admin import GetManifest
+from headwater.wire.manifest import DEFAULT, EMPTY, CollectionsManifest, EventKind, ManifestRefused
+from headwater.wire.status import Status
+
+ALL: Final = "all"
+Collections: TypeAlias = Iterable[str] | Literal["all"] | Coverage | None
+"""Which collections: names "scope.collection", "all" for the whole bucket, or what was resolved before."""
+
+_UNKNOWN = frozenset({Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED})
+
+
+class CollectionName(NamedTuple):
+    """A collection by ids and by names.
+
+    Attributes:
+        scope_id, scope, collection: None where only the id is known: the collection came before what was read, and was
+            dropped before its name was asked for.
+    """
+
+    collection_id: int
+    scope_id: int | None
+    scope: str | None
+    collection: str | None
+
+    @property
+    def path(self) -> str:
+        """The name as it is given to `collections`; by its id where it has none."""
+        return f"0x{self.collection_id:x}" if self.collection is None else f"{self.scope}.{self.collection}"
+
+
+DEFAULT_COLLECTION: Final = CollectionName(0, 0, DEFAULT, DEFAULT)
+
+
+class CollectionNames:
+    """The names of collections and scopes by id, as far as they are known."""
+
+    def __init__(self, manifest: CollectionsManifest = EMPTY) -> None:
+        self._collections = {0: DEFAULT_COLLECTION}
+        self._scopes: dict[int, str] = {0: DEFAULT}
+        self.learn(manifest)
+
+    def learn(self, manifest: CollectionsManifest) -> None:
+        """Take over what a manifest names."""
+        for scope in manifest.scopes:
+            self._scopes[scope.id] = scope.name
+            for each in scope.collections:
+                self._collections[each.id] = CollectionName(each.id, scope.id, scope.name, each.name)
+
+    def see(self, kind: EventKind, scope_id: int, collection_id: int | None, name: str) -> None:
+        """Take over what a system event names."""
+        if kind is EventKind.CREATE_SCOPE:
+            self._scopes[scope_id] = name
+        elif kind is EventKind.CREATE_COLLECTION and collection_id is not None:
+            scope = self._scopes.get(scope_id)
+            self._collections[collection_id] = CollectionName(collection_id, scope_id, scope, name)
+
+    def of(self, collection_id: int) -> CollectionName:
+        """The name of a collection."""
+        return self._collections.get(collection_id) or CollectionName(collection_id, None, None, None)
+
+    def scope(self, scope_id: int) -> str | None:
+        """The name of a scope."""
+        return self._scopes.get(scope_id)
+
+
+@dataclass(slots=True)
+class Streamed:
+    """The share of a bucket's collections that a drain reads.
+
+    Args:
+        asked: as positions carry it. left: what of it there still is, as streams are asked for.
+
+    Attributes:
+        manifest_uid: of the newest manifest that was looked at.
+        dropped: collections of `asked` that are gone; each vbucket's stream tells of it, or else the drain does.
+        is_over: nothing is left.
+    """
+
+    asked: Coverage
+    names: CollectionNames
+    left: Coverage = field(init=False)
+    manifest_uid: int = field(init=False)
+    dropped: tuple[int, ...] = ()
+    is_over: bool = False
+
+    def __post_init__(self) -> None:
+        self.left, self.manifest_uid = self.asked, self.asked.manifest_uid
+
+    @property
+    def value(self) -> bytes:
+        """The value of stream requests."""
+        return self.left.encode()
+
+    def look_at(self, manifest: CollectionsManifest) -> bool:
+        """Take a newer manifest into account; whether less is left than before."""
+        before = self.left
+        self.names.learn(manifest)
+        self.manifest_uid = max(self.manifest_uid, manifest.uid)
+        self.is_over = self.asked.has_gone(manifest)
+        self.left = before if self.is_over else before.within(manifest)
+        kept = () if self.is_over else self.left.collections or ()
+        self.dropped = tuple(number for number in self.asked.collections or () if number not in kept)
+        return self.is_over or self.left != before
+
+
+# --------------------------------------------------------------------------- names to ids
+
+
+def resolve(manifest: CollectionsManifest, collections: Collections, scope: str | None) -> Coverage:
+    """Find what is to be read.
+
+    Raises:
+        OptionError: names that can't be, or both kinds of choice. UnknownCollection, UnknownScope: it is not there.
+    """
+    if scope is not None:
+        return Coverage(manifest.uid, scope=scope_id(manifest, scope))
+    if isinstance(collections, Coverage):
+        return collections
+    names = read_names(collections)
+    if names is None:
+        return Coverage(manifest.uid)
+    ids = {collection_id(manifest, *parse_path(name)) for name in names}
+    return Coverage(manifest.uid, collections=tuple(sorted(ids)))
+
+
+def read_names(collections: Iterable[str] | None) -> list[str] | None:
+    """The names that were given, one by one or in one text with commas; None for "all".
+
+    Raises:
+        OptionError: there is none.
+    """
+    if collections is None or isinstance(collections, str):
+        names = [name.strip() for name in (collections or "").split(",")]
+    else:
+        names = list(collections)
+    if names == [ALL]:
+        return None
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise OptionError("collections", collections, '"all", or names like "scope.collection"')
+    return names
+
+
+def parse_path(name: str) -> tuple[str, str]:
+    """Split "scope.collection"; empty parts are the default ones.
+
+    Raises:
+        OptionError: it has no dot, or several.
+    """
+    parts = name.split(".")
+    if len(parts) != 2:
+        raise OptionError("collection", name, 'a name like "scope.collection", with one dot')
+    return parts[0] or DEFAULT, parts[1] or DEFAULT
+
+
+def scope_id(manifest: CollectionsManifest, name: str) -> int:
+    """The id of a scope; UnknownScope says which there are."""
+    found = manifest.scope(name)
+    if found is None:
+        there = ", ".join(each.name for each in manifest.scopes)
+        raise error_for(Status.UNKNOWN_SCOPE, f"there is no scope {name} (manifest {manifest.uid:x} has {there})")
+    return found.id
+
+
+def collection_id(manifest: CollectionsManifest, scope: str, name: str) -> int:
+    """The id of a collection; UnknownCollection says which its scope has."""
+    number = scope_id(manifest, scope)
+    found = manifest.collection(scope, name)
+    if found is None:
+        of_scope = manifest.scope_by_id(number)
+        there = ", ".join(each.name for each in of_scope.collections) if of_scope else ""
+        told = f"there is no collection {scope}.{name} (by manifest {manifest.uid:x} the scope has {there or 'none'})"
+        raise error_for(Status.UNKNOWN_COLLECTION, told)
+    return found.id
+
+
+# --------------------------------------------------------------------------- the nodes' manifest
+
+
+def manifest_of(cluster: Cluster, at_least: int = 0) -> Steps[CollectionsManifest]:
+    """Ask the nodes for the manifest: the first that answers, and the others if its uid is below `at_least`.
+
+    Returns: the newest that was told; EMPTY from servers that know nothing of collections.
+
+    Raises:
+        TransportError, StatusError: no node answered. RemoteProtocolError: an answer that is no manifest.
+    """
+    newest: CollectionsManifest | None = None
+    lost: TransportError | StatusError | None = None
+    for address in cluster.known_nodes:
+        try:
+            link = yield from cluster.link(address)
+            answer = yield from link.call(GetManifest().frame(), cluster.deadline())
+        except (TransportError, StatusError) as error:
+            if not error.retriable:
+                raise
+            lost = error
+            continue
+        told = _read_manifest(answer.status, answer.value, refused(f"the manifest of {address}", answer))
+        if newest is None or told.uid > newest.uid:
+            newest = told
+        if newest.uid >= at_least:
+            return newest
+    if newest is None:
+        raise lost or NotSupported("the manifest of collections: no node is known")
+    return newest
+
+
+def _read_manifest(status: int, value: bytes, refusal: StatusError) -> CollectionsManifest:
+    if status in _UNKNOWN:
+        return EMPTY
+    if status:
+        raise refusal
+    try:
+        return CollectionsManifest.decode(value)
+    except ManifestRefused as error:
+        raise RemoteProtocolError(f"COLLECTIONS_GET_MANIFEST (opcode 0xba): {error}") from None
+
+
+# --------------------------------------------------------------------------- going on
+
+
+def check_start(start: Mapping[int, Position], asked: Coverage | None, manifest: CollectionsManifest) -> None:
+    """See to it that saved positions were read with the same choice of collections: with another, what was left out up
+    to them would never come.
+
+    Raises:
+        OptionError: they were not; it says what they were read with.
+    """
+    for position in start.values():
+        if position.seqno and not _goes_on(position.coverage, asked, manifest):
+            raise OptionError("collections", _told(asked, manifest), _needed(position.coverage, asked, manifest))
+
+
+def _goes_on(held: Coverage | None, asked: Coverage | None, manifest: CollectionsManifest) -> bool:
+    """Whether it is the same choice; of collections, those that were dropped since may be left out."""
+    if held is None or asked is None:
+        return held is asked
+    return held.same_choice(asked) or held.within(manifest).same_choice(asked)
+
+
+def _told(asked: Coverage | None, manifest: CollectionsManifest) -> str:
+    return "the default collection only" if asked is None else asked.described(manifest)
+
+
+def _needed(held: Coverage | None, asked: Coverage | None, manifest: CollectionsManifest) -> str:
+    """The choice that positions were saved with, and what to do where it can't be made any more."""
+    told = f"what the positions were saved with: {_told(held, manifest)}"
+    if held is not None and manifest.uid < held.manifest_uid:
+        told += f" (by manifest {held.manifest_uid:x}, newer than {manifest.uid:x}: is it the same bucket?)"
+    elif held is not None and asked is not None and held.within(manifest) != held:
+        told += "; one that was made again under its old name is another collection, read it from its beginning"
+    return f"{told}. Or begin without positions"
+
+
+def covering(start: Mapping[int, Position], coverage: Coverage | None) -> dict[int, Position]:
+    """The same positions, as those of a drain with this choice."""
+    if coverage is None:
+        return dict(start)
+    return {vbucket: replace(position, coverage=coverage) for vbucket, position in start.items()}
