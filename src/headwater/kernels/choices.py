@@ -71,9 +71,8 @@ def choice_of(frame: Any) -> Any:
 
 
 @inline_kernel
-def is_shown(frame: Any, shown: Any) -> Any:
-    """Whether a stored frame is in a choice."""
-    wanted = choice_of(frame)
+def _place_in(shown: Any, wanted: Any) -> Any:
+    """Where a number stands in a choice; -1 if it does not."""
     low, high = 0, len(shown)
     while low < high:
         middle = (low + high) >> 1
@@ -81,7 +80,13 @@ def is_shown(frame: Any, shown: Any) -> Any:
             low = middle + 1
         else:
             high = middle
-    return low < len(shown) and U(shown[low]) == wanted
+    return low if low < len(shown) and U(shown[low]) == wanted else -1
+
+
+@inline_kernel
+def is_shown(frame: Any, shown: Any) -> Any:
+    """Whether a stored frame is in a choice."""
+    return _place_in(shown, choice_of(frame)) >= 0
 
 
 @inline_kernel
@@ -120,6 +125,27 @@ def count_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, sho
     return frames, total
 
 
+@kernel
+def note_newest(locs: Any, seqs: Any, row: Any, rows: Any, segments: Table, numbers: Any, newest: Any) -> Any:
+    """Write down the seqno of each row, for its number in `numbers` (sorted), into `newest`.
+
+    Returns: the first row whose number is not among them; `rows` when all are.
+    """
+    while row < rows:
+        at = _place_in(numbers, choice_of(_frame(locs, row, segments)))
+        if at < 0:
+            break
+        newest[at] = seqs[row]
+        row += 1
+    return row
+
+
+@kernel
+def choice_at(locs: Any, row: Any, segments: Table) -> Any:
+    """The number by which a row is chosen."""
+    return choice_of(_frame(locs, row, segments))
+
+
 def warm_up() -> None:
     """Build the kernels of this module."""
     locs, u32, segments, shown = (
@@ -130,3 +156,5 @@ def warm_up() -> None:
     )
     for each in (next_shown, last_shown, count_shown):
         prepare(each, locs, u32, 0, 0, segments, shown)
+    prepare(note_newest, locs, shown, 0, 0, segments, shown, shown)
+    prepare(choice_at, np.zeros(1, np.uint64), 0, np.zeros((1, 2), np.uint64))

@@ -198,8 +198,7 @@ class ProducerSession(DcpEnd[Producer]):
 
         def last_seqno(told: StreamFilter | None) -> int:
             wanted = PLAIN if told is None else Wanted(aware, told.collections, told.scope)
-            with store.view(vbucket.id, shown=vbucket.collections.shown(wanted, vbucket.durable_seqno)) as view:
-                return view.end_seqno
+            return store.newest_seqno(vbucket.id, vbucket.collections.shown(wanted, vbucket.durable_seqno))
 
         return last_seqno
 

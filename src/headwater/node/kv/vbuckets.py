@@ -128,8 +128,7 @@ def _high_seqno(bucket: Bucket, vbucket: VBucket, wanted: Wanted) -> int:
     durable = vbucket.durable_seqno
     if wanted.is_everything or not bucket.store.is_mixed(vbucket.id):
         return durable
-    with bucket.store.view(vbucket.id, shown=vbucket.collections.shown(wanted, durable)) as view:
-        return view.end_seqno
+    return bucket.store.newest_seqno(vbucket.id, vbucket.collections.shown(wanted, durable))
 
 
 @handles(admin.GetFailoverLog)

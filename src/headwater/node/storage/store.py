@@ -35,6 +35,7 @@ from headwater.node.storage.compaction import HISTORY_ROWS, Compaction, Dropped
 from headwater.node.storage.disk import Disk, FolderLock, RealDisk, is_full
 from headwater.node.storage.log import SEGMENT_BYTES, START_BYTES, Log, full_error
 from headwater.node.storage.manifest import Manifest
+from headwater.node.storage.newest import NewestSeqnos
 from headwater.node.storage.quarantine import Quarantine
 from headwater.node.storage.records import (
     StoredDocument,
@@ -93,6 +94,7 @@ class Store:
         self.quarantine = Quarantine(self.index, self.slots)
         manifest = recovery.load_manifest(disk, path, vbuckets, random)
         self.log = Log(disk, path, manifest, random, segment_bytes=segment_bytes, arena_bytes=arena_bytes)
+        self._newest = NewestSeqnos(self.index, self.slots)
         self._load(manifest.content)
         self.staging = Staging(self.index, self.slots, self.log, arena_bytes, self.recovered, clock)
         self.committing = Committing(self.index, self.slots, self.log, self.staging)
@@ -168,6 +170,8 @@ class Store:
             recovery.cut(opened[-1])
         self.clean = replay.clean or not any(one.segment.batches for one in opened)
         self.recovered = dict(replay.records)
+        if manifest.collections:
+            self._newest.follow()
 
     # ------------------------------------------------------------------ numbers
 
@@ -235,6 +239,10 @@ class Store:
         events = (event_in(self.slots.frame(locs.item(row))) for row in found[:count].tolist())
         return [event for event in events if event is not None]
 
+    def newest_seqno(self, vbucket: int, shown: Shown) -> int:
+        """Seqno of the newest durable change that is shown; 0 if there is none."""
+        return self._newest.seqno(vbucket, shown) if self.is_mixed(vbucket) else self.durable_seqno(vbucket)
+
     def collections(self, vbucket: int, ids: list[int]) -> Iterator[tuple[int, int, int, int]]:
         """(collection, live documents, bytes of their frames, tombstones) of these collections; looks at each row."""
         counts = np.zeros((len(ids), 3), np.int64)
@@ -257,8 +265,12 @@ class Store:
         rows = min(self.index.rows_up_to(vbucket, end_seqno), self.table.item(vbucket, index.DURABLE_ROWS))
         if vbucket in self.quarantine.vbuckets:
             self.quarantine.check_range(vbucket, first, rows)
-        chosen = shown if self.is_mixed(vbucket) else None
-        return View(self.slots, vbucket, self.index.columns[vbucket], first, rows, after_seqno, chosen)
+        columns = self.index.columns[vbucket]
+        if not self.is_mixed(vbucket):
+            return View(self.slots, vbucket, columns, first, rows, after_seqno)
+        is_whole = rows == self.table.item(vbucket, index.DURABLE_ROWS)
+        last = self._newest.seqno(vbucket, shown) if is_whole else None
+        return View(self.slots, vbucket, columns, first, rows, after_seqno, shown, last)
 
     def gather_live(  # noqa: PLR0917 - as the kernel has them
         self,
@@ -467,6 +479,7 @@ class Store:
             history.undo_rows(self.table, vbucket, self.segments, keep)
             self._lower(vbucket, keep, high)
         self.staging.renumbered(vbucket)
+        self._newest.cut(vbucket, seqno)
         failpoint("rollback.staged")
         return seqno
 
@@ -493,6 +506,7 @@ class Store:
         if self._compaction is not None:
             self._compaction.cut(vbucket, 0)
         self.index.forget(vbucket)
+        self._newest.cut(vbucket, 0)
         failpoint("drop.staged")
 
     # ------------------------------------------------------------------ committing
@@ -513,6 +527,8 @@ class Store:
     def settle(self, batch: Batch) -> None:
         """The batch is on disk: what it changed is durable and visible."""
         self.committing.settle(batch)
+        if self.log.manifest.content.collections:
+            self._newest.follow()
 
     def abandon(self, batch: Batch, error: BaseException) -> list[int]:
         """The batch could not be written: undo it, and what was staged since.

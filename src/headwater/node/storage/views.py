@@ -63,6 +63,7 @@ class View:
         rows: int,
         after_seqno: int,
         shown: Shown | None = None,
+        last_seqno: int | None = None,
     ) -> None:
         self.vbucket = vbucket
         self.cursor = after_seqno
@@ -70,8 +71,9 @@ class View:
         self._slots = slots
         self._columns: Columns | None = columns
         self._rows = max(rows, first)
-        self._row = self._next_visible(columns, first)
-        self.end_seqno = self._last_seqno(columns, after_seqno)
+        is_empty = last_seqno is not None and last_seqno <= after_seqno
+        self._row = self._rows if is_empty else self._next_visible(columns, first)
+        self.end_seqno = self._last_seqno(columns, after_seqno) if last_seqno is None or is_empty else last_seqno
         # Rows and ticket are taken within one turn of the loop, where nothing is retired: whatever segment a row up to
         # `_rows` points into is retired later than this ticket, and so is kept for it.
         self._ticket = slots.enter()

@@ -1,0 +1,102 @@
+"""The newest seqno of each collection in a vbucket, kept as changes become durable.
+
+A client that polls a bucket asks for it several times a second, and the newest change of the collection that it reads
+may lie ten million rows back. So each row is looked at once: when a batch became durable, or when somebody asks. What
+is kept are upper bounds: a rollback lowers them, a purge takes the row away that one stands for, and whoever asks looks
+back from the bound, which as a rule is the row itself.
+
+Vbuckets in which nothing has a mark are not looked at: there the newest seqno is that of the vbucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.kernels import choices, index
+
+if TYPE_CHECKING:
+    from headwater.node.storage.columns import Index
+    from headwater.node.storage.slots import Slots
+    from headwater.node.storage.views import Shown
+
+BEHIND_MAX: Final = 10_000
+"""Changes of a vbucket that may wait until somebody asks: some tens of microseconds."""
+
+
+def _none() -> NDArray[np.uint64]:
+    return np.zeros(0, np.uint64)
+
+
+@dataclass(slots=True)
+class _Bounds:
+    """Of one vbucket: by number of a choice (kernels/choices.py), in its order, a seqno above which it has no row."""
+
+    numbers: NDArray[np.uint64] = field(default_factory=_none)
+    seqnos: NDArray[np.uint64] = field(default_factory=_none)
+
+    def add(self, number: int) -> None:
+        at = int(self.numbers.searchsorted(np.uint64(number)))
+        self.numbers = np.insert(self.numbers, at, np.uint64(number))
+        self.seqnos = np.insert(self.seqnos, at, np.uint64(0))
+
+
+class NewestSeqnos:
+    """Of each vbucket of a store."""
+
+    def __init__(self, of: Index, slots: Slots) -> None:
+        self._index = of
+        self._slots = slots
+        self._looked = np.zeros(len(of.table), np.uint64)  # up to which seqno, by vbucket
+        self._bounds: dict[int, _Bounds] = {}
+
+    def follow(self) -> None:
+        """Changes became durable: look at those of the vbuckets that are far behind."""
+        table = self._index.table
+        ahead = table[:, index.DURABLE_HIGH] - np.minimum(self._looked, table[:, index.DURABLE_HIGH])
+        for vb in np.flatnonzero((ahead > BEHIND_MAX) & (table[:, index.MIXED] != 0)).tolist():
+            self._look(vb)
+
+    def seqno(self, vbucket: int, shown: Shown) -> int:
+        """The newest durable seqno of what is shown; 0 if there is none."""
+        bounds = self._look(vbucket)
+        found = 0
+        chosen = np.flatnonzero(np.isin(bounds.numbers, shown, assume_unique=True))
+        for at in chosen[np.argsort(bounds.seqnos[chosen])[::-1]].tolist():
+            if bounds.seqnos.item(at) <= found:
+                break
+            bounds.seqnos[at] = exact = self._last(vbucket, bounds.numbers[at : at + 1], bounds.seqnos.item(at))
+            found = max(found, exact)
+        return found
+
+    def cut(self, vbucket: int, seqno: int) -> None:
+        """Everything above a seqno was taken back, or will be as soon as that is durable."""
+        self._looked[vbucket] = min(self._looked.item(vbucket), seqno)
+        if seqno == 0:
+            self._bounds.pop(vbucket, None)
+        elif (bounds := self._bounds.get(vbucket)) is not None:
+            np.minimum(bounds.seqnos, np.uint64(seqno), out=bounds.seqnos)
+
+    def _look(self, vb: int) -> _Bounds:
+        """Look at the durable rows that nobody looked at yet."""
+        bounds = self._bounds.setdefault(vb, _Bounds())
+        columns, rows = self._index.columns[vb], self._index.table.item(vb, index.DURABLE_ROWS)
+        row = min(self._index.rows_up_to(vb, self._looked.item(vb)), rows)
+        segments = self._slots.table
+        while row < rows:
+            known = bounds.numbers, bounds.seqnos
+            row = int(choices.note_newest(columns.loc, columns.seq, row, rows, segments, *known))
+            if row < rows:
+                bounds.add(int(choices.choice_at(columns.loc, row, segments)))
+        self._looked[vb] = self._index.table[vb, index.DURABLE_HIGH]
+        return bounds
+
+    def _last(self, vb: int, number: NDArray[np.uint64], bound: int) -> int:
+        """The seqno of the last row of a choice at or below a bound."""
+        columns = self._index.columns[vb]
+        rows = min(self._index.rows_up_to(vb, bound), self._index.table.item(vb, index.DURABLE_ROWS))
+        row = int(choices.last_shown(columns.loc, columns.next, 0, rows, self._slots.table, number))
+        return columns.seq.item(row) if row >= 0 else 0

@@ -1,0 +1,175 @@
+"""The newest seqno of each collection, against a look at every row, under what can happen to a store."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from headwater.errors import StorageError
+from headwater.kernels import choices, index
+from headwater.kernels.choices import EVENTS_OF_COLLECTIONS
+from headwater.node.storage import newest
+from headwater.node.storage.store import Store
+from headwater.node.storage.views import Shown
+from headwater.testing.faults import FaultyDisk
+from headwater.wire.dcp import SystemEvent
+from tests.node.storage.model import commit, compact, open_store
+
+VB = 1
+IDS = [0, 8, 9, 300]
+CHOICES = [[0], [8], [9], [300], [0, 9], [8, 300], [EVENTS_OF_COLLECTIONS + 8], [7, 8, EVENTS_OF_COLLECTIONS + 9], []]
+ids = st.sampled_from(IDS)
+
+
+def shown(numbers: list[int]) -> Shown:
+    return np.array(numbers, np.uint64)
+
+
+def by_looking(store: Store, chosen: Shown) -> int:
+    """The newest seqno of a choice, by a look at every row that is durable."""
+    rows, columns = store.table.item(VB, index.DURABLE_ROWS), store.index.columns[VB]
+    row = int(choices.last_shown(columns.loc, columns.next, 0, rows, store.segments, chosen))
+    return columns.seq.item(row) if row >= 0 else 0
+
+
+class NewestMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = FaultyDisk()
+        self.store = open_store(self.disk, arena_bytes=1 << 16)
+        self.behind = newest.BEHIND_MAX
+
+    @initialize(behind=st.sampled_from([0, 2, 10_000]))
+    def begin(self, behind: int) -> None:
+        newest.BEHIND_MAX = behind  # type: ignore[misc]
+        self.store.use_collections()
+
+    def teardown(self) -> None:
+        newest.BEHIND_MAX = self.behind  # type: ignore[misc]
+
+    @rule(into=st.lists(ids, min_size=1, max_size=6), is_committed=st.booleans())
+    def store_documents(self, into: list[int], is_committed: bool) -> None:
+        for number, collection in enumerate(into):
+            self.store.stage_mutation(VB, b"%d" % (number % 2), b"v", cas=1, rev_seqno=1, collection=collection)
+        if is_committed:
+            commit(self.store)
+
+    @rule(key=st.sampled_from([b"a", b"b"]), collection=ids)
+    def delete_a_document(self, key: bytes, collection: int) -> None:
+        self.store.stage_deletion(VB, key, cas=1, rev_seqno=1, delete_time=50, collection=collection)
+
+    @rule(kind=st.sampled_from([0, 1]), collection=st.sampled_from([8, 9]))
+    def create_or_drop(self, kind: int, collection: int) -> None:
+        told = SystemEvent(by_seqno=0, event=kind, version=0, manifest_uid=1, scope_id=0, collection_id=collection)
+        self.store.stage_event(VB, told, cas=1)
+
+    @rule()
+    def commit(self) -> None:
+        commit(self.store)
+
+    @rule()
+    def lose_a_batch(self) -> None:
+        if (batch := self.store.freeze()) is None:
+            return
+        self.disk.fail(1, errno.EIO)
+        try:
+            self.store.write(batch)
+        except StorageError as error:
+            self.store.abandon(batch, error)
+        else:
+            self.store.settle(batch)
+        self.disk.heal()
+
+    @rule(back=st.integers(1, 4))
+    def roll_back(self, back: int) -> None:
+        self.store.rollback(VB, max(0, self.store.high_seqno(VB) - back))
+
+    @rule(really=st.integers(0, 3))
+    def drop(self, really: int) -> None:
+        if really == 3:
+            self.store.drop(VB)
+
+    @rule(history=st.integers(0, 3))
+    def purge(self, history: int) -> None:
+        compact(self.store, history_rows=history, purge_before=100)
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.disk.locks.clear()
+        self.store = open_store(self.disk, arena_bytes=1 << 16)
+
+    @rule(chosen=st.sampled_from(CHOICES), wanted=st.sampled_from([1, len(CHOICES)]))
+    def ask(self, chosen: list[int], wanted: int) -> None:
+        for each in [chosen, *CHOICES][:wanted]:
+            numbers = shown(each)
+            expected = by_looking(self.store, numbers) if self.store.is_mixed(VB) else self.store.durable_seqno(VB)
+            assert self.store.newest_seqno(VB, numbers) == expected
+
+    @rule()
+    def open_a_view(self) -> None:
+        numbers = shown([0, 9])
+        if self.store.is_mixed(VB):
+            with self.store.view(VB, shown=numbers) as view:
+                assert (view.end_seqno, view.nothing) == (by_looking(self.store, numbers), view.end_seqno == 0)
+
+
+TestNewest = NewestMachine.TestCase
+TestNewest.settings = settings(
+    max_examples=200, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.mark.parametrize("back_to", [0, 1, 3, "drop"])
+def test_after_a_rollback_or_drop_seqnos_that_are_given_again_are_looked_at(back_to: int | str) -> None:
+    store = open_store(FaultyDisk(), arena_bytes=1 << 16)
+    store.use_collections()
+    stage(store, 0, 8, 9, 8, 9)
+    assert [store.newest_seqno(VB, shown([number])) for number in (0, 8, 9)] == [1, 4, 5]
+    if isinstance(back_to, str):
+        store.drop(VB)
+        back_to = 0
+    store.rollback(VB, back_to)
+    stage(store, 8, 0, 300)
+    newest_of_9 = 3 if back_to == 3 else 0
+    expected = [back_to + 2, back_to + 1, newest_of_9, back_to + 3]
+    assert [store.newest_seqno(VB, shown([number])) for number in (0, 8, 9, 300)] == expected
+    store.close()
+
+
+def stage(store: Store, *collections: int) -> None:
+    """A document in each of these collections, durable."""
+    for number, collection in enumerate(collections):
+        store.stage_mutation(VB, b"%d" % number, b"v", cas=1, rev_seqno=1, collection=collection)
+    commit(store)
+
+
+def test_a_row_is_looked_at_once_however_often_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    kernel = choices.last_shown
+
+    def counting(*arguments: Any) -> int:
+        row = int(kernel(*arguments))
+        looked.append(int(arguments[3]) - row)
+        return row
+
+    store = open_store(FaultyDisk(), arena_bytes=1 << 20, segment_bytes=1 << 22)
+    store.use_collections()
+    store.stage_mutation(VB, b"plain", b"v", cas=1, rev_seqno=1)
+    for number in range(5000):
+        store.stage_mutation(VB, b"%d" % number, b"v", cas=1, rev_seqno=1, collection=8)
+    commit(store)
+    monkeypatch.setattr(choices, "last_shown", counting)
+    for _ in range(3):
+        assert store.newest_seqno(VB, shown([0])) == 1
+    assert looked == [1, 1, 1], "rows from where the look back began to the one that it found"
+    with store.view(VB, shown=shown([0])) as view:
+        assert view.end_seqno == 1
+    assert looked == [1, 1, 1, 1]
+    store.close()
