@@ -5,18 +5,21 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from headwater.cli.demo.samples import Samples
 
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>headwater demo</title><style>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>headwater demo</title><style>
 body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; color: #222 }}
 td {{ padding: .1rem 1.5rem .1rem 0 }} td:last-child {{ text-align: right; font-variant-numeric: tabular-nums }}
-svg {{ width: 100%; height: auto }}
+.drawing {{ overflow-x: auto }} svg {{ width: 100%; min-width: 44rem; height: auto }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #181a1b; color: #ddd }} svg {{ background: #fff }} }}
 </style></head><body>
 <h1>headwater demo: {verdict}</h1>
 <table>{rows}</table>
-{drawing}
+<div class="drawing">{drawing}</div>
 </body></html>
 """
 
@@ -34,7 +37,7 @@ def write_report(folder: Path, samples: Samples, facts: Mapping[str, int | float
 def _number(value: float | str) -> str:
     if isinstance(value, str):
         return html.escape(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if value >= 1000 else f"{value:,.1f}"
 
 
 def _drawing(samples: Samples) -> str:
@@ -45,20 +48,48 @@ def _drawing(samples: Samples) -> str:
     from matplotlib import pyplot as plt
 
     figure, (rate, lag) = plt.subplots(2, 1, figsize=(10, 6.4), sharex=True, layout="constrained")
-    rates = samples.rates()
-    seconds = [row[0] for row in rates]
-    rate.step(seconds, [max(row[1], 1.0) for row in rates], label="changes made durable by the node", color="#1f77b4")
-    rate.step(seconds, [max(row[2], 1.0) for row in rates], label="changes merged into the table", color="#d62728")
-    rate.set(ylabel="changes/s", yscale="log", title="throughput")
-    rate.legend(loc="upper right")
-    lags = samples.lag_seconds()
-    lag.fill_between([row[0] for row in lags], [row[1] for row in lags], color="#d62728", alpha=0.3)
-    lag.set(ylabel="seconds", xlabel="seconds since the start", title="lag of the table behind the node")
-    for at, text in samples.marks:
-        for axes in (rate, lag):
-            axes.axvline(at, color="#888", linestyle=":")
-        lag.annotate(text, (at, lag.get_ylim()[1]), rotation=90, va="top", ha="right", fontsize=8)
+    _throughput(rate, samples)
+    _lag(lag, samples)
+    for axes in (rate, lag):
+        _marks(axes, samples)
+        axes.set_xlim(0, samples.drawn(samples.rows[-1].seconds))
     drawn = io.StringIO()
-    figure.savefig(drawn, format="svg")
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
     plt.close(figure)
     return drawn.getvalue().partition("<svg")[1] + drawn.getvalue().partition("<svg")[2]
+
+
+def _throughput(axes: Any, samples: Samples) -> None:
+    rates = samples.rates()
+    seconds = [samples.drawn(row[0]) for row in rates]
+    axes.step(seconds, [row[1] for row in rates], label="made durable by the node", color="#1f77b4")
+    axes.step(seconds, [row[2] for row in rates], label="merged into the table", color="#d62728")
+    axes.set_yscale("symlog", linthresh=100)  # from 0, which a logarithm has not, and still both the load and a round
+    axes.set_ylim(bottom=0)
+    axes.set(ylabel="changes/s", title="throughput")
+    axes.legend(loc="lower right")
+
+
+def _lag(axes: Any, samples: Samples) -> None:
+    lags = samples.lag_seconds()
+    axes.fill_between([samples.drawn(row[0]) for row in lags], [row[1] for row in lags], color="#d62728", alpha=0.3)
+    axes.set_ylim(bottom=0)
+    title = "lag of the table behind the node, once it was level for the first time"
+    axes.set(ylabel="seconds", xlabel="seconds since the load began" + _left_out(samples), title=title)
+
+
+def _left_out(samples: Samples) -> str:
+    if samples.waited is None:
+        return ""
+    began, ended = samples.waited
+    return f"; grey: {ended - began:,.0f} s for the mirror's start and its first batch, drawn as one"
+
+
+def _marks(axes: Any, samples: Samples) -> None:
+    """Draw a line for each mark, its text inside of the frame, and the wait for the mirror as a grey band."""
+    for at, text in samples.marks:
+        axes.axvline(samples.drawn(at), color="#888", linestyle=":")
+        inside = {"rotation": 90, "va": "top", "ha": "right", "fontsize": 9}
+        axes.text(samples.drawn(at), 0.97, text, transform=axes.get_xaxis_transform(), **inside)
+    if samples.waited is not None:
+        axes.axvspan(*(samples.drawn(at) for at in samples.waited), color="#ccc", alpha=0.6)

@@ -1,4 +1,8 @@
-"""Measurements of a running demo: how many changes the node has, and how many of them the table holds."""
+"""Measurements of a running demo: how many changes the node has, and how many of them the table holds.
+
+Time begins with the load. The wait for the mirror's first batch is no lag: it is noted (`waited`) and taken out of what
+is drawn; lag counts from when the table was level with the node for the first time.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,15 +24,32 @@ class Sample:
 
 @dataclass(slots=True)
 class Samples:
-    """All looks, in order, and the marks set between them (the crash, the end of the load)."""
+    """All looks, in order, and the marks set between them (the crash, the end of the load).
+
+    Attributes:
+        waited: from when to when nothing could happen because the mirror was starting.
+    """
 
     clock: Callable[[], float]
     rows: list[Sample] = field(default_factory=list)
     marks: list[tuple[float, str]] = field(default_factory=list)
+    waited: tuple[float, float] | None = None
     began: float = 0.0
 
     def __post_init__(self) -> None:
         self.began = self.clock()
+
+    def begin(self) -> None:
+        """Count time from now, with nothing in node and table."""
+        self.began = self.clock()
+        self.add(0, 0)
+
+    def drawn(self, seconds: float) -> float:
+        """Where a moment is drawn: the wait for the mirror is as wide as one second."""
+        if self.waited is None:
+            return seconds
+        began, ended = self.waited
+        return min(seconds, began) + min(1.0, max(0.0, seconds - began)) + max(0.0, seconds - max(ended, began + 1.0))
 
     def seconds(self) -> float:
         """Time since the start."""
@@ -45,17 +66,27 @@ class Samples:
         self.marks.append((self.seconds(), text))
 
     def rates(self) -> list[tuple[float, float, float]]:
-        """(seconds, node changes/s, table changes/s) between each look and the one before."""
+        """(seconds, node changes/s, table changes/s) since the look before; the first batch: since the wait began."""
         pairs = zip(self.rows, self.rows[1:], strict=False)
         return [
-            (b.seconds, (b.node_changes - a.node_changes) / span, (b.table_changes - a.table_changes) / span)
+            (
+                b.seconds,
+                (b.node_changes - a.node_changes) / span,
+                (b.table_changes - a.table_changes) / self._since(a, b),
+            )
             for a, b in pairs
             if (span := b.seconds - a.seconds) > 0
         ]
 
+    def _since(self, a: Sample, b: Sample) -> float:
+        """Over how many seconds the table's changes between two looks came."""
+        came_first = self.waited is not None and a.table_changes == 0 < b.table_changes
+        return b.seconds - (self.waited[0] if came_first and self.waited else a.seconds)
+
     def lag_seconds(self) -> list[tuple[float, float]]:
-        """(seconds, how long ago the node had only what the table has) for each look."""
-        return [(row.seconds, row.seconds - self._reached(row.table_changes)) for row in self.rows]
+        """(seconds, how long ago the node had only what the table has) for each look, once the two were level."""
+        level = next((at for at, row in enumerate(self.rows) if row.table_changes and row.lag == 0), len(self.rows))
+        return [(row.seconds, row.seconds - self._reached(row.table_changes)) for row in self.rows[level:]]
 
     def _reached(self, changes: int) -> float:
         """When the node last held no more than `changes`."""

@@ -7,16 +7,20 @@ Three accounts of the same documents are kept apart: `traffic.expected` is what 
 read from its history by a fresh client, the table's by another implementation of Delta than the one that wrote it.
 """
 
+import os
+import platform
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+import headwater
 from headwater.cli.demo import contents
 from headwater.cli.demo.compare import Comparison, compare
 from headwater.cli.demo.flights import read_flights
@@ -36,6 +40,7 @@ LOOK_SECONDS = 0.25
 PATIENCE_SECONDS = 300.0
 KILL_AFTER_SECONDS = 0.05
 VBUCKETS = 64
+LOOKS_AT_THE_LOAD = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,12 @@ class Story:
         self._load(node, traffic)
         mirror = stack.enter_context(MirrorProcess(node.url, self.folder / "table", self.folder / "mirror.log"))
         with step("mirror into a Delta table") as told:
-            seconds = self._catch_up(node, mirror)
+            began = self.samples.seconds()
+            self._watch(node, mirror, until=lambda: mirror.batches > 0)
+            self.samples.waited = (began, self.samples.rows[-2].seconds)
+            self._catch_up(node, mirror)
+            seconds = self.samples.seconds() - began
+            self.facts["seconds until the table was level, Spark's start included"] = seconds
             told(f"{count(mirror.changes)} changes in {seconds:.1f} s, Spark's start included")
         self._rounds(node, mirror, traffic)
         self._expire(node, mirror, traffic)
@@ -103,17 +113,20 @@ class Story:
 
     def _load(self, node: "Node", traffic: Traffic) -> None:
         with step("load them") as told, node.client() as client:
-            began = time.monotonic()
-            refused = client.set_many(traffic.expected)
+            began, done = time.monotonic(), 0
+            self.samples.begin()
+            documents, size = list(traffic.expected.items()), max(1, len(traffic.expected) // LOOKS_AT_THE_LOAD)
+            for some in (documents[at : at + size] for at in range(0, len(documents), size)):
+                if refused := client.set_many(some):
+                    raise CommandError(
+                        f"the node refused {len(refused)} documents, the first: {next(iter(refused.values()))}"
+                    )
+                done += len(some)
+                self.samples.add(done, 0)
             seconds = time.monotonic() - began
-            if refused:
-                raise CommandError(
-                    f"the node refused {len(refused)} documents, the first: {next(iter(refused.values()))}"
-                )
             self.facts |= {"documents loaded": len(traffic.expected), "loaded/s": len(traffic.expected) / seconds}
             told(f"durable at {rate(len(traffic.expected), seconds)}")
         self.samples.mark("loaded")
-        self.samples.add(len(traffic.expected), 0)
 
     def _rounds(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
         changes, seconds, crash = 0, 0.0, self.plan.rounds // 2
@@ -219,13 +232,17 @@ class Story:
     def _report(self, memory: Comparison, table: Comparison) -> None:
         verdict = "the table equals the node" if memory.equal and table.equal else "the table differs from the node"
         final = self.samples.rows[-1]
-        lags = [lag for _, lag in self.samples.lag_seconds()]
+        lags = sorted(lag for _, lag in self.samples.lag_seconds())
         self.facts |= {
             "documents in the node": table.left,
             "documents in the table": table.right,
             "changes in all": final.node_changes,
-            "longest lag, s": max(lags),
+            "lag, median, s": lags[len(lags) // 2],
+            "longest lag, s": lags[-1],
             "seconds in all": self.samples.seconds(),
+            "headwater": headwater.__version__,
+            "machine": f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}",
+            "when": datetime.now().astimezone().isoformat(" ", "seconds"),
         }
         page = write_report(self.plan.report, self.samples, self.facts, verdict)
         out().print(f"{'report':<36} {page}")
