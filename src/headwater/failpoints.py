@@ -54,6 +54,7 @@ FAILPOINTS = {
     "lake.reading": "a task has the first of its changes, nothing is written",
     "lake.files_written": "a task's files and indexes are written, no commit names them",
     "lake.log_committed": "a batch is in the change log, not in the table",
+    "lake.quarantine_committed": "a batch is in the quarantine, not in the table",
     "lake.before_commit": "a batch's deletion vectors are written, its commit is not",
     "lake.after_commit": "a batch is a version of the table, nobody was told",
     "lake.before_fold": "folded files are written, no commit names them",

@@ -42,6 +42,22 @@ def test_a_table_is_described_verified_folded_and_vacuumed(tmp_path: Path) -> No
     assert wrong.stderr == "headwater: 96 rows, 96 documents: 2 problems\n"
 
 
+def test_a_quarantine_is_described_and_verified_with_its_table(tmp_path: Path) -> None:
+    place = str(tmp_path / "t")
+    with testing.node(vbuckets=8) as node, node.client() as client:
+        client.set_many({"good": b"{}", "bad": b"no JSON", b"\xff": b"{}"}.items())
+        mirror(None, node.url, place, once=True, json=True, quarantine=True, workers=0)
+        told = json.loads(run("describe", place).stdout)
+        assert (told["rows"], told["quarantine"]["rows"]) == (2, 2)
+        assert told["quarantine"]["place"] == f"{place}_quarantine"
+        assert json.loads(run("describe", f"{place}_quarantine").stdout) == told["quarantine"]
+        verified = run("verify", place, "--bucket", node.url)
+        assert (verified.exit_code, verified.stdout) == (0, "3 rows, 3 documents: all is well\n")
+        client.set("bad", "later")
+        assert "1 documents are of another seqno or CAS" in run("verify", place, "--bucket", node.url).stdout
+        assert "folded 1 files" in run("optimize", f"{place}_quarantine", "--all").stdout
+
+
 @pytest.mark.parametrize("command", ["describe", "verify", "optimize", "vacuum"])
 def test_where_there_is_no_table_one_line_says_so(command: str, tmp_path: Path) -> None:
     told = run(command, str(tmp_path))

@@ -12,7 +12,8 @@ from headwater.cli.screen import count
 
 if TYPE_CHECKING:
     from headwater.lake.index import Indexes
-    from headwater.lake.log import TableLog
+    from headwater.lake.log import TableLog, TableState
+    from headwater.lake.store import TableStore
     from headwater.lake.verify import Held
 
 HELP = """A mirror's table by hand: look at it, fold its files, remove old ones, compare it with the bucket.
@@ -88,10 +89,14 @@ def verify(
 
     Exit status 1 when something is wrong. Keys and seqnos of all documents are held in memory.
     """
-    from headwater.lake.verify import check_indexes, compare, of_table
+    from headwater.lake.verify import check_indexes, check_quarantine, compare, of_table
 
     log, indexes = _table(place)
     held, problems = of_table(log.store, log.state)
+    if (beside := _beside(log)) is not None:
+        aside, twice = of_table(*beside)
+        problems += twice + check_quarantine(held, aside)
+        held = aside | held  # of a document without text for a key the only row is there
     if indexes is not None:
         problems += check_indexes(log.store, log.state, indexes)
     told = f"{count(len(held))} rows"
@@ -120,7 +125,21 @@ def _table(place: str) -> "tuple[TableLog, Indexes | None]":
         raise TableError(log.store.root, "there is no table here")
     kind = record_of(log.store.root, log.state).kind
     seed = bytes.fromhex(log.state.properties[SEED])
-    return log, Indexes(log.store, log.state.id, seed) if kind == "documents" else None
+    return log, Indexes(log.store, log.state.id, seed) if kind != "changes" else None
+
+
+def _beside(log: "TableLog") -> "tuple[TableStore, TableState] | None":
+    """The quarantine of a table, as the table's record names it; None if it has none."""
+    from headwater.lake.commit import record_of
+    from headwater.lake.log import TableLog
+    from headwater.lake.places import QUARANTINE, store_of
+
+    record = record_of(log.store.root, log.state)
+    if record.kind != "documents" or record.quarantine is None:
+        return None
+    beside = TableLog(store_of(f"{log.store.root}{QUARANTINE}"))
+    then = beside.at(record.quarantine)
+    return (beside.store, then) if then is not None else None
 
 
 def _of_bucket(url: str, user: str | None, password: str | None) -> "Held":

@@ -39,6 +39,10 @@ def mirror(
     copy_on_write: Annotated[
         bool, typer.Option("--copy-on-write", help="For readers without deletion vectors: write whole files anew.")
     ] = False,
+    quarantine: Annotated[
+        bool,
+        typer.Option("--quarantine", help="With --json: list what is no JSON object in a table named DIR_quarantine."),
+    ] = False,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -67,6 +71,7 @@ def mirror(
             changelog=changelog,
             json=unfold,
             copy_on_write=copy_on_write,
+            quarantine=quarantine,
             upkeep=upkeep,
             user=user,
             password=password,
@@ -88,5 +93,7 @@ def _line(progress: "MirrorProgress") -> str:
     ]
     if progress.rollbacks:
         parts.append(f"{progress.rollbacks} vbuckets rolled back")
+    if progress.quarantined:
+        parts.append(f"{count(progress.quarantined)} put into quarantine")
     parts += [f"does not fit its column: {field}" for field in progress.conflicts]
     return ", ".join(parts)

@@ -96,13 +96,15 @@ def write(store: TableStore, folder: str, version: int, actions: Iterable[dict[s
     return path
 
 
-def newest(store: TableStore, folder: str) -> tuple[int, list[dict[str, Any]]] | None:
-    """Return (version, actions) of the newest whole checkpoint; None if there is none.
+def newest(store: TableStore, folder: str, most: int | None = None) -> tuple[int, list[dict[str, Any]]] | None:
+    """Return (version, actions) of the newest whole checkpoint, of version `most` at most; None if there is none.
 
     Raises:
         CorruptStore: its file can't be read.
     """
-    complete = _complete(store, folder)
+    complete = {
+        version: paths for version, paths in _complete(store, folder).items() if most is None or version <= most
+    }
     if not complete:
         return None
     version = max(complete)

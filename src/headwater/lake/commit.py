@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,8 @@ class Record:
         batch: how many batches have been committed.
         kind: `documents` for a mirror's table, `changes` for its change log.
         beside: of a change log, digests of the table's record: before the batch, and after it.
+        quarantine: the version of the quarantine that belongs to the table, None where it has none; of a quarantine,
+            the version that its last commit brought back, if that is what it did.
     """
 
     bucket: str
@@ -50,6 +52,7 @@ class Record:
     batch: int = 0
     kind: str = "documents"
     beside: tuple[str, ...] = ()
+    quarantine: int | None = None
 
     @property
     def digest(self) -> str:
@@ -60,7 +63,8 @@ class Record:
     def to_action(self) -> Action:
         """Return what a commit says of it."""
         told = {"v": 1, "kind": self.kind, "bucket": self.bucket, "end": self.end, "batch": self.batch}
-        return record(DOMAIN, told | ({"beside": self.beside} if self.beside else {}))
+        more = {"beside": self.beside, "quarantine": self.quarantine}
+        return record(DOMAIN, told | {name: value for name, value in more.items() if value not in ((), None)})
 
 
 def record_of(place: str, state: TableState) -> Record:
@@ -75,7 +79,7 @@ def record_of(place: str, state: TableState) -> Record:
         raise TableError(place, problem)
     told = json.loads(text)
     kind, beside = told.get("kind", "documents"), tuple(told.get("beside", ()))
-    return Record(told["bucket"], told["end"], int(told["batch"]), kind, beside)
+    return Record(told["bucket"], told["end"], int(told["batch"]), kind, beside, told.get("quarantine"))
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ class BatchCommit:
         transaction: (application, version), for those who look for it there.
         written: what the tasks wrote; may be nothing.
         more: other actions, such as new columns.
+        stands: asked before each try whether the log still is where the batch can go on from; None for always.
     """
 
     after: str
@@ -95,6 +100,7 @@ class BatchCommit:
     transaction: tuple[str, int]
     written: Sequence[TaskResult]
     more: Sequence[Action] = ()
+    stands: Callable[[TableLog], bool] | None = None
 
 
 def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) -> None:
@@ -114,6 +120,8 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
         state = log.refresh()
         _check_record(log, batch)
         _check_lookups(log, batch)
+        if batch.stands is not None and not batch.stands(log):
+            raise TableChanged(log.store.root, "another mirror's batch came between; it is put right first")
         made = _actions(log, state, batch) if state.vectors else _copies(log, state, batch, indexes)
         actions = [*made, *batch.more]
         failpoint("lake.before_commit")

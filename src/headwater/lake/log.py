@@ -222,13 +222,33 @@ class TableLog:
             check(self.store.root, self.state)
         return self.state
 
+    def at(self, version: int) -> TableState | None:
+        """Return the state of an older version, read anew; None where the log does not go back so far."""
+        older = TableState()
+        found = checkpoints.newest(self.store, FOLDER, version)
+        if found is not None:
+            older.version, actions = found
+            older.apply(actions)
+        while older.version < version:
+            actions_then = self._commit_of(older.version + 1)
+            if actions_then is None:
+                return None
+            older.apply(actions_then)
+            older.version += 1
+        return older
+
     def since(self, version: int) -> Iterator[Action]:
         """Yield the actions of the commits after `version` up to the newest; they must have been refreshed."""
+        for actions in self.commits(version):
+            yield from actions
+
+    def commits(self, version: int) -> Iterator[list[Action]]:
+        """Yield the same commit by commit."""
         for number in range(version + 1, self.state.version + 1):
             actions = self._commit_of(number)
             if actions is None:
                 raise TableChanged(self.store.root, f"version {number} of the log is gone; the batch is planned anew")
-            yield from actions
+            yield actions
 
     def commit(self, actions: Sequence[Action], operation: str, metrics: Mapping[str, int] | None = None) -> bool:
         """Make the actions the next version; return False, having done nothing, if somebody else made it first."""

@@ -8,6 +8,9 @@ from urllib.parse import urlsplit
 from headwater.lake.objects import ObjectStore
 from headwater.lake.store import TableStore, folder_of
 
+QUARANTINE = "_quarantine"
+"""What stands behind a table's name in that of its quarantine."""
+
 
 def is_url(place: str | Path) -> bool:
     """Whether a place is no folder of a file system, but named by a url of another scheme than `file`."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 SOURCE = ("vbucket", "seqno", "vb_uuid", "event", "key", "value", "cas", "rev_seqno", "flags", "expiry", "datatype")
 """The columns of the `dcp` source that a task asks for."""
@@ -111,6 +113,8 @@ class TableShape:
         schema: of the rows that are made.
         added: columns that the rows have and the table does not.
         conflicts: what did not fit its column, in words.
+        misfits: of the rows that were made last, why each does not fit this table; None for one that does. Empty where
+            all do.
     """
 
     def __init__(self, described: Sequence[Mapping[str, Any]]) -> None:
@@ -118,10 +122,11 @@ class TableShape:
         self.schema = arrow_schema(described)
         self.added: list[dict[str, Any]] = []
         self.conflicts: set[str] = set()
+        self.misfits: list[str | None] = []
 
-    def accepted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the changes that this table takes: all of them."""
-        return batch
+    def taken(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
+        """Return which changes this table takes, None for all of them."""
+        return None
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the table's rows for mutations of the source."""

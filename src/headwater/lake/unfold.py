@@ -17,7 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from headwater.lake.shape import KEPT, PRIMITIVES, TableShape, arrow_schema, arrow_type, delta_field, modified_at
 
@@ -32,6 +34,9 @@ _BRACKETS_SAFE = 200
 _UNWRITABLE = re.compile(r"[ ,;{}()\n\t\r=`.\x00-\x1f]")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _NUMBERS: dict[str, set[type]] = {"long": {int, type(None)}, "double": {int, float, type(None)}}
+TOO_DEEP = "JSON that is nested too deeply"
+_JSON_NAMES = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
+_JSON_NAMES[type(None)] = "null"
 _LONGS = range(-(1 << 63), 1 << 63)
 
 Kind = str | dict[str, Any]
@@ -137,20 +142,18 @@ class JsonShape(TableShape):
         super().__init__(described)
         self.columns = JsonColumns.read(described)
 
-    def accepted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def taken(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
         """Leave out changes of keys that are no text: this table's keys are."""
-        keys = batch.column("key")
-        try:
-            keys.cast(pa.string())
-        except pa.ArrowInvalid:
-            good = [_is_text(key) for key in keys.to_pylist()]
+        good = texts_among(batch.column("key"))
+        if good is not None:
             self.conflicts.add("key: string in the table, bytes that are not UTF-8 in the bucket; left out")
-            return batch.filter(pa.array(good))
-        return batch
+        return good
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the table's rows, with a column for every field that fits one."""
-        documents = [_parsed(value) for value in batch.column("value").to_pylist()]
+        parsed = [_parsed(value) for value in batch.column("value").to_pylist()]
+        documents = [document for document, _ in parsed]
+        self.misfits = [why for _, why in parsed]
         self._learn(documents)
         rest: dict[int, dict[str, Any]] = {}
         fitted = {
@@ -279,21 +282,44 @@ def _named(kind: Kind | None) -> str:
 
 
 def _refused(constant: str) -> Any:
-    raise ValueError(constant)
+    raise ValueError(f"{constant} is no value of JSON")
 
 
-def _parsed(value: bytes | None) -> dict[str, Any]:
-    """The fields of a document; none if it is no JSON object."""
+def _parsed(value: bytes | None) -> tuple[dict[str, Any], str | None]:
+    """The fields of a document; none if it is no JSON object, and why."""
     try:
-        found = json.loads(value, parse_constant=_refused) if value else None
+        found = json.loads(value or b"", parse_constant=_refused)
         if value and value.count(b"[") + value.count(b"{") > _BRACKETS_SAFE:
             json.dumps(found)  # what can be read but not written again, for its depth, is no document to us
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    except RecursionError:
+        return {}, TOO_DEEP
+    except ValueError as error:
+        return {}, no_json(value, error)
+    return (found, None) if isinstance(found, dict) else ({}, f"JSON, but no object: {_JSON_NAMES[type(found)]}")
 
 
-def _is_text(key: bytes | None) -> bool:
+def no_json(value: bytes | None, error: ValueError) -> str:
+    """Return why a value is no JSON, in words."""
+    if not value:
+        return "no JSON: the value is empty"
+    if isinstance(error, UnicodeDecodeError):
+        return f"no JSON: not UTF-8 at byte {error.start}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"no JSON: {error.msg} at character {error.pos}"
+    return f"no JSON: {str(error)[:60]}"
+
+
+def texts_among(keys: Any) -> NDArray[np.bool_] | None:
+    """Return which of these keys are UTF-8; None if all are."""
+    try:
+        keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.array([is_text(key) for key in keys.to_pylist()], np.bool_)
+    return None
+
+
+def is_text(key: bytes | None) -> bool:
+    """Whether a key is UTF-8."""
     try:
         (key or b"").decode()
     except UnicodeDecodeError:

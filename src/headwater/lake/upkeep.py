@@ -28,6 +28,7 @@ from headwater.lake import checkpoints, index, vectors
 from headwater.lake.files import DataWriter, NewFile, live_mask
 from headwater.lake.index import Hashes, Indexes, hashes_of, joined, made
 from headwater.lake.log import FOLDER, Action, DataFile, TableLog, TableState, removal
+from headwater.lake.places import QUARANTINE, store_of
 from headwater.lake.shape import arrow_schema
 from headwater.lake.store import BESIDE, Listed, TableStore
 
@@ -261,11 +262,11 @@ def vacuum(log: TableLog, seconds: float | None = None, now: float | None = None
     state, clock = log.refresh(), now or time.time()
     kept_for = retention(state) if seconds is None else seconds
     oldest = clock - kept_for
-    needed = {name for file in state.files.values() for name in _names(file.add)}
+    needed = {name for file in state.files.values() for name in names_of(file.add)}
     live = {file.path.rpartition("/")[2] for file in state.files.values()}
     for removed in state.tombstones.values():
         if removed.get("deletionTimestamp", 0) >= 1000 * oldest:
-            needed.update(_names(removed))
+            needed.update(names_of(removed))
     gone = [listed for listed in log.store.list() if _is_data(listed.path) and listed.path not in needed]
     gone += [each for each in log.store.list(index.FOLDER) if _base(each).removesuffix(index.SUFFIX) not in live]
     gone += [each for folder in ("", FOLDER, index.FOLDER) for each in log.store.list(folder) if _is_half(each)]
@@ -278,7 +279,8 @@ def vacuum(log: TableLog, seconds: float | None = None, now: float | None = None
     return old
 
 
-def _names(action: Action) -> list[str]:
+def names_of(action: Action) -> list[str]:
+    """Return the files that a data file of the log consists of: itself, and its vector's."""
     vector = action.get("deletionVector")
     beside = vectors.file_of(vector) if vector else None
     return [action["path"], *([beside] if beside else [])]
@@ -363,12 +365,21 @@ class Maintenance:
 
 
 def describe(log: TableLog) -> dict[str, Any]:
-    """Return what a table is, in numbers."""
+    """Return what a table is, in numbers; of a table with a quarantine, that of both."""
+    told = _described(log)
+    if "quarantine" in json.loads(log.state.records.get("headwater.mirror", "{}")) and told["kind"] == "documents":
+        beside = TableLog(store_of(f"{log.store.root}{QUARANTINE}"))
+        told["quarantine"] = _described(beside) if beside.refresh().version >= 0 else None
+    return told
+
+
+def _described(log: TableLog) -> dict[str, Any]:
     state = log.refresh()
     files = list(state.files.values())
     told = json.loads(state.records.get("headwater.mirror", "{}"))
     return {
         "place": log.store.root,
+        "kind": told.get("kind", "documents"),
         "version": state.version,
         "bucket": told.get("bucket"),
         "batches": told.get("batch"),

@@ -12,6 +12,7 @@ from headwater.lake.files import live_mask
 from headwater.lake.index import Indexes, hashes_of, order_of
 from headwater.lake.log import DataFile, TableState
 from headwater.lake.store import TableStore
+from headwater.lake.unfold import is_text
 
 Held = dict[tuple[int, bytes], tuple[int, int]]
 """(vbucket, key) to (seqno, cas)."""
@@ -64,6 +65,13 @@ def of_table(store: TableStore, state: TableState) -> tuple[Held, list[str]]:
                     twice.append(f"vbucket {vbucket}, key {name[1]!r} has more than one row")
                 held[name] = (seqno, cas)
     return held, twice
+
+
+def check_quarantine(table: Held, aside: Held) -> list[str]:
+    """Return which rows of a quarantine are not of a document that the table has, or of another change of it; those
+    whose keys are no text are there only."""
+    wrong = [name for name, place in aside.items() if table.get(name, None if is_text(name[1]) else place) != place]
+    return [f"{len(wrong)} rows of the quarantine are not of the table's documents: {_shown(wrong)}"] if wrong else []
 
 
 def compare(table: Held, bucket: Held) -> list[str]:

@@ -9,6 +9,10 @@ each file that can hold the vbucket: no join, no scan.
   0 to its end, in one reading. So what the table then has of it is one state of one node's history, whatever the lost
   branch had overwritten, deleted or purged (docs/decisions/0025).
 
+Documents that do not fit the table's shape may have a second table, the *quarantine* (lake/quarantine.py): what is
+written there, and which of its rows die, is found by the same rules from the same changes. A change whose document fits
+is, to the quarantine, the end of the row that it has of the key.
+
 A task only ever adds files. What it found is true of one version of the table, and it says of which.
 """
 
@@ -16,9 +20,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +39,7 @@ from headwater.lake.store import TableStore
 from headwater.lake.vectors import rows_of
 
 NO_ROW = -1
+NO_TEXT = "the key is not UTF-8"
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class TaskResult:
         conflicts: fields of JSON documents that did not fit, in words.
         changes_after: digest of the record that the log had when they were written.
         unread: vbuckets of which not all could be read that was planned. Such a batch must not be committed.
+        aside: the same of the quarantine, if there is one.
     """
 
     version: int
@@ -82,18 +88,46 @@ class TaskResult:
     columns: list[dict[str, Any]] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
+    aside: TaskResult | None = None
 
     def to_bytes(self) -> bytes:
         """Return it as it travels from a task to the driver."""
+        return json.dumps(self._told()).encode()
+
+    def _told(self) -> dict[str, Any]:
         dead = {path: base64.b64encode(rows.serialize()).decode() for path, rows in self.dead.items()}
-        return json.dumps(self.__dict__ | {"dead": dead}).encode()
+        return self.__dict__ | {"dead": dead, "aside": self.aside._told() if self.aside else None}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TaskResult:
         """Read what `to_bytes` made."""
-        told = json.loads(data)
+        return cls._read(json.loads(data))
+
+    @classmethod
+    def _read(cls, told: dict[str, Any]) -> TaskResult:
         dead = {path: BitMap.deserialize(base64.b64decode(text)) for path, text in told.pop("dead").items()}
-        return cls(**told, dead=dead)
+        aside = told.pop("aside")
+        return cls(**told, dead=dead, aside=cls._read(aside) if aside else None)
+
+
+class Misfits(Protocol):
+    """The rows of a quarantine; see lake/quarantine.py."""
+
+    schema: pa.Schema
+
+    def rows(self, batch: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
+        """Return the rows of documents, and why each is here."""
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A quarantine, as a task sees it: its place, the version to look through, its indexes (of the same seed as the
+    table's), and how its rows are made."""
+
+    store: TableStore
+    state: TableState
+    indexes: Indexes
+    shape: Misfits
 
 
 def write(
@@ -103,6 +137,7 @@ def write(
     shape: TableShape,
     portion: Portion,
     batches: Iterable[pa.RecordBatch],
+    aside: Aside | None = None,
 ) -> TaskResult:
     """Write the changes of some vbuckets; return what a commit needs.
 
@@ -113,92 +148,175 @@ def write(
         shape: makes the table's rows.
         portion: the vbuckets.
         batches: their changes, in order within each vbucket, with the columns of `shape.SOURCE`. No rollback rows.
+        aside: where documents go that do not fit; None for nowhere.
     """
     out = DataWriter(store, shape.schema)
+    beside = DataWriter(aside.store, aside.shape.schema, "quarantine") if aside else None
     try:
-        seen = _Seen(indexes.seed)
-        for batch in map(shape.accepted, batches):
+        taking = _Taking(shape, out, aside.shape if aside else None, beside)
+        seen = _Seen(indexes.seed, 2 if aside else 1)
+        for batch in batches:
             if batch.num_rows:
-                seen.note(batch, _placed(out, shape, batch))
-        files = out.close()
+                seen.note(batch, taking.take(batch))
         newest = seen.newest()
-        written = TaskResult(state.version, counts=seen.counts | {"rollbacks": len(portion.replaced)})
-        written.columns, written.conflicts = shape.added, sorted(shape.conflicts)
-        dead = _Dead()
-        _index_new(indexes, files, newest, dead, written)
-        _look_up(state, indexes, portion, newest, dead)
-        _replace(store, state, portion, dead)
+        written = _found(store, state, indexes, portion, newest, 0, out.close())
+        if aside and beside:
+            files = beside.close()
+            written.aside = _found(aside.store, aside.state, aside.indexes, portion, newest, 1, files)
     except BaseException:
         out.discard()
+        if beside:
+            beside.discard()
         raise
+    written.counts = taking.counts | {"rollbacks": len(portion.replaced)}
+    written.columns, written.conflicts = shape.added, sorted(shape.conflicts)
+    return written
+
+
+def _found(
+    store: TableStore,
+    state: TableState,
+    indexes: Indexes,
+    portion: Portion,
+    newest: _Newest,
+    which: int,
+    files: list[NewFile],
+) -> TaskResult:
+    """Index a table's new files, and find its rows that die."""
+    written, dead = TaskResult(state.version), _Dead()
+    _index_new(indexes, files, newest, newest.places[which], dead, written)
+    _look_up(state, indexes, portion, newest, dead)
+    _replace(store, state, portion, dead)
     written.dead = dead.rows
     return written
 
 
-def _placed(out: DataWriter, shape: TableShape, batch: pa.RecordBatch) -> tuple[int, NDArray[np.int64]]:
-    """Write a batch's mutations; return the number of their file, and each change's row there (`NO_ROW` for others)."""
-    mutations = pc.equal(batch.column("event"), pa.scalar("mutation"))
+_Placed = tuple[int, NDArray[np.int64]]
+"""The number of a file, and each change's row there (`NO_ROW` where it has none)."""
+
+
+class _Taking:
+    """Writes the rows of changes: into the table, and of documents that do not fit into the quarantine, too."""
+
+    def __init__(self, shape: TableShape, out: DataWriter, misfits: Misfits | None, beside: DataWriter | None) -> None:
+        self._shape, self._out, self._misfits, self._beside = shape, out, misfits, beside
+        self.counts = {"mutations": 0, "deletions": 0}
+
+    def take(self, batch: pa.RecordBatch) -> list[_Placed]:
+        """Write a batch; return where its rows are, by table."""
+        mutations = pc.equal(batch.column("event"), pa.scalar("mutation")).to_numpy(zero_copy_only=False)
+        taken = self._shape.taken(batch)
+        stored = mutations if taken is None else mutations & taken
+        self._shape.misfits = []
+        placed = [_placed(self._out, batch, stored, self._shape.rows)]
+        changes = batch.num_rows if taken is None else int(taken.sum())
+        mutated = int(stored.sum())
+        self.counts["mutations"] += mutated
+        self.counts["deletions"] += changes - mutated
+        if self._misfits is not None and self._beside is not None:
+            placed.append(self._set_aside(batch, mutations, stored, self._misfits, self._beside))
+        return placed
+
+    def _set_aside(
+        self,
+        batch: pa.RecordBatch,
+        mutations: NDArray[np.bool_],
+        stored: NDArray[np.bool_],
+        misfits: Misfits,
+        beside: DataWriter,
+    ) -> _Placed:
+        reasons = np.full(batch.num_rows, None, object)
+        reasons[mutations & ~stored] = NO_TEXT
+        if self._shape.misfits:
+            reasons[stored] = self._shape.misfits
+        bad = np.array([reason is not None for reason in reasons], np.bool_)
+        self.counts["quarantined"] = self.counts.get("quarantined", 0) + int(bad.sum())
+        return _placed(beside, batch, bad, lambda kept: misfits.rows(kept, reasons[bad].tolist()))
+
+
+def _placed(
+    out: DataWriter,
+    batch: pa.RecordBatch,
+    stored: NDArray[np.bool_],
+    rows_of: Callable[[pa.RecordBatch], pa.RecordBatch],
+) -> _Placed:
+    """Write the rows of those changes of a batch that have one."""
     rows = np.full(batch.num_rows, NO_ROW, np.int64)
-    count = mutations.true_count
+    count = int(stored.sum())
     if not count:
         return 0, rows
-    kept = batch if count == batch.num_rows else batch.filter(mutations)
-    number, first = out.add(shape.rows(kept))
-    rows[mutations.to_numpy(zero_copy_only=False)] = np.arange(first, first + count)
+    kept = batch if count == batch.num_rows else batch.filter(pa.array(stored))
+    number, first = out.add(rows_of(kept))
+    rows[stored] = np.arange(first, first + count)
     return number, rows
 
 
 @dataclass(frozen=True)
-class _Newest:
-    """The newest change of each key, sorted by hash; and the rows that a later change of the same batch replaced."""
+class _Places:
+    """Of one table: the row of each key's newest change, and the rows that a later change of the batch replaced."""
 
-    hashes: Hashes
-    vbuckets: NDArray[np.int32]
     files: NDArray[np.int32]
     rows: NDArray[np.int64]
     outdated: list[tuple[int, NDArray[np.int64]]]
 
 
+@dataclass(frozen=True)
+class _Newest:
+    """The newest change of each key, sorted by hash, and where its rows are, by table."""
+
+    hashes: Hashes
+    vbuckets: NDArray[np.int32]
+    places: list[_Places]
+
+
 class _Seen:
-    """All changes of a task: hash, vbucket, seqno, and where their rows were written."""
+    """All changes of a task: hash, vbucket, seqno, and where their rows were written.
 
-    def __init__(self, seed: bytes) -> None:
-        self._seed = seed
+    Args:
+        seed: of the hashes.
+        tables: to how many tables rows are written.
+    """
+
+    def __init__(self, seed: bytes, tables: int = 1) -> None:
+        self._seed, self._tables = seed, tables
         self._hashes: list[Hashes] = []
-        self._columns: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]] = []
-        self.counts = {"mutations": 0, "deletions": 0}
+        self._columns: list[tuple[NDArray[Any], ...]] = []
 
-    def note(self, batch: pa.RecordBatch, placed: tuple[int, NDArray[np.int64]]) -> None:
-        """Remember a batch whose rows were written to file `placed[0]`, at `placed[1]`."""
-        number, rows = placed
+    def note(self, batch: pa.RecordBatch, placed: Sequence[_Placed]) -> None:
+        """Remember a batch, and where its rows were written, by table."""
         vbuckets = batch.column("vbucket").to_numpy()
         self._hashes.append(hashes_of(batch.column("key"), vbuckets, self._seed))
-        files = np.full(len(rows), number, np.int32)
         # Copies: a view would keep the memory of all that was read until the task ends.
-        self._columns.append((vbuckets.astype(np.int32), batch.column("seqno").to_numpy().copy(), files, rows))
-        stored = int((rows != NO_ROW).sum())
-        self.counts["mutations"] += stored
-        self.counts["deletions"] += len(rows) - stored
+        columns: list[NDArray[Any]] = [vbuckets.astype(np.int32), batch.column("seqno").to_numpy().copy()]
+        for number, rows in placed:
+            columns += [np.full(len(rows), number, np.int32), rows]
+        self._columns.append(tuple(columns))
 
     def newest(self) -> _Newest:
         """Return the newest change of each key. A vbucket's changes come in order, but a connection that had to be
         made anew may have repeated some, so equal keys go by seqno."""
         hashes = joined(self._hashes)
-        columns = [np.concatenate(parts) for parts in zip(*self._columns, strict=True)] if self._columns else []
-        if not columns:
+        if not self._columns:
             nothing = np.zeros(0, np.int64)
-            return _Newest(hashes, nothing.astype(np.int32), nothing.astype(np.int32), nothing, [])
-        vbuckets, seqnos, files, rows = columns
+            none = _Places(nothing.astype(np.int32), nothing, [])
+            return _Newest(hashes, nothing.astype(np.int32), [none] * self._tables)
+        vbuckets, seqnos, *columns = [np.concatenate(parts) for parts in zip(*self._columns, strict=True)]
         order = order_of(hashes)
         lasts = lasts_of(hashes.take(order))
         falls = seqnos[order[1:]] < seqnos[order[:-1]]
         if (falls & ~lasts[:-1]).any():
             order = np.lexsort((seqnos, hashes.low, hashes.high))
-        gone = order[~lasts]
-        gone = gone[rows[gone] != NO_ROW]
-        outdated = [(int(number), rows[gone[files[gone] == number]]) for number in np.unique(files[gone])]
-        kept = order[lasts]
-        return _Newest(hashes.take(kept), vbuckets[kept], files[kept], rows[kept], outdated)
+        kept, gone = order[lasts], order[~lasts]
+        places = [_places(files, rows, kept, gone) for files, rows in zip(columns[::2], columns[1::2], strict=True)]
+        return _Newest(hashes.take(kept), vbuckets[kept], places)
+
+
+def _places(
+    files: NDArray[np.int32], rows: NDArray[np.int64], kept: NDArray[np.int64], gone: NDArray[np.int64]
+) -> _Places:
+    gone = gone[rows[gone] != NO_ROW]
+    outdated = [(int(number), rows[gone[files[gone] == number]]) for number in np.unique(files[gone])]
+    return _Places(files[kept], rows[kept], outdated)
 
 
 class _Dead:
@@ -214,11 +332,13 @@ class _Dead:
             self.rows[path] = self.rows[path] | found if path in self.rows else found
 
 
-def _index_new(indexes: Indexes, files: list[NewFile], newest: _Newest, dead: _Dead, written: TaskResult) -> None:
-    outdated = dict(newest.outdated)
+def _index_new(
+    indexes: Indexes, files: list[NewFile], newest: _Newest, places: _Places, dead: _Dead, written: TaskResult
+) -> None:
+    outdated = dict(places.outdated)
     for number, file in enumerate(files):
-        mine = (newest.files == number) & (newest.rows != NO_ROW)
-        indexes.write(file.path, made(newest.hashes.take(mine), newest.rows[mine]), file.rows)
+        mine = (places.files == number) & (places.rows != NO_ROW)
+        indexes.write(file.path, made(newest.hashes.take(mine), places.rows[mine]), file.rows)
         gone = outdated.get(number)
         if gone is not None:
             dead.add(file.path, gone)

@@ -46,6 +46,7 @@ class MirrorProgress:
             seqnos when the table is level with them.
         mutations, deletions: changes of this run (expirations count as deletions).
         rollbacks: vbuckets whose lost changes this run took back.
+        quarantined: how many changes of this run brought a document that does not fit into the quarantine.
         seconds: since this run began.
         retries: how often this run began anew after a failure that passed.
         problem: what the last of them was, until a batch went well.
@@ -59,6 +60,7 @@ class MirrorProgress:
     mutations: int = 0
     deletions: int = 0
     rollbacks: int = 0
+    quarantined: int = 0
     seconds: float = 0.0
     retries: int = 0
     problem: str = ""
@@ -92,6 +94,7 @@ def run(
     changelog: bool = False,
     json: bool = False,
     copy_on_write: bool = False,
+    quarantine: bool = False,
     upkeep: bool = True,
     user: str | None = None,
     password: str | None = None,
@@ -110,11 +113,11 @@ def run(
     """
     login = {name: text for name, text in (("user", user), ("password", password)) if text is not None}
     asked: dict[str, Any] = {"once": once, "changelog": changelog, "json": json, "options": login, "upkeep": upkeep}
-    asked["copy_on_write"] = copy_on_write
+    asked |= {"copy_on_write": copy_on_write, "quarantine": quarantine}
     asked |= {"retry_seconds": retry_seconds, "progress": progress, "stop": stop, "watch": watch}
     if engine == "local":
         return mirror(None, url, to, **asked)
-    shape = {"unfold": json, "copy_on_write": copy_on_write}
+    shape = {"unfold": json, "copy_on_write": copy_on_write, "quarantine": quarantine}
     if once and (found := _level(url, to, changelog=changelog, shape=shape, options=login)) is not None:
         return found
     with own_session("headwater-mirror", memory="512m") as spark:
@@ -130,6 +133,7 @@ def mirror(
     changelog: bool = False,
     json: bool = False,
     copy_on_write: bool = False,
+    quarantine: bool = False,
     options: Mapping[str, str] | None = None,
     upkeep: bool = True,
     workers: int | None = None,
@@ -150,6 +154,8 @@ def mirror(
         json: unfold JSON documents into columns; keys are then text.
         copy_on_write: for readers without deletion vectors: a file that loses rows is written anew, which costs as much
             as the files that a batch touches are large. A new table only; one that was made so stays so.
+        quarantine: with `json`, keep a table `<to>_quarantine` of the documents that are no JSON objects, or whose keys
+            are no text, and why (`lake/quarantine.py`). A table that has one keeps it.
         options: more options of the source, such as `maxChangesPerTrigger` or `user`.
         upkeep: fold small files, rewrite mostly dead ones, checkpoint the log, remove old files (`lake/upkeep.py`).
         workers: processes, where there is no session: 0 for none but this one, None for one a core.
@@ -168,11 +174,12 @@ def mirror(
     place = place_of(to)
     chosen = {"url": source} | ({} if once else {"retrySeconds": "300"}) | dict(options or {})
     log = f"{place}_changes" if changelog else None
+    shape = {"unfold": json, "copy_on_write": copy_on_write, "quarantine": quarantine}
     seconds = patience(retry_seconds, once=once)
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
 
     def attempt() -> None:
-        sink = TableSink(place, bucket_of(source), changelog=log, unfold=json, copy_on_write=copy_on_write)
+        sink = TableSink(place, bucket_of(source), changelog=log, **shape)
         batches = _Batches(attempts, sink, sink.maintenance() if upkeep else [])
         engine = _engine(spark, sink, chosen, workers, watch)
         try:
@@ -237,6 +244,7 @@ class _Batches:
             progress.mutations += each.counts.get("mutations", 0)
             progress.deletions += each.counts.get("deletions", 0)
             progress.rollbacks += each.counts.get("rollbacks", 0)
+            progress.quarantined += each.counts.get("quarantined", 0)
         progress.conflicts = sorted({*progress.conflicts, *(line for each in written for line in each.conflicts)})
         progress.batch, progress.changes = progress.batch + 1, changes_in(end)
         problem = ""

@@ -1,13 +1,14 @@
 """The mirror's end at its table, the same for every engine, and at the change log beside it if there is one.
 
-A batch goes into the change log first, then into the table: after a crash between the two the log is ahead by a batch,
-never behind, and `changelog.py` knows what to do about it.
+A batch goes into the change log first, then into the quarantine, then into the table: after a crash between them those
+beside are ahead by a batch, never behind, and `changelog.py` and `quarantine.py` know what to do about it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from headwater.lake.unfold import REST, agrees, is_unfolded, merged
 from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.changelog import ChangeLog
+from headwater.pipelines.quarantine import Quarantine, read_anew
 from headwater.pipelines.table import DOCUMENTS, Table
-from headwater.pipelines.tasks import SEED, MirrorTask, tasks_of
+from headwater.pipelines.tasks import SEED, MirrorTask, TablesBeside, tasks_of
 from headwater.spark.offsets import Offset
 from headwater.spark.settings import SourceSettings
 
@@ -51,10 +53,11 @@ class TableSink(Table):
         changelog: where the change log lies; None for none.
         unfold: whether JSON documents become columns; None for as the table is.
         copy_on_write: a new table has no deletion vectors: files that lose rows are written anew.
+        quarantine: keep a quarantine beside the table; one that a table has is kept anyway.
 
     Raises:
         TableError: a table that is unfolded and should not be, or the other way round; one with deletion vectors that
-            should have none; and as `Table`.
+            should have none; a quarantine for a table that every document fits; and as `Table`.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class TableSink(Table):
         changelog: str | Path | None = None,
         unfold: bool | None = None,
         copy_on_write: bool = False,
+        quarantine: bool = False,
     ) -> None:
         columns = [*fields("string"), delta_field(REST, "string", _REST_MEANS)] if unfold else fields()
         super().__init__(place, bucket, DOCUMENTS, columns, vectors=not copy_on_write)
@@ -76,9 +80,26 @@ class TableSink(Table):
         if unfold is not None and unfold != unfolded:
             told = "its JSON documents are unfolded" if unfolded else "its JSON documents are not unfolded"
             raise TableError(self.place, f"{told}: mirror {'with' if unfolded else 'without'} --json, or elsewhere")
+        if quarantine and not unfolded:
+            told = "every document fits a table whose JSON is not unfolded, so it has no quarantine"
+            raise TableError(self.place, f"{told}: mirror with --json, or without --quarantine")
+        self.quarantine = Quarantine(self) if quarantine or self.record.quarantine is not None else None
+        self._level_quarantine()
         self.changes = ChangeLog(changelog, bucket, vectors=self.log.state.vectors) if changelog else None
         if self.changes:
             self.changes.level(self)
+
+    def _level_quarantine(self) -> None:
+        """Make the quarantine what the table's record says. Where that can't be, for it is new or lost, the table's
+        record is put on a branch that nobody has: the next batch reads all vbuckets anew and replaces them in both."""
+        if self.quarantine is None:
+            return
+        record = self.refresh()
+        if not self.quarantine.level(record.quarantine):
+            after, end = record.digest, read_anew(record)
+            then = replace(self.next(end), quarantine=self.quarantine.log.state.version)
+            with suppress(TableChanged):  # another mirror did the same, or committed a batch: the next plan looks again
+                self.put(after, then, [])
 
     @property
     def changelog(self) -> str | None:
@@ -99,16 +120,25 @@ class TableSink(Table):
     def maintenance(self) -> list[Maintenance]:
         """Return the upkeep of the tables, one for each; for the one process that commits to them."""
         seed = bytes.fromhex(self.log.state.properties[SEED])
-        return [Maintenance(self.log, seed), *([Maintenance(self.changes.log, None)] if self.changes else [])]
+        kept = [Maintenance(self.log, seed)]
+        if self.changes:
+            kept.append(Maintenance(self.changes.log, None))
+        if self.quarantine:
+            kept.append(Maintenance(self.quarantine.log, seed))
+        return kept
+
+    def next(self, end: Mapping[str, Any]) -> Record:
+        """Return the record of the batch that comes next, if it ends at `end`, with the quarantine as it is."""
+        return replace(super().next(end), quarantine=self.record.quarantine)
 
     def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[MirrorTask]:
         """Return the tasks that bring the table from its record to `end`."""
+        self._level_quarantine()
         if self.changes:
             self.changes.level(self, Offset.from_json(end))
         start = Offset.from_json(self.record.end)
-        where = (self.place, self.log.state.id)
-        logged = (self.changes.place, self.changes.log.state.id) if self.changes else None
-        planned = tasks_of(start, Offset.from_json(end), settings, where, count, logged)
+        beside = TablesBeside(_where(self.changes), _where(self.quarantine))
+        planned = tasks_of(start, Offset.from_json(end), settings, (self.place, self.log.state.id), count, beside)
         failpoint("lake.planned")
         return planned
 
@@ -127,12 +157,25 @@ class TableSink(Table):
                 f"{len(unread)} vbuckets, the first is {unread[0]}, have another history than the batch was planned for"
             )
             raise TableChanged(self.place, f"{told}; it is planned anew")
-        if self.changes is not None:
-            if self.refresh().digest != after:
-                raise TableChanged(self.place, "the table has moved on; the batch is planned anew")
-            self.changes.append(written, end, (after, self.next(end).digest), transaction)
+        then = self._beside(after, end, written, transaction)
+        self.put(after, then, written, transaction, [*more, *self._columns(written)])
+        return then
+
+    def _beside(
+        self, after: str, end: Mapping[str, Any], written: Sequence[TaskResult], transaction: tuple[str, int] | None
+    ) -> Record:
+        """Bring a batch into the tables beside this one; return the record that it then has."""
+        if (self.changes or self.quarantine) and self.refresh().digest != after:
+            raise TableChanged(self.place, "the table has moved on; the batch is planned anew")
+        then = self.next(end)
+        if self.changes:
+            self.changes.append(written, end, (after, then.digest), transaction)
             failpoint("lake.log_committed")
-        return super().commit(after, end, written, transaction, [*more, *self._columns(written)])
+        if self.quarantine and then.quarantine is not None:
+            aside = [each.aside for each in written if each.aside]
+            then = replace(then, quarantine=self.quarantine.append(aside, then.quarantine, transaction))
+            failpoint("lake.quarantine_committed")
+        return then
 
     def _columns(self, written: Sequence[TaskResult]) -> list[dict[str, Any]]:
         """Return the action that adds the tasks' new columns.
@@ -152,6 +195,10 @@ class TableSink(Table):
         if len(schema) > len(before.fields):
             self.log.commit([action], "ADD COLUMNS")
         raise TableChanged(self.place, "tasks gave a field different columns; the batch is written again")
+
+
+def _where(table: Table | None) -> tuple[str, str] | None:
+    return (table.place, table.log.state.id) if table else None
 
 
 def bucket_of(url: str) -> str:

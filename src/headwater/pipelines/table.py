@@ -7,7 +7,7 @@ one, may be lost, older or newer: the next batch is planned from the record.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from headwater.pipelines.tasks import SEED
 from headwater.spark.offsets import VERSION
 
 BEGINNING: Mapping[str, Any] = {"v": VERSION, "vb": {}}
-DOCUMENTS, CHANGES = "documents", "changes"
+DOCUMENTS, CHANGES, QUARANTINE = "documents", "changes", "quarantine"
 
 
 class Table:
@@ -33,6 +33,7 @@ class Table:
         kind: `documents` or `changes`.
         columns: of a new one.
         vectors: whether a new one has deletion vectors.
+        seed: of a new one's indexes, in hex; None for one of its own.
 
     Raises:
         TableError: another bucket's table, or nobody's mirror.
@@ -40,14 +41,21 @@ class Table:
     """
 
     def __init__(
-        self, place: str | Path, bucket: str, kind: str, columns: Sequence[Mapping[str, Any]], *, vectors: bool = True
+        self,
+        place: str | Path,
+        bucket: str,
+        kind: str,
+        columns: Sequence[Mapping[str, Any]],
+        *,
+        vectors: bool = True,
+        seed: str | None = None,
     ) -> None:
         self.store, self.bucket = store_of(place), bucket
         self.log = TableLog(self.store)
         self.log.refresh()
         if not self.log.exists:
             begun = Record(bucket, dict(BEGINNING), 0, kind).to_action()
-            properties = {SEED: secrets.token_hex(SEED_BYTES)}
+            properties = {SEED: seed or secrets.token_hex(SEED_BYTES)}
             self.log.commit([*creation(columns, properties, bucket, vectors=vectors), begun], "CREATE TABLE")
             self.log.refresh()  # another mirror may have been first: then this is its table
         if (self.record.bucket, self.record.kind) != (bucket, kind):
@@ -115,10 +123,11 @@ class Table:
         written: Sequence[TaskResult],
         transaction: tuple[str, int] | None = None,
         more: Sequence[dict[str, Any]] = (),
+        stands: Callable[[TableLog], bool] | None = None,
     ) -> None:
-        """Bring a batch into the table, with a record that is made already; else as `commit`."""
+        """Bring a batch into the table, with a record that is made already, if the log `stands`; else as `commit`."""
         named = transaction or (f"headwater-{self.log.state.id}", then.batch)
-        commit(self.log, BatchCommit(after, then, named, written, more), self.indexes())
+        commit(self.log, BatchCommit(after, then, named, written, more, stands), self.indexes())
 
     def indexes(self) -> Indexes:
         """Return the indexes beside the table's files."""

@@ -20,9 +20,10 @@ from headwater.lake.commit import record_of
 from headwater.lake.index import Indexes
 from headwater.lake.log import TableLog
 from headwater.lake.places import store_of
+from headwater.lake.quarantine import QuarantineShape
 from headwater.lake.shape import CHANGES, SOURCE, TableShape
 from headwater.lake.unfold import JsonShape, is_unfolded
-from headwater.lake.writer import Portion, TaskResult, write
+from headwater.lake.writer import Aside, Portion, TaskResult, write
 from headwater.spark.columns import RowMaker
 from headwater.spark.nodes import connect
 from headwater.spark.offsets import Offset
@@ -41,6 +42,14 @@ TASK_CHANGES = 20_000
 
 
 @dataclass(frozen=True)
+class TablesBeside:
+    """The tables beside a mirror's, each as (place, id); None where there is none."""
+
+    changelog: tuple[str, str] | None = None
+    quarantine: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
 class MirrorTask:
     """The work of one task; travels to it pickled.
 
@@ -50,7 +59,7 @@ class MirrorTask:
         settings: of the source, with the nodes that the planner knows.
         parts: ranges to read.
         fresh: vbuckets of which the table has no row yet.
-        changelog: the change log's place and id, if there is one.
+        beside: the tables beside it.
     """
 
     place: str
@@ -58,7 +67,7 @@ class MirrorTask:
     settings: SourceSettings
     parts: tuple[Range, ...]
     fresh: frozenset[int]
-    changelog: tuple[str, str] | None = None
+    beside: TablesBeside = TablesBeside()
 
     def answer(self) -> bytes:
         """Do the task; return its `TaskResult` as bytes."""
@@ -77,10 +86,10 @@ def tasks_of(
     settings: SourceSettings,
     where: tuple[str, str],
     count: int,
-    changelog: tuple[str, str] | None = None,
+    beside: TablesBeside = TablesBeside(),
 ) -> list[MirrorTask]:
     """Return the tasks of the batch between two offsets, at most `count`, each with neighbouring vbuckets.
-    `where` is the table's place and id, `changelog` the log's.
+    `where` is the table's place and id.
 
     Files of neighbours need not be looked through by anybody else.
     """
@@ -90,8 +99,7 @@ def tasks_of(
     wanted = max(1, min(count, -(-changes // TASK_CHANGES)))
     groups = _neighbours(parts, wanted)
     return [
-        MirrorTask(*where, settings, tuple(group), fresh & {part.vbucket for part in group}, changelog)
-        for group in groups
+        MirrorTask(*where, settings, tuple(group), fresh & {part.vbucket for part in group}, beside) for group in groups
     ]
 
 
@@ -166,13 +174,14 @@ def run(task: MirrorTask) -> TaskResult:
     view = view_of(task.place, task.table)
     state = view.log.state
     shape = JsonShape(state.fields) if is_unfolded(state.fields) else TableShape(state.fields)
-    logging = _Logging(task) if task.changelog else None
+    logging = _Logging(task) if task.beside.changelog else None
+    aside = _aside(task.beside.quarantine) if task.beside.quarantine else None
     unread: set[int] = set()
     try:
         names = logging.names if logging else SOURCE
         batches = _begun(read(task.settings, names, _wholes(task), _borrowed, unread))
         tapped = logging.tap(batches) if logging else batches
-        written = write(view.store, state, view.indexes, shape, task.portion, tapped)
+        written = write(view.store, state, view.indexes, shape, task.portion, tapped, aside)
         if logging is not None:
             logging.finish(written)
     except BaseException:
@@ -185,6 +194,12 @@ def run(task: MirrorTask) -> TaskResult:
         _hang_up(task.settings)  # whom it asked may own these vbuckets no more
     failpoint("lake.files_written")
     return written
+
+
+def _aside(where: tuple[str, str]) -> Aside:
+    view = view_of(*where)
+    state = view.log.state
+    return Aside(view.store, state, view.indexes, QuarantineShape(state.fields))
 
 
 def _begun(batches: Iterator[Any]) -> Iterator[Any]:
@@ -204,7 +219,7 @@ class _Logging:
     names = tuple(CHANGES)[:-1]
 
     def __init__(self, task: MirrorTask) -> None:
-        place, table = cast("tuple[str, str]", task.changelog)
+        place, table = cast("tuple[str, str]", task.beside.changelog)
         view = view_of(place, table)
         record = record_of(place, view.log.state)
         logged = Offset.from_json(record.end)

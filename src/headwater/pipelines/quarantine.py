@@ -1,0 +1,73 @@
+"""The quarantine of a mirror's table, as its driver keeps it; what it is and how it stays right: lake/quarantine.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from headwater.errors import TableError
+from headwater.lake.commit import Record
+from headwater.lake.places import QUARANTINE as SUFFIX
+from headwater.lake.quarantine import bring_back, clear, columns, is_level
+from headwater.lake.writer import TaskResult
+from headwater.pipelines.table import QUARANTINE, Table
+from headwater.pipelines.tasks import SEED
+from headwater.spark.offsets import Offset
+
+NOBODYS = 1
+"""A branch that no node has: of a vbucket that stands on it, everything is read anew and replaced."""
+
+
+class Quarantine(Table):
+    """The quarantine of a table; made if there is none.
+
+    Args:
+        table: the table; both have the same seed, so that a key is hashed once for both.
+    """
+
+    def __init__(self, table: Table) -> None:
+        state = table.log.state
+        seed = state.properties[SEED]
+        place = f"{table.place}{SUFFIX}"
+        super().__init__(place, table.bucket, QUARANTINE, columns(), vectors=state.vectors, seed=seed)
+        if self.log.state.properties[SEED] != seed:
+            raise TableError(self.place, f"it is not the quarantine of {table.place}: remove it, and it is made anew")
+
+    def level(self, named: int | None) -> bool:
+        """Make the quarantine what it was at the version that the table's record names; return False where it can't
+        be: then it is empty, and the bucket has to be read anew."""
+        self.refresh()
+        if named is not None and (is_level(self.log, named) or bring_back(self.log, named)):
+            return True
+        clear(self.log)
+        return False
+
+    def append(self, written: Sequence[TaskResult], named: int, transaction: tuple[str, int] | None = None) -> int:
+        """Bring in what a batch's tasks set aside; return the version that the table's record has to name.
+
+        Args:
+            written: what they did here.
+            named: the version that the table's record names now.
+            transaction: (application, version).
+
+        Raises:
+            TableChanged: plan the batch anew.
+        """
+        record = self.refresh()
+        changed = [each for each in written if each.files or each.dead]
+        if not changed and is_level(self.log, named):
+            return named
+        then = replace(self.next(record.end), quarantine=None)
+        self.put(record.digest, then, changed, transaction, stands=lambda log: is_level(log, named))
+        return self.log.state.version
+
+
+def read_anew(record: Record) -> Mapping[str, Any]:
+    """Return an offset from which everything that a table has is read once more and replaced."""
+    positions = {
+        vb: replace(place, vb_uuid=NOBODYS, snapshot_start=0, snapshot_end=place.seqno)
+        for vb, place in Offset.from_json(record.end).positions.items()
+        if place.seqno
+    }
+    return Offset(positions).to_json()
