@@ -191,6 +191,7 @@ OWN_FORMATS = {
     "kernels/intrinsics.py": "numbers in memory",
     "kernels/tracker.py": "rows in memory",
     "lake/index.py": "the index beside a file",
+    "lake/variant.py": "the encoding of VARIANT",
     "lake/vectors.py": "Delta's deletion vectors",
     "pipelines/checkpoint.py": "the sums that Hadoop keeps beside a file",
 }

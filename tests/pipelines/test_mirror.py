@@ -15,6 +15,9 @@ from deltalake import DeltaTable, QueryBuilder
 
 from harness.nodes import cluster, diverge
 from headwater.errors import TableError
+from headwater.lake import upkeep
+from headwater.lake.log import TableLog
+from headwater.lake.store import TableStore
 from headwater.pipelines.mirror import MirrorFailed, MirrorProgress, mirror, run
 from headwater.testing.node import Node, node
 from tests.node.replication.support import leave, put
@@ -197,6 +200,39 @@ def test_json_documents_become_columns(spark: Any, bucket: Node, tmp_path: Path)
     assert told.conflicts == ["distance: long in the table, string in documents"]
     for reader in (lambda: spark.read.format("delta").load(str(tmp_path / "t")).count(), lambda: sql(tmp_path / "t")):
         assert reader() == 4
+
+
+def test_documents_become_variant_and_what_is_no_json_is_in_quarantine(
+    spark: Any, bucket: Node, tmp_path: Path
+) -> None:
+    """Spark reads what is written here, and this reads on where Spark has written the files anew."""
+    place = str(tmp_path / "t")
+
+    def read() -> dict[str, Any]:
+        columns = "variant_get(document, '$.n', 'int') n, variant_get(document, '$.x[1]', 'double') x"
+        columns += ", to_json(document) text, schema_of_variant(document) kind, document IS NULL none"
+        columns += ", to_json(try_parse_json(CAST(value AS STRING))) parsed"
+        return {row.key: row for row in spark.sql(f"SELECT key, {columns} FROM delta.`{place}`").collect()}
+
+    with bucket.client() as client:
+        texts = {"a": b'{"n": 1, "x": ["y", 2.5]}', "b": b"no JSON", "c": b"[1]", "d": b"null", b"\xff": b"{}"}
+        client.set_many(texts.items())
+        told = mirror(spark, bucket.url, place, once=True, variant=True, quarantine=True)
+        assert (told.mutations, told.quarantined) == (4, 2)
+        spark.sql(f"OPTIMIZE delta.`{place}`")
+        client.set("a", b'{"n": 70000, "x": [null, -0.25], "z": 12345678901234567890}')
+        mirror(spark, bucket.url, place, once=True, variant=True, quarantine=True)
+    found = read()
+    assert (found["a"].n, found["a"].x, found["a"].none) == (70000, -0.25, False)
+    assert found["a"].kind == "OBJECT<n: BIGINT, x: ARRAY<DECIMAL(2,2)>, z: DECIMAL(20,0)>"
+    assert (found["b"].none, found["b"].text) == (True, None)
+    assert all(row.text == row.parsed for row in found.values())
+    log = TableLog(TableStore(place))
+    log.refresh()
+    assert upkeep.optimize(log, None, everything=True) > 1  # among them a file of Spark's, whose column is annotated
+    assert read() == found
+    quarantined = spark.read.format("delta").load(f"{place}_quarantine").select("key", "reason").collect()
+    assert {bytes(row.key) for row in quarantined} == {b"b", b"\xff"}
 
 
 def sql(path: Path) -> int:

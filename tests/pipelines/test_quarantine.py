@@ -24,7 +24,7 @@ from headwater.lake.store import TableStore
 from headwater.lake.unfold import is_text
 from headwater.pipelines.mirror import MirrorProgress
 from headwater.pipelines.mirror import mirror as run_mirror
-from headwater.pipelines.quarantine import Quarantine
+from headwater.pipelines.quarantine import QuarantineTable
 from headwater.pipelines.sink import TableSink
 from headwater.testing.node import Node, node
 from tests.pipelines.support import documents, folded, table
@@ -260,20 +260,20 @@ def test_two_mirrors_of_one_table_do_not_harm_its_quarantine(bucket: Node, tmp_p
 def test_a_mirror_that_wakes_after_another_took_its_batch_back(
     bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mirror had committed to the quarantine and then slept; the other's restore came in between, and its commit to the
-    table is in time all the same."""
+    """A mirror has committed to the quarantine and then sleeps; the other's restore comes in between, and its commit to
+    the table is in time all the same."""
     seed(bucket)
     mirror(bucket, tmp_path / "t")
     spoil(bucket, "slow")
-    append = Quarantine.append
+    append = QuarantineTable.append
 
-    def slowly(self: Quarantine, *given: Any) -> int:
+    def slowly(self: QuarantineTable, *given: Any) -> int:
         version = append(self, *given)
         TableSink(tmp_path / "t", "default")  # another mirror looks at the tables, and takes back what no record names
         return version
 
     with monkeypatch.context() as patched:
-        patched.setattr(Quarantine, "append", slowly)
+        patched.setattr(QuarantineTable, "append", slowly)
         mirror(bucket, tmp_path / "t")
     mirror(bucket, tmp_path / "t")
     check(bucket, tmp_path / "t")

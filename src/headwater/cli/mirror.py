@@ -21,6 +21,19 @@ EXAMPLES = examples(
     "headwater mirror couchbase://10.0.0.7:11210/orders --to s3://lake/orders --engine local",
 )
 
+Changelog = Annotated[
+    bool, typer.Option("--changelog", help="Keep every change as a row, too, in a table named DIR_changes.")
+]
+Upkeep = Annotated[bool, typer.Option("--upkeep/--no-upkeep", help="Fold small files and remove old ones on the way.")]
+Unfold = Annotated[bool, typer.Option("--json", help="Unfold JSON documents into columns.")]
+CopyOnWrite = Annotated[
+    bool, typer.Option("--copy-on-write", help="For readers without deletion vectors: write whole files anew.")
+]
+AsVariant = Annotated[bool, typer.Option("--variant", help="Keep JSON documents as VARIANT, in one column.")]
+Aside = Annotated[
+    bool, typer.Option("--quarantine", help="List documents that are no JSON in a table named DIR_quarantine.")
+]
+
 
 def mirror(
     url: Annotated[str, typer.Argument(metavar="URL", help="couchbase://HOST:PORT/BUCKET")],
@@ -29,20 +42,12 @@ def mirror(
     ],
     engine: Engine = EngineName.SPARK,
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are in the table.")] = False,
-    changelog: Annotated[
-        bool, typer.Option("--changelog", help="Keep every change as a row, too, in a table named DIR_changes.")
-    ] = False,
-    upkeep: Annotated[
-        bool, typer.Option("--upkeep/--no-upkeep", help="Fold small files and remove old ones on the way.")
-    ] = True,
-    unfold: Annotated[bool, typer.Option("--json", help="Unfold JSON documents into columns.")] = False,
-    copy_on_write: Annotated[
-        bool, typer.Option("--copy-on-write", help="For readers without deletion vectors: write whole files anew.")
-    ] = False,
-    quarantine: Annotated[
-        bool,
-        typer.Option("--quarantine", help="With --json: list what is no JSON object in a table named DIR_quarantine."),
-    ] = False,
+    changelog: Changelog = False,
+    upkeep: Upkeep = True,
+    unfold: Unfold = False,
+    copy_on_write: CopyOnWrite = False,
+    variant: AsVariant = False,
+    quarantine: Aside = False,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -71,6 +76,7 @@ def mirror(
             changelog=changelog,
             json=unfold,
             copy_on_write=copy_on_write,
+            variant=variant,
             quarantine=quarantine,
             upkeep=upkeep,
             user=user,

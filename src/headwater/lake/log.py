@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 from headwater.errors import CorruptStore, TableChanged, UnsupportedTable
 from headwater.lake import checkpoints
+from headwater.lake.shape import VARIANT
 from headwater.lake.store import TableStore
 from headwater.lake.vectors import Descriptor
 
@@ -28,6 +29,7 @@ READER, READER_PLAIN, WRITER = 3, 1, 7
 """Versions of the protocol: of a table with deletion vectors, and of one that every reader reads."""
 READER_FEATURES = ("deletionVectors",)
 WRITER_FEATURES = ("deletionVectors", "domainMetadata")
+VARIANT_FEATURE = "variantType"
 HARMLESS = frozenset({"appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"})
 HARMLESS |= {"timestampNtz", "vacuumProtocolCheck", "identityColumns", "allowColumnDefaults"}
 """Features that bind a writer only where a property or a column makes use of them; that is checked as well."""
@@ -302,8 +304,8 @@ def check(place: str, state: TableState) -> None:
     protocol = state.protocol
     reader, writer = int(protocol.get("minReaderVersion", 0)), int(protocol.get("minWriterVersion", 0))
     asked = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-    unknown = sorted(asked - {*READER_FEATURES, *WRITER_FEATURES} - HARMLESS)
-    needed = set(WRITER_FEATURES) if reader == READER else {*WRITER_FEATURES} - {*READER_FEATURES}
+    unknown = sorted(asked - {*READER_FEATURES, *WRITER_FEATURES, VARIANT_FEATURE} - HARMLESS)
+    needed = {*WRITER_FEATURES} - {*READER_FEATURES}
     if reader not in (READER, READER_PLAIN) or writer != WRITER or not needed <= asked:
         told = f"its protocol is reader {reader}, writer {writer}, features {sorted(asked)}; this is not a table that"
         raise UnsupportedTable(place, f"{told} a mirror made: mirror into another place")
@@ -325,11 +327,13 @@ def creation(
     fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], name: str, *, vectors: bool = True
 ) -> list[Action]:
     """Return the actions that make an empty table; without `vectors` one for readers that know of none."""
+    reading = [*(READER_FEATURES if vectors else ())]
+    reading += [VARIANT_FEATURE] if any(column["type"] == VARIANT for column in fields) else []
     protocol = {
-        "minReaderVersion": READER if vectors else READER_PLAIN,
+        "minReaderVersion": READER if reading else READER_PLAIN,
         "minWriterVersion": WRITER,
-        "writerFeatures": [name for name in WRITER_FEATURES if vectors or name not in READER_FEATURES],
-    } | ({"readerFeatures": list(READER_FEATURES)} if vectors else {})
+        "writerFeatures": [*reading, *(name for name in WRITER_FEATURES if name not in READER_FEATURES)],
+    } | ({"readerFeatures": reading} if reading else {})
     metadata = {
         "id": str(uuid.uuid4()),
         "name": name,

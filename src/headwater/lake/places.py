@@ -9,7 +9,7 @@ from headwater.lake.objects import ObjectStore
 from headwater.lake.store import TableStore, folder_of
 
 QUARANTINE = "_quarantine"
-"""What stands behind a table's name in that of its quarantine."""
+"""The end of a quarantine's name, behind that of its table."""
 
 
 def is_url(place: str | Path) -> bool:

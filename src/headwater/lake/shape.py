@@ -60,6 +60,8 @@ PRIMITIVES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
+VARIANT = "variant"
+PRIMITIVES[VARIANT] = pa.struct([pa.field(half, pa.binary(), nullable=False) for half in ("metadata", "value")])
 NANOSECONDS_A_MICROSECOND = 1000
 _CLOCK_FROM = 1_000_000_000_000_000_000 // NANOSECONDS_A_MICROSECOND  # 2001: smaller ones are counters, not clocks
 
@@ -132,6 +134,10 @@ class TableShape:
         """Return the table's rows for mutations of the source."""
         arrays = []
         for column in self.schema:
-            made = modified_at(batch.column("cas")) if column.name == "modified_at" else batch.column(column.name)
+            made = self.made(column.name, batch)
             arrays.append(made if made.type == column.type else made.cast(column.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def made(self, column: str, batch: pa.RecordBatch) -> Any:
+        """Return the values of a column."""
+        return modified_at(batch.column("cas")) if column == "modified_at" else batch.column(column)

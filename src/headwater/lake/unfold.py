@@ -281,14 +281,19 @@ def _named(kind: Kind | None) -> str:
     return kind if isinstance(kind, str) else str(kind["type"])
 
 
-def _refused(constant: str) -> Any:
+def refused(constant: str) -> Any:
+    """Refuse what Python reads and JSON does not know: NaN, Infinity.
+
+    Raises:
+        ValueError: always.
+    """
     raise ValueError(f"{constant} is no value of JSON")
 
 
 def _parsed(value: bytes | None) -> tuple[dict[str, Any], str | None]:
     """The fields of a document; none if it is no JSON object, and why."""
     try:
-        found = json.loads(value or b"", parse_constant=_refused)
+        found = json.loads(value or b"", parse_constant=refused)
         if value and value.count(b"[") + value.count(b"{") > _BRACKETS_SAFE:
             json.dumps(found)  # what can be read but not written again, for its depth, is no document to us
     except RecursionError:

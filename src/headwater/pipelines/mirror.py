@@ -94,6 +94,7 @@ def run(
     changelog: bool = False,
     json: bool = False,
     copy_on_write: bool = False,
+    variant: bool = False,
     quarantine: bool = False,
     upkeep: bool = True,
     user: str | None = None,
@@ -113,11 +114,11 @@ def run(
     """
     login = {name: text for name, text in (("user", user), ("password", password)) if text is not None}
     asked: dict[str, Any] = {"once": once, "changelog": changelog, "json": json, "options": login, "upkeep": upkeep}
-    asked |= {"copy_on_write": copy_on_write, "quarantine": quarantine}
+    asked |= {"copy_on_write": copy_on_write, "variant": variant, "quarantine": quarantine}
     asked |= {"retry_seconds": retry_seconds, "progress": progress, "stop": stop, "watch": watch}
     if engine == "local":
         return mirror(None, url, to, **asked)
-    shape = {"unfold": json, "copy_on_write": copy_on_write, "quarantine": quarantine}
+    shape = {"unfold": json, "variant": variant, "copy_on_write": copy_on_write, "quarantine": quarantine}
     if once and (found := _level(url, to, changelog=changelog, shape=shape, options=login)) is not None:
         return found
     with own_session("headwater-mirror", memory="512m") as spark:
@@ -133,6 +134,7 @@ def mirror(
     changelog: bool = False,
     json: bool = False,
     copy_on_write: bool = False,
+    variant: bool = False,
     quarantine: bool = False,
     options: Mapping[str, str] | None = None,
     upkeep: bool = True,
@@ -154,8 +156,9 @@ def mirror(
         json: unfold JSON documents into columns; keys are then text.
         copy_on_write: for readers without deletion vectors: a file that loses rows is written anew, which costs as much
             as the files that a batch touches are large. A new table only; one that was made so stays so.
-        quarantine: with `json`, keep a table `<to>_quarantine` of the documents that are no JSON objects, or whose keys
-            are no text, and why (`lake/quarantine.py`). A table that has one keeps it.
+        variant: instead, keep each JSON document as one VARIANT, in the column `document`; keys are then text.
+        quarantine: with one of the two, keep a table `<to>_quarantine` of the documents that are no JSON (with `json`:
+            no JSON objects), or whose keys are no text, and why (`lake/quarantine.py`). A table that has one keeps it.
         options: more options of the source, such as `maxChangesPerTrigger` or `user`.
         upkeep: fold small files, rewrite mostly dead ones, checkpoint the log, remove old files (`lake/upkeep.py`).
         workers: processes, where there is no session: 0 for none but this one, None for one a core.
@@ -174,7 +177,7 @@ def mirror(
     place = place_of(to)
     chosen = {"url": source} | ({} if once else {"retrySeconds": "300"}) | dict(options or {})
     log = f"{place}_changes" if changelog else None
-    shape = {"unfold": json, "copy_on_write": copy_on_write, "quarantine": quarantine}
+    shape = {"unfold": json, "variant": variant, "copy_on_write": copy_on_write, "quarantine": quarantine}
     seconds = patience(retry_seconds, once=once)
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
 

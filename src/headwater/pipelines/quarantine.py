@@ -19,7 +19,7 @@ NOBODYS = 1
 """A branch that no node has: of a vbucket that stands on it, everything is read anew and replaced."""
 
 
-class Quarantine(Table):
+class QuarantineTable(Table):
     """The quarantine of a table; made if there is none.
 
     Args:

@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from headwater.client.routing import parse as parse_url
-from headwater.errors import TableChanged, TableError
+from headwater.errors import OptionError, TableChanged, TableError
 from headwater.failpoints import failpoint
 from headwater.lake.commit import Record
 from headwater.lake.log import schema_string
 from headwater.lake.shape import delta_field, fields
 from headwater.lake.unfold import REST, agrees, is_unfolded, merged
 from headwater.lake.upkeep import Maintenance
+from headwater.lake.variant import columns as variant_columns
+from headwater.lake.variant import is_variant
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.changelog import ChangeLog
-from headwater.pipelines.quarantine import Quarantine, read_anew
+from headwater.pipelines.quarantine import QuarantineTable, read_anew
 from headwater.pipelines.table import DOCUMENTS, Table
 from headwater.pipelines.tasks import SEED, MirrorTask, TablesBeside, tasks_of
 from headwater.spark.offsets import Offset
@@ -52,6 +54,7 @@ class TableSink(Table):
         bucket: its bucket's name.
         changelog: where the change log lies; None for none.
         unfold: whether JSON documents become columns; None for as the table is.
+        variant: whether they become one column of VARIANT; None for as the table is.
         copy_on_write: a new table has no deletion vectors: files that lose rows are written anew.
         quarantine: keep a quarantine beside the table; one that a table has is kept anyway.
 
@@ -67,23 +70,30 @@ class TableSink(Table):
         *,
         changelog: str | Path | None = None,
         unfold: bool | None = None,
+        variant: bool | None = None,
         copy_on_write: bool = False,
         quarantine: bool = False,
     ) -> None:
-        columns = [*fields("string"), delta_field(REST, "string", _REST_MEANS)] if unfold else fields()
-        super().__init__(place, bucket, DOCUMENTS, columns, vectors=not copy_on_write)
+        if unfold and variant:
+            raise OptionError(
+                "json", "true", "without variant: a table has either columns of fields or one of documents"
+            )
+        super().__init__(place, bucket, DOCUMENTS, _columns_of(unfold, variant), vectors=not copy_on_write)
         if copy_on_write and self.log.state.vectors:
             raise TableError(
                 self.place, "it was made with deletion vectors: mirror without --copy-on-write, or elsewhere"
             )
-        unfolded = is_unfolded(self.log.state.fields)
+        unfolded, varied = is_unfolded(self.log.state.fields), is_variant(self.log.state.fields)
         if unfold is not None and unfold != unfolded:
             told = "its JSON documents are unfolded" if unfolded else "its JSON documents are not unfolded"
             raise TableError(self.place, f"{told}: mirror {'with' if unfolded else 'without'} --json, or elsewhere")
-        if quarantine and not unfolded:
-            told = "every document fits a table whose JSON is not unfolded, so it has no quarantine"
-            raise TableError(self.place, f"{told}: mirror with --json, or without --quarantine")
-        self.quarantine = Quarantine(self) if quarantine or self.record.quarantine is not None else None
+        if variant is not None and variant != varied:
+            told = "its documents are VARIANT" if varied else "it has no column of VARIANT"
+            raise TableError(self.place, f"{told}: mirror {'with' if varied else 'without'} --variant, or elsewhere")
+        if quarantine and not (unfolded or varied):
+            told = "every document fits a table that does not read JSON, so it has no quarantine"
+            raise TableError(self.place, f"{told}: mirror with --json or --variant, or without --quarantine")
+        self.quarantine = QuarantineTable(self) if quarantine or self.record.quarantine is not None else None
         self._level_quarantine()
         self.changes = ChangeLog(changelog, bucket, vectors=self.log.state.vectors) if changelog else None
         if self.changes:
@@ -195,6 +205,12 @@ class TableSink(Table):
         if len(schema) > len(before.fields):
             self.log.commit([action], "ADD COLUMNS")
         raise TableChanged(self.place, "tasks gave a field different columns; the batch is written again")
+
+
+def _columns_of(unfold: bool | None, variant: bool | None) -> list[dict[str, Any]]:
+    if variant:
+        return variant_columns()
+    return [*fields("string"), delta_field(REST, "string", _REST_MEANS)] if unfold else fields()
 
 
 def _where(table: Table | None) -> tuple[str, str] | None:

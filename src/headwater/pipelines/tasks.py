@@ -9,7 +9,7 @@ indexes, and a connection.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,7 @@ from headwater.lake.places import store_of
 from headwater.lake.quarantine import QuarantineShape
 from headwater.lake.shape import CHANGES, SOURCE, TableShape
 from headwater.lake.unfold import JsonShape, is_unfolded
+from headwater.lake.variant import VariantShape, is_variant
 from headwater.lake.writer import Aside, Portion, TaskResult, write
 from headwater.spark.columns import RowMaker
 from headwater.spark.nodes import connect
@@ -173,7 +174,7 @@ def run(task: MirrorTask) -> TaskResult:
     """Do the task: read, write, look up."""
     view = view_of(task.place, task.table)
     state = view.log.state
-    shape = JsonShape(state.fields) if is_unfolded(state.fields) else TableShape(state.fields)
+    shape = shape_of(state.fields)
     logging = _Logging(task) if task.beside.changelog else None
     aside = _aside(task.beside.quarantine) if task.beside.quarantine else None
     unread: set[int] = set()
@@ -194,6 +195,13 @@ def run(task: MirrorTask) -> TaskResult:
         _hang_up(task.settings)  # whom it asked may own these vbuckets no more
     failpoint("lake.files_written")
     return written
+
+
+def shape_of(described: Sequence[Mapping[str, Any]]) -> TableShape:
+    """Return what makes the rows of a table with these columns."""
+    if is_variant(described):
+        return VariantShape(described)
+    return JsonShape(described) if is_unfolded(described) else TableShape(described)
 
 
 def _aside(where: tuple[str, str]) -> Aside:

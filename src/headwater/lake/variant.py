@@ -1,0 +1,219 @@
+"""JSON documents as VARIANT: any document in one column, whose fields a query takes out by path.
+
+A VARIANT is two byte strings, `metadata` (the names of all fields) and `value`, in the binary encoding that Spark and
+Parquet share; what is written here is, byte for byte, what Spark's `parse_json` makes of the same text. In Delta's
+Parquet files it is a struct of the two (PROTOCOL.md, "Variant Data Type", which asks for no logical type: Arrow for
+Python can't write Parquet's VARIANT annotation, and Delta's readers go by the table's schema).
+
+Whole numbers have the smallest of 1, 2, 4 and 8 bytes that holds them, fractions without an exponent are decimals of
+up to 38 digits, all other numbers doubles. Source: Parquet's VariantEncoding.md, and Spark's VariantBuilder for what
+that leaves open.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headwater.lake.shape import VARIANT, TableShape, arrow_type, delta_field, fields
+from headwater.lake.unfold import TOO_DEEP, no_json, refused, texts_among
+
+COLUMN = "document"
+BYTES_MAX = 16 << 20
+"""No reader need take a longer value, nor longer names."""
+
+DEPTH_MAX = 300
+TOO_LONG = f"JSON that is longer than the {BYTES_MAX >> 20} MiB of a VARIANT"
+_MEANS = "the document as VARIANT; null where it is no JSON"
+
+_VERSION, _OBJECT, _ARRAY = 1, 2, 3
+_NULL, _TRUE, _FALSE, _LONG_TEXT, _DOUBLE = b"\x00", b"\x04", b"\x08", b"\x40", b"\x1c"
+_SHORT_TEXT = [bytes((length << 2 | 1,)) for length in range(64)]
+_WHOLE = [(1 << 7, b"\x0c", 1), (1 << 15, b"\x10", 2), (1 << 31, b"\x14", 4), (1 << 63, b"\x18", 8)]
+"""Whole numbers up to (not including) the first are written with this header in so many bytes."""
+
+_DECIMALS = [(9, b"\x20", 4), (18, b"\x24", 8), (38, b"\x28", 16)]
+"""Decimals of up to so many digits, and digits behind the point, likewise."""
+
+_COUNT_SHORT = 0xFF
+
+
+def columns() -> list[dict[str, Any]]:
+    """Return the columns of a new table: those of any, with keys as text, and the document."""
+    return [*fields("string"), delta_field(COLUMN, VARIANT, _MEANS)]
+
+
+def is_variant(described: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a table has its documents as VARIANT."""
+    return any(column["type"] == VARIANT for column in described)
+
+
+class VariantShape(TableShape):
+    """Makes a table's rows from JSON documents, each whole in one column."""
+
+    def taken(self, batch: pa.RecordBatch) -> NDArray[Any] | None:
+        """Leave out changes of keys that are no text: this table's keys are."""
+        good = texts_among(batch.column("key"))
+        if good is not None:
+            self.conflicts.add("key: string in the table, bytes that are not UTF-8 in the bucket; left out")
+        return good
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the table's rows."""
+        read = [encoded(value) for value in batch.column("value").to_pylist()]
+        self.misfits = [found if isinstance(found, str) else None for found in read]
+        pairs = [(b"", b"") if isinstance(found, str) else found for found in read]
+        kind: Any = arrow_type(VARIANT)
+        halves = [pa.array([pair[half] for pair in pairs], pa.binary()) for half in (0, 1)]
+        missing = pa.array([reason is not None for reason in self.misfits], pa.bool_())
+        self._documents = pa.StructArray.from_arrays(halves, fields=list(kind), mask=missing)
+        return super().rows(batch)
+
+    def made(self, column: str, batch: pa.RecordBatch) -> Any:
+        """Return the values of a column."""
+        return self._documents if column == COLUMN else super().made(column, batch)
+
+
+def encoded(value: bytes | None) -> tuple[bytes, bytes] | str:
+    """Return JSON text as (metadata, value) of a VARIANT; in words, why there is none."""
+    try:
+        found = json.loads(value or b"", parse_float=_fraction, parse_constant=refused)
+        names: dict[str, int] = {}
+        body = _encoded(found, names, 0)
+        metadata = _metadata(names)
+    except RecursionError:
+        return TOO_DEEP
+    except ValueError as error:
+        return no_json(value, error)
+    return TOO_LONG if max(len(body), len(metadata)) > BYTES_MAX else (metadata, body)
+
+
+def _fraction(text: str) -> Decimal | float:
+    """A number that is written with a point or an exponent."""
+    if "e" not in text and "E" not in text and len(text) <= 3 + _DECIMALS[-1][0]:
+        return Decimal(text)
+    found = float(text)
+    if math.isinf(found):
+        raise ValueError(f"{text[:40]} is beyond what a double holds")
+    return found
+
+
+def _encoded(value: Any, names: dict[str, int], depth: int) -> bytes:
+    """Encode a value of `json.loads`; `names` gets an id for each new name."""
+    kind = type(value)
+    if kind is dict:
+        return _object(value, names, depth + 1)
+    if kind is list:
+        return _array(value, names, depth + 1)
+    return _LEAVES[kind](value)
+
+
+def _text(value: str) -> bytes:
+    data = _utf8(value)
+    if len(data) < len(_SHORT_TEXT):
+        return _SHORT_TEXT[len(data)] + data
+    return _LONG_TEXT + len(data).to_bytes(4, "little") + data
+
+
+def _utf8(text: str) -> bytes:
+    """Text as bytes; a lone surrogate, which JSON can say and UTF-8 cannot, becomes a question mark."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace")
+
+
+def _whole(value: int) -> bytes:
+    for limit, header, size in _WHOLE:
+        if -limit <= value < limit:
+            return header + value.to_bytes(size, "little", signed=True)
+    text = str(value)
+    fits = len(text.lstrip("-")) <= _DECIMALS[-1][0]
+    return _decimal(Decimal(value)) if fits else _double(float(_fraction(f"{text}e0")))
+
+
+def _double(value: float) -> bytes:
+    return _DOUBLE + struct.pack("<d", value)
+
+
+def _constant(value: bool | None) -> bytes:
+    return _NULL if value is None else _TRUE if value else _FALSE
+
+
+def _decimal(value: Decimal) -> bytes:
+    negative, digits, exponent = value.as_tuple()
+    scale = -int(exponent)
+    for limit, header, size in _DECIMALS:
+        if len(digits) <= limit and scale <= limit:
+            unscaled = int("".join(map(str, digits)))
+            signed = -unscaled if negative else unscaled
+            return header + bytes((scale,)) + signed.to_bytes(size, "little", signed=True)
+    return _double(float(value))
+
+
+_LEAVES: dict[type, Callable[[Any], bytes]] = {str: _text, int: _whole, float: _double, Decimal: _decimal}
+_LEAVES |= {bool: _constant, type(None): _constant}
+
+
+def _object(value: Mapping[str, Any], names: dict[str, int], depth: int) -> bytes:
+    if depth > DEPTH_MAX:
+        raise RecursionError
+    parts: list[bytes] = []
+    found: list[tuple[str, int, int]] = []
+    at = 0
+    for name, item in value.items():
+        found.append((name, names.setdefault(name, len(names)), at))
+        part = _encoded(item, names, depth)
+        parts.append(part)
+        at += len(part)
+    found.sort()
+    id_size, offset_size = _size(max((known for _, known, _ in found), default=0)), _size(at)
+    large = len(found) > _COUNT_SHORT
+    header = (large << 6) | (id_size - 1) << 4 | (offset_size - 1) << 2 | _OBJECT
+    ids = _packed([known for _, known, _ in found], id_size)
+    offsets = _packed([*(place for _, _, place in found), at], offset_size)
+    return b"".join((bytes((header,)), _count(len(found), large), ids, offsets, *parts))
+
+
+def _array(value: Sequence[Any], names: dict[str, int], depth: int) -> bytes:
+    if depth > DEPTH_MAX:
+        raise RecursionError
+    parts: list[bytes] = []
+    offsets = [0]
+    for item in value:  # no comprehension: it would be a frame more for each level
+        parts.append(_encoded(item, names, depth))
+        offsets.append(offsets[-1] + len(parts[-1]))
+    offset_size = _size(offsets[-1])
+    large = len(parts) > _COUNT_SHORT
+    header = (large << 4) | (offset_size - 1) << 2 | _ARRAY
+    return b"".join((bytes((header,)), _count(len(parts), large), _packed(offsets, offset_size), *parts))
+
+
+def _metadata(names: Mapping[str, int]) -> bytes:
+    texts = [_utf8(name) for name in names]
+    offsets = [0]
+    for text in texts:
+        offsets.append(offsets[-1] + len(text))
+    size = _size(max(offsets[-1], len(texts)))
+    header = _VERSION | (size - 1) << 6
+    return b"".join((bytes((header,)), len(texts).to_bytes(size, "little"), _packed(offsets, size), *texts))
+
+
+def _count(count: int, large: int) -> bytes:
+    return count.to_bytes(4 if large else 1, "little")
+
+
+def _size(most: int) -> int:
+    """How many bytes numbers up to this one take."""
+    return 1 if most < 1 << 8 else 2 if most < 1 << 16 else 3 if most < 1 << 24 else 4
+
+
+def _packed(numbers: Sequence[int], size: int) -> bytes:
+    return bytes(numbers) if size == 1 else b"".join([number.to_bytes(size, "little") for number in numbers])
