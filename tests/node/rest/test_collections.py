@@ -45,6 +45,13 @@ def test_scopes_and_collections_are_made_listed_and_dropped(node: Node) -> None:
     assert ask(node, "DELETE", f"{SCOPES}/shop")[0] == 200
 
 
+def test_minus_one_is_no_expiry_whatever_the_bucket_has(node: Node) -> None:
+    assert ask(node, "POST", f"{SCOPES}/_default/collections", "name=lasting&maxTTL=-1")[0] == 200
+    made = next(each for each in ask(node, "GET")[1]["scopes"][0]["collections"] if each["name"] == "lasting")
+    assert "maxTTL" not in made
+    assert ask(node, "DELETE", f"{SCOPES}/_default/collections/lasting")[0] == 200
+
+
 @pytest.mark.parametrize(
     ("method", "path", "form", "status", "said"),
     [
@@ -52,7 +59,7 @@ def test_scopes_and_collections_are_made_listed_and_dropped(node: Node) -> None:
         ("POST", "", "", 400, "can't name a scope"),
         ("POST", "", "name=%FF", 400, "can't name a scope"),
         ("POST", "/_default/collections", "name=_default", 400, "can't name a collection"),
-        ("POST", "/_default/collections", "name=x&maxTTL=-1", 400, "is not a number of seconds"),
+        ("POST", "/_default/collections", "name=x&maxTTL=-2", 400, "is not a number of seconds"),
         ("POST", "/_default/collections", "name=x&maxTTL=9999999999", 400, "maxTTL"),
         ("POST", "/none/collections", "name=x", 404, 'Scope with name "none" is not found'),
         ("DELETE", "/none", "", 404, 'Scope with name "none" is not found'),

@@ -12,6 +12,7 @@ from headwater.errors import RemoteProtocolError
 from headwater.node.rest.request import REQUEST_BYTES_MAX, HttpRequest, looks_like_http, read
 
 ASKED = b"GET /pools?x=1 HTTP/1.1\r\nHost: a\r\nAuthorization: Basic YW5uOnNlOmNyZXQ=\r\n\r\n"
+CHUNKED = b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def test_a_request_tells_path_and_login() -> None:
@@ -23,6 +24,16 @@ def test_a_request_is_whole_with_its_body_only() -> None:
     assert read(memoryview(posted + ASKED)) == HttpRequest("POST", "/x", None, False, len(posted), b"abc")
     for cut in range(len(posted)):
         assert read(memoryview(posted[:cut])) is None
+
+
+def test_a_body_may_come_in_chunks_as_gos_clients_send_it() -> None:
+    """Two chunks of gocb's request for a scope; the next request follows at once."""
+    posted = CHUNKED + b"4\r\nname\r\n7\r\n=market\r\n0\r\n\r\n"
+    assert read(memoryview(posted + ASKED)) == HttpRequest("POST", "/x", None, False, len(posted), b"name=market")
+    for cut in range(len(posted)):
+        assert read(memoryview(posted[:cut])) is None
+    empty = read(memoryview(CHUNKED + b"0\r\n\r\n"))
+    assert empty is not None and empty.body == b""
 
 
 @pytest.mark.parametrize("line", [b"GET / HTTP/1.0\r\n", b"GET / HTTP/1.1\r\nConnection: Close\r\n"])
@@ -47,7 +58,21 @@ def test_a_login_that_can_not_be_read_is_none(told: bytes) -> None:
         b"GET / HTTP/2\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n",
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n",
+        CHUNKED + b"3;name=value\r\nabc\r\n0\r\n\r\n",
+        CHUNKED + b"3\r\nabcd\r\n0\r\n\r\n",
+        CHUNKED + b"3\nabc\r\n0\r\n\r\n",
+        CHUNKED + b"-3\r\nabc\r\n0\r\n\r\n",
+        CHUNKED + b"0x3\r\nabc\r\n0\r\n\r\n",
+        CHUNKED + b" 3\r\nabc\r\n0\r\n\r\n",
+        CHUNKED + b"\r\nabc\r\n0\r\n\r\n",
+        CHUNKED + b"00000000000000003\r\nabc\r\n0\r\n\r\n",
+        CHUNKED + b"ffffffff\r\nabc",
+        CHUNKED + b"3\r\nabc\r\n0\r\nTrailer: 1\r\n\r\n",
+        CHUNKED + b"1\r\na\r\n" * 65 + b"0\r\n\r\n",
+        CHUNKED + b"3f00\r\n" + b"x" * REQUEST_BYTES_MAX,
         b"GET /" + b"x" * REQUEST_BYTES_MAX,
         b"POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 30\r\n\r\nabc",
         b"POST / HTTP/1.1\r\nContent-Length: 3\r\ncontent-length: 3\r\n\r\nabc",

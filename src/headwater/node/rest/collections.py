@@ -55,9 +55,9 @@ def _form(body: bytes) -> dict[str, str]:
 
 
 def _seconds(form: dict[str, str]) -> int | None:
-    """maxTTL: absent or 0 for none."""
+    """maxTTL: absent or 0 for the bucket's, which has none; -1, "no expiry whatever the bucket has", is the same then."""
     told = form.get("maxTTL", form.get("maxExpiry", ""))
-    if not told:
+    if told in ("", "-1"):
         return None
     if not (told.isascii() and told.isdecimal() and len(told) <= 10):
         raise ManifestRefused(f"maxTTL {told[:20]!r} is not a number of seconds")

@@ -17,6 +17,8 @@ REQUEST_BYTES_MAX = 16 << 10
 METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"PATCH ", b"OPTIONS ")
 _METHOD_BYTES_MAX = max(map(len, METHODS))
 _END = b"\r\n\r\n"
+_CHUNKS_MAX = 64  # a body is small, and is read anew with each piece that comes
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _ONCE = frozenset({"content-length", "transfer-encoding", "host", "authorization"})
@@ -67,14 +69,11 @@ def read(data: memoryview) -> HttpRequest | None:
     line, *lines = head.decode("latin-1").split("\r\n")
     method, target, version = _request_line(line)
     fields = _fields(lines)
-    size = len(head) + len(_END) + _body_bytes(fields)
-    if size > REQUEST_BYTES_MAX:
-        raise RemoteProtocolError(f"an HTTP request of {size} bytes, {REQUEST_BYTES_MAX} are allowed")
+    at = len(head) + len(_END)
+    body = _chunked(start, at, fields, version) if "transfer-encoding" in fields else _plain(start, at, fields)
     closes = version == "HTTP/1.0" or fields.get("connection", "").lower() == "close"
     path = unquote(target.partition("?")[0]).rstrip("/") or "/"
-    if size > len(data):
-        return None
-    return HttpRequest(method, path, _login(fields), closes, size, start[len(head) + len(_END) : size])
+    return None if body is None else HttpRequest(method, path, _login(fields), closes, body.end, body.content)
 
 
 def _request_line(line: str) -> tuple[str, str, str]:
@@ -101,11 +100,53 @@ def _fields(lines: list[str]) -> dict[str, str]:
     return fields
 
 
-def _body_bytes(fields: dict[str, str]) -> int:
+class _Body(NamedTuple):
+    """What was sent, and where the next request begins."""
+
+    content: bytes
+    end: int
+
+
+def _plain(start: bytes, at: int, fields: dict[str, str]) -> _Body | None:
+    """A body whose length is told; None while it is not whole."""
     length = fields.get("content-length", "0")
-    if "transfer-encoding" in fields or not (length.isascii() and length.isdecimal() and len(length) <= 9):
+    if not (length.isascii() and length.isdecimal() and len(length) <= 9):
         raise RemoteProtocolError("an HTTP body whose length is not told")
-    return int(length)
+    end = _allowed(at + int(length))
+    return _Body(start[at:end], end) if end <= len(start) else None
+
+
+def _chunked(start: bytes, at: int, fields: dict[str, str], version: str) -> _Body | None:
+    """A body in chunks, as Go's clients send it (RFC 9112, 7.1); None while it is not whole.
+
+    Extensions and trailers, which none of them send, are refused, and so is a length beside the chunks.
+    """
+    if fields["transfer-encoding"].lower() != "chunked" or "content-length" in fields or version == "HTTP/1.0":
+        raise RemoteProtocolError("an HTTP body whose length is not told")
+    content = b""
+    for _ in range(_CHUNKS_MAX):
+        line = start.find(b"\r\n", at, at + 10)
+        told = start[at : at + 10 if line < 0 else line]
+        if line < 0 and (not told or (len(told) < 10 and _CHUNK_SIZE.fullmatch(told.removesuffix(b"\r")))):
+            return None
+        if line < 0 or not _CHUNK_SIZE.fullmatch(told):
+            raise RemoteProtocolError(f"{told!r} is no size of a chunk of HTTP/1.1")
+        at, end = line + 2, _allowed(line + 2 + int(told, 16) + 2)
+        if not b"\r\n".startswith(start[end - 2 : end]):
+            raise RemoteProtocolError("a chunk of HTTP/1.1 that is longer than it says, or a trailer")
+        if end > len(start):
+            return None
+        if end == at + 2:
+            return _Body(content, end)
+        content += start[at : end - 2]
+        at = end
+    raise RemoteProtocolError(f"an HTTP body of more than {_CHUNKS_MAX} chunks")
+
+
+def _allowed(end: int) -> int:
+    if end > REQUEST_BYTES_MAX:
+        raise RemoteProtocolError(f"an HTTP request of {end} bytes, {REQUEST_BYTES_MAX} are allowed")
+    return end
 
 
 def _login(fields: dict[str, str]) -> tuple[str, str] | None:

@@ -89,12 +89,15 @@ class HttpSession:
     def _next(self, data: memoryview) -> HttpRequest | None:
         """The request in front; what is none is answered with an error, and the connection ends."""
         try:
-            return request.read(data)
+            asked = request.read(data)
         except RemoteProtocolError as bad:
             self.server.warn(self.connection.peer, str(bad))
             self.connection.send(_head(400, "Content-Length: 0", "Connection: close"))
             self.connection.finish()
             return None
+        # Whoever logs in by certificate may name nobody here, as gocbcore does.
+        names_nobody = asked is not None and asked.login == ("", "") and self._certified is not None
+        return asked._replace(login=None) if asked is not None and names_nobody else asked
 
     def _is_welcome(self, asked: HttpRequest) -> bool:
         """Whether the password is known to be right; if not, the request waits in the inbox until that is found out."""

@@ -1,0 +1,34 @@
+"""`--table`: what other people's programs did with a node, as a table (`make interop`); `compared`: what they compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.interop import toolchains
+from tests.interop.table import Table
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--table", action="store_true", help="run the tests of other people's programs; print a table of them")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("table", False):
+        return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    assert reporter is not None
+    table = Table(reporter)
+    others = table.take(items)
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
+    toolchains.say_by(table.say)
+    config.pluginmanager.register(table)
+
+
+@pytest.fixture
+def compared(record_property: Callable[[str, object], None]) -> Callable[[int], None]:
+    """How to say how many documents were held against each other."""
+    return lambda documents: record_property("compared", documents)
