@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model attack disk-battery lake-faults spark-faults console-test test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
+.PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-19
 
 spark-faults: $(READY) warm ## the tests of a mirror on Spark under faults, which take minutes: a JVM for each step that a driver dies at
 	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults
+
+interop: $(READY) warm ## programs of others against a node, as a table: INTEROP="-k gocb"; where a toolchain is missing, its rows say how to get it
+	@$(RUN) $(BIN)/python -m pytest -q --tb=short -m interop --table tests/interop $(INTEROP)
 
 AXE := axe-core@4.11.0
 

@@ -1,7 +1,8 @@
 """Somebody else's DCP client, followed: a program in a process of its own that writes a line for each event.
 
     open ...                                          a stream (or the client) is ready
-    mutation|deletion|expiration VBUCKET SEQNO KEY VALUE   key and value in base64
+    mutation|deletion|expiration VBUCKET SEQNO KEY VALUE [COLLECTION]   key and value in base64, the id in hex
+    collection|dropped VBUCKET ID NAME                a collection came, or went
     rollback VBUCKET SEQNO                            the client was told to go back, and does
     end|failure VBUCKET ...                           a stream ended, or could not be opened
 
@@ -12,6 +13,7 @@ and knows what the bucket looks like to that client.
 from __future__ import annotations
 
 import base64
+import signal
 import subprocess
 import time
 from collections import Counter, defaultdict
@@ -22,6 +24,11 @@ from threading import Thread
 from types import TracebackType
 
 SECONDS_MAX = 120.0
+
+
+def named(collection: int, key: str) -> str:
+    """A document's name: its key, and before it the id of a collection that is not the default one."""
+    return f"{collection:x}:{key}" if collection else key
 
 
 class Follower:
@@ -35,6 +42,7 @@ class Follower:
         self.histories: dict[int, list[tuple[int, str, str, bytes]]] = defaultdict(list)
         self.counts: Counter[str] = Counter()
         self.lines: list[str] = []
+        self._killed = False
         self._errors = folder / "follower.log"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -59,7 +67,14 @@ class Follower:
             status = self._process.wait()
         self._thread.join()
         self._process.stdout.close()
-        assert error is not None or status == 0, f"the client ended with {status}:\n{self.errors[-4000:]}"
+        assert error is not None or status == (-signal.SIGKILL if self._killed else 0), (
+            f"the client ended with {status}:\n{self.errors[-4000:]}"
+        )
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash of the client would."""
+        self._killed = True
+        self._process.kill()
 
     @property
     def errors(self) -> str:
@@ -77,13 +92,16 @@ class Follower:
                     found.pop(key, None)
         return found
 
-    def follow_until(self, reached: Callable[[], bool]) -> None:
-        """Take in what the client says until it is so."""
+    def follow_until(self, reached: Callable[[], bool], *, poll: bool = False) -> None:
+        """Take in what the client says until it is so; with `poll`, of something else than what the client says."""
         deadline = time.monotonic() + SECONDS_MAX
         while not reached():
+            left = max(0.0, deadline - time.monotonic())
             try:
-                line = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+                line = self._queue.get(timeout=min(left, 0.2) if poll else left)
             except Empty:
+                if poll and left:
+                    continue
                 raise AssertionError(f"not reached within {SECONDS_MAX:.0f} s") from None
             if line is None:
                 raise AssertionError(f"the client ended with status {self._process.wait()}")
@@ -96,8 +114,13 @@ class Follower:
         self.counts[event] += 1
         if event in ("mutation", "deletion", "expiration"):
             vbucket, seqno, key = int(rest[0]), int(rest[1]), base64.b64decode(rest[2]).decode()
-            self.histories[vbucket].append((seqno, event, key, base64.b64decode(rest[3])))
+            name = named(int(rest[4], 16), key) if len(rest) > 4 else key
+            self.histories[vbucket].append((seqno, event, name, base64.b64decode(rest[3])))
             return
+        if event == "dropped":
+            gone = named(int(rest[1], 16), "")
+            history = self.histories[int(rest[0])]
+            self.histories[int(rest[0])] = [each for each in history if not each[2].startswith(gone)]
         self.lines.append(line)
         if event == "rollback":
             kept = [told for told in self.histories[int(rest[0])] if told[0] <= int(rest[1])]

@@ -1,8 +1,8 @@
 """What an application does with an SDK of Couchbase's: one story, told to a program for each language.
 
-The program makes scopes and collections, reads what the node's side stored, stores, changes and removes documents in two
-collections, works on parts of documents, and is refused what an application is refused; each thing of its own it tells by
-`check NAME`. Then the node's streams must hold what it stored, and it must have read what was there.
+The program makes scopes and collections, reads what the node's side stored, stores, changes and removes documents in
+two collections, works on parts of documents, and is refused what an application is refused; each thing of its own it
+tells by `check NAME`. Then the node's streams must hold what it stored, and it must have read what was there.
 
     PROGRAM CONNECTION-STRING USER PASSWORD [TRUST-STORE [CERTIFICATE KEY]]
 

@@ -8,19 +8,25 @@ client must roll back. At each step the client must hold exactly what was stored
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headwater import testing
 from headwater.testing.node import Node
-from tests.interop.follower import Follower
+from tests.interop import observed
+from tests.interop.follower import Follower, named
+from tests.interop.observed import DEFAULT
 
+WHAT = "changes through a crash and a rollback"
+WITH_COLLECTIONS = "changes of collections, made and dropped meanwhile, a crash"
 VBUCKETS = 1024
 WINDOW_BYTES = 256 << 10  # what both programs ask for
 
 
-def follow_through_everything(program: Callable[[int], Sequence[str]], folder: Path) -> None:
-    """Tell the story; `program` makes the client's command of a port."""
+def follow_through_everything(program: Callable[[int], Sequence[str]], folder: Path) -> int:
+    """Tell the story; `program` makes the client's command of a port. Returns how many documents it held at the end."""
     with testing.node(vbuckets=VBUCKETS, expiry_pager_seconds=1) as node:
         stored = _fill(node)
         with Follower(program(node.port), folder) as client:
@@ -43,6 +49,66 @@ def follow_through_everything(program: Callable[[int], Sequence[str]], folder: P
             _write(node, stored, "on the new branch")
             client.follow_until(lambda: client.documents() == stored)
             assert client.counts["rollback"] > 0
+            return len(stored)
+
+
+def follow_collections(program: Callable[..., Sequence[str]], folder: Path) -> int:
+    """Tell the one of collections; `program` makes the client's command of a port and the collections it is to show.
+
+    One client follows the whole bucket and one a single collection, while collections come and go under both, and the
+    node is killed; each must hold what the node's own streams hold of what it is shown. Returns how many documents.
+    """
+    with testing.node(vbuckets=64) as node:
+        manage(node, "create", "shop.fruit", "shop.tools")
+        for where in (DEFAULT, "shop.fruit", "shop.tools"):
+            observed.put(node, where, {f"{where}-{n}": b"%s %d" % (where.encode(), n) for n in range(1000)})
+        with (
+            Follower(program(node.port), _made(folder / "all")) as bucket,
+            Follower(program(node.port, "shop.fruit"), _made(folder / "fruit")) as fruit,
+        ):
+            _hold(node, bucket, fruit)
+            manage(node, "create", "shop.later")
+            observed.put(node, "shop.later", {"one": b"1"})
+            observed.put(node, "shop.fruit", {"shop.fruit-7": b"changed", "shop.fruit-new": b"new"})
+            _hold(node, bucket, fruit)
+            node.kill()
+            node.restart()
+            observed.put(node, "shop.fruit", {"after the crash": b"new"})
+            _hold(node, bucket, fruit)
+            # A name that comes again is another collection, with nothing of the first.
+            manage(node, "drop", "shop.tools")
+            manage(node, "create", "shop.tools")
+            observed.put(node, "shop.tools", {"again": b"new"})
+            _hold(node, bucket, fruit)
+            assert _made_known(fruit) == {"fruit"} and _made_known(bucket) == {"fruit", "tools", "later"}
+            bucket.follow_until(lambda: bucket.counts["dropped"] >= 64)
+            return len(bucket.documents()) + len(fruit.documents())
+
+
+def _hold(node: Node, bucket: Follower, fruit: Follower) -> None:
+    """Wait until both clients hold what the node has."""
+    numbers = {name: number for number, name in observed.collections(node).items()}
+    stored = {named(numbers[where], key): each.body for (where, key), each in observed.documents(node).items()}
+    mine = {name: body for name, body in stored.items() if name.startswith(named(numbers["shop.fruit"], ""))}
+    assert 1000 <= len(mine) < len(stored)
+    bucket.follow_until(lambda: bucket.documents() == stored)
+    fruit.follow_until(lambda: fruit.documents() == mine)
+
+
+def _made_known(client: Follower) -> set[str]:
+    return {line.split()[3] for line in client.lines if line.startswith("collection ")}
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def manage(node: Node, verb: str, *names: str) -> None:
+    """Make or drop collections as an operator does."""
+    for name in names:
+        command = [sys.executable, "-m", "headwater", "collection", verb, name, "--node", node.url]
+        subprocess.run([*command, *(["--yes"] if verb == "drop" else [])], capture_output=True, text=True, check=True)
 
 
 def _gone(client: Follower) -> tuple[int, int]:

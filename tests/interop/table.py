@@ -1,7 +1,7 @@
 """The table of `make interop`: a row for each program and what it did, from the tests that let it do that.
 
-A test names its row by `@pytest.mark.program(NAME, VERSION, WHAT)` and says by the fixture `compared` how many documents
-were held against each other. A row is as good as its worst test.
+A test names its row by `@pytest.mark.program(NAME, VERSION, WHAT)` and says by the fixture `compared` how many
+documents were held against each other. A row is as good as its worst test.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
+from _pytest.capture import CaptureManager
 from _pytest.terminal import TerminalReporter
 from rich.console import Console
 from rich.table import Table as Drawn
@@ -40,9 +41,10 @@ class Row:
 class Table:
     """Gathers reports of tests while they come."""
 
-    def __init__(self, reporter: TerminalReporter) -> None:
+    def __init__(self, reporter: TerminalReporter, capture: CaptureManager) -> None:
         self.rows: dict[Key, Row] = {}
         self._reporter = reporter
+        self._capture = capture
         self._keys: dict[str, Key] = {}
         self._began = time.monotonic()
 
@@ -60,8 +62,9 @@ class Table:
         return others
 
     def say(self, line: str) -> None:
-        """Write a line of progress."""
-        self._reporter.write_line(f"{time.monotonic() - self._began:6.0f} s  {line}")
+        """Write a line of progress, also while a test's output is kept."""
+        with self._capture.global_and_fixture_disabled():
+            self._reporter.write_line(f"{time.monotonic() - self._began:6.0f} s  {line}")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Say which program's turn it is, once a row."""

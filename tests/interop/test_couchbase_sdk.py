@@ -45,8 +45,12 @@ from couchbase.transcoder import RawBinaryTranscoder
 from harness.nodes import until
 from headwater import testing
 from headwater.testing.node import Node
+from tests.interop.toolchains import python_version
 
-pytestmark = pytest.mark.interop
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.program("Python SDK", python_version("couchbase"), "call by call, refusals, a crash"),
+]
 RAW = RawBinaryTranscoder()
 MINUTE = timedelta(seconds=60)
 PATIENT = ClusterTimeoutOptions(

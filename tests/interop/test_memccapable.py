@@ -6,15 +6,31 @@ import subprocess
 import pytest
 
 from headwater import testing
+from tests.interop.toolchains import LIBMEMCACHED, needs
 
-PROGRAM = shutil.which("memccapable")
 
-if PROGRAM is not None:
+def _version() -> str:
+    """memccapable has no word for its own; memcstat, which comes with it, has."""
+    if shutil.which("memcstat") is None:
+        return "-"
+    told = subprocess.run(["memcstat", "--version"], check=False, capture_output=True, text=True, timeout=60)
+    return told.stdout.split()[-1].removeprefix("v")
 
-    @pytest.mark.parametrize("protocol", ["-b", "-a"], ids=["binary", "text"])
-    def test_all_27_tests_of_memccapable_pass(protocol: str) -> None:
-        with testing.node(vbuckets=4) as node:
-            command = [str(PROGRAM), protocol, "-h", node.host, "-p", str(node.port)]
-            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0 and done.stdout.count("[pass]") == 27, done.stdout + done.stderr
-        assert "All tests passed" in done.stdout
+
+pytestmark = [pytest.mark.interop, needs(LIBMEMCACHED)]
+VERSION = _version()
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        pytest.param("-b", id="binary", marks=pytest.mark.program("memccapable", VERSION, "its 27 tests, binary")),
+        pytest.param("-a", id="text", marks=pytest.mark.program("memccapable", VERSION, "its 27 tests, text")),
+    ],
+)
+def test_all_27_tests_of_memccapable_pass(protocol: str) -> None:
+    with testing.node(vbuckets=4) as node:
+        command = ["memccapable", protocol, "-h", node.host, "-p", str(node.port)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0 and done.stdout.count("[pass]") == 27, done.stdout + done.stderr
+    assert "All tests passed" in done.stdout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,15 @@ from pymemcache import exceptions
 
 from headwater import client, testing
 from headwater.testing.node import Node
+from tests.interop import observed
+from tests.interop.observed import DEFAULT, Document
+from tests.interop.toolchains import python_version
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.program("pymemcache", python_version("pymemcache"), "documents, CAS, counters, login, by text"),
+]
+LIBMEMCACHED = "pylibmc (libmemcached)", python_version("pylibmc")
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +37,16 @@ def cache(node: Node) -> Iterator[Any]:
         yield cache
 
 
-def test_documents_come_back_one_by_one_and_many_at_once(cache: Any) -> None:
+def test_documents_come_back_one_by_one_and_many_at_once(
+    node: Node, cache: Any, compared: Callable[[int], None]
+) -> None:
     assert cache.set("a", b"1") and cache.get("a") == b"1" and cache.get("b") is None
     many = {f"k{each}": b"%d" % each for each in range(2000)}
     assert cache.set_many(many) == [] and cache.get_many(list(many)) == many
     assert cache.delete_many(list(many)[:1000]) and len(cache.get_many(list(many))) == 1000
+    kept = {(DEFAULT, key): Document(many[key], {}) for key in list(many)[1000:]}
+    assert observed.documents(node) == kept | {(DEFAULT, "a"): Document(b"1", {})}
+    compared(len(many))
 
 
 def test_conditions_are_kept(cache: Any) -> None:
@@ -102,8 +116,16 @@ def test_users_log_in_by_the_first_set(tmp_path: Path) -> None:
                         cache.get("a")
 
 
-@pytest.mark.parametrize("is_binary", [False, True], ids=["text", "binary"])
-def test_pylibmc_does_the_same_in_both_protocols(node: Node, cache: Any, is_binary: bool) -> None:
+@pytest.mark.parametrize(
+    "is_binary",
+    [
+        pytest.param(False, id="text", marks=pytest.mark.program(*LIBMEMCACHED, "documents, CAS, counters, by text")),
+        pytest.param(True, id="binary", marks=pytest.mark.program(*LIBMEMCACHED, "documents, CAS, counters, binary")),
+    ],
+)
+def test_pylibmc_does_the_same_in_both_protocols(
+    node: Node, cache: Any, is_binary: bool, compared: Callable[[int], None]
+) -> None:
     pylibmc = pytest.importorskip("pylibmc")  # there are no wheels for every platform
     other = pylibmc.Client([f"{node.host}:{node.port}"], binary=is_binary, behaviors={"cas": True})
     assert other.set("a", "text") and other.get("a") == "text"
@@ -111,6 +133,8 @@ def test_pylibmc_does_the_same_in_both_protocols(node: Node, cache: Any, is_bina
     assert cache.get("a") == (None if is_binary else b"text")
     assert other.set_multi({f"k{each}": each for each in range(300)}) == []
     assert other.get_multi([f"k{each}" for each in range(301)]) == {f"k{each}": each for each in range(300)}
+    assert all(observed.documents(node)[DEFAULT, f"k{each}"].body == b"%d" % each for each in range(300))
+    compared(300)
     assert not other.add("a", "other") and other.append("a", "!") and other.get("a") == "text!"
     value, cas = other.gets("k1")
     assert value == 1 and other.cas("k1", 2, cas) and not other.cas("k1", 3, cas)

@@ -42,7 +42,9 @@ class Tool:
 
 
 GO = Tool("Go 1.24 or newer", ("go",), "apt-get install golang, or brew install go")
-JAVA = Tool("Java 17 with Maven", ("mvn", "javac"), "apt-get install openjdk-17-jdk-headless maven, or brew install maven")
+JAVA = Tool(
+    "Java 17 with Maven", ("mvn", "javac"), "apt-get install openjdk-17-jdk-headless maven, or brew install maven"
+)
 NODE = Tool("Node.js 18 or newer", ("node", "npm"), "apt-get install nodejs npm, or brew install node")
 LIBMEMCACHED = Tool("libmemcached", ("memccapable",), "apt-get install libmemcached-tools")
 
@@ -88,7 +90,8 @@ def node_program(folder: Path, script: str) -> str:
     def build(target: Path) -> None:
         for name in ("package.json", "package-lock.json", script):
             shutil.copy(folder / name, target / name)
-        _run(["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"], target)
+        # Not `ci`: it wants every platform's binary in the lock file, and not every registry has all of them.
+        _run(["npm", "install", "--no-save", "--no-audit", "--no-fund", "--loglevel=error"], target)
 
     return str(_built(folder, "npm", build) / script)
 
@@ -121,9 +124,7 @@ def _alone(lock: Path) -> Any:
 
 
 def _run(command: Sequence[str], folder: Path) -> None:
-    done = subprocess.run(
-        command, cwd=folder, check=False, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX
-    )
+    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX)
     assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
 
 
@@ -143,6 +144,7 @@ def pinned(folder: Path, package: str) -> str:
         found = re.search(rf"{re.escape(package)} v(\S+)", manifest.read_text("utf-8"))
     else:
         text = (folder / "pom.xml").read_text("utf-8")
-        found = re.search(rf"<artifactId>{re.escape(package)}</artifactId>\s*<version>([^<]+)", text)
+        dependencies = text[text.index("<dependencies>") :]  # before them is the program's own name
+        found = re.search(rf"<artifactId>{re.escape(package)}</artifactId>\s*<version>([^<]+)", dependencies)
     assert found is not None, f"{folder} names no version of {package}"
     return found[1]

@@ -1,5 +1,7 @@
 // Follows a bucket from the beginning until stdin ends; a line for each event, see tests/interop/follower.py.
 //
+//	follow PORT [collections [SCOPE.COLLECTION]]
+//
 // The agent opens streams and reconnects; where to go on, and from where after a rollback, is the caller's to know.
 package main
 
@@ -9,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +23,7 @@ const forever = gocbcore.SeqNo(0xffffffffffffffff)
 
 var (
 	agent    *gocbcore.DCPAgent
+	shown    *gocbcore.OpenStreamFilterOptions // nil: everything
 	printing sync.Mutex
 )
 
@@ -48,7 +52,7 @@ func (f *follower) open() {
 		from, to = f.seqno, f.seqno
 	}
 	_, err := agent.OpenStream(f.vbucket, 0, uuid, gocbcore.SeqNo(f.seqno), forever, gocbcore.SeqNo(from),
-		gocbcore.SeqNo(to), f, gocbcore.OpenStreamOptions{}, f.opened)
+		gocbcore.SeqNo(to), f, gocbcore.OpenStreamOptions{FilterOptions: shown}, f.opened)
 	if err != nil {
 		say("failure %d %v", f.vbucket, err)
 	}
@@ -70,17 +74,23 @@ func (f *follower) opened(log []gocbcore.FailoverEntry, err error) {
 	}
 }
 
-func (f *follower) tell(event string, seqno uint64, key, value []byte) {
+func (f *follower) tell(event string, seqno uint64, key, value []byte, collection uint32) {
 	f.seqno = seqno
-	say("%s %d %d %s %s", event, f.vbucket, seqno, base64Of(key), base64Of(value))
+	say("%s %d %d %s %s %x", event, f.vbucket, seqno, base64Of(key), base64Of(value), collection)
 }
 
 func (f *follower) SnapshotMarker(m gocbcore.DcpSnapshotMarker) {
 	f.from, f.to = m.StartSeqNo, m.EndSeqNo
 }
-func (f *follower) Mutation(m gocbcore.DcpMutation)     { f.tell("mutation", m.SeqNo, m.Key, m.Value) }
-func (f *follower) Deletion(d gocbcore.DcpDeletion)     { f.tell("deletion", d.SeqNo, d.Key, nil) }
-func (f *follower) Expiration(e gocbcore.DcpExpiration) { f.tell("expiration", e.SeqNo, e.Key, nil) }
+func (f *follower) Mutation(m gocbcore.DcpMutation) {
+	f.tell("mutation", m.SeqNo, m.Key, m.Value, m.CollectionID)
+}
+func (f *follower) Deletion(d gocbcore.DcpDeletion) {
+	f.tell("deletion", d.SeqNo, d.Key, nil, d.CollectionID)
+}
+func (f *follower) Expiration(e gocbcore.DcpExpiration) {
+	f.tell("expiration", e.SeqNo, e.Key, nil, e.CollectionID)
+}
 
 func (f *follower) End(_ gocbcore.DcpStreamEnd, err error) {
 	say("end %d %v", f.vbucket, err)
@@ -89,16 +99,51 @@ func (f *follower) End(_ gocbcore.DcpStreamEnd, err error) {
 	}
 }
 
-func (f *follower) CreateCollection(gocbcore.DcpCollectionCreation)     {}
-func (f *follower) DeleteCollection(gocbcore.DcpCollectionDeletion)     {}
-func (f *follower) FlushCollection(gocbcore.DcpCollectionFlush)         {}
-func (f *follower) CreateScope(gocbcore.DcpScopeCreation)               {}
-func (f *follower) DeleteScope(gocbcore.DcpScopeDeletion)               {}
-func (f *follower) ModifyCollection(gocbcore.DcpCollectionModification) {}
-func (f *follower) OSOSnapshot(gocbcore.DcpOSOSnapshot)                 {}
-func (f *follower) SeqNoAdvanced(gocbcore.DcpSeqNoAdvanced)             {}
+func (f *follower) CreateCollection(c gocbcore.DcpCollectionCreation) {
+	f.seqno = c.SeqNo
+	say("collection %d %x %s", f.vbucket, c.CollectionID, c.Key)
+}
+func (f *follower) DeleteCollection(c gocbcore.DcpCollectionDeletion) {
+	f.seqno = c.SeqNo
+	say("dropped %d %x", f.vbucket, c.CollectionID)
+}
+func (f *follower) CreateScope(s gocbcore.DcpScopeCreation)               { f.seqno = s.SeqNo }
+func (f *follower) DeleteScope(s gocbcore.DcpScopeDeletion)               { f.seqno = s.SeqNo }
+func (f *follower) FlushCollection(c gocbcore.DcpCollectionFlush)         { f.seqno = c.SeqNo }
+func (f *follower) ModifyCollection(c gocbcore.DcpCollectionModification) { f.seqno = c.SeqNo }
+func (f *follower) SeqNoAdvanced(s gocbcore.DcpSeqNoAdvanced)             { f.seqno = s.SeqNo }
+func (f *follower) OSOSnapshot(gocbcore.DcpOSOSnapshot)                   {}
 
-func run(port string) error {
+// idOf asks an agent of documents for the id of "scope.collection".
+func idOf(port, name string) (uint32, error) {
+	var config gocbcore.AgentConfig
+	config.SeedConfig.MemdAddrs = []string{"127.0.0.1:" + port}
+	config.BucketName = "default"
+	config.SecurityConfig.Auth = gocbcore.PasswordAuthProvider{Username: "Administrator", Password: "password"}
+	config.IoConfig.UseCollections = true
+	documents, err := gocbcore.CreateAgent(&config)
+	if err != nil {
+		return 0, err
+	}
+	defer documents.Close()
+	scope, collection, _ := strings.Cut(name, ".")
+	found := make(chan error, 1)
+	var id uint32
+	_, err = documents.GetCollectionID(scope, collection, gocbcore.GetCollectionIDOptions{},
+		func(result *gocbcore.GetCollectionIDResult, err error) {
+			if err == nil {
+				id = result.CollectionID
+			}
+			found <- err
+		})
+	if err != nil {
+		return 0, err
+	}
+	return id, <-found
+}
+
+// run follows a node: all of it, or one collection.
+func run(port string, names []string) error {
 	var config gocbcore.DCPAgentConfig
 	config.SeedConfig.MemdAddrs = []string{"127.0.0.1:" + port}
 	config.BucketName = "default"
@@ -106,8 +151,18 @@ func run(port string) error {
 	config.CompressionConfig.Enabled = true
 	config.DCPConfig.UseExpiryOpcode = true
 	config.DCPConfig.BufferSize = 256 * 1024
+	config.IoConfig.UseCollections = len(names) > 0
 	var err error
-	if agent, err = gocbcore.CreateDcpAgent(&config, "headwater-interop", memd.DcpOpenFlagProducer); err != nil {
+	if len(names) > 1 {
+		id, err := idOf(port, names[1])
+		if err != nil {
+			return err
+		}
+		shown = &gocbcore.OpenStreamFilterOptions{CollectionIDs: []uint32{id}}
+	}
+	// A connection takes the place of one of its own name.
+	name := fmt.Sprintf("headwater-interop-%d", os.Getpid())
+	if agent, err = gocbcore.CreateDcpAgent(&config, name, memd.DcpOpenFlagProducer); err != nil {
 		return err
 	}
 	ready := make(chan error)
@@ -135,7 +190,7 @@ func run(port string) error {
 }
 
 func main() {
-	if err := run(os.Args[1]); err != nil {
+	if err := run(os.Args[1], os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

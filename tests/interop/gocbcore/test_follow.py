@@ -1,27 +1,36 @@
 """gocbcore's DCPAgent follows a node through crashes and a rollback; see README.md."""
 
-import shutil
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.interop.story import follow_through_everything
+from tests.interop.story import WHAT, WITH_COLLECTIONS, follow_collections, follow_through_everything
+from tests.interop.toolchains import GO, go_program, needs, pinned
 
 HERE = Path(__file__).parent
-GO = shutil.which("go")
+VERSION = pinned(HERE, "github.com/couchbase/gocbcore/v10")
+pytestmark = [pytest.mark.interop, needs(GO)]
 
-if GO is not None:
 
-    @pytest.mark.interop
-    def test_gocbcore_holds_what_the_node_holds_through_crash_and_rollback(tmp_path: Path) -> None:
-        binary = tmp_path / "follow"
-        build = [str(GO), "build", "-o", str(binary), "."]
-        done = subprocess.run(build, cwd=HERE, check=False, capture_output=True, text=True, timeout=540)
-        assert done.returncode == 0, done.stderr
+@pytest.mark.program("gocbcore DCPAgent", VERSION, WHAT)
+def test_gocbcore_holds_what_the_node_holds_through_crash_and_rollback(
+    tmp_path: Path, compared: Callable[[int], None]
+) -> None:
+    binary = go_program(HERE)
 
-        def program(port: int) -> Sequence[str]:
-            return [str(binary), str(port)]
+    def program(port: int) -> Sequence[str]:
+        return [binary, str(port)]
 
-        follow_through_everything(program, tmp_path)
+    compared(follow_through_everything(program, tmp_path))
+
+
+@pytest.mark.battery
+@pytest.mark.program("gocbcore DCPAgent", VERSION, WITH_COLLECTIONS)
+def test_gocbcore_holds_what_each_collection_holds(tmp_path: Path, compared: Callable[[int], None]) -> None:
+    binary = go_program(HERE)
+
+    def program(port: int, *names: str) -> Sequence[str]:
+        return [binary, str(port), "collections", *names]
+
+    compared(follow_collections(program, tmp_path))

@@ -55,7 +55,7 @@ def _form(body: bytes) -> dict[str, str]:
 
 
 def _seconds(form: dict[str, str]) -> int | None:
-    """maxTTL: absent or 0 for the bucket's, which has none; -1, "no expiry whatever the bucket has", is the same then."""
+    """maxTTL: absent or 0 for the bucket's, which has none; -1 for none whatever the bucket has, which is the same."""
     told = form.get("maxTTL", form.get("maxExpiry", ""))
     if told in ("", "-1"):
         return None

@@ -35,7 +35,6 @@ public final class TapDump {
                 }
             }
         }
-        System.out.println();  // Maven leaves a colour code on the first line
         System.out.print(out);
         System.out.println("messages " + client.getMessagesRead());
         client.shutdown();
