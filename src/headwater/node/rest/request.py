@@ -101,7 +101,7 @@ def _fields(lines: list[str]) -> dict[str, str]:
 
 
 class _Body(NamedTuple):
-    """What was sent, and where the next request begins."""
+    """A body as it was meant, and where the next request begins."""
 
     content: bytes
     end: int
