@@ -1,4 +1,4 @@
-"""What a node's own streams hold, collection by collection: the witness against which programs of others are held."""
+"""The documents that a node's streams hold, by collection: the witness against which programs of others are held."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Document(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """What the body is as JSON."""
+        """The body, read as JSON."""
         return json.loads(self.body)
 
 

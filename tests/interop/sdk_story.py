@@ -1,4 +1,4 @@
-"""What an application does with an SDK of Couchbase's: one story, told to a program for each language.
+"""The life of an application with an SDK of Couchbase's: one story, told to a program for each language.
 
 The program makes scopes and collections, reads what the node's side stored, stores, changes and removes documents in
 two collections, works on parts of documents, and is refused what an application is refused; each thing of its own it

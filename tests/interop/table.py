@@ -30,7 +30,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """What came of it, in a few words."""
+        """The outcome in a few words."""
         if self.failed:
             return "FAILED: " + ", ".join(self.failed)
         if self.passed:

@@ -28,7 +28,7 @@ SOURCES = {".go", ".mod", ".sum", ".java", ".xml", ".json", ".js"}
 
 @dataclass(frozen=True)
 class Tool:
-    """What a program of others needs on this machine: its commands, and how to get them."""
+    """A toolchain that a program of others needs: its commands, and how to get them."""
 
     name: str
     commands: tuple[str, ...]

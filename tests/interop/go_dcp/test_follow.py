@@ -24,7 +24,7 @@ NUMBER = 1000
 
 
 def checkpoints(node: Node) -> dict[int, Any]:
-    """What go-dcp wrote about each vbucket, as the node's own streams show it.
+    """The checkpoint that go-dcp wrote for each vbucket, as the node's own streams show it.
 
     A document that it has made and not written to yet has no attributes.
     """
@@ -35,7 +35,7 @@ def checkpoints(node: Node) -> dict[int, Any]:
 
 
 def stored(node: Node) -> dict[str, bytes]:
-    """What the collection holds."""
+    """The documents of the collection, by name."""
     numbers = {name: number for number, name in observed.collections(node).items()}
     found = observed.documents(node).items()
     return {named(numbers[where], key): each.body for (where, key), each in found if where == "shop.fruit"}

@@ -1,4 +1,4 @@
-"""What an application does with Couchbase's Python SDK; see tests/interop/sdk_story.py, which tells and checks it."""
+"""An application with Couchbase's Python SDK; see tests/interop/sdk_story.py, which tells and checks it."""
 
 from __future__ import annotations
 
