@@ -35,7 +35,7 @@ traffic is disabled) are for everybody and tell nothing of the data.
 
 def page() -> str:
     """The whole page."""
-    rows = [(each.full_name, each.kind, ", ".join(each.labels), each.about) for each in METRICS]
+    rows = [(each.full_name, each.kind, ", ".join(each.all_labels), each.about) for each in METRICS]
     return HEAD + "".join(f"| `{name}` | {kind} | {labels} | {about} |\n" for name, kind, labels, about in rows)
 
 

@@ -232,7 +232,7 @@ def expanded(codes: str) -> list[str]:
 @pytest.mark.parametrize(
     "opcode",
     [
-        *(Opcode.CREATE_BUCKET, Opcode.DELETE_BUCKET, Opcode.SHUTDOWN, Opcode.AUDIT_PUT, Opcode.AUDIT_CONFIG_RELOAD),
+        *(Opcode.SHUTDOWN, Opcode.AUDIT_PUT, Opcode.AUDIT_CONFIG_RELOAD),
         *(Opcode.IOCTL_GET, Opcode.RBAC_REFRESH, Opcode.GET_CMD_TIMER),
         Opcode.STOP_PERSISTENCE,
     ],

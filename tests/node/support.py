@@ -129,6 +129,9 @@ class FakeConnection:
     def wake(self) -> None:
         pass
 
+    def serve(self, committer: object, requests: object) -> None:
+        self.committer = committer
+
     def know(self, *, is_known: bool) -> None:
         self.is_known = is_known
 
@@ -187,6 +190,7 @@ class Desk:
         self.membership = Membership(self)  # type: ignore[arg-type]
         self.bucket.stat_groups["cluster"] = lambda _: stats(self, self.membership)  # type: ignore[arg-type]
         self.tap = TapHub(self.bucket, None, 0)  # type: ignore[arg-type]
+        self.buckets = {self.bucket.name: self}
         self.loop: asyncio.AbstractEventLoop
 
     def fast_path(self, session: Session) -> TakeRequests | None:

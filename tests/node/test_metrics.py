@@ -41,11 +41,15 @@ def fetch(node: Node, path: str, port: int | None = None) -> tuple[int, str, str
 
 
 def scrape(node: Node) -> Scraped:
-    """Every value by its name and labels."""
+    """Every value by its name and labels, of the bucket `default` without its name."""
     status, kind, text = fetch(node, "/metrics")
     assert status == 200 and kind.startswith("text/plain; version=0.0.4")
     families = text_string_to_metric_families(text)
-    return {(each.name, tuple(sorted(each.labels.items()))): each.value for made in families for each in made.samples}
+    return {(each.name, of_default(each.labels)): each.value for made in families for each in made.samples}
+
+
+def of_default(labels: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(pair for pair in labels.items() if pair != ("bucket", "default")))
 
 
 @pytest.fixture(scope="module")

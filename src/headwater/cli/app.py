@@ -13,6 +13,9 @@ from headwater.cli import stopping
 from headwater.cli.backup import EXAMPLES as BACKUP_EXAMPLES
 from headwater.cli.backup import HELP as BACKUP_HELP
 from headwater.cli.backup import group as backup
+from headwater.cli.bucket import EXAMPLES as BUCKET_EXAMPLES
+from headwater.cli.bucket import HELP as BUCKET_HELP
+from headwater.cli.bucket import group as bucket
 from headwater.cli.cluster.group import EXAMPLES as CLUSTER_EXAMPLES
 from headwater.cli.cluster.group import HELP as CLUSTER_HELP
 from headwater.cli.cluster.group import group as cluster
@@ -108,6 +111,7 @@ for _name, _command, _examples in (
     app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))
 app.add_typer(lake, name="lake", help=paragraphs(LAKE_HELP), epilog=LAKE_EXAMPLES)
 app.add_typer(backup, name="backup", help=paragraphs(BACKUP_HELP), epilog=BACKUP_EXAMPLES)
+app.add_typer(bucket, name="bucket", help=paragraphs(BUCKET_HELP), epilog=BUCKET_EXAMPLES)
 app.add_typer(collection, name="collection", help=paragraphs(COLLECTION_HELP), epilog=COLLECTION_EXAMPLES)
 app.add_typer(user, name="user", help=paragraphs(USER_HELP), epilog=USER_EXAMPLES)
 app.add_typer(tls, name="tls", help=paragraphs(TLS_HELP), epilog=TLS_EXAMPLES)

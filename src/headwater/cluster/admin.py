@@ -46,7 +46,7 @@ from headwater.transport.aio import Waiters
 from headwater.transport.waiting import Steps
 from headwater.wire import admin as wire
 from headwater.wire import documents
-from headwater.wire.bootstrap import GetClusterConfig, SetClusterConfig, Stat
+from headwater.wire.bootstrap import CreateBucket, DeleteBucket, GetClusterConfig, ListBuckets, SetClusterConfig, Stat
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
 from headwater.wire.header import Frame
@@ -245,6 +245,33 @@ class NodeAdmin:
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None
+
+    # --- buckets ------------------------------------------------------------------------------------------------------
+
+    async def buckets(self) -> list[str]:
+        """The buckets that our user may do something in, the node's first one first."""
+        answer = await self._ask(ListBuckets(), "ask for the buckets")
+        return answer.value.decode("utf-8", "replace").split()
+
+    async def create_bucket(
+        self, name: str, vbuckets: int | None = None, quota_mib: int = 0, *, is_empty: bool = False
+    ) -> None:
+        """Make a bucket; on return it is durable and served. `is_empty`: without any vbucket.
+
+        Raises:
+            KeyExists: it is there.
+        """
+        told = f"quota_mib={quota_mib}" + (f";vbuckets={vbuckets}" if vbuckets else "") + ";state=none" * is_empty
+        asked = CreateBucket(key=name.encode(), value=b"\0" + told.encode())
+        await self._ask(asked, f'make bucket "{name}"', LONG_SECONDS_MAX)
+
+    async def drop_bucket(self, name: str) -> None:
+        """Drop a bucket and all that is in it.
+
+        Raises:
+            KeyNotFound: there is none.
+        """
+        await self._ask(DeleteBucket(key=name.encode()), f'drop bucket "{name}"', LONG_SECONDS_MAX)
 
     # --- vbuckets -----------------------------------------------------------------------------------------------------
 

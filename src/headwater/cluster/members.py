@@ -59,6 +59,7 @@ class Members:
         self._many: dict[Address, asyncio.Semaphore] = {}
         self.operator: Operator | None = None
         self._watched_only: set[Address] = set()
+        self._others: dict[str, Members] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,6 +67,16 @@ class Members:
     async def __aexit__(self, *error: object) -> None:
         for admin in self._admins.values():
             admin.close()
+        for other in self._others.values():
+            await other.__aexit__()
+
+    def of(self, bucket: str) -> Members:
+        """The same nodes with the same login, and another bucket; "" for none. Closed together with this."""
+        if bucket not in self._others:
+            other = Members(bucket, self._user, self._password, tls=self._tls, timeout_seconds=self._timeout)
+            other._tls_ports = self._tls_ports
+            self._others[bucket] = other
+        return self._others[bucket]
 
     def endpoint(self, address: Address) -> Endpoint:
         """The bucket on one node, with our login."""
@@ -94,10 +105,11 @@ class Members:
         ) as node:
             with suppress(TransportError, StatusError):
                 if config := await node.config():
-                    self._learn(ClusterMap.from_json(config, address))
+                    self.learn(ClusterMap.from_json(config, address))
 
-    def _learn(self, known: ClusterMap) -> None:
-        self._tls_ports |= known.tls_ports
+    def learn(self, known: ClusterMap) -> None:
+        """Take down by which port each node of a map speaks TLS."""
+        self._tls_ports.update(known.tls_ports)
 
     def admin(self, address: Address) -> NodeAdmin:
         """The administration of one node; it connects with its first call."""
@@ -147,7 +159,7 @@ class Members:
             nodes |= dict(zip(asked, views, strict=True))
             newest = _newest(nodes.values())
             if newest is not None:
-                self._learn(newest)
+                self.learn(newest)
             asked = [each for each in newest.servers if each not in nodes] if newest else []
         if newest is None:
             reasons = "; ".join(f"{node.address}: {node.error}" for node in nodes.values() if node.error)

@@ -271,6 +271,11 @@ class Collections:
             late = event("collections.late", uid=self.manifest.uid)
             log.warning("the collections are not up to date everywhere: %s", error, extra=late)
 
+    def stop(self) -> None:
+        """Bring nothing up any more: the bucket is dropped."""
+        if self._settling is not None:
+            self._settling.cancel()
+
     # --- by name ------------------------------------------------------------------------------------------------------
 
     @property

@@ -3,6 +3,7 @@
 from headwater.node.dcp import opening as dcp
 from headwater.node.kv import (
     admin,
+    buckets,
     cluster,
     collections,
     counters,
@@ -20,5 +21,6 @@ from headwater.node.replication import command as replication
 from headwater.node.tap import consumer as tap_consumer
 from headwater.node.tap import hub as tap
 
-_KV = (admin, cluster, collections, counters, documents, hello, locking, meta, observe, sasl, stats, subdocs, vbuckets)
+_DOCUMENTS = (counters, documents, locking, meta, subdocs)
+_KV = (*_DOCUMENTS, admin, buckets, cluster, collections, hello, observe, sasl, stats, vbuckets)
 ALL = (*_KV, dcp, replication, tap, tap_consumer)

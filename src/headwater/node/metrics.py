@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -41,7 +41,8 @@ COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 class NodeMetric:
     """One metric: its name without `headwater_`, what it counts and in which unit, its labels, where it is looked up.
 
-    A counter's name ends in `_total`; a histogram's `read` gives Durations, of the others numbers.
+    A counter's name ends in `_total`; a histogram's `read` gives Durations, of the others numbers. One that is each
+    bucket's own has the bucket as its first label, which `read` does not give: it is asked for each.
     """
 
     name: str
@@ -49,6 +50,21 @@ class NodeMetric:
     about: str
     labels: tuple[str, ...]
     read: Callable[[Services], Any]
+    is_of_node: bool = False
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """The labels, the bucket's name included."""
+        return self.labels if self.is_of_node else ("bucket", *self.labels)
+
+    def values(self, node: Services) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """Look it up: of the node, or of each of its buckets."""
+        if self.is_of_node:
+            yield from self.read(node)
+            return
+        for name, served in node.buckets.items():
+            for labels, value in self.read(served):
+                yield (name, *labels), value
 
     @property
     def full_name(self) -> str:
@@ -66,7 +82,7 @@ def _figure(name: str) -> Callable[[Services], float]:
 
 
 def _info(node: Services) -> Values:
-    return [((VERSION_TEXT.decode(), node.bucket.name), 1)]
+    return [((VERSION_TEXT.decode(),), 1)]
 
 
 def _by_state(node: Services) -> Values:
@@ -167,15 +183,25 @@ def _histogram(name: str, about: str, read: Callable[[Services], Histories], *la
     return NodeMetric(name, HISTOGRAM, about, labels, read)
 
 
+def _node_gauge(name: str, about: str, read: Callable[[Services], Any], *labels: str) -> NodeMetric:
+    return replace(_gauge(name, about, read, *labels), is_of_node=True)
+
+
+def _node_counter(name: str, about: str, read: Callable[[Services], Any], *labels: str) -> NodeMetric:
+    return replace(_counter(name, about, read, *labels), is_of_node=True)
+
+
 METRICS: tuple[NodeMetric, ...] = (
-    _gauge("info", "1, with the version and the bucket", _info, "version", "bucket"),
-    _gauge("uptime_seconds", "since the node began to listen", _figure("uptime")),
-    _gauge("connections", "connections that are open", _figure("curr_connections")),
-    _counter("connections_accepted", "connections taken", _figure("total_connections")),
-    _counter("connections_rejected", "connections closed at once, over the limit", _figure("rejected_connections")),
-    _gauge("connection_memory_bytes", "unfinished requests, unread answers", _memory("memory"), "of"),
-    _gauge("connection_memory_limit_bytes", "how much that may be", _memory("memory_max"), "of"),
-    _counter("connections_dropped", "closed for holding most of it", _memory("dropped_for_memory"), "of"),
+    _gauge("info", "1, with the version and the bucket", _info, "version"),
+    _node_gauge("uptime_seconds", "since the node began to listen", _figure("uptime")),
+    _node_gauge("connections", "connections that are open", _figure("curr_connections")),
+    _node_counter("connections_accepted", "connections taken", _figure("total_connections")),
+    _node_counter(
+        "connections_rejected", "connections closed at once, over the limit", _figure("rejected_connections")
+    ),
+    _node_gauge("connection_memory_bytes", "unfinished requests, unread answers", _memory("memory"), "of"),
+    _node_gauge("connection_memory_limit_bytes", "how much that may be", _memory("memory_max"), "of"),
+    _node_counter("connections_dropped", "closed for holding most of it", _memory("dropped_for_memory"), "of"),
     _counter("commands", "documents read, stored, deleted; buckets emptied", _commands, "command"),
     _counter("requests", "requests answered, by the status they would have with XERROR", _requests, "opcode", "status"),
     _histogram("request_seconds", "from its coming until its answer may leave", _request_seconds, "opcode"),
@@ -194,10 +220,10 @@ METRICS: tuple[NodeMetric, ...] = (
     _gauge("log_bytes", "bytes of the log's files", lambda node: node.bucket.store.log_bytes),
     _gauge("live_bytes", "of them the newest version of each key", lambda node: node.bucket.store.live_bytes),
     _gauge("index_bytes", "memory of the index", lambda node: node.bucket.store.index.nbytes()),
-    _gauge("system_buffer_bytes", "memory of the system for sockets", _figure("ep_kernel_memory")),
+    _node_gauge("system_buffer_bytes", "memory of the system for sockets", _figure("ep_kernel_memory")),
     _gauge("tap_kept_bytes", "memory of TAP sessions whose clients are away", _figure("ep_tap_kept_memory")),
     _gauge("held_bytes", "replaced files that streams still read", lambda node: node.bucket.store.slots.retired_bytes),
-    _gauge("disk_free_bytes", "room on the store's disk", lambda node: shutil.disk_usage(node.config.data).free),
+    _node_gauge("disk_free_bytes", "room on the store's disk", lambda node: shutil.disk_usage(node.config.data).free),
     _gauge("disk_full", "1 while writes are refused for want of room", lambda node: node.bucket.store.full),
     _counter("compactions", "runs of compaction", lambda node: node.compactor.runs),
     _gauge("compacting", "1 while compaction is under way", lambda node: node.compactor.is_running),
@@ -222,12 +248,24 @@ METRICS: tuple[NodeMetric, ...] = (
         "producer",
     ),
     _gauge("replica_silent_seconds", "since when nothing came from it", _following("silent_seconds"), "producer"),
-    NodeMetric("tls_certificate_ends_seconds", GAUGE, "Unix time until which it is valid", (), _certificate_ends),
-    _histogram(
-        "loop_late_seconds", "how late the event loop was, wall time", lambda node: [((), node.loop_watch.durations)]
+    NodeMetric(
+        "tls_certificate_ends_seconds",
+        GAUGE,
+        "Unix time until which it is valid",
+        (),
+        _certificate_ends,
+        is_of_node=True,
     ),
-    _gauge("loop_late_seconds_max", "the longest turn of the event loop, wall time", _loop("ep_loop_late_max")),
-    _gauge("loop_busy_seconds_max", "the same in processor time", _loop("ep_loop_busy_max")),
+    NodeMetric(
+        "loop_late_seconds",
+        HISTOGRAM,
+        "how late the event loop was, wall time",
+        (),
+        lambda node: [((), node.loop_watch.durations)],
+        is_of_node=True,
+    ),
+    _node_gauge("loop_late_seconds_max", "the longest turn of the event loop, wall time", _loop("ep_loop_late_max")),
+    _node_gauge("loop_busy_seconds_max", "the same in processor time", _loop("ep_loop_busy_max")),
 )
 
 
@@ -248,15 +286,15 @@ class _Looked(Collector):
 
 def _numbers(metric: NodeMetric, node: Services) -> Metric:
     family = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
-    made = family(metric.full_name, metric.about, labels=metric.labels)
-    for labels, value in metric.read(node):
+    made = family(metric.full_name, metric.about, labels=metric.all_labels)
+    for labels, value in metric.values(node):
         made.add_metric(list(labels), value)
     return made
 
 
 def _histories(metric: NodeMetric, node: Services) -> Metric:
-    made = HistogramMetricFamily(metric.full_name, metric.about, labels=metric.labels)
-    for labels, durations in metric.read(node):
+    made = HistogramMetricFamily(metric.full_name, metric.about, labels=metric.all_labels)
+    for labels, durations in metric.values(node):
         made.add_metric(list(labels), durations.at_most(), durations.total_seconds)
     return made
 

@@ -33,6 +33,7 @@ from headwater.kernels import (
 )
 from headwater.node import log_lines, supervisor, threads
 from headwater.node.bucket import Bucket
+from headwater.node.buckets.catalog import open_store
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.garbage import Collector
@@ -41,14 +42,11 @@ from headwater.node.loopback import is_loopback
 from headwater.node.memory import Trimmer, free_bytes_of_libc
 from headwater.node.server import Server
 from headwater.node.storage import unreadable
-from headwater.node.storage.arena import ARENA_BYTES
 from headwater.node.storage.store import Store
 
 SWITCH_INTERVAL_SECONDS = 0.0005  # the commit thread gets the interpreter back sooner than the default 5 ms
 
 WORKERS = 8  # threads for what blocks besides commits: compaction, passwords, names of peers
-
-BATCH_BYTES_MIN = 24 << 20  # more than the largest document, 20 MiB, with all that is stored beside it
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +59,7 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
     log_lines.begin(config.log_level, config.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     unreadable.end_with_a_line()
-    segment_bytes = config.segment_mib << 20
-    # A batch is at most half a segment, which holds two at least; and whatever document is allowed must fit into one.
-    arena_bytes = min(ARENA_BYTES, max(BATCH_BYTES_MIN, segment_bytes // 2))
-    store = Store.open(config.data, vbuckets=config.vbuckets, segment_bytes=segment_bytes, arena_bytes=arena_bytes)
+    store = open_store(config)
     clean = False
     try:
         runner = asyncio.Runner(loop_factory=_loop_factory())
@@ -86,9 +81,11 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
     committer = Committer(store, loop)
     loop.set_default_executor(threads.pool(WORKERS, "work"))
     collector, trimmer = Collector(loop), Trimmer(loop, free_bytes_of_libc())
+    server: Server | None = None
     try:
         try:
-            server = _ready(config, store, committer, loop)
+            server = _server(config, store, committer, loop)
+            _make_ready(server)
         except DiskFull as error:
             raise DiskFull(error.path, error.needed_bytes, error.free_bytes, starting=True) from error
         host, port = server.listen()
@@ -113,19 +110,25 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         trimmer.stop()
         collector.stop()
         committer.close()
+        if server is not None:  # else none was opened; after an orderly stop they are closed
+            server.catalog.close(clean=False)
 
 
-def _ready(config: NodeConfig, store: Store, committer: Committer, loop: asyncio.AbstractEventLoop) -> Server:
-    """A server that is bound to its address, over a bucket as the store has it."""
+def _server(config: NodeConfig, store: Store, committer: Committer, loop: asyncio.AbstractEventLoop) -> Server:
+    """A server over a bucket as the store has it."""
     bucket = Bucket(config.bucket, store, committer)
     bucket.recover(config)
     warm_up()
-    server = Server(config, bucket, committer, loop)
+    return Server(config, bucket, committer, loop)
+
+
+def _make_ready(server: Server) -> None:
+    """Open the other buckets, and take the addresses."""
+    server.catalog.open()
     server.bind()
     # The first durable word of this start: a new branch, after a crash. Whatever can refuse the start comes before it,
     # for a failover log keeps 25 branches, which a supervisor that tries again and again would use up in a minute.
-    committer.commit_now()
-    return server
+    server.commit_now()
 
 
 def _warn_of_the_open_network(config: NodeConfig, host: str, server: Server) -> None:

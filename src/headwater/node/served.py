@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headwater.node.committer import Committer
     from headwater.node.config import NodeConfig
     from headwater.node.connection import Connection
-    from headwater.node.kv.api import Services, Session, TakeRequests, UserSession
+    from headwater.node.kv.api import BucketCatalog, Services, Session, TakeRequests, UserSession
     from headwater.node.loop_watch import LoopWatch
     from headwater.node.run_queue import RunQueue
     from headwater.node.tls import NodeTls
@@ -59,6 +59,10 @@ class Node(Protocol):
     @property
     def buckets(self) -> Mapping[str, Services]:
         """All buckets by name."""
+
+    @property
+    def catalog(self) -> BucketCatalog:
+        """Who makes and drops them."""
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
         """Make a connection of a connected socket."""
@@ -145,12 +149,22 @@ class ServedBucket:
         await self.compactor.stop()
         await self.scrubber.stop()
 
+    def forget(self) -> None:
+        """Keep nothing for anybody: the bucket is dropped."""
+        self.tap.forget()
+        self.bucket.collections.stop()
+
     # --- what the node has --------------------------------------------------------------------------------------------
 
     @property
     def buckets(self) -> Mapping[str, Services]:
         """All buckets of the node by name, the first one first."""
         return self._node.buckets
+
+    @property
+    def catalog(self) -> BucketCatalog:
+        """Who makes and drops the node's buckets."""
+        return self._node.catalog
 
     @property
     def tls_port(self) -> int | None:

@@ -12,6 +12,7 @@ import resource
 import socket
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from headwater.kernels.guard import register
 from headwater.kernels.jit import debugging
 from headwater.node import handlers
 from headwater.node.bucket import Bucket
+from headwater.node.buckets.catalog import Catalog, OpenBucket
 from headwater.node.budget import Budget
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
@@ -92,6 +94,7 @@ class Server:
     _http_listener: socket.socket | None = None
     _tls_listener: socket.socket | None = None
     _deriving: asyncio.Task[None] | None = None
+    _port: int | None = None
 
     def __init__(
         self, config: NodeConfig, bucket: Bucket, committer: Committer, loop: asyncio.AbstractEventLoop
@@ -117,11 +120,40 @@ class Server:
             register(self._arena)
         self.first = ServedBucket(self, config, bucket, committer)
         self._buckets = {bucket.name: self.first}
+        store = bucket.store
+        self.catalog = Catalog(
+            replace(config, data=store.path), store.disk, loop, bucket.clock, serve=self._serve, leave=self._leave
+        )
 
     @property
     def buckets(self) -> Mapping[str, ServedBucket]:
         """All buckets by name, the first one first: a connection has that one until it selects another."""
         return self._buckets
+
+    def _serve(self, opened: OpenBucket) -> None:
+        """Serve one more bucket; from now on, if the node listens already."""
+        served = ServedBucket(self, opened.config, opened.bucket, opened.committer)
+        self._buckets[opened.bucket.name] = served
+        if self._port is not None:
+            served.start(self._port)
+
+    async def _leave(self, opened: OpenBucket) -> None:
+        """Serve a bucket no more: nobody is connected to it afterwards, and nothing of it is written."""
+        served = self._buckets.pop(opened.bucket.name)
+        for connection in tuple(self.connections):
+            watches = isinstance(connection.session, HttpSession) and connection.session.server is served
+            if watches or connection.committer is opened.committer:
+                connection.drop("its bucket was dropped", fault=False)
+        await served.stop()
+        served.forget()
+        await asyncio.sleep(0)  # the sessions hear that their connections are closed
+        await opened.committer.drain()
+        opened.committer.close()
+
+    def commit_now(self) -> None:
+        """Commit what the start has staged, of all buckets: nobody else runs yet."""
+        self.first.committer.commit_now()
+        self.catalog.commit_now()
 
     @property
     def committer(self) -> Committer:
@@ -170,6 +202,7 @@ class Server:
         if self._http_listener is not None:
             self.http_port = self._http_listener.getsockname()[1]
             listeners.append(self._http_listener)
+        self._port = port
         for served in self._buckets.values():
             served.start(port)
         for each in listeners:
@@ -226,8 +259,8 @@ class Server:
         for connection in tuple(self.connections):
             connection.flush_now()
             connection.drop("the node stops", fault=False)
-        for served in tuple(self._buckets.values()):
-            served.committer.close()
+        self.first.committer.close()
+        self.catalog.close(clean=True)
 
     # --- Host ---------------------------------------------------------------------------------------------------------
 

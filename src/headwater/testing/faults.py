@@ -257,6 +257,10 @@ class FaultyDisk:
         self.step()
         self._rename({name: inode for name, inode in self._names.items() if name != path})
 
+    def remove_directory(self, path: Path) -> None:
+        """Directories are no names of their own here: one is gone with its last file."""
+        self.step()
+
     def sync_directory(self, path: Path) -> None:
         """The names are safe now."""
         self.step()

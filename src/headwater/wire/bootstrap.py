@@ -76,7 +76,6 @@ class ListBuckets(Request, opcode=Opcode.LIST_BUCKETS, privilege=LOGIN, answer=L
 class CreateBucket(
     Request,
     opcode=Opcode.CREATE_BUCKET,
-    refused=Status.NOT_SUPPORTED,
     privilege=ADMINISTER,
     key=REQUIRED,
     value=OPTIONAL,
@@ -88,7 +87,6 @@ class CreateBucket(
 class DeleteBucket(
     Request,
     opcode=Opcode.DELETE_BUCKET,
-    refused=Status.NOT_SUPPORTED,
     privilege=ADMINISTER,
     key=REQUIRED,
     value=OPTIONAL,

@@ -66,8 +66,8 @@ def test_other_pages_buckets_and_methods_are_not_found(node: Node) -> None:
     ("method", "path", "said"),
     [
         ("POST", "/pools/default/buckets/default/controller/doFlush", "Flush is disabled"),
-        ("POST", "/pools/default/buckets", "one bucket"),
-        ("DELETE", "/pools/default/buckets/default", "one bucket"),
+        ("POST", "/pools/default/buckets", "a name of 1 to 100"),
+        ("DELETE", "/pools/default/buckets/default", "started with"),
         ("PUT", "/settings/rbac/users/local/bob", "--user"),
     ],
 )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 REFUSED_ON_DCP: dict[int, Status] = {
     **dict.fromkeys((Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET), Status.NOT_SUPPORTED),
+    Opcode.DELETE_BUCKET: Status.NOT_SUPPORTED,
     Opcode.TAP_CONNECT: Status.EINVAL,
 }
 """Requests refused on a connection once it is a DCP connection, and the answer: dcp 1; for TAP, "mixing on one

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from headwater.node.bucket import Bucket
+    from headwater.node.buckets.catalog import NewBucket
     from headwater.node.calling import FollowProgress, ProducerAddress
     from headwater.node.cluster_map import ServedMap
     from headwater.node.committer import Committer
@@ -97,6 +98,16 @@ class Member(Protocol):
         """Learn that an operator has these vbuckets follow somebody."""
 
 
+class BucketCatalog(Protocol):
+    """The buckets of a node beside its first."""
+
+    async def create(self, asked: NewBucket) -> None:
+        """Make a bucket; on return it is durable and served. CommandRefused if it can't be, or is there."""
+
+    async def drop(self, name: str) -> None:
+        """Drop a bucket and all that is in it; on return it is gone for good. CommandRefused if it can't be."""
+
+
 class Services(Protocol):
     """The node with one of its buckets, as handlers and sessions see it (node/served.py).
 
@@ -134,6 +145,10 @@ class Services(Protocol):
     @property
     def buckets(self) -> Mapping[str, Services]:
         """All buckets of the node by name; a connection has the first of them until it selects another."""
+
+    @property
+    def catalog(self) -> BucketCatalog:
+        """Who makes and drops them."""
 
     @property
     def tap(self) -> TapSessions:
@@ -180,7 +195,7 @@ class Session(Protocol):
         features, agent: what HELLO granted, and who said it.
         user: who has logged in; None for nobody. login: a SASL exchange in progress.
         rights: the user's privileges, as a number of bits.
-        bucket: the selected one. Call `changed` after a change of this, `features` or `user`.
+        bucket: the selected one (`select`, `deselect`). Call `changed` after a change of `features` or `user`.
         collection: the id of the collection that the request being handled names by its key; 0 without Collections.
         config_seen: the (epoch, revision) of the cluster map that the client knows.
         written_gate: the newest batch with a write of this connection's; later answers wait for it.
@@ -199,7 +214,7 @@ class Session(Protocol):
 
     @property
     def server(self) -> Services:
-        """The node."""
+        """The node, with the selected bucket; with the one selected last, or the first, if none is."""
 
     @property
     def gate(self) -> int:
@@ -216,6 +231,19 @@ class Session(Protocol):
     @property
     def store_bucket(self) -> Bucket:
         """The selected bucket; CommandRefused(NO_BUCKET) without one."""
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether answers may wait for a batch of the bucket."""
+
+    async def settle(self) -> None:
+        """Wait until all that was answered from the bucket may leave."""
+
+    def select(self, server: Services) -> None:
+        """Select a bucket; nothing of another one may be held back."""
+
+    def deselect(self) -> None:
+        """Have no bucket."""
 
     def check_rights(self, frame: Frame, rule: Rule) -> None:
         """Refuse (EACCESS) what the user may not do, and have it written down."""

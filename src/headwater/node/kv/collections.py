@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def get_manifest(session: Session, request: wire.GetManifest) -> wire.GetManifestResponse:
     """The node's manifest, JSON."""
     datatype = Datatype.JSON if session.has(Feature.JSON) else 0
-    return wire.GetManifestResponse(value=session.server.bucket.collections.manifest.encode(), datatype=datatype)
+    return wire.GetManifestResponse(value=session.store_bucket.collections.manifest.encode(), datatype=datatype)
 
 
 @handles(wire.SetManifest)
@@ -31,7 +31,7 @@ async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
 
     "Invalid: EINVAL; uid not greater (and not identical): ERANGE; breaking rules: 8a" (kv.md 4).
     """
-    bucket = session.server.bucket
+    bucket = session.store_bucket
     try:
         made = CollectionsManifest.decode(request.value)
         await bucket.collections.change(lambda _: made)
@@ -52,7 +52,7 @@ def status_of(error: ManifestRefused) -> Status:
 @handles(wire.GetCollectionId)
 def get_collection_id(session: Session, request: wire.GetCollectionId) -> wire.GetCollectionIdResponse:
     """The id of `scope.collection`, empty parts standing for the default ones."""
-    collections = session.server.bucket.collections
+    collections = session.store_bucket.collections
     scope, dot, name = _path(request).partition(".")
     if not dot:
         raise CommandRefused(Status.EINVAL, "a collection is asked for as scope.collection")
@@ -68,7 +68,7 @@ def get_collection_id(session: Session, request: wire.GetCollectionId) -> wire.G
 @handles(wire.GetScopeId)
 def get_scope_id(session: Session, request: wire.GetScopeId) -> wire.GetScopeIdResponse:
     """The id of a scope; ".collection" behind it is ignored."""
-    collections = session.server.bucket.collections
+    collections = session.store_bucket.collections
     name = _part(_path(request).partition(".")[0])
     found = collections.manifest.scope(name)
     if found is None:

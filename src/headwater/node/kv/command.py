@@ -40,7 +40,8 @@ Registered = TypeVar("Registered", bound="Callable[[Session, Any], Any]")
 class Command:
     """A handler and the forms of the request it takes; without any it takes frames as they are.
 
-    `rule` says what a user needs who sends it, as the requests are declared.
+    `rule` says what a user needs who sends it, as the requests are declared: in the selected bucket, or, of a command
+    that is `of_node`, in all of them.
     """
 
     handler: Handler
@@ -50,6 +51,7 @@ class Command:
     writes: bool
     frees: bool = False
     value_bytes_max: int = 1 << 20
+    of_node: bool = False
     silent: Mapping[int, int] = field(init=False)
     """The status that is not answered, by the opcode of a quiet form (kv.md, "Quiet forms")."""
     needs_bucket: bool = field(init=False)
@@ -57,7 +59,8 @@ class Command:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "silent", {each.layout.quiet: each.layout.silent for each in self.forms})
-        object.__setattr__(self, "needs_bucket", self.rule.privilege > LOGIN or bool(self.rule.cases))
+        needs_bucket = self.rule.privilege > LOGIN or bool(self.rule.cases)
+        object.__setattr__(self, "needs_bucket", needs_bucket and not self.of_node)
 
     def read(self, frame: Frame) -> Request | Frame:
         """Return the request that a frame holds; CommandRefused when it breaks a rule of its declaration."""
@@ -106,6 +109,7 @@ def handles(
     writes: bool = False,
     frees: bool = False,
     value_bytes_max: int = 0,
+    of_node: bool = False,
 ) -> Callable[[Registered], Registered]:
     """Register the handler of declared requests, loud and quiet. Several of one opcode are forms of one request.
 
@@ -113,6 +117,7 @@ def handles(
         document: the command names a key of a vbucket that must be active here (kv.md, "vbucket checks").
         writes: it stages records, so it is refused while the disk is full and waits while the arena is.
         frees: it makes the log smaller in the end, or is about ownership: the store keeps room for it on a full disk.
+        of_node: it is about the node and none of its buckets: the rights it needs are those in all of them.
         value_bytes_max: how long its value may be; 0: as a document's, or VALUE_BYTES_ELSEWHERE.
     """
 
@@ -123,7 +128,7 @@ def handles(
     def register(handler: Registered) -> Registered:
         for opcode in {opcode for each in requests for opcode in each.layout.opcodes}:
             forms = tuple(each for each in requests if opcode in each.layout.opcodes)
-            COMMANDS[opcode] = Command(handler, forms, rule_of(opcode), document, writes, frees, most)
+            COMMANDS[opcode] = Command(handler, forms, rule_of(opcode), document, writes, frees, most, of_node)
         return handler
 
     return register

@@ -1,8 +1,9 @@
-"""HELLO, SELECT_BUCKET, LIST_BUCKETS, GET_ERROR_MAP: how a connection begins (kv.md 1)."""
+"""HELLO, SELECT_BUCKET, GET_ERROR_MAP: how a connection begins (kv.md 1)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headwater.node.kv.command import handles
@@ -15,7 +16,7 @@ from headwater.wire.privilege import LOGIN
 from headwater.wire.status import Status, name_of
 
 if TYPE_CHECKING:
-    from headwater.node.kv.api import Session
+    from headwater.node.kv.api import Services, Session
 
 GRANTED = frozenset(
     {
@@ -93,26 +94,27 @@ def hello(session: Session, request: bootstrap.Hello) -> bootstrap.HelloResponse
 
 
 @handles(bootstrap.SelectBucket)
-def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done:
+def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done | Awaitable[Done]:
     """Choose the bucket; no name deselects. It resets what the connection is known to know of the map (kv.md 1.3)."""
-    bucket = session.server.bucket
     if request.key in NO_BUCKET_NAMES:
-        session.bucket = None
-    elif session.rights <= LOGIN:  # "EACCESS (no right, also used for unknown names to unprivileged users)"
+        session.deselect()
+        return Done()
+    server, name = session.server, request.key.decode("utf-8", "replace")
+    if server.users.rights(session.user, name) <= LOGIN:  # "also used for unknown names to unprivileged users"
         raise CommandRefused(Status.EACCESS, "the user has no role in this bucket")
-    elif request.key == bucket.name.encode():
-        session.bucket = bucket
-    else:
+    found = server.buckets.get(name)
+    if found is None:
         raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
-    session.config_seen = (-1, -1)
-    session.changed()
+    if found is not server and session.is_held_back:
+        return _select_later(session, found)
+    session.select(found)
     return Done()
 
 
-@handles(bootstrap.ListBuckets)
-def list_buckets(session: Session, request: bootstrap.ListBuckets) -> bootstrap.ListBucketsResponse:
-    """The names of those the user may do something in, separated by blanks; there is one at most."""
-    return bootstrap.ListBucketsResponse(value=session.server.bucket.name.encode() if session.rights > LOGIN else b"")
+async def _select_later(session: Session, found: Services) -> Done:
+    await session.settle()
+    session.select(found)
+    return Done()
 
 
 @handles(bootstrap.GetErrorMap)

@@ -80,7 +80,7 @@ async def step(session: Session, request: SaslStep) -> SaslResponse:
         raise await _refused(session, str(problem)) from None
     if not is_right:
         raise _wrong(session, _why_not(session))
-    _succeed(session, user)
+    await _succeed(session, user)
     return SaslResponse(value=outcome or b"")
 
 
@@ -112,7 +112,7 @@ async def _plain(session: Session, value: bytes) -> SaslResponse:
     user, password = (part.decode("utf-8", "replace") for part in parts[1:])
     if not await _judged(session, lambda: session.server.users.is_right(user, password)):
         raise _wrong(session, "wrong name or password")
-    _succeed(session, user)
+    await _succeed(session, user)
     return SaslResponse()
 
 
@@ -154,9 +154,12 @@ def _wrong(session: Session, why: str) -> CommandRefused:
     return CommandRefused(Status.AUTH_ERROR)
 
 
-def _succeed(session: Session, user: str) -> None:
-    """Log the client in and select the node's one bucket (spymemcached and old clients expect that), if it may use
-    it."""
+async def _succeed(session: Session, user: str) -> None:
+    """Log the client in and select the bucket of its name, or else the node's first (spymemcached and old clients
+    expect that), if it may use it."""
     session.user = user
-    session.bucket = session.server.bucket
-    session.changed()
+    buckets = session.server.buckets
+    found = buckets.get(user) or next(iter(buckets.values()))
+    if found is not session.server and session.is_held_back:
+        await session.settle()
+    session.select(found)

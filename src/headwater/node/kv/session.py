@@ -132,11 +132,40 @@ class KvSession:
             found = self._states[kind] = kind()
         return found
 
+    @property
+    def is_held_back(self) -> bool:
+        """Whether answers may wait for a batch of the bucket."""
+        return bool(self.gate or self.server.committer.gate())
+
+    async def settle(self) -> None:
+        """Wait until all that was answered from the bucket may leave: in another one its gates mean nothing."""
+        committer = self.server.committer
+        if not await committer.wait(max(committer.gate(), self.gate)):
+            raise CommandRefused(Status.ETMPFAIL, "what was written before could not be")
+
+    def select(self, server: Services) -> None:
+        """Select a bucket. Nothing of another one may be held back."""
+        if server is not self.server:
+            self.connection.serve(server.committer, server.requests)
+            self.server, self.written_gate = server, 0
+            self._states.clear()
+        self.bucket, self.config_seen = server.bucket, (-1, -1)
+        self.changed()
+
+    def deselect(self) -> None:
+        """Have no bucket."""
+        self.bucket, self.config_seen = None, (-1, -1)
+        self.changed()
+
     def changed(self) -> None:
         """Features, login, bucket or rights changed: the fast path must know."""
-        self.rights = self.server.users.rights(self.user, self.server.bucket.name)
-        if self.rights <= _LOGIN:  # a stranger, or a user who has no role in it
-            self.bucket = None
+        users = self.server.users
+        if self.bucket is not None:
+            self.rights = users.rights(self.user, self.bucket.name)
+            if self.rights <= _LOGIN:  # a stranger, or a user who has no role in it
+                self.bucket = None
+        if self.bucket is None:  # so that who could read in some bucket is told that he has selected none
+            self.rights = users.rights_anywhere(self.user)
         self._knows_collections = Feature.COLLECTIONS in self.features
         self.collection = 0
         usable = self.bucket is not None and self.rights & _READ
@@ -282,7 +311,7 @@ class KvSession:
             if not self.is_logged_in:
                 raise CommandRefused(Status.EACCESS, "not logged in")
             raise CommandRefused(refusal_of(frame.opcode))
-        self.check_rights(frame, found.rule)
+        self.check_rights(frame, found.rule, self.node_rights if found.of_node else self.rights)
         if frame.datatype:  # nearly none has one, and looking at its bits takes as long as reading a request
             self._check_datatype(frame)
         if frame.framing:
@@ -308,14 +337,19 @@ class KvSession:
             request = found.read(frame)
         return found, request
 
-    def check_rights(self, frame: Frame, rule: Rule) -> None:
+    @property
+    def node_rights(self) -> int:
+        """The user's privileges in all buckets, those to come included."""
+        return self.server.users.rights(self.user, None)
+
+    def check_rights(self, frame: Frame, rule: Rule, rights: int | None = None) -> None:
         """Refuse (EACCESS) what the user may not do, and have it written down; the one place where that is decided."""
-        needed = rule.needed(frame) if rule.cases else rule.privilege
-        if not needed & ~self.rights:
+        needed, rights = rule.needed(frame) if rule.cases else rule.privilege, self.rights if rights is None else rights
+        if not needed & ~rights:
             return
         if not self.is_logged_in:
             raise CommandRefused(Status.EACCESS, "not logged in")
-        missing = f"needs {in_words(needed & ~self.rights)}"
+        missing = f"needs {in_words(needed & ~rights)}"
         self.server.audit(self, f"may not {name_of(frame.opcode)}: it {missing}")
         raise CommandRefused(Status.EACCESS, f"{name_of(frame.opcode)} {missing}")
 

@@ -11,10 +11,11 @@ import json
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 from headwater.node.kv.admin import VERSION_TEXT
-from headwater.node.rest import collections
+from headwater.node.rest import buckets, collections
 from headwater.node.rest.made import Made
 from headwater.node.users.roles import ROLES, Grant
 from headwater.wire.privilege import ADMINISTER, LOGIN, MONITOR, NONE, Privilege, in_words
@@ -51,7 +52,7 @@ _ROLES = {
     "administer": "admin",
 }
 _USERS_ARE = "the users of a node are added by headwater user, or given by --user or --users-file when it is started"
-_BUCKET_IS = "a node has one bucket, named by --bucket when it is started"
+_BUCKET_IS = "a bucket stays as it was made: drop it and make another (headwater bucket)"
 _NOT = "Not allowed on this "
 
 
@@ -60,9 +61,10 @@ class Page:
     """One page: its path ({} is the bucket), the privilege that its reader needs, and what makes it.
 
     `make` is called with the server, who asks, and what the path's groups matched; it returns None where there is
-    nothing by that name, what is JSON, or the page as it is sent. A page without it never ends: the map now, and each
-    later one; or it is one of `methods` that `change` something, which is called with what the path's groups matched
-    and the body.
+    nothing by that name, what is JSON, or the page as it is sent. The server is that of the bucket in the path, and the
+    privilege is needed there; without one it is that of the first bucket, and the privilege is needed in all of them,
+    as it is for a page that is `of_node`. A page without `make` never ends: the map now, and each later one; or it is
+    one of `methods` that `change` something, which is called with what the path's groups matched and the body.
     """
 
     path: str
@@ -70,6 +72,7 @@ class Page:
     make: Callable[[Services, str, tuple[str, ...]], object] | None
     methods: tuple[str, ...] = ("GET", "HEAD")
     change: collections.Change | None = None
+    of_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,9 @@ PAGES = (
     Page("/whoami", LOGIN, lambda server, user, _: {"id": user, "domain": "local"}),
     Page("/pools", LOGIN, lambda server, *_: _pools(server)),
     Page("/pools/default", LOGIN, lambda server, *_: _cluster(server)),
-    Page("/pools/default/buckets", LOGIN, lambda server, *_: [_bucket(server)]),
+    Page("/pools/default/buckets", LOGIN, lambda server, user, _: _buckets(server, user)),
+    Page("/pools/default/buckets", ADMINISTER, None, ("POST",), buckets.create),
+    Page("/pools/default/buckets/{}", ADMINISTER, None, ("DELETE",), buckets.drop, of_node=True),
     Page("/pools/default/buckets/{}", LOGIN, lambda server, *_: _bucket(server)),
     Page("/pools/default/b/{}", LOGIN, lambda server, *_: _config(server)),
     Page("/pools/default/bs/{}", LOGIN, None),
@@ -127,18 +132,33 @@ REFUSED = (
         ADMINISTER,
         "Flush is disabled by HTTP: send FLUSH, opcode 0x08",
     ),
-    PageRefusal(("POST", "PUT"), "/pools/default/buckets", ADMINISTER, _BUCKET_IS),
-    PageRefusal(("POST", "PUT", "DELETE"), "/pools/default/buckets/{}", ADMINISTER, _BUCKET_IS),
+    PageRefusal(("POST", "PUT"), "/pools/default/buckets/{}", ADMINISTER, _BUCKET_IS),
     PageRefusal(("PUT", "PATCH"), "/settings/rbac/(?:users|groups)/.*", ADMINISTER, _USERS_ARE),
 )
 
 
 def needed(server: Services, method: str, path: str) -> Privilege:
     """Return the privilege for a page, or for a refusal in its own words; that of any user where there is neither."""
+    found = _asked(server, method, path)
+    return LOGIN if found is None else found[0].privilege
+
+
+def missing(server: Services, method: str, path: str, user: str) -> int:
+    """Return the privileges that a user lacks for a page, as a number of bits."""
+    found = _asked(server, method, path)
+    if found is None:
+        return int(LOGIN & ~server.users.rights(user, None))
+    each, served = found
+    of_node = served is None or (isinstance(each, Page) and each.of_node)
+    return each.privilege & ~server.users.rights(user, None if of_node or served is None else served.bucket.name)
+
+
+def _asked(server: Services, method: str, path: str) -> tuple[Page | PageRefusal, Services | None] | None:
+    """Find what a request is for, and the bucket that it names, if it does."""
     for each in (*PAGES, *REFUSED):
-        if method in each.methods and _match(server, each.path, path):
-            return each.privilege
-    return LOGIN
+        if method in each.methods and (found := _match(server, each.path, path)):
+            return each, found.server if "{}" in each.path else None
+    return None
 
 
 def forbidden(missing: int) -> bytes:
@@ -146,16 +166,19 @@ def forbidden(missing: int) -> bytes:
     return json.dumps({"message": f"Forbidden. User needs the role {in_words(missing)}"}).encode()
 
 
-def is_stream(server: Services, path: str) -> bool:
-    """Whether this is a page that never ends: the map now, and each later one."""
-    return any(each.make is None and each.change is None and _match(server, each.path, path) for each in PAGES)
+def streamed(server: Services, path: str) -> Services | None:
+    """Return the bucket of a page that never ends, the map now and each later one; None if this is no such page."""
+    for each in PAGES:
+        if each.make is None and each.change is None and (found := _match(server, each.path, path)):
+            return found.server
+    return None
 
 
 def page(server: Services, path: str, user: str) -> Made | None:
     """Make a page; None if there is no such page. `user` is who asks."""
     for each in PAGES:
         if each.make is not None and (found := _match(server, each.path, path)):
-            made = each.make(server, user, found.groups())
+            made = each.make(found.server, user, found.groups)
             return made if made is None or isinstance(made, Made) else Made(json.dumps(made).encode())
     return None
 
@@ -164,7 +187,7 @@ def change(server: Services, method: str, path: str, body: bytes) -> Awaitable[M
     """Begin what a request changes; None if there is no such page."""
     for each in PAGES:
         if each.change is not None and method in each.methods and (found := _match(server, each.path, path)):
-            return each.change(server, found.groups(), body)
+            return each.change(found.server, found.groups, body)
     return None
 
 
@@ -176,8 +199,22 @@ def refusal(server: Services, method: str, path: str) -> bytes | None:
     return None
 
 
-def _match(server: Services, pattern: str, path: str) -> re.Match[str] | None:
-    return re.fullmatch(pattern.format(re.escape(server.bucket.name)), path)
+class _Match(NamedTuple):
+    """A path that is a page's: the bucket it names, or else the first, and what its other groups matched."""
+
+    server: Services
+    groups: tuple[str, ...]
+
+
+def _match(server: Services, pattern: str, path: str) -> _Match | None:
+    found = re.fullmatch(pattern.format("([^/]+)"), path)
+    if found is None:
+        return None
+    if "{}" not in pattern:
+        return _Match(next(iter(server.buckets.values())), found.groups())
+    name, *others = found.groups()
+    named = server.buckets.get(unquote(name))
+    return None if named is None else _Match(named, tuple(others))
 
 
 def _metrics(server: Services) -> Made:
@@ -191,16 +228,25 @@ def _readiness(server: Services) -> Made:
 
     A full disk is shown, and is no reason to be taken out of service: reads and deletions go on.
     """
-    bucket = server.bucket
-    told = {"fenced_vbuckets": len(bucket.fenced), "traffic_disabled": bucket.traffic_disabled}
+    buckets = [each.bucket for each in server.buckets.values()]
+    told = {
+        "fenced_vbuckets": sum(len(each.fenced) for each in buckets),
+        "traffic_disabled": any(each.traffic_disabled for each in buckets),
+    }
     ready = not any(told.values())
-    body = json.dumps({"ready": ready, **told, "disk_full": bucket.store.full}).encode()
+    body = json.dumps({"ready": ready, **told, "disk_full": any(each.store.full for each in buckets)}).encode()
     return Made(body, 200 if ready else 503)
 
 
 def _cluster(server: Services) -> dict[str, Any]:
-    buckets = [{"bucketName": server.bucket.name, "uuid": server.bucket.uuid}]
-    return {"name": "default", "nodes": _nodes(_config(server)), "bucketNames": buckets}
+    names = [{"bucketName": name, "uuid": each.bucket.uuid} for name, each in server.buckets.items()]
+    return {"name": "default", "nodes": _nodes(_config(server)), "bucketNames": names}
+
+
+def _buckets(server: Services, user: str) -> list[dict[str, Any]]:
+    """Those that the reader may do something in."""
+    rights = server.users.rights
+    return [_bucket(each) for name, each in server.buckets.items() if rights(user, name) > LOGIN]
 
 
 def _users(server: Services) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headwater.node.rest.made import Made
     from headwater.node.rest.request import HttpRequest
 
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
+_REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
 _REASONS |= {503: "Service Unavailable"}
 _JSON = "application/json"
 _ENDS_MAP = b"\n\n\n\n"  # clients cut the stream there
@@ -143,8 +143,8 @@ class HttpSession:
             self.server.audit(self, tried)
             self._send(403, pages.forbidden(missing), asked)
             return
-        if asked.method == "GET" and pages.is_stream(self.server, asked.path):
-            self.watches = True
+        if asked.method == "GET" and (watched := pages.streamed(self.server, asked.path)) is not None:
+            self.server, self.watches = watched, True
             self.connection.send(_head(200, "Transfer-Encoding: chunked"))
             self.map_changed()
             return
@@ -170,8 +170,7 @@ class HttpSession:
 
     def _missing(self, asked: HttpRequest, user: str) -> int:
         """Return the privileges that a user lacks for a page, as a number of bits."""
-        server = self.server
-        return pages.needed(server, asked.method, asked.path) & ~server.users.rights(user, server.bucket.name)
+        return pages.missing(self.server, asked.method, asked.path, user)
 
     def _send(self, status: int, body: bytes, asked: HttpRequest, content_type: str = _JSON) -> None:
         ends = "Connection: close" if asked.closes else "Connection: keep-alive"

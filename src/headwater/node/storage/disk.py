@@ -95,6 +95,9 @@ class Disk(Protocol):
     def make_directory(self, path: Path) -> None:
         """Create a directory and its parents where missing."""
 
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+
     def names(self, path: Path) -> list[str]:
         """The names in a directory."""
 
@@ -214,6 +217,10 @@ class RealDisk:
     def make_directory(self, path: Path) -> None:
         """Create a directory and its parents where missing."""
         path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        path.rmdir()
 
     def names(self, path: Path) -> list[str]:
         """The names in a directory."""

@@ -134,6 +134,11 @@ class TapHub:
         log.warning("the TAP session %r, whose client is away, is over: %s", feed.name, cause, extra=told)
         self._forget(feed)
 
+    def forget(self) -> None:
+        """End all sessions that wait for their clients: the bucket is dropped."""
+        for feed in tuple(self.feeds.values()):
+            self._forget(feed)
+
     def _is_kept(self, feed: Feed) -> bool:
         """Whether a session waits for its client when the connection is gone."""
         options, lives = feed.producer.options, feed.producer.fate is Fate.LIVE

@@ -8,8 +8,10 @@ known; those of users given with a password are derived when first asked for.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import hmac
+import operator
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -91,11 +93,19 @@ class Users:
         found = (self._accounts or {}).get(user)
         return found.grants if found else ()
 
-    def rights(self, user: str | None, bucket: str) -> int:
-        """The privileges of a user in a bucket, as a number of bits; without users everybody has them all."""
+    def rights(self, user: str | None, bucket: str | None) -> int:
+        """The privileges of a user in a bucket, or (None) in all of them, as a number of bits; without users everybody
+        has them all."""
         if not self.required:
             return int(EVERYTHING)
         return int(NONE) if user is None or not self.knows(user) else granted(self.grants(user), bucket)
+
+    def rights_anywhere(self, user: str | None) -> int:
+        """The privileges that a user has in some bucket or other, as a number of bits."""
+        if user is None or not self.required:
+            return self.rights(user, None)
+        places = {each.bucket for each in self.grants(user)}
+        return functools.reduce(operator.or_, (self.rights(user, each) for each in places), self.rights(user, None))
 
     # --- passwords ----------------------------------------------------------------------------------------------------
 

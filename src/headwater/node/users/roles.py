@@ -42,8 +42,8 @@ NODE = tuple(map(Grant, ("replicate", "monitor")))
 ADMINISTRATOR = (Grant("administer"),)
 
 
-def granted(grants: Iterable[Grant], bucket: str) -> int:
-    """Return the privileges of a user with these roles in a bucket, as a number of bits."""
+def granted(grants: Iterable[Grant], bucket: str | None) -> int:
+    """Return the privileges of a user with these roles in a bucket, or (None) in all of them, as a number of bits."""
     rights = int(LOGIN)
     for role, place in grants:
         if place is None or place == bucket:

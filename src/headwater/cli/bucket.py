@@ -1,0 +1,110 @@
+"""`headwater bucket`: the buckets of a node, or of all nodes of a cluster."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.cluster.running import Password, StopRequest, User, addresses, run
+from headwater.cli.options import DEFAULT_URL, NodeUrl, examples, paragraphs
+from headwater.cli.passwords import with_password_files
+from headwater.cli.screen import several
+
+if TYPE_CHECKING:
+    from headwater.cluster.members import Members
+
+HELP = """The buckets of a node, or of all nodes of its cluster, beside the one that it was started with.
+
+Each has its own vbuckets, collections, files and rights; a client says in its URL which one it means. The first bucket,
+named by --bucket of serve, is always there and can't be dropped."""
+EXAMPLES = examples(
+    "headwater bucket create orders",
+    "headwater bucket create carts --vbuckets 64 --quota-mib 2048",
+    "headwater bucket list",
+    "headwater bucket drop carts --yes",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The bucket.")]
+
+
+def create(
+    name: Name,
+    vbuckets: Annotated[
+        int | None,
+        typer.Option("--vbuckets", metavar="N", min=1, help="A power of two, up to 1024; as the first bucket."),
+    ] = None,
+    quota_mib: Annotated[
+        int,
+        typer.Option("--quota-mib", metavar="MIB", min=0, help="How much its files on a node may take; 0: no limit."),
+    ] = 0,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas", metavar="N", min=0, max=3, help="Of each vbucket of a cluster; as the first bucket."
+        ),
+    ] = None,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Make a bucket.
+
+    On a cluster each node gets it, and its vbuckets are dealt out. Over its quota a bucket refuses documents as on a
+    full disk, and goes on once deletions and compaction made room.
+    """
+    from headwater.cluster.buckets import BucketWish
+    from headwater.cluster.buckets import create as create_everywhere
+
+    seeds, place = addresses([node])
+    wish = BucketWish(name, vbuckets, quota_mib, replicas)
+
+    async def work(members: "Members", _: StopRequest) -> int:
+        return await create_everywhere(members, seeds, wish)
+
+    typer.echo(f"{name} is there, on {several(run(work, place, user, password), 'node')}")
+
+
+def drop(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it begins.")] = False,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Drop a bucket and all that is in it, on all nodes.
+
+    Its clients are disconnected, and its files removed. Nothing brings it back.
+    """
+    from headwater.cluster.buckets import drop as drop_everywhere
+
+    if not yes:
+        typer.confirm(f"Drop bucket {name} with all its documents?", abort=True)
+    seeds, place = addresses([node])
+
+    async def work(members: "Members", _: StopRequest) -> int:
+        return await drop_everywhere(members, seeds, name)
+
+    typer.echo(f"{name} is dropped, on {several(run(work, place, user, password), 'node')}")
+
+
+def list_(
+    as_json: Annotated[bool, typer.Option("--json", help="Print an array, JSON.")] = False,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Print the buckets that the user may do something in, the first one first."""
+    from headwater.cluster.buckets import names
+
+    seeds, place = addresses([node])
+
+    async def work(members: "Members", _: StopRequest) -> list[str]:
+        return await names(members, seeds)
+
+    found = run(work, place, user, password)
+    typer.echo(json.dumps(found) if as_json else "\n".join(found))
+
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+for _name, _command in (("create", create), ("drop", drop), ("list", list_)):
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=EXAMPLES)(with_password_files(_command))

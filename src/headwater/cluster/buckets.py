@@ -1,0 +1,107 @@
+"""The buckets of a node, or of all nodes of a cluster: each of those gets a bucket, without vbuckets at first, and then
+the bucket is given its first map as any other (founding.py).
+
+Which nodes there are is what the map of a bucket says that is there already. Each step may be done again: a bucket that
+is there is left as it is, and one that is gone is gone.
+
+Source: kv.md 1.6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headwater.cluster.founding import found
+from headwater.errors import ClusterError, KeyExists, KeyNotFound, StatusError, TransportError
+from headwater.wire.cluster_map import ClusterMap
+
+if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.cluster.members import Members
+
+__all__ = ["BucketWish", "create", "drop", "names"]
+
+
+@dataclass(frozen=True, slots=True)
+class BucketWish:
+    """A bucket to be made: `vbuckets`, None for as many as the first bucket has; `quota_mib`, of each node, 0 for none;
+    `replicas`, None for as many as the bucket has that is there."""
+
+    name: str
+    vbuckets: int | None = None
+    quota_mib: int = 0
+    replicas: int | None = None
+
+
+async def names(members: Members, seeds: Sequence[Address]) -> list[str]:
+    """The buckets of the first node that our user may do something in, its first bucket first."""
+    return await members.of("").admin((await members.identified(seeds))[0]).buckets()
+
+
+async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -> int:
+    """Make a bucket on all nodes that `seeds` lead to; on return it is durable on each. Returns how many those are.
+
+    Raises:
+        KeyExists: it is there (on a node that is alone).
+        ClusterError: not all nodes made it; the same again goes on.
+        StatusError, TransportError: a node refused, or did not answer the question what there is.
+    """
+    nodes, replicas = await _nodes(members, seeds)
+    if len(nodes) == 1:
+        await members.of("").admin(nodes[0]).create_bucket(wish.name, wish.vbuckets, wish.quota_mib)
+        return 1
+    made = (
+        members.of("").admin(each).create_bucket(wish.name, wish.vbuckets, wish.quota_mib, is_empty=True)
+        for each in nodes
+    )
+    await _everywhere(nodes, await asyncio.gather(*made, return_exceptions=True), KeyExists, "not made")
+    wanted = replicas if wish.replicas is None else wish.replicas
+    await found(members.of(wish.name), nodes, wanted)
+    return len(nodes)
+
+
+async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
+    """Drop a bucket on all nodes that `seeds` lead to; on return it is gone for good on each. Returns how many.
+
+    Raises:
+        KeyNotFound: none of them has it.
+        ClusterError: a node still has it; the same again goes on.
+    """
+    nodes, _ = await _nodes(members, seeds)
+    dropped = await asyncio.gather(
+        *(members.of("").admin(each).drop_bucket(name) for each in nodes), return_exceptions=True
+    )
+    if all(isinstance(each, KeyNotFound) for each in dropped):
+        raise next(each for each in dropped if isinstance(each, KeyNotFound))
+    await _everywhere(nodes, dropped, KeyNotFound, "still there")
+    return len(nodes)
+
+
+async def _everywhere(nodes: Sequence[Address], results: Sequence[object], fine: type[StatusError], what: str) -> None:
+    """Raise what a node said that is not `fine`: by itself where there is one node, else with all that are left."""
+    failed = {
+        node: result
+        for node, result in zip(nodes, results, strict=True)
+        if isinstance(result, BaseException) and not isinstance(result, fine)
+    }
+    for error in failed.values():
+        if len(nodes) == 1 or not isinstance(error, StatusError | TransportError):
+            raise error
+    if failed:
+        told = "; ".join(f"{node}: {error}" for node, error in failed.items())
+        raise ClusterError(f"{what} on {len(failed)} of {len(nodes)} nodes: {told}", "type the same again")
+
+
+async def _nodes(members: Members, seeds: Sequence[Address]) -> tuple[list[Address], int]:
+    """The nodes of the cluster, and the replicas of its vbuckets, by the first map that names several; or the node."""
+    first = (await members.identified(seeds))[0]
+    for name in await members.of("").admin(first).buckets():
+        config = await members.of(name).admin(first).config()
+        known = ClusterMap.from_json(config, first) if config else None
+        if known is not None and len(known.servers) > 1:
+            members.learn(known)
+            return list(known.servers), known.replica_count
+    return [first], 0

@@ -1,0 +1,312 @@
+"""The buckets of a node beside its first: opened when it starts, made and dropped while it runs.
+
+    create:  listed as `making` -> folder -> store, vbuckets durable -> listed as `served`: it is there -> served
+    drop:    listed as `dropping`: it is gone -> connections closed, store closed -> files removed -> not listed
+
+Each arrow may be the last thing that a process does. A bucket that is `making` was never told to anybody, one that is
+`dropping` is nobody's any more: the next start removes what is left of either, and of nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from headwater.errors import DiskFull, OptionError, StorageError
+from headwater.failpoints import failpoint
+from headwater.node.bucket import Bucket, Clock
+from headwater.node.buckets import folder
+from headwater.node.buckets.file import DROPPING, MAKING, SERVED, BucketEntry, BucketList, BucketsFile
+from headwater.node.buckets.quota import QUOTA_MIB_MIN, QuotaDisk
+from headwater.node.committer import Committer
+from headwater.node.log_lines import event
+from headwater.node.refused import CommandRefused
+from headwater.node.storage.arena import ARENA_BYTES
+from headwater.node.storage.store import Store
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.config import NodeConfig
+    from headwater.node.storage.disk import Disk
+
+__all__ = ["BUCKETS_MAX", "Catalog", "NewBucket", "open_store"]
+
+BUCKETS_MAX: Final = 30
+"""Of a node, the first included, as in the other server: each has its files, its arenas and a thread."""
+BATCH_BYTES_MIN: Final = 24 << 20  # more than the largest document, 20 MiB, with all that is stored beside it
+
+T = TypeVar("T")
+
+log = logging.getLogger("headwater.node")
+
+
+def open_store(config: NodeConfig, disk: Disk | None = None) -> Store:
+    """Open the store of a bucket with the sizes that a node's settings give. Raises as `Store.open`."""
+    segment_bytes = config.segment_mib << 20
+    # A batch is at most half a segment, which holds two at least; and whatever document is allowed must fit into one.
+    arena_bytes = min(ARENA_BYTES, max(BATCH_BYTES_MIN, segment_bytes // 2))
+    return Store.open(
+        config.data, vbuckets=config.vbuckets, disk=disk, segment_bytes=segment_bytes, arena_bytes=arena_bytes
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NewBucket:
+    """A bucket that is asked for.
+
+    Attributes:
+        vbuckets: None for as many as the node's first bucket has.
+        quota_mib: what its files may take, MiB; 0 for no limit.
+        is_empty: without any vbucket, as a node that joins a cluster begins.
+    """
+
+    name: str
+    vbuckets: int | None = None
+    quota_mib: int = 0
+    is_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBucket:
+    """A bucket that is open: its entry, its settings and its parts."""
+
+    entry: BucketEntry
+    config: NodeConfig
+    store: Store
+    bucket: Bucket
+    committer: Committer
+
+
+class Catalog:
+    """The buckets beside the first.
+
+    Args:
+        config, disk: the node's settings, and where its folder is.
+        serve: begins to serve a bucket.
+        leave: stops serving one: on return nobody uses it any more.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        disk: Disk,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        *,
+        serve: Callable[[OpenBucket], None],
+        leave: Callable[[OpenBucket], Awaitable[None]],
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._loop = loop
+        self._clock = clock
+        self._serve, self._leave = serve, leave
+        self._file = BucketsFile(disk, config.data)
+        self._known = BucketList()
+        self._open: dict[str, OpenBucket] = {}
+        self._changing = asyncio.Lock()
+
+    # --- start and stop -----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open and serve all that are listed, and finish what a process before could not.
+
+        Raises:
+            OptionError: the node is started with a name that another of its buckets has.
+            CorruptStore, StorageError: a bucket can't be opened.
+        """
+        self._known = self._file.load()
+        self._finish()
+        try:
+            for entry in self._known.in_state(SERVED):
+                self._open_listed(entry)
+        except BaseException:
+            self.close(clean=False)
+            raise
+
+    def _open_listed(self, entry: BucketEntry) -> None:
+        place = entry.folder(self._config.data)
+        if entry.name == self._config.bucket:
+            raise OptionError("bucket", entry.name, f"another name: this node has such a bucket already, in {place}")
+        folder.check(self._disk, place, entry)
+        self._keep(self._opened(entry, self._store(entry), is_empty=False))
+
+    def _finish(self) -> None:
+        """Remove what is left of buckets that were being made or dropped."""
+        for entry in (*self._known.in_state(MAKING), *self._known.in_state(DROPPING)):
+            try:
+                folder.remove(self._disk, entry.folder(self._config.data), entry)
+                self._save(self._known.without(entry.number))
+            except (OSError, StorageError) as error:
+                self._complain(entry, error)
+
+    def commit_now(self) -> None:
+        """Commit what the start has staged: nobody else runs yet."""
+        for each in self._open.values():
+            each.committer.commit_now()
+
+    def close(self, *, clean: bool) -> None:
+        """Close the stores; their buckets are served no more.
+
+        Raises:
+            DiskFull, StorageError: one could not be closed in order; all others are closed.
+        """
+        failures: list[StorageError] = []
+        for each in self._open.values():
+            each.committer.close()
+            try:
+                each.store.close(clean=clean)
+            except StorageError as error:
+                failures.append(error)
+        self._open.clear()
+        if failures:
+            raise failures[0]
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    async def create(self, asked: NewBucket) -> None:
+        """Make a bucket; on return it is durable and served.
+
+        Raises:
+            CommandRefused: KEY_EEXISTS, EINVAL (a name or a number that can't be), E2BIG (there are too many).
+            DiskFull, StorageError: it could not be made, and is not there.
+        """
+        async with self._changing:
+            entry = self._entry(asked)
+            await self._in_thread(self._save, self._known.with_entry(replace(entry, state=MAKING)))
+            failpoint("buckets.listed")
+            store: Store | None = None
+            try:
+                store = await self._in_thread(self._made, entry)
+                failpoint("buckets.made")
+                opened = self._opened(entry, store, is_empty=asked.is_empty)
+                if not await opened.committer.wait(opened.committer.wrote()):
+                    raise StorageError(f'bucket "{entry.name}": its vbuckets could not be written')
+                failpoint("buckets.filled")
+                await self._in_thread(self._save, self._known.with_entry(entry))
+            except (OSError, StorageError) as error:
+                await self._in_thread(self._undo, entry, store)
+                raise StorageError(f'bucket "{entry.name}" was not made: {error}') from error
+            self._keep(opened)
+            log.info('bucket "%s" is there', entry.name, extra=event("bucket.created", bucket=entry.name))
+
+    async def drop(self, name: str) -> None:
+        """Drop a bucket and all that is in it; on return it is gone for good, and served no more.
+
+        Raises:
+            CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first one.
+            DiskFull, StorageError: that could not be written down, and the bucket is served as before.
+        """
+        if name == self._config.bucket:
+            raise CommandRefused(
+                Status.NOT_SUPPORTED, f'"{name}" is the bucket that the node was started with: flush it, or drop others'
+            )
+        async with self._changing:
+            opened = self._open.get(name)
+            if opened is None:
+                raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
+            entry = replace(opened.entry, state=DROPPING)
+            await self._in_thread(self._list_drop, opened, entry)
+            failpoint("buckets.drop_listed")
+            del self._open[name]
+            await self._leave(opened)
+            await self._in_thread(self._removed, opened.store, entry)
+            log.info('bucket "%s" is dropped', name, extra=event("bucket.dropped", bucket=name))
+
+    def _entry(self, asked: NewBucket) -> BucketEntry:
+        """The entry of a bucket to be made; CommandRefused if it can't be."""
+        name = asked.name
+        if name == self._config.bucket or any(each.name == name for each in self._known.in_state(SERVED)):
+            raise CommandRefused(Status.KEY_EEXISTS, f'there is a bucket "{name}"')
+        if len(self._open) + 1 >= BUCKETS_MAX:
+            raise CommandRefused(Status.E2BIG, f"the node has {BUCKETS_MAX} buckets, the most there can be")
+        if asked.quota_mib and asked.quota_mib < QUOTA_MIB_MIN:
+            raise CommandRefused(Status.EINVAL, f"a quota of {asked.quota_mib} MiB; {QUOTA_MIB_MIN} is the least")
+        vbuckets = self._config.vbuckets if asked.vbuckets is None else asked.vbuckets
+        entry = BucketEntry(name, self._known.next, secrets.token_hex(16), vbuckets, asked.quota_mib)
+        try:
+            self._config_of(entry)
+        except OptionError as error:
+            raise CommandRefused(Status.EINVAL, str(error)) from None
+        return entry
+
+    def _made(self, entry: BucketEntry) -> Store:
+        folder.make(self._disk, entry.folder(self._config.data), entry)
+        return self._store(entry)
+
+    def _undo(self, entry: BucketEntry, store: Store | None) -> None:
+        """Leave nothing of a bucket that could not be made; if that fails as well, the next start does it."""
+        try:
+            self._save(self._known.with_entry(replace(entry, state=DROPPING)))  # it may be listed as served
+        except StorageError as error:
+            self._complain(entry, error)
+        else:
+            self._removed(store, entry)
+
+    def _list_drop(self, opened: OpenBucket, entry: BucketEntry) -> None:
+        """Write down that a bucket is dropped; on a full disk with the room that it kept itself for such a day."""
+        try:
+            self._save(self._known.with_entry(entry))
+        except DiskFull:
+            opened.store.log.reserve.lend(keep=0)
+            try:
+                self._save(self._known.with_entry(entry))
+            finally:
+                opened.store.log.reserve.take_back()
+
+    def _removed(self, store: Store | None, entry: BucketEntry) -> None:
+        """Close a store and remove its files. What can't be removed now is listed, and removed by the next start."""
+        try:
+            if store is not None:
+                store.close(clean=False)
+            folder.remove(self._disk, entry.folder(self._config.data), entry)
+            failpoint("buckets.removed")
+            self._save(self._known.without(entry.number))
+        except (OSError, StorageError) as error:
+            self._complain(entry, error)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _config_of(self, entry: BucketEntry, *, is_empty: bool = False) -> NodeConfig:
+        """The settings of a bucket: the node's, with its own name, folder and number of vbuckets."""
+        return replace(
+            self._config,
+            bucket=entry.name,
+            data=entry.folder(self._config.data),
+            vbuckets=entry.vbuckets,
+            vbucket_state="none" if is_empty else "active",
+        )
+
+    def _store(self, entry: BucketEntry) -> Store:
+        disk = QuotaDisk(self._disk, entry.quota_mib << 20) if entry.quota_mib else self._disk
+        return open_store(self._config_of(entry), disk)
+
+    def _opened(self, entry: BucketEntry, store: Store, *, is_empty: bool) -> OpenBucket:
+        """A bucket of a store; of one with vbuckets in it the settings say nothing."""
+        is_new = entry not in self._known.entries
+        config = self._config_of(entry, is_empty=is_empty or not is_new)
+        committer = Committer(store, self._loop)
+        bucket = Bucket(entry.name, store, committer, clock=self._clock)
+        bucket.recover(config)
+        return OpenBucket(entry, config, store, bucket, committer)
+
+    def _keep(self, opened: OpenBucket) -> None:
+        self._open[opened.entry.name] = opened
+        self._serve(opened)
+
+    def _save(self, known: BucketList) -> None:
+        self._file.save(known)
+        self._known = known
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await self._loop.run_in_executor(None, work, *arguments)
+
+    def _complain(self, entry: BucketEntry, error: Exception) -> None:
+        told = event("bucket.left", bucket=entry.name)
+        log.warning(
+            'bucket "%s" is gone, its files are not: %s; the next start tries again', entry.name, error, extra=told
+        )

@@ -1,0 +1,122 @@
+"""The list of a node's buckets beside the first, in the folder of its store.
+
+One file, BUCKETS: `headwater-buckets 1 <XXH3-64 of the rest>` and JSON:
+
+    {"next": 3, "buckets": [{"name": "orders", "number": 2, "uuid": "...", "vbuckets": 64, "quota_mib": 0,
+                             "state": "served"}]}
+
+`number` names the folder, `buckets/2`, and is never given again. `state` says what was begun with it: `making` and
+`dropping` are written before anything is done in the folder, and what is left of such a bucket is removed by the next
+start. A new list is written and synced beside the old one and takes its place by rename. The bucket that the node was
+started with is in no list: its store is the folder itself, as it always was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from headwater.errors import CorruptStore, StorageError
+from headwater.failpoints import failpoint
+from headwater.node.storage.disk import Disk
+from headwater.node.storage.log import full_error
+from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
+from headwater.wire.json_text import read_json
+
+__all__ = ["DROPPING", "FOLDERS", "MAKING", "NAME", "SERVED", "BucketEntry", "BucketList", "BucketsFile"]
+
+NAME: Final = "BUCKETS"
+FOLDERS: Final = "buckets"
+MAKING, SERVED, DROPPING = "making", "served", "dropping"
+_NEXT_NAME: Final = "BUCKETS.new"
+_TITLE: Final = "headwater-buckets"
+_FORMAT: Final = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketEntry:
+    """One bucket: its name, the number and identity of its folder, its settings, and how far it is."""
+
+    name: str
+    number: int
+    uuid: str
+    vbuckets: int
+    quota_mib: int = 0
+    state: str = SERVED
+
+    def folder(self, data: Path) -> Path:
+        """The folder of its store, in that of the node."""
+        return data / FOLDERS / str(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketList:
+    """The entries, and the number that the next bucket gets."""
+
+    next: int = 1
+    entries: tuple[BucketEntry, ...] = ()
+
+    def with_entry(self, entry: BucketEntry) -> BucketList:
+        """The list with a new entry, whose number is given from then on, or another state of one that is there."""
+        others = (each for each in self.entries if each.number != entry.number)
+        return BucketList(max(self.next, entry.number + 1), (*others, entry))
+
+    def without(self, number: int) -> BucketList:
+        """The list without an entry; its number is not given again."""
+        return replace(self, entries=tuple(each for each in self.entries if each.number != number))
+
+    def in_state(self, state: str) -> Iterable[BucketEntry]:
+        """Return the entries of a state."""
+        return tuple(each for each in self.entries if each.state == state)
+
+
+class BucketsFile:
+    """The file in the folder of a node's store."""
+
+    def __init__(self, disk: Disk, folder: Path) -> None:
+        self.path = folder / NAME
+        self._disk = disk
+        self._folder = folder
+
+    def load(self) -> BucketList:
+        """The list; empty where there is none.
+
+        Raises:
+            CorruptStore: the file is not what was written, or is missing though there are folders of buckets.
+            StorageError: another format, or it can't be read.
+        """
+        try:
+            names = self._disk.names(self._folder)
+            if NAME not in names:
+                if FOLDERS in names and self._disk.names(self._folder / FOLDERS):
+                    raise CorruptStore(self.path, 0, f"the list is missing, though {FOLDERS}/ has folders")
+                return BucketList()
+            data = self._disk.read(self.path)
+        except OSError as error:
+            raise StorageError(f"{self.path}: {error.strerror or error}") from error
+        body = decode_text_file(data, self.path, _TITLE, [_FORMAT], "list of buckets")
+        try:
+            told = read_json(body)
+            return BucketList(int(told["next"]), tuple(BucketEntry(**each) for each in told["buckets"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptStore(self.path, 0, f"not a list of buckets: {error}") from None
+
+    def save(self, found: BucketList) -> None:
+        """Put a list in the place of the one before; durable on return. Blocking.
+
+        Raises:
+            DiskFull, StorageError: the old one is still there.
+        """
+        told = {"next": found.next, "buckets": [asdict(each) for each in found.entries]}
+        data, fresh = encode_text_file(_TITLE, _FORMAT, json.dumps(told).encode()), self._folder / _NEXT_NAME
+        try:
+            write_synced(self._disk, fresh, data)
+            failpoint("buckets.before_rename")
+            self._disk.rename(fresh, self.path)
+            failpoint("buckets.after_rename")
+            self._disk.sync_directory(self._folder)
+        except OSError as error:
+            raise full_error(self.path, len(data), error) from error

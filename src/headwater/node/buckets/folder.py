@@ -1,0 +1,92 @@
+"""The folder of a bucket: made with a file that says whose it is, removed only if that is still so.
+
+BUCKET: `headwater-bucket 1 <XXH3-64 of the rest>` and JSON, {"name": "orders", "uuid": "..."}. It is the first file of
+a folder and the last one to go, so that a folder which was moved or copied here by somebody is never taken for one that
+we made.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from headwater.errors import CorruptStore, StorageError
+from headwater.failpoints import failpoint
+from headwater.node.buckets.file import BucketEntry
+from headwater.node.storage.disk import Disk
+from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
+from headwater.wire.json_text import read_json
+
+__all__ = ["NAME", "check", "make", "remove"]
+
+NAME: Final = "BUCKET"
+_NEXT_NAME: Final = "BUCKET.new"
+_TITLE: Final = "headwater-bucket"
+_FORMAT: Final = "1"
+
+
+def make(disk: Disk, folder: Path, entry: BucketEntry) -> None:
+    """Make a bucket's folder, with nothing in it but whose it is; durable on return. Raises OSError."""
+    parent = folder.parent
+    disk.make_directory(folder)
+    disk.sync_directory(parent.parent)
+    disk.sync_directory(parent)
+    body = json.dumps({"name": entry.name, "uuid": entry.uuid}).encode()
+    write_synced(disk, folder / _NEXT_NAME, encode_text_file(_TITLE, _FORMAT, body))
+    disk.rename(folder / _NEXT_NAME, folder / NAME)
+    disk.sync_directory(folder)
+
+
+def check(disk: Disk, folder: Path, entry: BucketEntry) -> None:
+    """Make sure that this is the folder of a bucket.
+
+    Raises:
+        CorruptStore: it is missing, or another bucket's.
+        StorageError: it can't be read.
+    """
+    try:
+        found = _uuid(disk, folder)
+    except FileNotFoundError:
+        raise CorruptStore(folder, 0, f'the folder of bucket "{entry.name}" is missing') from None
+    except OSError as error:
+        raise StorageError(f"{folder}: {error.strerror or error}") from error
+    if found != entry.uuid:
+        raise CorruptStore(folder / NAME, 0, f'this is not the folder of bucket "{entry.name}"')
+
+
+def remove(disk: Disk, folder: Path, entry: BucketEntry) -> None:
+    """Remove a bucket's folder and all that is in it; one that is gone is gone. Again after a crash in its midst.
+
+    Raises:
+        StorageError: it is another bucket's: nothing was removed. OSError: a part is still there.
+    """
+    try:
+        names = disk.names(folder)
+    except FileNotFoundError:
+        return
+    found = _uuid(disk, folder)
+    if found != entry.uuid and not (found is None and set(names) <= {_NEXT_NAME}):
+        raise StorageError(f'{folder}: not the folder of bucket "{entry.name}": nothing was removed; look at it')
+    for name in names:
+        if name != NAME:
+            disk.remove(folder / name)
+            failpoint("buckets.removing")
+    disk.sync_directory(folder)
+    with suppress(FileNotFoundError):
+        disk.remove(folder / NAME)
+    failpoint("buckets.emptied")
+    disk.remove_directory(folder)
+    disk.sync_directory(folder.parent)
+
+
+def _uuid(disk: Disk, folder: Path) -> str | None:
+    """Return whose a folder is; None if it does not say. OSError: FileNotFoundError without a folder."""
+    if NAME not in disk.names(folder):
+        return None
+    try:
+        told = read_json(decode_text_file(disk.read(folder / NAME), folder / NAME, _TITLE, [_FORMAT], "bucket's name"))
+        return str(told["uuid"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptStore(folder / NAME, 0, f"not a bucket's name: {error}") from None

@@ -1,0 +1,159 @@
+"""A disk that has no more room than a bucket's quota, whatever the real one has.
+
+The store knows what to do on a full disk: it refuses documents, keeps deleting and compacting, and goes on by itself
+once there is room. So a quota is a small disk. Counted is what the bucket's files take, the room set aside for the next
+batches included. Text files of some hundred bytes are always written: what they say makes room.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.node.storage.disk import Buffer, Disk, File, FolderLock
+
+__all__ = ["QUOTA_MIB_MIN", "QuotaDisk"]
+
+QUOTA_MIB_MIN = 64
+_SMALL_BYTES = 64 << 10
+
+
+class QuotaDisk:
+    """The disk of one bucket's folder. Any thread, as the disk below.
+
+    Args:
+        limit: bytes that the files opened and made here may take together.
+    """
+
+    def __init__(self, disk: Disk, limit: int) -> None:
+        self.limit = limit
+        self._disk = disk
+        self._taken: dict[Path, int] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def used(self) -> int:
+        """Bytes that the files take."""
+        with self._lock:
+            return sum(self._taken.values())
+
+    def check(self, path: Path, more: int) -> None:
+        """Raise OSError, as a full disk would, when so many bytes more do not fit in."""
+        if more > _SMALL_BYTES and self.used + more > self.limit:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(path))
+
+    def note(self, path: Path, taken: int) -> None:
+        """Take down how much a file takes now."""
+        with self._lock:
+            self._taken[path] = taken
+
+    # --- Disk ---------------------------------------------------------------------------------------------------------
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents where missing."""
+        self._disk.make_directory(path)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        self._disk.remove_directory(path)
+
+    def names(self, path: Path) -> list[str]:
+        """The names in a directory."""
+        return self._disk.names(path)
+
+    def lock(self, path: Path) -> FolderLock:
+        """Take the lock file at `path`, or raise StoreLocked."""
+        return self._disk.lock(path)
+
+    def create(self, path: Path, size: int) -> File:
+        """Create a new file of `size` zero bytes that take no space yet."""
+        return _CountedFile(self, path, self._disk.create(path, size))
+
+    def open(self, path: Path) -> File:
+        """Open an existing file for reading and writing."""
+        return _CountedFile(self, path, self._disk.open(path))
+
+    def read(self, path: Path) -> bytes:
+        """A small file's content."""
+        return self._disk.read(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put `source` in the place of `target`, atomically."""
+        self._disk.rename(source, target)
+        with self._lock:
+            self._taken[target] = self._taken.pop(source, 0)
+
+    def remove(self, path: Path) -> None:
+        """Delete a file (maps of it stay valid)."""
+        self._disk.remove(path)
+        with self._lock:
+            self._taken.pop(path, None)
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in a directory will survive a power cut."""
+        self._disk.sync_directory(path)
+
+    def free(self, path: Path) -> int:
+        """Bytes that are left: of the quota, or of the disk if that has less."""
+        return max(0, min(self._disk.free(path), self.limit - self.used))
+
+
+class _CountedFile:
+    """A file that tells how much it takes."""
+
+    def __init__(self, disk: QuotaDisk, path: Path, file: File) -> None:
+        self._disk = disk
+        self._path = path
+        self._file = file
+        self._count()
+
+    def _count(self) -> None:
+        self._disk.note(self._path, self._file.allocated())
+
+    def write(self, buffers: Sequence[Buffer], offset: int, *, unread: bool = False) -> None:
+        end = offset + sum(memoryview(each).nbytes for each in buffers)
+        more = end - self._file.allocated()
+        if more > 0:
+            self._disk.check(self._path, more)
+        self._file.write(buffers, offset, unread=unread)
+        if more > 0:
+            self._count()
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def reserve(self, offset: int, count: int) -> None:
+        more = min(count, offset + count - self._file.allocated())
+        if more > 0:
+            self._disk.check(self._path, more)
+        self._file.reserve(offset, count)
+        self._count()
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+        self._count()
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def allocated(self) -> int:
+        return self._file.allocated()
+
+    def data_end(self, offset: int) -> int:
+        return self._file.data_end(offset)
+
+    def map(self) -> NDArray[np.uint8]:
+        return self._file.map()
+
+    def populate(self, mapped: NDArray[Any], count: int) -> None:
+        self._file.populate(mapped, count)
+
+    def close(self) -> None:
+        self._file.close()

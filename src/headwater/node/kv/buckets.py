@@ -1,0 +1,78 @@
+"""The commands that make, drop and list the buckets of a node (kv.md 1.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headwater.errors import StorageError
+from headwater.node.buckets.catalog import NewBucket
+from headwater.node.kv.command import handles
+from headwater.node.refused import CommandRefused
+from headwater.wire.bootstrap import CreateBucket, DeleteBucket, ListBuckets, ListBucketsResponse
+from headwater.wire.layout import Done
+from headwater.wire.privilege import LOGIN
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Session
+
+CONFIG_BYTES_MAX: Final = 4096
+_NUMBERS: Final = {"vbuckets": "vbuckets", "max_vbuckets": "vbuckets", "quota_mib": "quota_mib"}
+
+
+@handles(ListBuckets)
+def list_buckets(session: Session, request: ListBuckets) -> ListBucketsResponse:
+    """The names of those the user may do something in, separated by blanks."""
+    server = session.server
+    names = [name for name in server.buckets if server.users.rights(session.user, name) > LOGIN]
+    return ListBucketsResponse(value=" ".join(names).encode())
+
+
+@handles(CreateBucket, of_node=True, value_bytes_max=CONFIG_BYTES_MAX)
+async def create_bucket(session: Session, request: CreateBucket) -> Done:
+    """Make a bucket; it is durable and served when this is answered."""
+    try:
+        await session.server.catalog.create(asked_of(request.key, request.value))
+    except StorageError as error:
+        raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+    return Done()
+
+
+@handles(DeleteBucket, of_node=True, value_bytes_max=CONFIG_BYTES_MAX)
+async def delete_bucket(session: Session, request: DeleteBucket) -> Done:
+    """Drop a bucket with all that is in it; `force=true`, as the other server has it, changes nothing here."""
+    name = request.key.decode("utf-8", "replace")
+    if request.value not in (b"", b"force=true", b"force=false"):
+        raise CommandRefused(Status.EINVAL, "the value is empty, force=true or force=false")
+    buckets = session.server.buckets
+    first = next(iter(buckets.values()))
+    if buckets.get(name) is session.server is not first:  # who drops the bucket that he has stays to hear of it
+        await session.settle()
+        session.select(first)
+        session.deselect()
+    try:
+        await session.server.catalog.drop(name)
+    except StorageError as error:
+        raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+    return Done()
+
+
+def asked_of(key: bytes, value: bytes) -> NewBucket:
+    """Read a request to make a bucket: its value is `module 00 name=value;...`, and the module is not looked at.
+
+    Known are `vbuckets` (and `max_vbuckets`), `quota_mib`, and `state`: active, or none for a bucket without vbuckets,
+    as a node that joins a cluster begins. Raises CommandRefused(EINVAL).
+    """
+    found: dict[str, Any] = {}
+    for each in filter(None, value.partition(b"\0")[2].decode("utf-8", "replace").split(";")):
+        name, _, told = each.partition("=")
+        if name in _NUMBERS and told.isascii() and told.isdecimal() and len(told) < 10:
+            found[_NUMBERS[name]] = int(told)
+        elif name == "state" and told in ("active", "none"):
+            found["is_empty"] = told == "none"
+        else:
+            raise CommandRefused(Status.EINVAL, f"{each!r}: known are vbuckets=N, quota_mib=N and state=active or none")
+    try:
+        return NewBucket(key.decode(), **found)
+    except UnicodeDecodeError:
+        raise CommandRefused(Status.EINVAL, "the name is not UTF-8") from None

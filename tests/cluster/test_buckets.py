@@ -1,0 +1,79 @@
+"""Buckets on all nodes of a cluster: made with their vbuckets dealt out, dropped, and gone on with after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import TypeVar
+
+import pytest
+
+from headwater import testing
+from headwater.client import connect
+from headwater.client.routing import Address
+from headwater.cluster import buckets
+from headwater.cluster.buckets import BucketWish
+from headwater.cluster.founding import found
+from headwater.cluster.members import Members
+from headwater.errors import ClusterError, KeyNotFound
+from headwater.testing.node import Node
+from headwater.wire.vbucket import State
+
+Result = TypeVar("Result")
+VBUCKETS = 4
+
+
+def on(nodes: list[Node], work: Callable[[Members, list[Address]], Awaitable[Result]]) -> Result:
+    async def run() -> Result:
+        async with Members() as members:
+            return await work(members, [Address(each.host, each.port) for each in nodes])
+
+    return asyncio.run(run())
+
+
+async def states(members: Members, nodes: list[Address], bucket: str) -> list[set[State]]:
+    return [set((await members.of(bucket).admin(each).states()).values()) for each in nodes]
+
+
+def test_a_bucket_is_made_on_all_nodes_of_a_cluster_and_dropped_from_all() -> None:
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(testing.node(vbuckets=VBUCKETS, vbucket_state="none")) for _ in range(2)]
+        on(nodes, lambda members, seeds: found(members, seeds, 1))
+        one = nodes[:1]
+        assert on(one, lambda members, seeds: buckets.create(members, seeds, BucketWish("orders"))) == 2
+        assert on(one, lambda members, seeds: buckets.create(members, seeds, BucketWish("orders"))) == 2, "again"
+        with connect(f"couchbase://127.0.0.1:{nodes[1].port}/orders") as orders:
+            orders.set_many((f"k{number}", "v") for number in range(50))
+            assert sum(1 for _ in orders.get_many(f"k{number}" for number in range(50))) == 50
+        found_states = on(nodes, lambda members, seeds: states(members, seeds, "orders"))
+        assert found_states == [{State.ACTIVE, State.REPLICA}] * 2
+        for node in nodes:
+            node.kill()
+        for node in nodes:
+            node.start()
+        with connect(f"couchbase://127.0.0.1:{nodes[0].port}/orders") as orders:
+            assert sum(1 for _ in orders.get_many(f"k{number}" for number in range(50))) == 50
+        assert on(one, lambda members, seeds: buckets.drop(members, seeds, "orders")) == 2
+        for node in nodes:
+            assert on([node], buckets.names) == ["default"]
+        with pytest.raises(KeyNotFound):
+            on(one, lambda members, seeds: buckets.drop(members, seeds, "orders"))
+
+
+def test_a_node_that_is_down_is_named_and_the_same_again_goes_on() -> None:
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(testing.node(vbuckets=VBUCKETS, vbucket_state="none")) for _ in range(2)]
+        on(nodes, lambda members, seeds: found(members, seeds, 0))
+        nodes[1].stop()
+        one = nodes[:1]
+        with pytest.raises(ClusterError, match=r"not made on 1 of 2 nodes.*type the same again"):
+            on(one, lambda members, seeds: buckets.create(members, seeds, BucketWish("orders")))
+        nodes[1].start()
+        assert on(one, lambda members, seeds: buckets.create(members, seeds, BucketWish("orders"))) == 2
+        nodes[1].stop()
+        with pytest.raises(ClusterError, match="still there on 1 of 2 nodes"):
+            on(one, lambda members, seeds: buckets.drop(members, seeds, "orders"))
+        nodes[1].start()
+        assert on(one, lambda members, seeds: buckets.drop(members, seeds, "orders")) == 2
+        assert on(nodes[1:], buckets.names) == ["default"]

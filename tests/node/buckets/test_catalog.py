@@ -1,0 +1,283 @@
+"""Buckets beside a node's first, in real processes: made, selected, dropped, and killed at every step of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headwater import testing
+from headwater.testing.node import Node
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from tests.node.wire import Client
+
+HELLO = b"".join(code.to_bytes(2) for code in (0x07, 0x0B))
+SMALL = b"ep.so\0vbuckets=2"
+
+
+class Guest(Client):
+    """A connection with XERROR, to a bucket."""
+
+    def __init__(self, port: int, bucket: str = "") -> None:
+        super().__init__(port)
+        assert self.ask(Opcode.HELLO, value=HELLO).status == 0
+        if bucket:
+            assert self.select(bucket) == 0
+
+    def __enter__(self) -> Guest:
+        return self
+
+    @staticmethod
+    def frame(opcode: int, **sections: object) -> bytes:
+        return Frame(0x80, opcode, **sections).encode()  # type: ignore[arg-type]
+
+    def select(self, bucket: str) -> int:
+        return self.ask(Opcode.SELECT_BUCKET, key=bucket.encode()).status
+
+    def create(self, name: str, told: bytes = SMALL) -> int:
+        return self.ask(Opcode.CREATE_BUCKET, key=name.encode(), value=told).status
+
+    def drop(self, name: str) -> int:
+        return self.ask(Opcode.DELETE_BUCKET, key=name.encode()).status
+
+    def names(self) -> list[str]:
+        return self.ask(Opcode.LIST_BUCKETS).value.decode().split()
+
+    def put(self, key: bytes, value: bytes) -> int:
+        return self.ask(Opcode.SET, key=key, extras=bytes(8), value=value).status
+
+    def got(self, key: bytes) -> bytes | int:
+        found = self.ask(Opcode.GET, key=key)
+        return found.status or found.value
+
+
+def buckets_of(node: Node) -> dict[str, bytes | int]:
+    """Ask for `k` in each bucket of a node."""
+    with Guest(node.port) as guest:
+        found: dict[str, bytes | int] = {}
+        for name in guest.names():
+            assert guest.select(name) == 0
+            found[name] = guest.got(b"k")
+        return found
+
+
+def folders(node: Node) -> list[str]:
+    there = node.data / "buckets"
+    return sorted(each.name for each in there.iterdir()) if there.exists() else []
+
+
+def test_each_bucket_has_its_own_documents_and_they_are_there_after_kill_9() -> None:
+    with testing.node(vbuckets=2) as node:
+        with Guest(node.port) as guest:
+            assert guest.put(b"k", b"first") == 0
+            assert guest.create("orders") == guest.create("carts", b"ep.so\0vbuckets=4;quota_mib=64") == 0
+            assert guest.names() == ["default", "orders", "carts"]
+            assert guest.got(b"k") == b"first", "making a bucket selects none"
+            assert guest.select("orders") == 0 and guest.got(b"k") == Status.KEY_ENOENT
+            assert guest.put(b"k", b"second") == 0
+            assert guest.select("carts") == guest.put(b"k", b"third") == 0
+            assert guest.ask(Opcode.SET, key=b"k", extras=bytes(8), vbucket=3).status == 0
+        told = {"default": b"first", "orders": b"second", "carts": b"third"}
+        assert buckets_of(node) == told
+        node.kill()
+        node.start()
+        assert buckets_of(node) == told
+        node.stop()
+        node.start()
+        assert buckets_of(node) == told
+
+
+def test_answers_of_one_bucket_all_come_though_another_is_selected_right_behind_them() -> None:
+    """In one write: quiet and loud writes, the next bucket, more of them; each waits for its own bucket's batch."""
+    with testing.node(vbuckets=2) as node, Guest(node.port) as guest:
+        assert guest.create("orders") == 0
+        frames = []
+        for turn in range(20):
+            name = b"orders" if turn % 2 else b"default"
+            frames.append(guest.frame(Opcode.SELECT_BUCKET, key=name))
+            frames += [guest.frame(Opcode.SET, key=b"%d" % turn, extras=bytes(8), value=b"v") for _ in range(3)]
+            frames.append(guest.frame(Opcode.GET, key=b"%d" % turn))
+        guest.send(b"".join(frames))
+        answers = [guest.read() for _ in frames]
+        assert [each.status for each in answers if each is not None] == [0] * len(frames)
+        for turn in range(20):
+            assert guest.select("orders" if turn % 2 else "default") == 0 and guest.got(b"%d" % turn) == b"v"
+            assert guest.select("default" if turn % 2 else "orders") == 0 and guest.got(b"%d" % turn) == 1
+
+
+def test_a_dropped_bucket_is_gone_with_its_connections_and_its_files() -> None:
+    with testing.node(vbuckets=2) as node:
+        with Guest(node.port) as guest, Guest(node.port) as other:
+            assert guest.create("orders") == guest.create("carts") == 0
+            assert guest.select("orders") == other.select("orders") == 0 and other.put(b"k", b"v") == 0
+            with Guest(node.port, "carts") as third:
+                assert guest.drop("orders") == 0, "who drops the bucket that he has is answered"
+                assert other.read() is None
+                assert third.put(b"k", b"stays") == 0
+            assert guest.got(b"k") == Status.NO_BUCKET
+            assert guest.select("orders") == guest.drop("orders") == Status.KEY_ENOENT
+            assert folders(node) == ["2"]
+            assert guest.create("orders") == guest.select("orders") == 0 and guest.got(b"k") == Status.KEY_ENOENT
+        assert folders(node) == ["2", "3"], "no folder is used twice"
+        node.kill()
+        node.start()
+        assert buckets_of(node) == {"default": 1, "carts": b"stays", "orders": 1}
+
+
+def test_a_request_that_can_not_be_says_why() -> None:
+    with testing.node(vbuckets=2) as node, Guest(node.port) as guest:
+        assert guest.create("default") == Status.KEY_EEXISTS
+        assert guest.create("a/b") == guest.create("x" * 101) == Status.EINVAL
+        for told in (b"vbuckets=3", b"quota_mib=1", b"colour=red", b"state=dead", b"vbuckets=" + b"9" * 20):
+            assert guest.create("orders", b"ep.so\0" + told) == Status.EINVAL, told
+        assert guest.drop("default") == Status.NOT_SUPPORTED and guest.drop("orders") == Status.KEY_ENOENT
+        assert guest.ask(Opcode.DELETE_BUCKET, key=b"orders", value=b"now").status == Status.EINVAL
+        assert guest.select("") == 0 and guest.got(b"k") == Status.NO_BUCKET
+        assert guest.ask(Opcode.COLLECTIONS_GET_MANIFEST).status == Status.NO_BUCKET
+        assert guest.names() == ["default"] and folders(node) == []
+
+
+def test_there_are_thirty_at_most() -> None:
+    with testing.node(vbuckets=1) as node, Guest(node.port) as guest:
+        made = [guest.create(f"b{number}", b"ep.so\0vbuckets=1") for number in range(30)]
+        assert made == [0] * 29 + [Status.E2BIG]
+
+
+@pytest.mark.parametrize(
+    ("place", "is_there"),
+    [
+        ("buckets.before_rename=kill@1", False),
+        ("buckets.after_rename=kill@1", False),
+        ("buckets.listed=kill", False),
+        ("buckets.made=kill", False),
+        ("buckets.filled=kill", False),
+        ("buckets.before_rename=kill@2", False),
+        ("buckets.after_rename=kill@2", True),
+    ],
+)
+def test_killed_while_it_is_made_a_bucket_is_there_whole_or_not_at_all(place: str, is_there: bool) -> None:
+    with testing.node(vbuckets=2, environment={"HEADWATER_FAILPOINTS": place}) as node:
+        with Guest(node.port) as guest:
+            guest.send(guest.frame(Opcode.CREATE_BUCKET, key=b"orders", value=SMALL))
+            assert guest.read() is None
+        assert node.wait() == -9
+        node.environment.clear()
+        node.start()
+        assert buckets_of(node) == {"default": 1} | ({"orders": 1} if is_there else {})
+        assert len(folders(node)) == is_there
+        with Guest(node.port) as guest:
+            assert guest.create("orders") == (Status.KEY_EEXISTS if is_there else 0)
+            assert guest.select("orders") == guest.put(b"k", b"v") == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "is_there"),
+    [
+        ("buckets.before_rename=kill@5", True),
+        ("buckets.after_rename=kill@5", False),
+        ("buckets.drop_listed=kill", False),
+        ("buckets.removing=kill@1", False),
+        ("buckets.removing=kill@3", False),
+        ("buckets.emptied=kill", False),
+        ("buckets.removed=kill", False),
+        ("buckets.before_rename=kill@6", False),
+    ],
+)
+def test_killed_while_it_is_dropped_a_bucket_is_whole_or_gone_with_all_its_files(place: str, is_there: bool) -> None:
+    with testing.node(vbuckets=2, environment={"HEADWATER_FAILPOINTS": place}) as node:
+        with Guest(node.port) as guest:
+            assert guest.create("carts") == guest.create("orders") == 0
+            for name in ("carts", "orders"):
+                assert guest.select(name) == guest.put(b"k", name.encode()) == 0
+            guest.send(guest.frame(Opcode.DELETE_BUCKET, key=b"orders"))
+            assert guest.read() is None
+        assert node.wait() == -9
+        node.environment.clear()
+        node.start()
+        assert buckets_of(node) == {"default": 1, "carts": b"carts"} | ({"orders": b"orders"} if is_there else {})
+        assert folders(node) == (["1", "2"] if is_there else ["1"])
+
+
+def test_a_list_that_is_damaged_or_missing_and_a_folder_of_another_stop_the_start_and_are_named() -> None:
+    with testing.node(vbuckets=2) as node:
+        with Guest(node.port) as guest:
+            assert guest.create("orders") == guest.create("carts") == 0
+        node.stop()
+        file = node.data / "BUCKETS"
+        good = file.read_bytes()
+        file.write_bytes(good.replace(b'"orders"', b'"others"'))
+        with pytest.raises(AssertionError, match=r"BUCKETS.*checksum of the list of buckets is wrong"):
+            node.start()
+        file.unlink()
+        with pytest.raises(AssertionError, match="the list is missing, though buckets/ has folders"):
+            node.start()
+        file.write_bytes(good)
+        one, two, away = (node.data / "buckets" / name for name in ("1", "2", "3"))
+        one.rename(away)
+        with pytest.raises(AssertionError, match='the folder of bucket "orders" is missing'):
+            node.start()
+        two.rename(one)
+        with pytest.raises(AssertionError, match='this is not the folder of bucket "orders"'):
+            node.start()
+        one.rename(two)
+        away.rename(one)
+        node.start()
+        assert buckets_of(node) == {"default": 1, "orders": 1, "carts": 1}
+
+
+def test_a_drop_removes_no_folder_that_somebody_put_in_the_place_of_the_buckets() -> None:
+    with testing.node(vbuckets=2, environment={"HEADWATER_FAILPOINTS": "buckets.drop_listed=kill"}) as node:
+        with Guest(node.port) as guest:
+            assert guest.create("orders") == guest.create("carts") == 0
+            guest.send(guest.frame(Opcode.DELETE_BUCKET, key=b"orders"))
+            assert guest.read() is None
+        node.wait()
+        kept = node.data / "buckets" / "1"
+        (kept / "BUCKET").write_bytes((node.data / "buckets" / "2" / "BUCKET").read_bytes())
+        before = sorted(each.name for each in kept.iterdir())
+        node.environment.clear()
+        node.start()
+        assert sorted(each.name for each in kept.iterdir()) == before
+        assert "nothing was removed" in node.log and buckets_of(node) == {"default": 1, "carts": 1}
+
+
+def test_a_folder_of_before_opens_as_it_is_and_its_name_is_taken() -> None:
+    with testing.node(vbuckets=2) as node:
+        with Guest(node.port) as guest:
+            assert guest.put(b"k", b"old") == 0
+        node.stop()
+        assert not (node.data / "BUCKETS").exists()
+        node.start()
+        with Guest(node.port) as guest:
+            assert guest.create("orders") == 0
+        node.stop()
+        node.options["bucket"] = "orders"
+        with pytest.raises(AssertionError, match="another name: this node has such a bucket already"):
+            node.start()
+
+
+def test_a_bucket_over_its_quota_refuses_documents_and_the_others_go_on() -> None:
+    with testing.node(vbuckets=2) as node, Guest(node.port) as guest:
+        assert guest.create("small", b"ep.so\0vbuckets=2;quota_mib=64") == guest.select("small") == 0
+        value, status, number = bytes(range(256)) * 4096, 0, 0
+        while status == 0 and number < 200:
+            status = guest.put(b"k%d" % number, value)
+            number += 1
+        assert status == Status.ETMPFAIL and 20 < number < 64
+        assert sum(each.stat().st_blocks * 512 for each in (node.data / "buckets" / "1").iterdir()) <= 65 << 20
+        assert guest.got(b"k0") == value
+        assert guest.select("default") == guest.put(b"k", value) == 0
+
+
+def test_the_list_says_what_it_says_on_disk() -> None:
+    with testing.node(vbuckets=2) as node:
+        with Guest(node.port) as guest:
+            assert guest.create("orders", b"ep.so\0vbuckets=4;quota_mib=100") == 0
+        _, body = Path(node.data / "BUCKETS").read_bytes().split(b"\n", 1)
+        (told,) = json.loads(body)["buckets"]
+        assert {**told, "uuid": ""} == {
+            **{"name": "orders", "number": 1, "uuid": "", "vbuckets": 4, "quota_mib": 100, "state": "served"}
+        }

@@ -1,0 +1,82 @@
+"""Buckets by HTTP: made and dropped as SDKs do it, and each with its own pages."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from http.client import IncompleteRead
+
+import pytest
+
+from headwater import testing
+from headwater.testing.node import Node
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with testing.node(vbuckets=2) as running:
+        yield running
+
+
+def http(node: Node, method: str, path: str, body: str = "") -> tuple[int, str]:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{node.port}{path}", method=method, data=body.encode() if body else None
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+def test_a_bucket_is_made_has_its_pages_and_is_dropped(node: Node) -> None:
+    form = "name=orders&ramQuota=256&bucketType=couchbase&replicaNumber=0&vbuckets=4"
+    assert http(node, "POST", "/pools/default/buckets", form) == (202, "")
+    found = json.loads(http(node, "GET", "/pools/default/buckets")[1])
+    assert [each["name"] for each in found] == ["default", "orders"]
+    assert [len(each["vBucketServerMap"]["vBucketMap"]) for each in found] == [2, 4]
+    for page in ("buckets", "b"):
+        assert json.loads(http(node, "GET", f"/pools/default/{page}/orders")[1])["name"] == "orders"
+    names = json.loads(http(node, "GET", "/pools/default")[1])["bucketNames"]
+    assert [each["bucketName"] for each in names] == ["default", "orders"]
+    assert http(node, "POST", "/pools/default/buckets/orders/scopes", "name=shop")[0] == 200
+    told = [json.loads(http(node, "GET", f"/pools/default/buckets/{name}/scopes")[1]) for name in ("default", "orders")]
+    assert [len(each["scopes"]) for each in told] == [1, 2]
+    assert http(node, "DELETE", "/pools/default/buckets/orders") == (200, "")
+    assert http(node, "GET", "/pools/default/buckets/orders")[0] == 404
+    assert http(node, "DELETE", "/pools/default/buckets/orders")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("name=default", "Bucket with given name already exists"),
+        ("ramQuota=100", "a name of 1 to 100"),
+        ("name=a&vbuckets=many", "whole number"),
+        ("name=a&quotaMiB=1", "64 is the least"),
+        ("name=a&bucketType=memcached", "of type couchbase"),
+    ],
+)
+def test_a_form_that_can_not_be_is_refused_in_words(node: Node, form: str, said: str) -> None:
+    status, body = http(node, "POST", "/pools/default/buckets", form)
+    assert status == 400 and said in body
+
+
+def test_the_first_one_stays_and_none_is_changed(node: Node) -> None:
+    status, body = http(node, "DELETE", "/pools/default/buckets/default")
+    assert status == 400 and "started with" in body
+    status, body = http(node, "POST", "/pools/default/buckets/default", "ramQuota=300")
+    assert status == 400 and "drop it and make another" in body
+
+
+def test_who_watches_a_bucket_is_let_go_with_it(node: Node) -> None:
+    assert http(node, "POST", "/pools/default/buckets", "name=watched")[0] == 202
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.port}/pools/default/bs/watched", timeout=120) as watched:
+        assert json.loads(watched.readline())["name"] == "watched"
+        assert http(node, "DELETE", "/pools/default/buckets/watched")[0] == 200
+        with suppress(IncompleteRead):
+            assert set(watched.read()) <= {10}
