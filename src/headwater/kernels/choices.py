@@ -1,8 +1,9 @@
 """Collections: the id in front of a key (wire.md 8), and which rows of a vbucket a stream is shown.
 
 A stream's choice is one sorted array of numbers (uint64): a collection's documents are its id, system events about it
-EVENTS_OF_COLLECTIONS + id, those about a scope EVENTS_OF_SCOPES + id. What is not in it is not shown, so documents of
-a dropped collection vanish by leaving the array. Only vbuckets in which anything has a mark (index.py) are asked.
+EVENTS_OF_COLLECTIONS + id, those about a scope EVENTS_OF_SCOPES + id, prepares and aborts of durable writes PREPARES +
+id. What is not in it is not shown, so documents of a dropped collection vanish by leaving the array. Only vbuckets in
+which anything has a mark (index.py) are asked.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ from headwater.kernels.index import (
     is_named,
     is_system,
     key_address,
+    opcode,
     visible,
 )
-from headwater.kernels.intrinsics import load8, load16
+from headwater.kernels.intrinsics import load8, load16, load32
 from headwater.kernels.jit import inline_kernel, kernel, prepare
-from headwater.kernels.offsets import KEY_LENGTH_AT
+from headwater.kernels.offsets import BODY_LENGTH_AT, EXTRAS_LENGTH_AT, KEY_LENGTH_AT, MUTATION
 
 EVENTS_OF_COLLECTIONS = 1 << 32
 EVENTS_OF_SCOPES = 2 << 32
+PREPARES = 3 << 32
+NEVER_SHOWN = 4 << 32
+"""Of the mark that a prepare was committed: the document behind the same seqno is what is told."""
 SYSTEM_COLLECTION = 1
-OF_COLLECTION, OF_SCOPE = 0x63, 0x73  # c and s: what the key of a system event goes on with, before the id
+OF_COLLECTION, OF_SCOPE, OF_PREPARE = 0x63, 0x73, 0x70  # c, s, p: what a system key goes on with, before the id
 
 U = np.uintp
 _ZERO, _ONE, _TWO = U(0), U(1), U(2)
@@ -65,9 +70,15 @@ def choice_of(frame: Any) -> Any:
     if not is_system(frame):
         number, _ = collection_of(key, length)
         return number
-    # 01, the kind, the id, and one byte that ends the key
+    # 01, the kind, the id, and one byte that ends the key; of a prepare, the document's key
     number, _ = collection_of(key + _TWO, length - _TWO)
-    return number + U(EVENTS_OF_SCOPES if load8(key + _ONE) == OF_SCOPE else EVENTS_OF_COLLECTIONS)
+    kind = load8(key + _ONE)
+    if kind == OF_PREPARE:
+        rest = U(load8(frame + EXTRAS_LENGTH_AT)) + length
+        if opcode(frame) != MUTATION and rest == U(load32(frame + BODY_LENGTH_AT)):
+            return U(NEVER_SHOWN)
+        return number + U(PREPARES)
+    return number + U(EVENTS_OF_SCOPES if kind == OF_SCOPE else EVENTS_OF_COLLECTIONS)
 
 
 @inline_kernel

@@ -39,6 +39,7 @@ from headwater.kernels.index import (
     frame_of,
     has_room,
     is_named,
+    is_system,
     key_address,
     key_hash,
     location,
@@ -238,8 +239,12 @@ def replay(table: Table, segments: Table, slot: Any, bodies: Any, first: Any, of
             if vb >= len(table):
                 return BAD_VBUCKET, batch, np.int64(at), vb
             seqno, rows = U(load64(frame + SEQNO_AT)), table[vb, ROWS]
-            if rows > _ZERO and seqno <= U(load64_native(table[vb, SEQ] + (rows - _ONE) * _EIGHT)):
-                return BAD_SEQNO, batch, np.int64(at), vb
+            if rows > _ZERO:
+                last = U(load64_native(table[vb, SEQ] + (rows - _ONE) * _EIGHT))
+                # The mark that a prepare is over has the seqno of the document that it became.
+                ends = is_system(frame) and opcode(frame) != MUTATION
+                if seqno < last or (seqno == last and not ends):
+                    return BAD_SEQNO, batch, np.int64(at), vb
             if not has_room(table, vb):
                 return GROW, batch, np.int64(at), vb
             key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))

@@ -18,6 +18,7 @@ from headwater.kernels import changes, index, sweep
 from headwater.node.collections import Collections
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
+from headwater.node.durable_writes import DurableWrites
 from headwater.node.locks import DocumentLock, Locks
 from headwater.node.storage.records import StoredDocument, stored_key
 from headwater.node.storage.scrub import Damage
@@ -60,6 +61,7 @@ class Bucket:
         fenced: vbuckets that are active here and not served, until it is known that no other node owns them by now.
         locks: the locked documents.
         collections: which there are, as the node was told; each vbucket has what its own log says.
+        durable_writes: those that wait for replicas.
         traffic_disabled: document commands answer ETMPFAIL while it is.
         on_owned: called with a vbucket that is active, whenever its record changes.
         on_changed: called with a vbucket whenever its record changes, when it comes or goes, and when it leaves the
@@ -88,6 +90,7 @@ class Bucket:
         self.traffic_disabled = False
         self.locks = Locks()
         self.collections = Collections(self, store.disk, store.path)
+        self.durable_writes = DurableWrites(self)
         self.map_changes = 0
         self.counters = {"cmd_get": 0, "get_hits": 0, "cmd_set": 0, "cmd_delete": 0, "cmd_flush": 0, "expired": 0}
         self._new_uuid = new_uuid or (lambda: secrets.randbits(VB_UUID_BITS))
@@ -98,6 +101,7 @@ class Bucket:
         self._durable_high = store.table[:, index.DURABLE_HIGH].copy()
         committer.on_durable.append(self._tell_readers)
         committer.on_failure.append(self._restore)
+        self.durable_writes.heed(committer)
 
     @property
     def vbucket_count(self) -> int:
@@ -118,6 +122,7 @@ class Bucket:
             # The log must not end with its CLEAN record while a node runs, even if nobody writes: a stop without a new
             # one is unclean.
             store.stage_record(first.id, first.record())
+            first.show_state()
         if not self.vbuckets and config.vbucket_state == "active":
             for vb in range(len(store.table)):
                 self.create_vbucket(vb, State.ACTIVE)
@@ -205,6 +210,7 @@ class Bucket:
 
     def _flush(self, vb: int) -> bool:
         store, row = self.store, 0
+        self.durable_writes.abort_all(vb)
         while True:
             arena, used = store.stage_arena()
             stop, row, used = map(

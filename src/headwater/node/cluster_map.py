@@ -6,6 +6,7 @@ the node do is in node/membership/.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,11 @@ EPOCH_STEP_MAX: Final = 1 << 10
 
 
 class ServedMap:
-    """The map this node hands out: its own, or one that an administrator has set."""
+    """The map this node hands out: its own, or one that an administrator has set.
+
+    Attributes:
+        on_taken: called after another map was set.
+    """
 
     def __init__(self, port: int, bucket: Bucket, tls_port: int | None = None) -> None:
         self.port, self.tls_port = port, tls_port
@@ -33,6 +38,7 @@ class ServedMap:
         self._first_revision = bucket.clock.time_ns() // 1_000_000
         self._set: tuple[int, int, bytes] | None = None
         self._read: ClusterMap | None = None
+        self.on_taken: list[Callable[[], None]] = []
 
     @property
     def version(self) -> tuple[int, int]:
@@ -82,6 +88,8 @@ class ServedMap:
     def take(self, version: tuple[int, int], config: bytes) -> None:
         """Hand out this map from now on."""
         self._set, self._read = (*version, config), None
+        for taken in self.on_taken:
+            taken()
 
     def _own(self) -> bytes:
         bucket = self._bucket

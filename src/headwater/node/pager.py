@@ -71,7 +71,8 @@ class Pager:
         bucket = self._bucket
         for key, collection in bucket.store.expired(vb, now, limit):
             found = bucket.store.document(vb, key, collection)
-            if found is not None and documents.is_expired(found, now):
+            in_flight = bucket.durable_writes.is_in_flight(vb, collection, key)
+            if found is not None and documents.is_expired(found, now) and not in_flight:
                 documents.expire(bucket, vb, key, found)
                 yield key
 

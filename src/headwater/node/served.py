@@ -14,6 +14,7 @@ from headwater.node import notices
 from headwater.node.cluster_map import ServedMap
 from headwater.node.compactor import Compactor
 from headwater.node.dcp_hub import DcpHub
+from headwater.node.durable_writes import Copies
 from headwater.node.kv.fast import FastPath, Workspace
 from headwater.node.lease import Lease
 from headwater.node.membership.member import Membership
@@ -135,6 +136,9 @@ class ServedBucket:
         """The node listens: hand out the map, take part in the cluster, tend the files."""
         self.cluster = ServedMap(port, self.bucket, self.tls_port)
         self.membership.start()
+        self.bucket.durable_writes.copies_of = self._copies_of
+        self.cluster.on_taken.append(self.bucket.durable_writes.map_changed)
+        self.bucket.durable_writes.start()
         self.pager.start()
         self.compactor.start()
         self.scrubber.start()
@@ -217,6 +221,16 @@ class ServedBucket:
             self._flush.cancel()
         delay = max(0.0, at_seconds - self.bucket.clock.time_ns() / 1e9)
         self._flush = self.loop.call_later(delay, self._flush_now)
+
+    def _copies_of(self, vbucket: int) -> Copies:
+        """The copies that the map which names this node wants of a vbucket; without one it is alone."""
+        known = self.membership.map
+        here = None if known is None else known.here
+        if known is None or here is None:
+            return Copies()
+        chain = known.chains[vbucket]
+        others = frozenset(str(each) for each in known.copies(vbucket) if each != here)
+        return Copies(max(known.replica_count + 1, len(chain)), others)
 
     def _flush_now(self) -> None:
         if self.bucket.store.full:

@@ -35,6 +35,7 @@ CAPABILITIES = (
     "nodesExt",
     "couchapi",
     "touch",
+    "durableWrite",
     "dcp.IgnorePurgedTombstones",
 )
 """A headwater node's: without `collections` clients send bare keys. Advertise only what is implemented."""

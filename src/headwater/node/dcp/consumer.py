@@ -10,13 +10,16 @@ so the producer. Source: dcp 1, 2.2, 7, 9.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from headwater.errors import DiskFull
 from headwater.node.committer import FULL_DISK_SECONDS
 from headwater.node.dcp.end import DcpEnd
 from headwater.node.dcp.inbound import InboundStream
 from headwater.node.dcp.intake import Intake
 from headwater.node.refused import NoRoom
+from headwater.node.storage.staging import ArenaFull
 from headwater.protocol.dcp.consumer import Consumer
 from headwater.protocol.dcp.consumer_changes import CHANGES
 from headwater.protocol.dcp.events import (
@@ -24,6 +27,7 @@ from headwater.protocol.dcp.events import (
     Boundary,
     Changed,
     CollectionsChanged,
+    DurabilityChanged,
     Ended,
     Event,
     Flushed,
@@ -53,7 +57,7 @@ if TYPE_CHECKING:
 RECORDS_BYTES = 8 << 10
 """Room that one control frame may take: a rollback and two records, each with a full failover log."""
 SEQNO_BYTES = 8
-LACKED = CHANGES | {Opcode.DCP_SYSTEM_EVENT}
+LACKED = CHANGES | {Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_COMMIT, Opcode.DCP_ABORT}
 WHY_NOT = {
     Status.NOT_MY_VBUCKET: "the vbucket is not here, or it is active",
     Status.KEY_EEXISTS: "the vbucket follows a producer already",
@@ -132,6 +136,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         """Let the kernel take what it can; returns where it stopped."""
         end = self.intake.take(data, offset, self._loop.time())
         if end > offset:
+            self._settle_prepares()
             self._answer_markers()
         if self.intake.is_full:
             self._wait_for_room()
@@ -162,7 +167,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._lack(frame)
         self._answer_markers()
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:  # noqa: PLR0912 - a case for each event
         match event:
             case StreamWanted():
                 self._add(event)
@@ -183,6 +188,8 @@ class ConsumerSession(DcpEnd[Consumer]):
                 self.streams[stream.vbucket].change_collections(message)
                 self._committer.wrote()
                 self.consumer.applied(event)
+            case DurabilityChanged():
+                self._change_durability(event)
             case StateWanted():
                 self._set_state(event)
             case Refused() | Ended():
@@ -215,7 +222,8 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def begin(self, vbucket: int, flags: int, mover: Frame | None = None) -> InboundStream:
         """Begin a stream of a vbucket that can follow; `answer` must be called by who is not in a call of ours."""
-        inbound = InboundStream(self._bucket.vbuckets[vbucket], self._bucket, self._vbucket_left)
+        found = self._bucket.vbuckets[vbucket]
+        inbound = InboundStream(found, self._bucket, self._vbucket_left, self._acknowledge_prepares)
         self.streams[vbucket] = inbound
         inbound.entry, events = self.consumer.add(vbucket, flags, mover)
         for event in events:
@@ -247,6 +255,28 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.streams[event.stream.vbucket].apply(event.frame, deleted_user_xattrs=keeps, collections=aware)
         self._committer.wrote()
         self.consumer.applied(event)
+        self._settle_prepares()
+
+    def _change_durability(self, event: DurabilityChanged) -> None:
+        """dcp 10: "receiving COMMIT without prepare in a memory snapshot: KEY_ENOENT"; what follows the prepare is then
+        fetched again, and itself."""
+        aware = self.consumer.negotiated.collections
+        if self.streams[event.stream.vbucket].change_durability(event.message, collections=aware):
+            self._committer.wrote()
+            self.consumer.applied(event)
+        else:
+            self._refuse(event.frame, Status.KEY_ENOENT, "the prepare of this commit is not here")
+
+    def _settle_prepares(self) -> None:
+        """Documents may have come that end a prepare without a word of it."""
+        for vb in self._bucket.durable_writes.held & self.streams.keys():
+            with suppress(ArenaFull, DiskFull):  # with the next document
+                self.streams[vb].vbucket.prepares.settle(self._bucket.now())
+
+    def _acknowledge_prepares(self, inbound: InboundStream, seqno: int) -> None:
+        if self.streams.get(inbound.vbucket.id) is inbound:
+            self.consumer.acknowledge_prepares(inbound.entry, seqno)
+            self.answer()
 
     def _set_state(self, event: StateWanted) -> None:
         inbound = self.streams[event.stream.vbucket]

@@ -9,13 +9,15 @@ data"). Source: dcp 9; failover 3 and 4.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headwater.failpoints import failpoint
 from headwater.node.changes import stage
+from headwater.node.vbucket.prepares import key_of
 from headwater.protocol.dcp.consumer_changes import read_change
 from headwater.protocol.dcp.events import Boundary, Flushed, Marked
-from headwater.wire.dcp import StreamFlag
+from headwater.wire.dcp import Abort, Commit, Prepare, StreamFlag
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -35,6 +37,7 @@ class InboundStream:
         vbucket: the replica; the stream is its `inbound` until it is over.
         bucket: where it belongs.
         left: called when the vbucket has no more use for the stream, with the reason.
+        acknowledge: called with the seqno up to which every prepare is on disk.
 
     Attributes:
         entry: the stream in the protocol object; set as soon as that knows it.
@@ -43,11 +46,19 @@ class InboundStream:
 
     entry: ConsumerStream
 
-    def __init__(self, vbucket: VBucket, bucket: Bucket, left: Callable[[InboundStream, str], None]) -> None:
+    def __init__(
+        self,
+        vbucket: VBucket,
+        bucket: Bucket,
+        left: Callable[[InboundStream, str], None],
+        acknowledge: Callable[[InboundStream, int], None],
+    ) -> None:
         self.vbucket = vbucket
         self.rollbacks = 0
         self._bucket = bucket
         self._left = left
+        self._acknowledge = acknowledge
+        self._acknowledged = 0
         vbucket.inbound = self
 
     @property
@@ -72,6 +83,8 @@ class InboundStream:
     def follow(self, log: FailoverLog) -> None:
         """The producer accepted: "a replica overwrites its table with the log" (failover 1, replace)."""
         self.vbucket.follow(list(log))
+        self._acknowledged = 0
+        self.prepares_durable()
 
     def roll_back(self, seqno: int) -> None:
         """Give up what the producer does not share."""
@@ -102,6 +115,32 @@ class InboundStream:
         vb = self.vbucket.id
         self.vbucket.add_event(message, self._bucket.next_cas(vb))
         self._bucket.collections.look_at(vb)
+
+    def change_durability(self, message: Prepare | Commit | Abort, *, collections: bool) -> bool:
+        """Apply a prepare, a commit or an abort; False for the commit of a prepare that is not here."""
+        if not collections:
+            message = replace(message, key=b"\0" + message.key)
+        vbucket, prepares, now = self.vbucket, self.vbucket.prepares, self._bucket.now()
+        key = key_of(message.key)
+        if isinstance(message, Prepare):
+            prepares.settle(now)
+            prepares.add(message)
+            self._bucket.durable_writes.held.add(vbucket.id)
+        elif isinstance(message, Abort):
+            prepares.abort(key, now, message.abort_seqno)
+        elif key not in prepares.pending:
+            return False
+        else:
+            prepares.commit(key, now, message.commit_seqno)
+        return True
+
+    def prepares_durable(self) -> None:
+        """Acknowledge the prepares that are on disk and lie in whole snapshots (dcp 10)."""
+        vbucket = self.vbucket
+        newest = vbucket.prepares.newest(min(vbucket.durable_seqno, vbucket.complete_seqno))
+        if newest > self._acknowledged:
+            self._acknowledged = newest
+            self._acknowledge(self, newest)
 
     def set_state(self, state: State) -> Status:
         """The producer hands the vbucket over, step by step: "no failover entry", and the stream stays (failover 3)."""

@@ -16,7 +16,7 @@ from headwater.node.kv.command import passes
 from headwater.node.refused import CommandRefused
 from headwater.protocol.dcp.consumer import Consumer
 from headwater.protocol.dcp.negotiation import ConsumerSettings
-from headwater.protocol.dcp.opening import negotiated_by, read_open
+from headwater.protocol.dcp.opening import consumer_name_in, negotiated_by, read_open
 from headwater.protocol.dcp.producer import CONSUMER_COMMANDS, Producer
 from headwater.wire.dcp import OpenFlag
 from headwater.wire.features import Feature
@@ -48,7 +48,8 @@ def open_session(session: Session, frame: Frame) -> None:
         producer = Producer(negotiated, now)
         session.connection.session = ProducerSession(session, session.server.dcp, producer, request.flags)
     else:
-        settings = ConsumerSettings(deleted_user_xattrs=negotiated.deleted_user_xattrs)
+        name = consumer_name_in(request)
+        settings = ConsumerSettings(deleted_user_xattrs=negotiated.deleted_user_xattrs, consumer_name=name)
         consumer = Consumer(negotiated, settings, now)
         session.connection.session = ConsumerSession(session, session.server.dcp, consumer)
 

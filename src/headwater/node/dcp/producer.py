@@ -24,6 +24,7 @@ from headwater.protocol.dcp.producer_events import (
     FailoverLogRequested,
     MarkerAnswered,
     NotDcp,
+    PreparesAcknowledged,
     StateAnswered,
     StreamClosed,
     StreamRequested,
@@ -140,6 +141,9 @@ class ProducerSession(DcpEnd[Producer]):
                 self._answered(entry, lambda stream: stream.marker_answered())
             case StateAnswered(stream=entry, status=status):
                 self._answered(entry, lambda stream: stream.state_answered(status))
+            case PreparesAcknowledged(stream=entry, seqno=seqno):
+                name = self.producer.settings.consumer_name
+                self._bucket.durable_writes.acknowledged(entry.vbucket, name, seqno)
             case FailoverLogRequested(frame=frame):
                 self.producer.answer_log(event, self._log(frame.vbucket))
             case NotDcp(frame=frame):
@@ -204,6 +208,8 @@ class ProducerSession(DcpEnd[Producer]):
 
     def _wanted(self, entry: ProducerStream) -> Wanted:
         told, aware = entry.accepted.filter, self.producer.negotiated.collections
+        if self.producer.settings.sync_writes:
+            return Wanted(aware, prepares=True)
         if not told.chooses:  # no object of its own for each of a thousand streams
             return EVERYTHING if aware else PLAIN
         return Wanted(aware, told.collections, told.scope)

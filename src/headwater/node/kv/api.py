@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from headwater.node.users.logins import Failures, Users
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.tap.options import TapOptions
+    from headwater.wire.cluster_map import ClusterMap
+    from headwater.wire.dcp import Prepare
+    from headwater.wire.framing import Durability
     from headwater.wire.header import Frame
     from headwater.wire.layout import Answer
 
@@ -81,6 +84,10 @@ class Follower(Protocol):
 
 class Member(Protocol):
     """The node as a member of a cluster."""
+
+    @property
+    def map(self) -> ClusterMap | None:
+        """The newest map that names this node."""
 
     def concerns(self, told: object) -> bool:
         """Whether a cluster map (as JSON) is for the member to keep and obey, not only to hand out."""
@@ -199,6 +206,7 @@ class Session(Protocol):
         collection: the id of the collection that the request being handled names by its key; 0 without Collections.
         config_seen: the (epoch, revision) of the cluster map that the client knows.
         written_gate: the newest batch with a write of this connection's; later answers wait for it.
+        durability: what the request being handled asks for; None for nothing.
     """
 
     connection: Connection
@@ -211,6 +219,7 @@ class Session(Protocol):
     collection: int
     config_seen: tuple[int, int]
     written_gate: int
+    durability: Durability | None
 
     @property
     def server(self) -> Services:
@@ -262,6 +271,9 @@ class Session(Protocol):
 
     def state_of(self, kind: type[Kept]) -> Kept:
         """Return what a part of the node keeps with this connection, made by `kind()` when first asked for."""
+
+    def wait_for(self, vbucket: int, prepare: Prepare) -> int:
+        """Stage the prepare of the request being handled, whose answer waits for its commit; returns its seqno."""
 
     def wrote(self) -> None:
         """Let later answers wait for the batch in which the handler staged something."""

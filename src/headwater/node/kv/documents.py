@@ -15,8 +15,9 @@ from headwater.node.kv.framing import preserves_ttl
 from headwater.node.locks import CAS_OF_LOCKED
 from headwater.node.refused import CommandRefused
 from headwater.wire import documents as wire
-from headwater.wire import times
+from headwater.wire import leb128, times
 from headwater.wire.datatype import Datatype
+from headwater.wire.dcp import Prepare
 from headwater.wire.features import Feature
 from headwater.wire.header import VALUE_BYTES_MAX
 from headwater.wire.layout import Request
@@ -63,6 +64,8 @@ def newest(session: Session, request: Request) -> StoredDocument | None:
     bucket, vb = session.store_bucket, request.vbucket
     found = bucket.store.document(vb, request.key, session.collection)
     if found is not None and is_expired(found, bucket.now()):
+        if bucket.durable_writes.is_in_flight(vb, session.collection, request.key):
+            return None  # nothing comes between a prepare and its commit
         if bucket.store.full:
             raise CommandRefused(Status.ETMPFAIL, "the disk is full")
         expire(bucket, vb, request.key, found)
@@ -99,6 +102,77 @@ def changed(session: Session, vbucket: int, seqno: int, cas: int) -> wire.Stored
     return wire.Stored(cas=cas, vb_uuid=session.store_bucket.vbuckets[vbucket].failover.newest.vb_uuid, seqno=seqno)
 
 
+def stage(
+    session: Session,
+    request: Request,
+    value: bytes,
+    *,
+    cas: int,
+    old: StoredDocument | None,
+    flags: int = 0,
+    expiry: int = 0,
+    datatype: int = 0,
+) -> int:
+    """Stage a document, or the prepare of it if the request asked for durability; returns the seqno of that."""
+    bucket, vb = session.store_bucket, request.vbucket
+    revision = bucket.next_revision(vb, old)
+    if session.durability is None:
+        return bucket.store.stage_mutation(
+            vb,
+            request.key,
+            value,
+            cas=cas,
+            rev_seqno=revision,
+            flags=flags,
+            expiry=expiry,
+            datatype=datatype,
+            collection=session.collection,
+        )
+    prepare = Prepare(
+        by_seqno=0,
+        rev_seqno=revision,
+        flags=flags,
+        expiration=expiry,
+        durability_level=session.durability.level,
+        key=leb128.join_key(session.collection, request.key),
+        value=value,
+        datatype=int(datatype),
+        cas=cas,
+    )
+    return session.wait_for(vb, prepare)
+
+
+def stage_tombstone(
+    session: Session, request: Request, kept: bytes, *, cas: int, old: StoredDocument | None, datatype: int
+) -> int:
+    """As `stage`, of a deletion; `kept` are the attributes that stay."""
+    bucket, vb = session.store_bucket, request.vbucket
+    revision, now = bucket.next_revision(vb, old), bucket.now()
+    if session.durability is None:
+        return bucket.store.stage_deletion(
+            vb,
+            request.key,
+            kept,
+            cas=cas,
+            rev_seqno=revision,
+            delete_time=now,
+            datatype=datatype,
+            collection=session.collection,
+        )
+    prepare = Prepare(
+        by_seqno=0,
+        rev_seqno=revision,
+        expiration=now,  # of a deletion, its time
+        deleted=1,
+        durability_level=session.durability.level,
+        key=leb128.join_key(session.collection, request.key),
+        value=kept,
+        datatype=int(datatype),
+        cas=cas,
+    )
+    return session.wait_for(vb, prepare)
+
+
 def store(
     session: Session,
     request: Request,
@@ -112,17 +186,7 @@ def store(
     """Stage the next version of the key: seqno high + 1, a new CAS, revision + 1 (kv.md 2, "Every mutation")."""
     bucket, vb = session.store_bucket, request.vbucket
     cas = bucket.next_cas(vb)
-    seqno = bucket.store.stage_mutation(
-        vb,
-        request.key,
-        value,
-        cas=cas,
-        rev_seqno=bucket.next_revision(vb, old),
-        flags=flags,
-        expiry=expiry,
-        datatype=datatype,
-        collection=session.collection,
-    )
+    seqno = stage(session, request, value, cas=cas, old=old, flags=flags, expiry=expiry, datatype=datatype)
     bucket.counters["cmd_set"] += 1
     bucket.locks.release(vb, request.key, session.collection)
     return changed(session, vb, seqno, cas)
@@ -136,16 +200,8 @@ def remove(session: Session, request: Request, old: StoredDocument) -> wire.Stor
     """
     bucket, vb = session.store_bucket, request.vbucket
     kept, cas = values.system_attributes(old), bucket.next_cas(vb)
-    seqno = bucket.store.stage_deletion(
-        vb,
-        request.key,
-        kept,
-        cas=cas,
-        rev_seqno=bucket.next_revision(vb, old),
-        delete_time=bucket.now(),
-        datatype=Datatype.XATTR if kept else 0,
-        collection=session.collection,
-    )
+    datatype = Datatype.XATTR if kept else 0
+    seqno = stage_tombstone(session, request, kept, cas=cas, old=old, datatype=datatype)
     bucket.counters["cmd_delete"] += 1
     bucket.locks.release(vb, request.key, session.collection)
     return changed(session, vb, seqno, cas if session.features else 0)

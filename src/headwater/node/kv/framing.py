@@ -1,8 +1,7 @@
 """Framing extras of key-value requests: which objects mean something here (wire.md 1.4).
 
-A barrier asks for what this node does anyway, one command after the other. Durability is what every write gets as far
-as one node can give it, but synchronous replication is not offered, so asking for it is refused rather than half
-kept.
+A barrier asks for what this node does anyway, one command after the other. Durability makes a write wait for replicas
+(node/durable_writes.py); on this node's own disk every write is before it is answered.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from headwater.errors import BadMessage
 from headwater.node.kv.subdoc.editing import EDITS
 from headwater.node.refused import CommandRefused
-from headwater.wire.framing import RequestInfo, decode_durability, decode_framing
+from headwater.wire.framing import Durability, RequestInfo, decode_durability, decode_framing
 from headwater.wire.header import Frame
 from headwater.wire.layout import Request
 from headwater.wire.opcodes import Opcode
@@ -43,16 +42,21 @@ _KEEPS_TTL = _SUBDOCS | frozenset(
 )
 
 
-def check_framing(frame: Frame, loud: int) -> None:
+def check_framing(frame: Frame, loud: int) -> Durability | None:
     """Refuse what the framing extras ask for and this node does not do; BadMessage when they are cut short.
 
     Args:
         loud: opcode of the request, of its loud form if it came in its quiet one.
+
+    Returns: the durability that is asked for; None for none.
     """
-    if not frame.framing:
-        return
-    for info in decode_framing(frame.framing):
-        _check(loud, info.id, info.data)
+    durability = None
+    for info in decode_framing(frame.framing) if frame.framing else ():
+        if info.id == RequestInfo.DURABILITY:
+            durability = _durability(loud, info.data)
+        else:
+            _check(loud, info.id, info.data)
+    return durability
 
 
 def preserves_ttl(request: Request) -> bool:
@@ -63,8 +67,6 @@ def preserves_ttl(request: Request) -> bool:
 def _check(loud: int, kind: int, data: bytes) -> None:
     if kind == RequestInfo.BARRIER:
         _expect(data, (0,))
-    elif kind == RequestInfo.DURABILITY:
-        _check_durability(loud, data)
     elif kind == RequestInfo.STREAM_ID:
         _expect(data, (2,))
     elif kind == RequestInfo.PRESERVE_TTL:
@@ -77,7 +79,7 @@ def _check(loud: int, kind: int, data: bytes) -> None:
         raise CommandRefused(Status.UNKNOWN_FRAME_INFO, f"frame info {kind} is not known")
 
 
-def _check_durability(loud: int, data: bytes) -> None:
+def _durability(loud: int, data: bytes) -> Durability:
     asked = decode_durability(data)
     if asked.level not in (1, 2, 3):
         raise CommandRefused(Status.DURABILITY_INVALID_LEVEL, f"durability level {asked.level} is not 1, 2 or 3")
@@ -85,7 +87,7 @@ def _check_durability(loud: int, data: bytes) -> None:
         raise CommandRefused(Status.EINVAL, "a durability timeout is 1 to 65534 ms")
     if loud not in _DURABLE:
         raise CommandRefused(Status.EINVAL, "this command has no durability")
-    raise CommandRefused(Status.NOT_SUPPORTED, "synchronous replication was not negotiated")
+    return asked
 
 
 def _expect(data: bytes, sizes: tuple[int, ...]) -> None:

@@ -39,6 +39,7 @@ GRANTED = frozenset(
         Feature.SUBDOC_REPLACE_BODY_WITH_XATTR,
         Feature.SUBDOC_ALLOWS_ACCESS_ON_MULTIPLE_XATTR_KEYS,
         Feature.COLLECTIONS,
+        Feature.SYNC_REPLICATION,
     }
 )
 """The features of this node; everything else is left out of the answer."""

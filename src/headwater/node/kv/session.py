@@ -15,7 +15,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from headwater.errors import BadMessage, CorruptStore, RemoteProtocolError, StorageError
 from headwater.kernels.choices import SYSTEM_COLLECTION
@@ -30,6 +30,7 @@ from headwater.node.requests import UNKNOWN
 from headwater.node.storage.store import ArenaFull
 from headwater.wire import leb128
 from headwater.wire.datatype import Datatype, legal
+from headwater.wire.documents import GetLocked
 from headwater.wire.failure import Failure
 from headwater.wire.features import Feature
 from headwater.wire.header import HEADER_BYTES, KEY_BYTES_MAX, Frame, Magic, lengths
@@ -43,9 +44,12 @@ from headwater.wire.vbucket import State
 if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
     from headwater.node.connection import Connection
+    from headwater.node.durable_writes import DurableWrite
     from headwater.node.kv.api import Kept, Services, TakeRequests
     from headwater.node.kv.rights import Rule
     from headwater.node.vbucket.vbucket import VBucket
+    from headwater.wire.dcp import Prepare
+    from headwater.wire.framing import Durability
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +87,8 @@ class KvSession:
         self.config_seen = (-1, -1)
         self._task: asyncio.Task[None] | None = None
         self._finishes = False
+        self.durability: Durability | None = None
+        self._write: DurableWrite | None = None
         self._states: dict[type, object] = {}
         self._fast: TakeRequests | None = None
         self.changed()
@@ -236,6 +242,9 @@ class KvSession:
         try:
             command, request = self._admit(frame)
             answer = command.handler(self, request)
+            if self._write is not None:
+                write, self._write = self._write, None
+                answer = _once_committed(write, answer)
             if not isinstance(answer, Answer) and isinstance(answer, Iterator):
                 answer = None if self._send_some(frame, answer) else self._send_rest(frame, answer)
         except CommandRefused as refused:
@@ -304,6 +313,21 @@ class KvSession:
         """The bytes of an answer as this connection's protocol has them."""
         return answer.answering(frame)
 
+    def wait_for(self, vbucket: int, prepare: Prepare) -> int:
+        """Stage the prepare of the request being handled, whose answer waits for its commit. Raises ArenaFull."""
+        timeout = None if self.durability is None else self.durability.timeout_ms
+        self._write = self.store_bucket.durable_writes.begin(vbucket, prepare, timeout)
+        return self._write.seqno
+
+    def _check_durability(self, bucket: Bucket, found: Command, request: Request | Frame) -> None:
+        """Hold a request on a document against the durable writes, its own and those that wait."""
+        writes = bucket.durable_writes
+        if self.durability is not None:
+            writes.check_possible(request.vbucket)
+        if request.vbucket in writes.held and bucket.is_active(request.vbucket):
+            changes = found.writes or isinstance(request, GetLocked)
+            writes.refuse_in_flight(request.vbucket, self.collection, request.key, writes=changes)
+
     def _admit(self, frame: Frame) -> tuple[Command, Request | Frame]:
         """Find the command and hold the request against every general rule, in the order of kv.md."""
         found = COMMANDS.get(frame.opcode)
@@ -314,9 +338,10 @@ class KvSession:
         self.check_rights(frame, found.rule, self.node_rights if found.of_node else self.rights)
         if frame.datatype:  # nearly none has one, and looking at its bits takes as long as reading a request
             self._check_datatype(frame)
+        self.durability = None
         if frame.framing:
             try:
-                check_framing(frame, found.loud(frame.opcode))
+                self.durability = check_framing(frame, found.loud(frame.opcode))
             except BadMessage as bad:
                 raise CommandRefused(bad.status, str(bad)) from None
         if found.needs_bucket:
@@ -327,10 +352,10 @@ class KvSession:
             if found.document:
                 self._check_vbucket(bucket, frame)
                 self._check_collection(bucket.vbuckets[frame.vbucket])
-            if found.writes and found.document and bucket.is_backed_up(frame.vbucket):
-                raise CommandRefused(Status.ETMPFAIL, "the vbucket is about to move to another node")
-            if found.writes and bucket.store.full and not (found.frees and bucket.store.may_delete):
-                raise CommandRefused(Status.ETMPFAIL, "the disk is full")
+            if found.document and (bucket.durable_writes.held or self.durability is not None):
+                self._check_durability(bucket, found, request)
+            if found.writes:
+                _check_writable(bucket, found, frame.vbucket)
             if found.writes and found.document and isinstance(request, Request):
                 request = with_own_cas(self, request)
         else:
@@ -485,6 +510,21 @@ class KvSession:
             value = error_body(refused.context)
             datatype = Datatype.JSON if self.has(Feature.JSON) else 0
         self.reply(frame, Failure(status=status, value=value, datatype=datatype))
+
+
+def _check_writable(bucket: Bucket, found: Command, vbucket: int) -> None:
+    if found.document and bucket.is_backed_up(vbucket):
+        raise CommandRefused(Status.ETMPFAIL, "the vbucket is about to move to another node")
+    if bucket.store.full and not (found.frees and bucket.store.may_delete):
+        raise CommandRefused(Status.ETMPFAIL, "the disk is full")
+
+
+async def _once_committed(write: DurableWrite, answer: Answers | Awaitable[Answers]) -> Answers:
+    """The answer of a durable write: its place in history is that of the commit."""
+    seqno = await write.outcome
+    if not isinstance(answer, Answer) or getattr(answer, "seqno", None) is None:
+        return cast("Answers", answer)
+    return cast("Answer", replace(answer, seqno=seqno))  # type: ignore[call-arg]
 
 
 def _status(answer: Answers) -> int:

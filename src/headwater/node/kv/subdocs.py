@@ -449,16 +449,15 @@ def _stage_document(session: Session, request: Mutation, draft: Draft) -> wire_d
     bucket, vb, old = session.store_bucket, request.vbucket, draft.old
     alive = None if old is None or old.deleted else old
     datatype = (Datatype.XATTR if draft.pairs else 0) | (Datatype.JSON if values.is_json(draft.body) else 0)
-    seqno = bucket.store.stage_mutation(
-        vb,
-        request.key,
+    seqno = documents.stage(
+        session,
+        request,
         _section(draft.pairs, draft.body),
         cas=draft.numbers.cas,
-        rev_seqno=bucket.next_revision(vb, old),
+        old=old,
         flags=0 if alive is None else alive.flags,
         expiry=_expiry(session, request, alive),
         datatype=int(datatype),
-        collection=session.collection,
     )
     bucket.counters["cmd_set"] += 1
     bucket.locks.release(vb, request.key, session.collection)
@@ -476,15 +475,9 @@ def _stage_tombstone(
     session: Session, request: Mutation, draft: Draft, pairs: Mapping[str, bytes]
 ) -> wire_documents.Stored:
     bucket, vb = session.store_bucket, request.vbucket
-    seqno = bucket.store.stage_deletion(
-        vb,
-        request.key,
-        _section(pairs),
-        cas=draft.numbers.cas,
-        rev_seqno=bucket.next_revision(vb, draft.old),
-        delete_time=bucket.now(),
-        datatype=int(Datatype.XATTR) if pairs else 0,
-        collection=session.collection,
+    datatype = int(Datatype.XATTR) if pairs else 0
+    seqno = documents.stage_tombstone(
+        session, request, _section(pairs), cas=draft.numbers.cas, old=draft.old, datatype=datatype
     )
     bucket.counters["cmd_delete"] += 1
     bucket.locks.release(vb, request.key, session.collection)

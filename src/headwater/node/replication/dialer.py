@@ -266,7 +266,10 @@ class Dialer:
             speaks_dcp=bool(features),
         )
         settings = ConsumerSettings(
-            noop_interval_seconds=NOOP_INTERVAL_SECONDS, idle_seconds=IDLE_SECONDS, takes_movers=False
+            noop_interval_seconds=NOOP_INTERVAL_SECONDS,
+            idle_seconds=IDLE_SECONDS,
+            takes_movers=False,
+            consumer_name=self._here(),
         )
         consumer = Consumer(negotiated, settings, self._server.loop.time())
         kv = KvSession(connection, self._server)
@@ -315,6 +318,12 @@ class Dialer:
         here = f"{self._server.config.host}:{self._server.cluster.port}"
         name = f"replication:{self.source.host}:{self.source.port}->{here}:{self.source.bucket}"
         return name[:NAME_BYTES_MAX]
+
+    def _here(self) -> str:
+        """This node as the others know it: by that name it acknowledges prepares."""
+        known = self._server.membership.map
+        here = None if known is None else known.here
+        return f"{self._server.config.host}:{self._server.cluster.port}" if here is None else str(here)
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:

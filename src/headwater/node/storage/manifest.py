@@ -10,7 +10,8 @@ nothing before it may be missing. The last segment is open: null. `clean` is the
 store was closed, null while it is in use. `member`: a cluster map that names this node is kept beside the log (format 1
 does not say; it is read like one that says false, and written as format 2). `collections`: frames with marks may be in
 the log, which programs that know format 2 only would misread, so the file is of format 3 from then on; there is no such
-word before. A new manifest replaces the old one by rename, with both file and folder synced.
+word before. `prepares`: prepares of durable writes may be among them, which is format 4. A new manifest replaces the
+old one by rename, with both file and folder synced.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ __all__ = ["NAME", "Entry", "Manifest", "ManifestFile"]
 NAME: Final = "MANIFEST"
 NEXT_NAME: Final = "MANIFEST.new"
 _TITLE: Final = "headwater-store"
-_FORMATS: Final = ("1", "2", "3")
-_WITHOUT_COLLECTIONS: Final = "2"
+_FORMATS: Final = ("1", "2", "3", "4")
+_WITHOUT_MARKS, _WITHOUT_PREPARES, _WITH_PREPARES = "2", "3", "4"
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,6 +58,7 @@ class Manifest:
     clean: int | None = None
     member: bool = False
     collections: bool = False
+    prepares: bool = False
 
     def encode(self) -> bytes:
         """The file's bytes."""
@@ -69,8 +71,9 @@ class Manifest:
             "clean": self.clean,
             "member": self.member,
             **({"collections": True} if self.collections else {}),
+            **({"prepares": True} if self.prepares else {}),
         }
-        version = _FORMATS[-1] if self.collections else _WITHOUT_COLLECTIONS
+        version = _format_of(collections=self.collections, prepares=self.prepares)
         return encode_text_file(_TITLE, version, json.dumps(content, sort_keys=True).encode())
 
     @classmethod
@@ -82,7 +85,9 @@ class Manifest:
             StorageError: another format.
         """
         content = json.loads(decode_text_file(data, path, _TITLE, _FORMATS, "manifest"))
-        if (data.split(b" ", 2)[1] == _FORMATS[-1].encode()) != content.get("collections", False):
+        collections, prepares = content.get("collections", False), content.get("prepares", False)
+        needed = _format_of(collections=collections, prepares=prepares)
+        if max(data.split(b" ", 2)[1].decode(), _WITHOUT_MARKS) != needed:
             raise CorruptStore(path, 0, "the manifest is not of the format that it names")
         entries = tuple(Entry(one["id"], int(one["salt"], 16), one["bytes"]) for one in content["segments"])
         return cls(
@@ -93,8 +98,16 @@ class Manifest:
             content["next_segment"],
             content["clean"],
             content.get("member", False),
-            content.get("collections", False),
+            collections,
+            prepares,
         )
+
+
+def _format_of(*, collections: bool, prepares: bool) -> str:
+    """The oldest format whose programs understand such a log."""
+    if prepares:
+        return _WITH_PREPARES
+    return _WITHOUT_PREPARES if collections else _WITHOUT_MARKS
 
 
 class ManifestFile:

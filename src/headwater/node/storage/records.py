@@ -5,7 +5,8 @@ puts in an opaque of its own; stored, it is the number of hops: how many nodes T
 two marks (kernels/index.py): the key begins with the id of a named collection; the frame is no document but a system
 event. That one is stored as a document of the reserved collection 1, whose value is the SYSTEM_EVENT frame that streams
 send: it takes a seqno, replaces what was said of the same collection before, and is rolled back and compacted like any
-other change.
+other change. So is a prepare of a durable write: a document of its own key, whose value is the PREPARE frame, and over
+with a deletion of that key: one with the ABORT frame, or an empty one with the seqno of the document that it became.
 A control frame has the same 24-byte header and an opcode that DCP does not use (`ControlOpcode`); it never leaves the
 node.
 """
@@ -18,7 +19,7 @@ from enum import IntEnum
 from struct import Struct, error
 from typing import Any, Final
 
-from headwater.kernels.choices import OF_COLLECTION, OF_SCOPE, SYSTEM_COLLECTION
+from headwater.kernels.choices import OF_COLLECTION, OF_PREPARE, OF_SCOPE, SYSTEM_COLLECTION
 from headwater.kernels.index import NAMED_MARK, SYSTEM_MARK
 from headwater.wire import dcp, leb128
 from headwater.wire.header import HEADER, HEADER_BYTES, Magic
@@ -36,9 +37,13 @@ __all__ = [
     "event_in",
     "mutation_frame",
     "mutation_head",
+    "prepare_frame",
+    "prepare_key",
+    "prepare_over_frame",
     "record_frame",
     "rollback_frame",
     "stored_key",
+    "told_in",
 ]
 
 _MUTATION = dcp.Mutation.layout.extras_struct
@@ -171,11 +176,46 @@ def event_frame(vbucket: int, event: dcp.SystemEvent, *, cas: int) -> bytes:
 
 
 def event_in(frame: bytes | memoryview) -> dcp.SystemEvent | None:
-    """The system event that a stored frame is; None for a document."""
+    """The system event that a stored frame is; None for anything else."""
+    told = told_in(frame)
+    return told if isinstance(told, dcp.SystemEvent) else None
+
+
+def told_in(frame: bytes | memoryview) -> dcp.SystemEvent | dcp.Prepare | dcp.Abort | None:
+    """The message that a stored frame with the SYSTEM mark holds; None for a document, and where it holds none.
+
+    Keys of prepares and aborts begin with the id of their collection.
+    """
     _, _, key_bytes, extras_bytes, _, _, _, opaque, _ = HEADER.unpack_from(frame)
     if not opaque & SYSTEM_MARK:
         return None
-    return dcp.SystemEvent.decode(bytes(frame[HEADER_BYTES + extras_bytes + key_bytes :]))
+    key_at = HEADER_BYTES + extras_bytes
+    message = bytes(frame[key_at + key_bytes :])
+    if frame[key_at + 1] != OF_PREPARE:
+        return dcp.SystemEvent.decode(message)
+    if not message:
+        return None
+    return dcp.Prepare.decode(message) if message[1] == Opcode.DCP_PREPARE else dcp.Abort.decode(message)
+
+
+def prepare_key(key: bytes) -> bytes:
+    """The key of the prepare of a document, whose `key` begins with the id of its collection."""
+    return bytes([SYSTEM_COLLECTION, OF_PREPARE]) + key
+
+
+def prepare_frame(vbucket: int, prepare: dcp.Prepare) -> bytes:
+    """A prepare as it is stored; its key begins with the id of its collection."""
+    extras = _MUTATION.pack(prepare.by_seqno, 0, 0, 0, 0, 0, 0)
+    told = replace(prepare, vbucket=vbucket, opaque=0, framing=None).encode()
+    marks = NAMED_MARK | SYSTEM_MARK
+    return _frame(MUTATION, vbucket, extras, prepare_key(prepare.key), told, cas=prepare.cas, hops=marks)
+
+
+def prepare_over_frame(vbucket: int, key: bytes, seqno: int, delete_time: int, abort: dcp.Abort | None) -> bytes:
+    """The end of a prepare as it is stored: at the seqno of the document that it became, or with its abort."""
+    told = b"" if abort is None else replace(abort, vbucket=vbucket, opaque=0, framing=None).encode()
+    extras, marks = _DELETION.pack(seqno, 0, delete_time, 0), NAMED_MARK | SYSTEM_MARK
+    return _frame(DELETION, vbucket, extras, prepare_key(key), told, cas=1, hops=marks)
 
 
 def _frame(

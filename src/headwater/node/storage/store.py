@@ -43,16 +43,19 @@ from headwater.node.storage.records import (
     clean_frame,
     deletion_frame,
     event_frame,
-    event_in,
     mutation_head,
+    prepare_frame,
+    prepare_key,
+    prepare_over_frame,
     stored_key,
+    told_in,
 )
 from headwater.node.storage.replay import OpenedSegment, Replay
 from headwater.node.storage.scrub import Damage, scrub
 from headwater.node.storage.slots import Slots
 from headwater.node.storage.staging import ArenaFull, Staging
 from headwater.node.storage.views import DEFAULT_ONLY, Shown, View
-from headwater.wire.dcp import SystemEvent
+from headwater.wire.dcp import Abort, Prepare, SystemEvent
 from headwater.wire.numbers import HELD_MAX, SEQNO_MAX
 
 __all__ = ["ArenaFull", "Store"]
@@ -230,14 +233,30 @@ class Store:
     def events(self, vbucket: int) -> list[SystemEvent]:
         """The system events of a vbucket in the order of their seqnos, of each collection and scope the newest; durable
         or not. Looks at every row of a vbucket that is mixed."""
+        return [told for told in self._told(vbucket) if isinstance(told, SystemEvent)]
+
+    def prepares(self, vbucket: int) -> list[Prepare]:
+        """The prepares of a vbucket that are not over, in the order of their seqnos, durable or not. As `events`."""
+        return [told for told in self._told(vbucket) if isinstance(told, Prepare)]
+
+    def _told(self, vbucket: int) -> Iterator[SystemEvent | Prepare | Abort]:
         if not self.is_mixed(vbucket):
-            return []
+            return
         found = np.empty(16, np.int64)
         while (count := int(sweep.system_rows(self.table, vbucket, self.segments, found))) > len(found):
             found = np.empty(count, np.int64)
         locs = self.index.columns[vbucket].loc
-        events = (event_in(self.slots.frame(locs.item(row))) for row in found[:count].tolist())
-        return [event for event in events if event is not None]
+        for row in found[:count].tolist():
+            told = told_in(self.slots.seen(locs.item(row)))
+            if told is not None:
+                yield told
+
+    def prepare(self, vbucket: int, key: bytes) -> Prepare | None:
+        """The prepare of a key (which begins with the id of its collection) that is not over."""
+        sought = np.frombuffer(prepare_key(key), np.uint8)
+        row = int(index.lookup(self.table, vbucket, self.segments, sought, 1))
+        told = None if row < 0 else told_in(self.slots.seen(self.index.columns[vbucket].loc.item(row)))
+        return told if isinstance(told, Prepare) else None
 
     def newest_seqno(self, vbucket: int, shown: Shown) -> int:
         """Seqno of the newest durable change that is shown; 0 if there is none."""
@@ -423,6 +442,24 @@ class Store:
         self.staging.document(vbucket, event_frame(vbucket, replace(event, by_seqno=seqno, vbucket=vbucket), cas=cas))
         return seqno
 
+    def stage_prepare(self, vbucket: int, prepare: Prepare) -> int:
+        """Store the prepare of a durable write; returns its seqno (the next one, if it has none). Errors as above."""
+        seqno = self._next(vbucket, prepare.by_seqno or None, prepare.cas, prepare.rev_seqno)
+        self.staging.document(vbucket, prepare_frame(vbucket, replace(prepare, by_seqno=seqno)))
+        return seqno
+
+    def stage_abort(self, vbucket: int, abort: Abort, delete_time: int) -> int:
+        """Store that a prepare did not happen; returns the seqno of that. Errors as above."""
+        seqno = self._next(vbucket, abort.abort_seqno or None)
+        told = replace(abort, abort_seqno=seqno)
+        self.staging.document(vbucket, prepare_over_frame(vbucket, abort.key, seqno, delete_time, told))
+        return seqno
+
+    def stage_prepare_over(self, vbucket: int, key: bytes, delete_time: int) -> None:
+        """Store that the prepare of a key happened, right behind the document: both have one seqno. Errors as above."""
+        seqno = self.high_seqno(vbucket)
+        self.staging.document(vbucket, prepare_over_frame(vbucket, key, seqno, delete_time, None))
+
     def _next(self, vb: int, seqno: int | None, *held: int) -> int:
         high = self.high_seqno(vb)
         if max(high + 1 if seqno is None else seqno, 0) > SEQNO_MAX or max(held, default=0) > HELD_MAX:
@@ -561,6 +598,14 @@ class Store:
         if not self.log.manifest.content.collections:
             try:
                 self.log.manifest.change(lambda manifest: replace(manifest, collections=True))
+            except OSError as error:
+                raise full_error(self.path, 0, error) from error
+
+    def use_prepares(self) -> None:
+        """Prepares of durable writes may come; as `use_collections`."""
+        if not self.log.manifest.content.prepares:
+            try:
+                self.log.manifest.change(lambda manifest: replace(manifest, collections=True, prepares=True))
             except OSError as error:
                 raise full_error(self.path, 0, error) from error
 

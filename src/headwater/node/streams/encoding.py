@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, cast
 
 from headwater.kernels.gather import COLLECTIONS, DELETE_TIMES, EXPIRY_OPCODE, KEEP_DATATYPE, NO_VALUE, UPR
 from headwater.kernels.index import NAMED_MARK
-from headwater.node.storage.records import event_in
+from headwater.node.storage.records import told_in
+from headwater.node.vbucket.prepares import key_of
 from headwater.wire import snappy, xattr
 from headwater.wire.datatype import Datatype
-from headwater.wire.dcp import OpenFlag
+from headwater.wire.dcp import Abort, Commit, OpenFlag, Prepare, SystemEvent, seqno_of
 from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame, Magic, lengths
 from headwater.wire.opcodes import Opcode
@@ -110,8 +111,8 @@ class Encoding:
 
     def encode(self, stored: bytes, opaque: int) -> bytes:
         """Return one stored frame as the stream `opaque` sends it."""
-        if (event := event_in(stored)) is not None:
-            return replace(event, opaque=opaque, framing=self.framing).encode()
+        if (told := told_in(stored)) is not None:
+            return self._message(told, opaque)
         found = lengths(stored)
         value_at = found.frame - (found.body - found.extras - found.key)
         # The value stays where it is until all is put together: of 20 MiB each copy takes milliseconds.
@@ -129,6 +130,23 @@ class Encoding:
             opaque=opaque,
             cas=frame.cas,
             framing=self.framing or b"",
+        ).encode()
+
+    def _message(self, told: SystemEvent | Prepare | Abort, opaque: int) -> bytes:
+        """A message that is stored as such; prepares and aborts have the collection in front of their key."""
+        if isinstance(told, SystemEvent) or self.collections:
+            return replace(told, opaque=opaque, framing=self.framing).encode()
+        return replace(told, opaque=opaque, framing=self.framing, key=key_of(told.key).key).encode()
+
+    def commit(self, stored: bytes, opaque: int, prepared_seqno: int) -> bytes:
+        """The commit of a prepare that the consumer has, in place of the document that it became."""
+        found = lengths(stored)
+        value_at = found.frame - (found.body - found.extras - found.key)
+        frame = Frame.cut(memoryview(stored)[:value_at], found)
+        key = frame.key if not self.collections or frame.opaque & NAMED_MARK else b"\0" + frame.key
+        seqno = seqno_of(frame.extras)
+        return Commit(
+            vbucket=frame.vbucket, opaque=opaque, key=key, prepared_seqno=prepared_seqno, commit_seqno=seqno
         ).encode()
 
     def _layout(self, frame: Frame) -> tuple[int, bytes]:

@@ -17,13 +17,14 @@ Source: dcp 8.1, 8.2, 8.5; failover 4.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headwater.node.streams.snapshot import UNLIMITED_BYTES, SnapshotSender, last_mutation_seqno
-from headwater.protocol.dcp.markers import NOTHING_PURGED, Purged
+from headwater.protocol.dcp.markers import NOTHING_PURGED, Purged, Visible
 from headwater.protocol.dcp.position import ENDLESS
 from headwater.protocol.dcp.producer_stream import ProducerState
 from headwater.wire.dcp import EndReason, SnapshotFlag
@@ -115,6 +116,7 @@ class Stream:
         self._ready = ready
         self._ended = ended
         self._snapshot: SnapshotSender | None = None
+        self._prepared: set[int] | None = set() if wanted.prepares else None
         self._next_start = entry.accepted.snap_start_seqno
         self._next_flags = DISK if self.phase is StreamPhase.BACKFILLING else FIRST_IN_MEMORY
         # From here on a rollback or a change of state is told to us. The position above was judged in this same turn
@@ -278,7 +280,7 @@ class Stream:
             flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES if self.position < self.vbucket.complete_seqno else 0
         if self.phase is StreamPhase.TAKEOVER_SEND:
             flags |= SnapshotFlag.ACK
-        purged = self._purged_to_tell(flags)
+        purged = self._purged_to_tell(flags)._replace(visible=self._visible(end_seqno, flags))
         marker = self._producer.marker(self.entry, min(self._next_start, end_seqno), end_seqno, flags, purged)
         outlet.write(marker)
         self.sent_bytes += len(marker)
@@ -298,6 +300,19 @@ class Stream:
         if purged <= has and not flags & SnapshotFlag.DISK:
             return NOTHING_PURGED
         return Purged(purged, vbucket.deleted_rev if settings.deleted_revs else 0)
+
+    def _visible(self, end_seqno: int, flags: int) -> Visible | None:
+        """What the next marker tells of durable writes: of each the highest visible seqno, from disk also up to where
+        prepares are over (dcp 2.7, 8.2)."""
+        if not self._wanted.prepares:
+            return None
+        vbucket = self.vbucket
+        plain = vbucket.collections.shown(replace(self._wanted, prepares=False), vbucket.durable_seqno)
+        with self._store.view(vbucket.id, self.position, end_seqno, plain) as view:
+            seqno = view.end_seqno
+        if not flags & SnapshotFlag.DISK:
+            return Visible(seqno)
+        return Visible(seqno, min(vbucket.prepares.pending.values(), default=end_seqno + 1) - 1)
 
     def _is_short(self, durable_seqno: int) -> bool:
         """Whether there is little to send: changes of a live stream, or a few that a consumer lacks who comes back."""
@@ -353,8 +368,15 @@ class Stream:
             last_seqno = last_mutation_seqno(view, outlet)
             view.close()
             view = self._store.view(vb, self.position, upto, shown)
+        commits = dict(self.vbucket.prepares.committed(self.position, upto)) if self._wanted.prepares else None
         return SnapshotSender(
-            view, self._encoding, covers_seqno=upto, last_seqno=last_seqno, without_deletions=without_deletions
+            view,
+            self._encoding,
+            covers_seqno=upto,
+            last_seqno=last_seqno,
+            without_deletions=without_deletions,
+            commits=commits,
+            prepared=self._prepared,
         )
 
     def _shown(self) -> Shown:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from headwater.kernels.choices import EVENTS_OF_COLLECTIONS, EVENTS_OF_SCOPES
+from headwater.kernels.choices import EVENTS_OF_COLLECTIONS, EVENTS_OF_SCOPES, PREPARES
 from headwater.wire import manifest
 from headwater.wire.manifest import CollectionsManifest, EventKind, ManifestEvent
 
@@ -33,11 +33,13 @@ class Wanted:
         aware: it knows of collections; without, it gets the default one and no events.
         collections: the ids of these only; None: no such choice.
         scope: the id of the one whose collections are wanted, future ones too; None: no such choice.
+        prepares: prepares and aborts of durable writes, too.
     """
 
     aware: bool = False
     collections: frozenset[int] | None = None
     scope: int | None = None
+    prepares: bool = False
 
     @property
     def is_everything(self) -> bool:
@@ -113,7 +115,8 @@ class VBucketCollections:
     def _choose(self, wanted: Wanted, seqno: int) -> Shown:
         alive = self.at(seqno).by_id()
         if not wanted.aware:
-            return np.array([0] if 0 in alive else [], np.uint64)
+            plain = [0] if 0 in alive else []
+            return np.array(plain + [PREPARES + each for each in plain if wanted.prepares], np.uint64)
         collections, scopes = self._ever()
         documents = {number for number, (scope, _) in alive.items() if wanted.scope in {None, scope.id}}
         if wanted.collections is not None:
@@ -122,6 +125,7 @@ class VBucketCollections:
         elif wanted.scope is not None:
             collections, scopes = self._ever(wanted.scope)[0], {wanted.scope}
         chosen = documents | {EVENTS_OF_COLLECTIONS + each for each in collections}
+        chosen |= {PREPARES + each for each in documents if wanted.prepares}
         return np.array(sorted(chosen | {EVENTS_OF_SCOPES + each for each in scopes}), np.uint64)
 
     def _ever(self, scope: int | None = None) -> tuple[set[int], set[int]]:

@@ -16,13 +16,16 @@ Source: failover 1 (when entries are created), 3 (states and transitions) and 4 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from headwater.errors import StorageError
 from headwater.kernels import index
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.vbucket.collections import VBucketCollections, message_of
 from headwater.node.vbucket.history import ConsistentSeqnos
+from headwater.node.vbucket.prepares import VBucketPrepares
 from headwater.protocol.dcp.failover import FailoverTable
 from headwater.protocol.dcp.position import ENDLESS, Position
 from headwater.wire.vbucket import State
@@ -67,6 +70,9 @@ class Inbound(Protocol):
     def takes_over(self) -> bool:
         """Whether the vbucket becomes active at the end of the stream."""
 
+    def prepares_durable(self) -> None:
+        """Prepares may be on disk that the producer waits for."""
+
     def vbucket_left(self, reason: str) -> None:
         """The vbucket takes nothing from its producer any more: it became active, is gone, or lost what was staged."""
 
@@ -91,7 +97,7 @@ class VBucket:
         readers: those to be told of changes; streams enter and leave by themselves.
         inbound: the stream by which it follows a producer, None without one.
         handover: the outbound stream that is handing it over to another node, None without one.
-        collections: what the system events in its log tell of them.
+        collections: what the system events in its log tell of them. prepares: the durable writes that wait in it.
         is_backed_up: that takes so long that writes are refused for now (failover 4).
     """
 
@@ -113,6 +119,7 @@ class VBucket:
         self.handover: object | None = None
         self.is_backed_up = False
         self.collections = VBucketCollections()
+        self.prepares = VBucketPrepares(vbucket, store)
         self._store = store
         self._wrote = wrote
         self._complete_seqno = 0
@@ -150,6 +157,7 @@ class VBucket:
             found.failover.create(found.complete_seqno)
         if table.entries != record.failover:
             found._stage()
+        found.show_state()
         return found
 
     def restore(self, record: VBucketRecord | None) -> None:
@@ -176,6 +184,7 @@ class VBucket:
     def read_events(self) -> None:
         """Know of collections what the log tells now."""
         self.collections = VBucketCollections(self._store.events(self.id))
+        self.prepares.read()
 
     def add_event(self, event: SystemEvent, cas: int) -> int:
         """Stage a system event, with its own seqno or the next one; returns it. Raises ArenaFull, DiskFull."""
@@ -275,6 +284,7 @@ class VBucket:
         "Outbound streams are not ended": they drain what is left.
         """
         self._leave_active()
+        self._abort_prepares()
         self.state = State.DEAD
         self._stage()
 
@@ -295,8 +305,19 @@ class VBucket:
     def back_up(self, backed_up: bool) -> None:
         """Refuse writes for now (ETMPFAIL), so that the rest of a takeover is finite; or take them again."""
         self.is_backed_up = backed_up
+        self.show_state()
+
+    def show_state(self) -> None:
+        """Let the fast path serve the vbucket, or leave it to the plain one, which knows of more than states."""
         if self.state is State.ACTIVE:
-            self._store.table[self.id, index.STATE] = BACKED_UP if backed_up else int(State.ACTIVE)
+            plainly = self.is_backed_up or self.prepares.pending
+            self._store.table[self.id, index.STATE] = BACKED_UP if plainly else int(State.ACTIVE)
+
+    def _abort_prepares(self) -> None:
+        """What waits when the vbucket changes hands does not happen: the node that takes over may not know of it."""
+        with suppress(StorageError):  # then it may happen there; who asked for it was told neither
+            for key in tuple(self.prepares.pending):
+                self.prepares.abort(key, 0)
 
     def stop_following(self, reason: str) -> None:
         """The inbound stream, if there is one, is over."""
@@ -450,8 +471,8 @@ class VBucket:
 
     def _stage(self) -> None:
         self._store.stage_record(self.id, self.record())
-        if self.is_backed_up:
-            self.back_up(True)  # the record says active, which would let writes in again
+        if self.is_backed_up or self.prepares.pending:
+            self.show_state()  # the record says active, which would let writes in again
         self.gate = self._wrote()
 
     def _tell(self, what: Callable[[Reader], None]) -> None:

@@ -34,6 +34,7 @@ from headwater.protocol.dcp.events import (
     Boundary,
     Changed,
     CollectionsChanged,
+    DurabilityChanged,
     Ended,
     Event,
     Opened,
@@ -42,7 +43,15 @@ from headwater.protocol.dcp.events import (
     StateWanted,
     StreamWanted,
 )
-from headwater.protocol.dcp.negotiation import NOOP, V7_CODES, WINDOW, ConsumerSettings, Negotiation, wanted_controls
+from headwater.protocol.dcp.negotiation import (
+    NOOP,
+    SYNC_WRITES,
+    V7_CODES,
+    WINDOW,
+    ConsumerSettings,
+    Negotiation,
+    wanted_controls,
+)
 from headwater.protocol.dcp.position import WIRE_SEQNO_MAX, Position
 from headwater.protocol.dcp.producer_events import NotDcp
 from headwater.protocol.dcp.refusals import Refusals
@@ -113,7 +122,7 @@ class Consumer:
     def _receive_and_apply(self, frame: Frame, now: float) -> list[Event]:
         events = self.receive_frame(frame, now)
         for event in events:
-            if isinstance(event, Changed | Advanced | CollectionsChanged):
+            if isinstance(event, Changed | Advanced | CollectionsChanged | DurabilityChanged):
                 self.applied(event)
         return events
 
@@ -219,9 +228,16 @@ class Consumer:
         state, last, end = (int(self.table.rows[vbucket, field]) for field in (STATE, LAST, END))
         return end - last if state == IN_SNAPSHOT and last < end < WIRE_SEQNO_MAX else 0
 
-    def applied(self, change: Changed | Advanced | CollectionsChanged) -> None:
+    def applied(self, change: Changed | Advanced | CollectionsChanged | DurabilityChanged) -> None:
         """A change that came as an event is staged."""
         self.table.rows[change.stream.vbucket, LAST] = change.seqno
+
+    def acknowledge_prepares(self, stream: ConsumerStream, seqno: int) -> None:
+        """Every prepare up to a seqno is on disk here, in snapshots that came whole (dcp 10)."""
+        if self._live.takes_durable_writes:
+            self._out += dcp.SeqnoAcknowledged(
+                vbucket=stream.vbucket, opaque=stream.opaque, prepared_seqno=seqno
+            ).encode()
 
     def answer_state(self, wanted: StateWanted, status: Status = Status.SUCCESS) -> None:
         """SET_VBUCKET_STATE is always answered: the takeover depends on it (dcp 2.12)."""
@@ -253,6 +269,7 @@ class Consumer:
             self._core.dialect = Dialect.DCP
         self._live.speaks_v7 = V7_CODES in self._negotiation.accepted
         self._live.tells_deleted_rev = DELETED_REVS in self._negotiation.accepted
+        self._live.takes_durable_writes = SYNC_WRITES in self._negotiation.accepted
         waiting = [stream for stream in self.streams.values() if stream.phase is Phase.QUEUED]
         return [PositionNeeded(stream) for stream in waiting]
 

@@ -109,6 +109,17 @@ def check_change(frame: Frame, *, collections: bool = False) -> None:
         raise BadMessage("change", frame.opcode, problem)
 
 
+def check_key(frame: Frame, *, collections: bool = False) -> None:
+    """Hold the key of a prepare, a commit or an abort, and its datatype, against what they may be; BadMessage."""
+    problem = "" if legal(frame.datatype) else f"datatype 0x{frame.datatype:02x}"
+    if not 0 < len(frame.key) <= KEY_BYTES_MAX + collections:
+        problem = f"a key of {len(frame.key)} bytes"
+    elif collections:
+        problem = problem or _key_problem(frame.key)
+    if problem:
+        raise BadMessage("durable write", frame.opcode, problem)
+
+
 def _key_problem(key: bytes) -> str:
     """Say what is wrong with the id in front of a key; empty if nothing is."""
     try:

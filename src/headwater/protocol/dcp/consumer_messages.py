@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headwater.errors import BadMessage
 from headwater.protocol.dcp.answers import read_system_event
-from headwater.protocol.dcp.consumer_changes import check_change, read_marker
+from headwater.protocol.dcp.consumer_changes import check_change, check_key, read_marker
 from headwater.protocol.dcp.consumer_core import ends_whole
 from headwater.protocol.dcp.consumer_stream import Phase, Step
 from headwater.protocol.dcp.consumer_streams import LiveStreams, refusal
@@ -17,6 +18,7 @@ from headwater.protocol.dcp.events import (
     Boundary,
     Changed,
     CollectionsChanged,
+    DurabilityChanged,
     Ended,
     Event,
     Flushed,
@@ -81,6 +83,32 @@ def _system_event(live: LiveStreams, frame: Frame) -> list[Event]:
     return [CollectionsChanged(stream, message)]
 
 
+def _prepare(live: LiveStreams, frame: Frame) -> list[Event]:
+    message = dcp.Prepare.decode(frame)
+    if not message.cas or message.cas > HELD_MAX or message.rev_seqno > HELD_MAX:
+        raise BadMessage("Prepare", frame.opcode, f"a CAS of {message.cas}, revision {message.rev_seqno}")
+    return _durability(live, frame, message, message.by_seqno)
+
+
+def _commit(live: LiveStreams, frame: Frame) -> list[Event]:
+    message = dcp.Commit.decode(frame)
+    return _durability(live, frame, message, message.commit_seqno)
+
+
+def _abort(live: LiveStreams, frame: Frame) -> list[Event]:
+    message = dcp.Abort.decode(frame)
+    return _durability(live, frame, message, message.abort_seqno)
+
+
+def _durability(
+    live: LiveStreams, frame: Frame, message: dcp.Prepare | dcp.Commit | dcp.Abort, seqno: int
+) -> list[Event]:
+    if not live.takes_durable_writes:
+        return _not_negotiated(live, frame)
+    check_key(frame, collections=live.knows_collections)
+    return [DurabilityChanged(live.open_for(frame), message, frame, live.judged(frame, seqno))]
+
+
 def _set_state(live: LiveStreams, frame: Frame) -> list[Event]:
     number, is_upr = dcp.SetVbucketState.decode(frame).state, live.core.dialect is Dialect.UPR
     state = state_of(number, as_printed=is_upr and live.states_as_printed)
@@ -119,9 +147,9 @@ STREAM_MESSAGES: dict[int, Callable[[LiveStreams, Frame], list[Event]]] = {
     Opcode.DCP_SET_VBUCKET_STATE: _set_state,
     Opcode.DCP_SEQNO_ADVANCED: _advance,
     Opcode.DCP_SYSTEM_EVENT: _system_event,
-    Opcode.DCP_PREPARE: _not_negotiated,
-    Opcode.DCP_COMMIT: _not_negotiated,
-    Opcode.DCP_ABORT: _not_negotiated,
+    Opcode.DCP_PREPARE: _prepare,
+    Opcode.DCP_COMMIT: _commit,
+    Opcode.DCP_ABORT: _abort,
     Opcode.DCP_OSO_SNAPSHOT: _not_negotiated,
     Opcode.DCP_CACHE_TRANSFER: _not_negotiated,
     Opcode.DCP_CACHE_TRANSFER_END: _not_negotiated,

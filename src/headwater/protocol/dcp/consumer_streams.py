@@ -27,13 +27,14 @@ class LiveStreams:
     Attributes:
         speaks_v7: whether stream errors have codes of their own (control v7_dcp_status_codes).
         tells_deleted_rev: whether markers have the highest revision of tombstones (control headwater_deleted_rev).
+        takes_durable_writes: whether prepares, commits and aborts may come (control enable_sync_writes).
     """
 
     def __init__(self, core: ConsumerCore, states_as_printed: bool = False, *, knows_collections: bool = False) -> None:
         self.knows_collections = knows_collections
         self.core, self.table = core, core.table
         self.states_as_printed = states_as_printed
-        self.speaks_v7 = self.tells_deleted_rev = False
+        self.speaks_v7 = self.tells_deleted_rev = self.takes_durable_writes = False
 
     @property
     def no_stream(self) -> Status:

@@ -65,6 +65,12 @@ class ControlSettings:
     purge_seqnos: bool = False
     deleted_revs: bool = False
     consumer_name: str = ""
+    sync_writes: bool = False
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether the consumer is a replica that may acknowledge prepares (dcp 2.17)."""
+        return self.sync_writes and bool(self.consumer_name)
 
 
 def settings_for(negotiated: Negotiated) -> ControlSettings:
@@ -166,6 +172,8 @@ def _stream_ids(settings: ControlSettings, negotiated: Negotiated, value: str) -
     stream could be opened any more. So it is answered as by a producer that does not know it."""
     if value != TRUE or not negotiated.collections:
         return Status.EINVAL
+    if settings.sync_writes:
+        return Status.NOT_SUPPORTED
     settings.stream_ids = True
     return Status.SUCCESS
 
@@ -202,12 +210,17 @@ def _not_supported(_: ControlSettings, __: Negotiated, ___: str) -> Status:
 
 
 def _sync_writes(settings: ControlSettings, _: Negotiated, value: str) -> Status:
-    """Synchronous writes exclude stream ids; this node has neither prepares nor commits to send."""
-    return Status.NOT_SUPPORTED if value == TRUE or settings.stream_ids else Status.EINVAL
+    """Prepares, commits and aborts are sent; they exclude stream ids."""
+    if settings.stream_ids:
+        return Status.NOT_SUPPORTED
+    if value != TRUE:
+        return Status.EINVAL
+    settings.sync_writes = True
+    return Status.SUCCESS
 
 
 def _consumer_name(settings: ControlSettings, _: Negotiated, value: str) -> Status:
-    """Keep the name of who acknowledges, for the statistics."""
+    """Keep the name of who acknowledges: the replica's, as the cluster map has it."""
     if len(value) > CONSUMER_NAME_BYTES_MAX:
         return Status.EINVAL
     settings.consumer_name = value
@@ -234,7 +247,7 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     ),
     "enable_expiry_opcode": ControlRule("true, else off; brings delete times", _switch("expiry_opcode")),
     "enable_stream_id": ControlRule("true; one-way; needs Collections", _stream_ids),
-    "enable_sync_writes": ControlRule("nothing: no synchronous replication", _sync_writes),
+    "enable_sync_writes": ControlRule("true; one-way; not with stream ids", _sync_writes),
     "consumer_name": ControlRule("a name", _consumer_name),
     "enable_out_of_order_snapshots": ControlRule(
         "true, true_with_seqno_advanced", _choice("out_of_order_snapshots", TRUE, "true_with_seqno_advanced")

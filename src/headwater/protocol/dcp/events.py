@@ -14,7 +14,7 @@ from headwater.protocol.dcp.consumer_stream import ConsumerStream
 from headwater.protocol.dcp.position import FailoverLog
 from headwater.protocol.dcp.producer_events import NotDcp
 from headwater.protocol.end import PeerGone
-from headwater.wire.dcp import SystemEvent
+from headwater.wire.dcp import Abort, Commit, Prepare, SystemEvent
 from headwater.wire.header import Frame
 from headwater.wire.json_text import context_of
 from headwater.wire.vbucket import State
@@ -172,6 +172,15 @@ class PositionNeeded(StreamEvent):
 class Changed(StreamEvent):
     """A change that the kernel left to Python: it is in order, apply it."""
 
+    frame: Frame
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class DurabilityChanged(StreamEvent):
+    """A durable write was prepared, committed or aborted; `message` says which (dcp 2.17)."""
+
+    message: Prepare | Commit | Abort
     frame: Frame
     seqno: int
 

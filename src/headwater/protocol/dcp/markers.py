@@ -1,6 +1,7 @@
 """The bytes that frame a stream's changes: snapshot markers, in the layout that its connection has agreed to, its end.
 
     V1      start, end, flags in the extras: nearly all
+    V2.0    to whom durable writes are told
     V2.2    when there is a purge seqno to tell, to whom asked for it (controls.PURGE_SEQNOS)
     UPR     neither extras nor body: a boundary
 
@@ -18,18 +19,33 @@ from headwater.wire.dcp import EndReason
 from headwater.wire.dialect import Dialect
 
 
+class Visible(NamedTuple):
+    """The seqno of the last change that is no prepare or abort, and of the last prepare that is over (0: not told)."""
+
+    seqno: int = 0
+    completed_seqno: int = 0
+
+
 class Purged(NamedTuple):
-    """Which tombstones a producer lacks: those up to a seqno, of revisions up to `deleted_rev` (0: not told)."""
+    """Which tombstones a producer lacks: those up to a seqno, of revisions up to `deleted_rev` (0: not told).
+
+    `visible`: what it tells of durable writes besides, to whom they are told.
+    """
 
     seqno: int = 0
     deleted_rev: int = 0
+    visible: Visible | None = None
 
 
 NOTHING_PURGED = Purged()
 
 
 def encode_marker(
-    stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int, purged: Purged = NOTHING_PURGED
+    stream: ProducerStream,
+    start_seqno: int,
+    end_seqno: int,
+    flags: int,
+    purged: Purged = NOTHING_PURGED,
 ) -> bytes:
     """A snapshot marker's bytes.
 
@@ -41,6 +57,16 @@ def encode_marker(
         return b"" if stream.state is ProducerState.INSIDE else marker.encode()
     if purged.seqno:
         return _with_purged(stream, start_seqno, end_seqno, flags, purged)
+    if purged.visible is not None:
+        return dcp.SnapshotMarkerV2(
+            vbucket=stream.vbucket,
+            opaque=stream.opaque,
+            start_seqno=start_seqno,
+            end_seqno=end_seqno,
+            flags=int(flags),
+            max_visible_seqno=purged.visible.seqno,
+            high_completed_seqno=purged.visible.completed_seqno,
+        ).encode()
     if stream.framing is None:
         return dcp.SnapshotMarker.encode_plain(stream.vbucket, stream.opaque, start_seqno, end_seqno, int(flags))
     return dcp.SnapshotMarker(
@@ -56,9 +82,10 @@ def encode_marker(
 def _with_purged(stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int, purged: Purged) -> bytes:
     """V2.2 "if it has a purge seqno [...] to send. Absent numbers in V2 are 0" (dcp 2.7).
 
-    Of synchronous writes there are none here: between nodes of headwater that agreed to it (controls.DELETED_REVS) the
-    place of the high prepared seqno holds the highest revision of all tombstones.
+    Between nodes of headwater that agreed to it (controls.DELETED_REVS) the place of the high prepared seqno holds the
+    highest revision of all tombstones.
     """
+    visible = purged.visible or Visible()
     return dcp.SnapshotMarkerV22(
         vbucket=stream.vbucket,
         opaque=stream.opaque,
@@ -66,8 +93,8 @@ def _with_purged(stream: ProducerStream, start_seqno: int, end_seqno: int, flags
         start_seqno=start_seqno,
         end_seqno=end_seqno,
         flags=int(flags),
-        max_visible_seqno=0,
-        high_completed_seqno=0,
+        max_visible_seqno=visible.seqno,
+        high_completed_seqno=visible.completed_seqno,
         purge_seqno=purged.seqno,
         high_prepared_seqno=purged.deleted_rev,
     ).encode()

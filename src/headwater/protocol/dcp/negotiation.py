@@ -22,6 +22,7 @@ WINDOW = "connection_buffer_size"
 NOOP = "enable_noop"
 NOOP_INTERVAL = "set_noop_interval"
 V7_CODES = "v7_dcp_status_codes"
+SYNC_WRITES = "enable_sync_writes"
 WINDOW_BYTES_DEFAULT = 10 << 20
 
 
@@ -35,6 +36,8 @@ class ConsumerSettings:
         deleted_user_xattrs: users' xattrs in tombstones are kept.
         takes_movers: ADD_STREAM is served; not on a connection that this node opened.
         dialect: DCP, UPR, or AUTO: DCP, and UPR to a producer that does not understand.
+        consumer_name: this node's, as the cluster map has it: prepares of durable writes are wanted and acknowledged.
+            Empty: they are not.
     """
 
     window_bytes: int = WINDOW_BYTES_DEFAULT
@@ -43,14 +46,16 @@ class ConsumerSettings:
     deleted_user_xattrs: bool = False
     takes_movers: bool = True
     dialect: Dialect = Dialect.AUTO
+    consumer_name: str = ""
 
 
 def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
     """The keys and values in the order of dcp 4.
 
-    Left out are those whose messages this node could not take: synchronous writes, system events of version 2, change
-    streams, cache transfer. The last two are our own, and refused by everybody else.
+    Left out are those whose messages this node could not take: system events of version 2, change streams, cache
+    transfer. The last two are our own, and refused by everybody else.
     """
+    durable = ((SYNC_WRITES, "true"), ("consumer_name", settings.consumer_name)) if settings.consumer_name else ()
     return (
         (WINDOW, str(settings.window_bytes)),
         (NOOP, "true"),
@@ -60,6 +65,7 @@ def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
         ("supports_hifi_MFU", "true"),
         ("send_stream_end_on_client_close_stream", "true"),
         ("enable_expiry_opcode", "true"),
+        *durable,
         *((("include_deleted_user_xattrs", "true"),) if settings.deleted_user_xattrs else ()),
         (V7_CODES, "true"),
         (PURGE_SEQNOS, "true"),

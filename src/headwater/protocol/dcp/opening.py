@@ -56,6 +56,11 @@ def negotiated_by(request: Open, features: frozenset[int]) -> Negotiated:
     )
 
 
+def consumer_name_in(request: Open) -> str:
+    """The name by which the node is told to acknowledge prepares; empty for none (dcp 2.1)."""
+    return str(read_json(request.value).get("consumer_name", "")) if request.value else ""
+
+
 def _problem(request: Open) -> str:
     """Say what is wrong with the request; empty if nothing is."""
     if len(request.key) > NAME_BYTES_MAX:

@@ -25,6 +25,7 @@ from headwater.protocol.dcp.producer_events import (
     FailoverLogRequested,
     MarkerAnswered,
     NotDcp,
+    PreparesAcknowledged,
     StateAnswered,
     StreamClosed,
     StreamRequested,
@@ -197,7 +198,8 @@ class Producer:
         flags: SnapshotFlag,
         purged: Purged = NOTHING_PURGED,
     ) -> bytes:
-        """The snapshot marker to send next; it is entered into the ledger. `purged`: what to tell of purges.
+        """The snapshot marker to send next; it is entered into the ledger. `purged`: what to tell of purges,
+        and of durable writes.
 
         All seqnos of the snapshot lie above the snapshot before it and up to `end_seqno` (dcp 8.2).
         """
@@ -352,9 +354,13 @@ class Producer:
         return []
 
     def _seqno_acknowledged(self, frame: Frame, _: float) -> list[Event]:
-        """Refuse: it belongs to synchronous writes, which this producer does not send (dcp 2.17)."""
-        self.refuse(frame, Status.EINVAL, "synchronous replication was not negotiated")
-        return []
+        """Take it from a replica that has said who it is; an opaque that is no stream's is ignored (dcp 2.17)."""
+        seqno = dcp.SeqnoAcknowledged.decode(frame).prepared_seqno
+        if not self.settings.acknowledges:
+            self.refuse(frame, Status.EINVAL, "enable_sync_writes and consumer_name were not negotiated")
+            return []
+        found = [each for each in self._streams_of(frame) if each.vbucket == frame.vbucket]
+        return [PreparesAcknowledged(stream, seqno) for stream in found]
 
     def _flush(self, frame: Frame, _: float) -> list[Event]:
         """Refuse a FLUSH, which is retired (dcp 2.11)."""

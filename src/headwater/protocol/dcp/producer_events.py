@@ -52,6 +52,14 @@ class StateAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparesAcknowledged:
+    """A replica has every prepare up to a seqno."""
+
+    stream: ProducerStream
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
 class WindowOpened:
     """The consumer acknowledged bytes, or changed its window: more may be sent."""
 
@@ -69,6 +77,7 @@ Event = (
     | FailoverLogRequested
     | MarkerAnswered
     | StateAnswered
+    | PreparesAcknowledged
     | WindowOpened
     | NotDcp
     | PeerGone

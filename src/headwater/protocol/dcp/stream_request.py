@@ -307,6 +307,8 @@ def _read_value(request: StreamRequest, settings: ControlSettings) -> StreamFilt
     if (found.stream_id is not None) != settings.stream_ids:
         wanted = "needed" if settings.stream_ids else "not enabled"
         raise _ValueError(f"a stream id is {wanted} on this connection", Status.DCP_STREAMID_INVALID)
+    if settings.sync_writes and (found.collections is not None or found.scope is not None):
+        raise _ValueError("durable writes are streamed of all collections only", Status.NOT_SUPPORTED)
     return found
 
 

@@ -1,0 +1,306 @@
+"""Durable writes of a bucket: who waits for which replicas, and what becomes of it.
+
+    begin ──prepare staged──► waits ──a majority has it on disk──► commit staged ──durable──► success
+                                ├──its time is over──► abort staged ──► ambiguous
+                                └──the vbucket is active here no more──► ambiguous; the new owner decides
+
+The majority is that of the copies which the cluster map names, this node counted, and a node counts once the prepare
+is on its disk, so the three levels wait for the same here. A prepare that nobody waits for any more (the node
+restarted, or was a replica and took over) is committed as soon as a majority has it: who asked for it may have been
+told that it happened, and nobody was told that it did not.
+
+Commits are made in the order of the prepares, for a replica acknowledges all up to a seqno.
+
+Source: dcp 2.17, 10; kv.md 2, "Durable mutations". Why so: docs/decisions/0068.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from headwater.errors import StorageError
+from headwater.node.committer import FULL_DISK_SECONDS
+from headwater.node.refused import CommandRefused
+from headwater.node.storage.staging import ArenaFull
+from headwater.node.vbucket.prepares import Key, key_of
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.bucket import Bucket
+    from headwater.node.committer import Committer
+    from headwater.node.vbucket.vbucket import VBucket
+    from headwater.wire.dcp import Prepare
+
+TIMEOUT_SECONDS = 30.0
+"""Where the request names none."""
+
+_GONE = "the vbucket is active here no more, and who owns it now decides"
+
+
+class Copies(NamedTuple):
+    """The copies of a vbucket that the cluster map wants.
+
+    Attributes:
+        wanted: how many, this node's counted, there or not.
+        others: the names of the other nodes that have one.
+    """
+
+    wanted: int = 1
+    others: frozenset[str] = frozenset()
+
+    @property
+    def majority(self) -> int:
+        """How many must have a prepare."""
+        return self.wanted // 2 + 1
+
+
+@dataclass(eq=False, slots=True)
+class DurableWrite:
+    """A write that somebody waits for; `outcome` is the seqno of the commit, or CommandRefused."""
+
+    vbucket: int
+    key: Key
+    seqno: int
+    outcome: asyncio.Future[int]
+    timer: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+    def succeed(self, seqno: int) -> None:
+        """It is committed, and on disk."""
+        self._stop()
+        if not self.outcome.done():
+            self.outcome.set_result(seqno)
+
+    def fail(self, why: str) -> None:
+        """Nobody knows, or it did not happen: SYNC_WRITE_AMBIGUOUS says either."""
+        self._stop()
+        if not self.outcome.done():
+            self.outcome.set_exception(CommandRefused(Status.SYNC_WRITE_AMBIGUOUS, why))
+            self.outcome.exception()  # whose connection is gone leaves nobody to look at it
+
+    def _stop(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+class DurableWrites:
+    """The durable writes of a bucket; all methods belong to the event loop's thread.
+
+    Attributes:
+        copies_of: the copies of a vbucket, by the cluster map; a node without one is alone.
+        held: the vbuckets in which something may wait.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.copies_of: Callable[[int], Copies] = lambda vb: Copies()
+        self.held: set[int] = set()
+        self._bucket = bucket
+        self._writes: dict[tuple[int, Key], DurableWrite] = {}
+        self._acknowledged: dict[int, dict[str, int]] = {}
+        self._commits: list[tuple[int, int, DurableWrite]] = []  # batch, seqno, who waits for it
+        self._retries: set[int] = set()
+
+    def heed(self, committer: Committer) -> None:
+        """Hear of every commit, of lost ones, and of vbuckets that change."""
+        committer.on_durable.append(self._durable)
+        committer.on_failure.append(self._lost)
+        self._bucket.on_changed.append(self.look_at)
+
+    # --- what requests ask ------------------------------------------------------------------------------------------
+
+    def check_possible(self, vbucket: int) -> None:
+        """Refuse what can't be: too few of the copies that are wanted are on any node."""
+        copies = self.copies_of(vbucket)
+        there = 1 + len(copies.others)
+        if there < copies.majority:
+            told = f"{copies.majority} of {copies.wanted} copies must have it, and {there} nodes have one"
+            raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, told)
+
+    def refuse_in_flight(self, vbucket: int, collection: int, key: bytes, *, writes: bool) -> None:
+        """Refuse a request on a document of which a write is in flight: any change of it, and any look at it as long as
+        nobody knows whether that was told to have happened (kv.md 2)."""
+        key_there = Key(collection, key)
+        if key_there not in self._bucket.vbuckets[vbucket].prepares.pending:
+            return
+        if (vbucket, key_there) not in self._writes:
+            raise CommandRefused(Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS, "a write of an owner before is being settled")
+        if writes:
+            raise CommandRefused(Status.SYNC_WRITE_IN_PROGRESS, "another durable write of the document is in flight")
+
+    def is_in_flight(self, vbucket: int, collection: int, key: bytes) -> bool:
+        """Whether a durable write of a document waits."""
+        return vbucket in self.held and Key(collection, key) in self._bucket.vbuckets[vbucket].prepares.pending
+
+    def begin(self, vbucket: int, prepare: Prepare, timeout_ms: int | None) -> DurableWrite:
+        """Stage a prepare (its key begins with the id of its collection), and wait for it. Raises ArenaFull, DiskFull.
+
+        Args:
+            timeout_ms: after which it is given up; None: TIMEOUT_SECONDS.
+        """
+        found = self._bucket.vbuckets[vbucket]
+        seqno = found.prepares.add(prepare)
+        loop = asyncio.get_running_loop()
+        write = DurableWrite(vbucket, key_of(prepare.key), seqno, loop.create_future())
+        self._writes[vbucket, write.key] = write
+        self.held.add(vbucket)
+        found.show_state()
+        seconds = TIMEOUT_SECONDS if timeout_ms is None else timeout_ms / 1000
+        write.timer = loop.call_later(seconds, self._out_of_time, write)
+        return write
+
+    def abort_all(self, vbucket: int) -> None:
+        """Nothing that waits in a vbucket happens, for all its documents go. Raises ArenaFull, DiskFull."""
+        found = self._bucket.vbuckets.get(vbucket)
+        for key in tuple(found.prepares.pending) if found is not None else ():
+            self._abort(vbucket, key, "the bucket was flushed")
+
+    # --- what replicas tell -----------------------------------------------------------------------------------------
+
+    def acknowledged(self, vbucket: int, node: str, seqno: int) -> None:
+        """A node has every prepare up to a seqno on its disk."""
+        known = self._acknowledged.setdefault(vbucket, {})
+        if seqno > known.get(node, 0):
+            known[node] = seqno
+            if vbucket in self.held:
+                self.advance(vbucket)
+
+    # --- what the node tells ----------------------------------------------------------------------------------------
+
+    def look_at(self, vbucket: int) -> None:
+        """A vbucket has another state, came or went, or may be served from now on."""
+        found = self._bucket.vbuckets.get(vbucket)
+        if found is not None and found.prepares.pending:
+            self.held.add(vbucket)
+        if found is None or found.state is not State.ACTIVE:
+            self._acknowledged.pop(vbucket, None)
+            if vbucket in self.held:
+                self._give_up(vbucket)
+        elif vbucket in self.held:
+            self._later(vbucket, 0.0)  # behind whoever is in the midst of changing it
+
+    def map_changed(self) -> None:
+        """There is another cluster map: fewer nodes may be enough now."""
+        for vb in tuple(self.held):
+            self.advance(vb)
+
+    def start(self) -> None:
+        """The node serves: settle what the log left open."""
+        for vb in self._bucket.vbuckets:
+            self.look_at(vb)
+
+    def advance(self, vbucket: int) -> None:
+        """Commit what a majority has."""
+        found = self._bucket.vbuckets.get(vbucket)
+        if found is None or not found.prepares.pending:
+            self.held.discard(vbucket)
+            return
+        if not self._bucket.is_active(vbucket):
+            return
+        reached = self._reached(found)
+        while (first := next(iter(found.prepares.pending.items()), None)) is not None and first[1] <= reached:
+            try:
+                self._commit(found, first[0])
+            except ArenaFull:
+                self._bucket.committer.when_room(lambda: self.advance(vbucket))
+                return
+            except StorageError:
+                self._later(vbucket, FULL_DISK_SECONDS)
+                return
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _reached(self, vbucket: VBucket) -> int:
+        """The seqno up to which a majority of the copies has everything on disk, this node among them."""
+        durable, copies = vbucket.durable_seqno, self.copies_of(vbucket.id)
+        known = self._acknowledged.get(vbucket.id, {})
+        others = sorted((known.get(name, 0) for name in copies.others), reverse=True)
+        needed = copies.majority - 1
+        if needed > len(others):
+            return 0
+        return min(durable, others[needed - 1]) if needed else durable
+
+    def _commit(self, vbucket: VBucket, key: Key) -> None:
+        if key.collection not in vbucket.collections.alive:
+            self._abort(vbucket.id, key, "its collection was dropped")
+            return
+        seqno = vbucket.prepares.commit(key, self._bucket.now())
+        gate = self._bucket.committer.wrote()
+        write = self._writes.pop((vbucket.id, key), None)
+        if write is not None:
+            self._commits.append((gate, seqno, write))
+        self._settled(vbucket)
+
+    def _abort(self, vbucket: int, key: Key, why: str) -> None:
+        found = self._bucket.vbuckets[vbucket]
+        found.prepares.abort(key, self._bucket.now())
+        self._bucket.committer.wrote()
+        write = self._writes.pop((vbucket, key), None)
+        if write is not None:
+            write.fail(why)
+        self._settled(found)
+
+    def _settled(self, vbucket: VBucket) -> None:
+        vbucket.show_state()
+        if not vbucket.prepares.pending:
+            self.held.discard(vbucket.id)
+
+    def _out_of_time(self, write: DurableWrite) -> None:
+        if self._writes.get((write.vbucket, write.key)) is not write:
+            return  # committed, and on its way to the disk
+        try:
+            self._abort(write.vbucket, write.key, "not enough replicas had it in time")
+        except StorageError:
+            write.timer = asyncio.get_running_loop().call_later(FULL_DISK_SECONDS, self._out_of_time, write)
+
+    def _give_up(self, vbucket: int) -> None:
+        """Nobody is told any more; the prepares stay, for whoever owns the vbucket."""
+        for each in [each for each in self._writes.values() if each.vbucket == vbucket]:
+            del self._writes[each.vbucket, each.key]
+            each.fail(_GONE)
+
+    def _later(self, vbucket: int, seconds: float) -> None:
+        if vbucket in self._retries:
+            return
+
+        def again() -> None:
+            self._retries.discard(vbucket)
+            self.advance(vbucket)
+
+        try:
+            asyncio.get_running_loop().call_later(seconds, again)
+        except RuntimeError:
+            return  # no loop yet: `start` looks again
+        self._retries.add(vbucket)
+
+    def _durable(self) -> None:
+        """A batch is on disk."""
+        if self._commits:
+            durable = self._bucket.committer.durable
+            done = [each for each in self._commits if each[0] <= durable]
+            self._commits = [each for each in self._commits if each[0] > durable]
+            for _, seqno, write in done:
+                write.succeed(seqno)
+        for vb in tuple(self.held):
+            found = self._bucket.vbuckets.get(vb)
+            if found is not None and found.inbound is not None:
+                found.inbound.prepares_durable()
+            self.advance(vb)
+
+    def _lost(self, _: BaseException, lost: Iterable[int]) -> None:
+        """A batch was lost, prepares or commits perhaps with it: what is on disk counts."""
+        commits, self._commits = self._commits, []
+        for _gate, _seqno, write in commits:
+            write.fail("the batch with its commit could not be written")
+        vbuckets = self._bucket.vbuckets
+        for vb in {*self.held, *lost, *(write.vbucket for _, _, write in commits)} & vbuckets.keys():
+            vbuckets[vb].prepares.read()
+            vbuckets[vb].show_state()
+            if vbuckets[vb].prepares.pending:
+                self.held.add(vb)
+        for (vb, key), write in tuple(self._writes.items()):
+            if vb not in vbuckets or vbuckets[vb].prepares.pending.get(key) != write.seqno:
+                del self._writes[vb, key]
+                write.fail("the batch with its prepare could not be written")

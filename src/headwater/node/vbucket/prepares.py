@@ -1,0 +1,150 @@
+"""The prepares of durable writes of one vbucket that are not over, as its log tells.
+
+A durable write is two changes: a prepare, which nobody is shown but replicas that asked for it, and once enough of them
+have it on disk the document itself. The prepare is stored under a key of its own, so the document stays what it was
+until then. It is over when that key is deleted: with an abort, or with the mark that stands behind the document.
+
+A replica may be sent the document without being told that it ends a prepare (dcp 8.2, a snapshot from disk); then the
+document behind it says so, here and after a restart, and the mark is made up for.
+
+Source: dcp 2.17, 8.2, 10. Why so: docs/decisions/0068.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from headwater.node.storage.staging import ArenaFull
+from headwater.wire import dcp, leb128
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headwater.node.storage.store import Store
+
+COMMITS_KEPT = 4096
+"""So many commits back a stream that sent the prepare can say COMMIT; behind that it sends the document."""
+
+MARK_BYTES = 512
+"""More than the mark at the end of a prepare takes in the arena: a frame without value and its longest key."""
+
+
+class Key(NamedTuple):
+    """The key of a document, its collection apart."""
+
+    collection: int
+    key: bytes
+
+
+class VBucketPrepares:
+    """What waits in a vbucket; the owner stages nothing else between a look and a change.
+
+    Attributes:
+        pending: seqno of each prepare that is not over, by key, in the order of the seqnos.
+        commits: the seqno of the prepare, by that of the document it became; the newest few.
+    """
+
+    def __init__(self, vbucket: int, store: Store) -> None:
+        self.pending: dict[Key, int] = {}
+        self.commits: dict[int, int] = {}
+        self._vbucket = vbucket
+        self._store = store
+
+    def read(self) -> None:
+        """Know what the log tells now."""
+        self.commits.clear()
+        self.pending = {key_of(each.key): each.by_seqno for each in self._store.prepares(self._vbucket)}
+        for key in [key for key, seqno in self.pending.items() if self._is_over(key, seqno)]:
+            del self.pending[key]
+
+    def add(self, prepare: dcp.Prepare) -> int:
+        """Stage a prepare, with its own seqno or the next one; returns it. Raises ArenaFull, DiskFull."""
+        self._store.use_prepares()
+        seqno = self._store.stage_prepare(self._vbucket, prepare)
+        key = key_of(prepare.key)
+        self.pending.pop(key, None)
+        self.pending[key] = seqno
+        return seqno
+
+    def commit(self, key: Key, now: int, seqno: int | None = None) -> int:
+        """Stage the document that a prepare becomes, with a seqno or the next one; returns it. Raises as `add`."""
+        found = self._store.prepare(self._vbucket, joined(key))
+        if found is None:
+            raise KeyError(key)
+        self._check_room(len(found.value) + 2 * MARK_BYTES)
+        committed = self._stage(key, found, seqno)
+        self._store.stage_prepare_over(self._vbucket, joined(key), now)
+        del self.pending[key]
+        self._note(committed, found.by_seqno)
+        return committed
+
+    def abort(self, key: Key, now: int, seqno: int = 0) -> int:
+        """Stage that a prepare did not happen, with a seqno or (0) the next one; returns it. Raises as `add`."""
+        told = dcp.Abort(key=joined(key), prepared_seqno=self.pending.get(key, 0), abort_seqno=seqno)
+        aborted = self._store.stage_abort(self._vbucket, told, now)
+        self.pending.pop(key, None)
+        return aborted
+
+    def settle(self, now: int) -> None:
+        """Put the mark behind documents that came without being told to end a prepare; ArenaFull: at another time."""
+        for key in [key for key, seqno in self.pending.items() if self._is_over(key, seqno)]:
+            self._check_room(MARK_BYTES)
+            self._store.stage_prepare_over(self._vbucket, joined(key), now)
+            del self.pending[key]
+
+    def newest(self, upto_seqno: int) -> int:
+        """The highest seqno of a prepare that waits, at or below one; 0 for none."""
+        return max((seqno for seqno in self.pending.values() if seqno <= upto_seqno), default=0)
+
+    def committed(self, after_seqno: int, upto_seqno: int) -> Iterator[tuple[int, int]]:
+        """(seqno, that of its prepare) of the commits in a range."""
+        return ((at, seqno) for at, seqno in self.commits.items() if after_seqno < at <= upto_seqno)
+
+    def _is_over(self, key: Key, seqno: int) -> bool:
+        """Whether the document is newer than its prepare: nobody else changes it in between."""
+        found = self._store.document(self._vbucket, key.key, key.collection)
+        return found is not None and found.seqno > seqno
+
+    def _stage(self, key: Key, found: dcp.Prepare, seqno: int | None) -> int:
+        told = {"seqno": seqno, "cas": found.cas, "rev_seqno": found.rev_seqno, "datatype": found.datatype}
+        store, vb = self._store, self._vbucket
+        if found.deleted:
+            return store.stage_deletion(
+                vb, key.key, found.value, delete_time=found.expiration, collection=key.collection, **told
+            )
+        return store.stage_mutation(
+            vb,
+            key.key,
+            found.value,
+            flags=found.flags,
+            expiry=found.expiration,
+            collection=key.collection,
+            **told,
+        )
+
+    def _check_room(self, needed: int) -> None:
+        """A document and the mark behind it go into one batch, or neither does."""
+        arena, used = self._store.stage_arena()
+        if used and used + needed > len(arena):
+            raise ArenaFull(needed)
+
+    def _note(self, committed: int, prepared: int) -> None:
+        self.commits[committed] = prepared
+        while len(self.commits) > COMMITS_KEPT:
+            del self.commits[next(iter(self.commits))]
+
+
+def key_of(key: bytes) -> Key:
+    """The key of a prepare, which begins with the id of its collection."""
+    return Key(*leb128.split_key(key))
+
+
+def joined(key: Key) -> bytes:
+    """The same as one, the default collection's id written out."""
+    return leb128.join_key(key.collection, key.key)
+
+
+def of_default_collection(message: dcp.Prepare | dcp.Abort | dcp.Commit) -> dcp.Prepare | dcp.Abort | dcp.Commit:
+    """The message as a connection without Collections has it: its key without the id."""
+    return replace(message, key=key_of(message.key).key)

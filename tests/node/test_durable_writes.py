@@ -1,0 +1,280 @@
+"""Durable writes at real nodes: one alone, and one of three by a cluster map (dcp 2.17, 10; kv.md 2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headwater import testing
+from headwater.testing.node import Node
+from headwater.wire import dcp
+from headwater.wire.dcp import EndReason
+from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from tests.node.aware import COLLECTIONS, JSON, MUTATION_SEQNO, XERROR, Aware, told
+from tests.node.wire import Client
+
+FLEXIBLE = 0x08
+ALT_REQUEST, SYNC_REPLICATION, SUBDOC_XATTR = 0x10, 0x11, 0x06
+ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
+REPLICA = "10.0.0.9:11210"
+ONE_MS, LONG_MS = 1, 60_000
+
+
+class Writer(Client):
+    """A connection that asks for durability."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        asked = (XERROR, JSON, MUTATION_SEQNO, ALT_REQUEST, SYNC_REPLICATION)
+        assert len(self.ask(Opcode.HELLO, value=b"".join(code.to_bytes(2) for code in asked)).value) == 2 * len(asked)
+
+    def begin(self, opcode: int, key: bytes, *, level: int = 1, timeout_ms: int = LONG_MS, **sections: Any) -> None:
+        data = bytes([level]) + timeout_ms.to_bytes(2)
+        framing = encode_framing([FrameInfo(RequestInfo.DURABILITY, data)])
+        self.send(Frame(FLEXIBLE, opcode, key=key, framing=framing, **sections).encode())
+
+    def write(self, opcode: int, key: bytes, **sections: Any) -> Frame:
+        self.begin(opcode, key, **sections)
+        answer = self.read()
+        assert answer is not None
+        return answer
+
+    def set(self, key: bytes, value: bytes, **how: Any) -> Frame:
+        return self.write(Opcode.SET, key, extras=bytes(8), value=value, **how)
+
+    def got(self, key: bytes) -> bytes | int:
+        found = self.ask(Opcode.GET, key=key)
+        return found.status or found.value
+
+
+class Replica(Aware):
+    """What a replica says and hears, as a connection that a test drives."""
+
+    def __init__(self, port: int, name: str = REPLICA, *features: int) -> None:
+        super().__init__(port, *(features or (COLLECTIONS, XERROR, JSON)))
+        self.opens(b"replica of " + name.encode())
+        assert self.control("enable_sync_writes", "true") == 0
+        assert self.control("consumer_name", name) == 0
+
+    def control(self, key: str, value: str) -> int:
+        return self.request(dcp.Control(key=key.encode(), value=value.encode())).status
+
+    def acknowledge(self, seqno: int, opaque: int) -> None:
+        self.send(dcp.SeqnoAcknowledged(vbucket=0, opaque=opaque, prepared_seqno=seqno).encode())
+
+
+def three(node: Node, replicas: int = 2, chain: tuple[int, ...] = (0, 1, 2)) -> bytes:
+    """A map of this node, the replica that tests play, and one that does not exist."""
+    servers = [f"127.0.0.1:{node.port}", REPLICA, "10.0.0.8:11210"]
+    extended = [{"services": {"kv": int(each.split(":")[1])}, "hostname": each.split(":")[0]} for each in servers]
+    extended[0]["thisNode"] = True  # type: ignore[assignment]
+    return json.dumps(
+        {
+            "rev": 1,
+            "revEpoch": 9,
+            "name": "default",
+            "nodeLocator": "vbucket",
+            "uuid": "0" * 32,
+            "nodes": [{"hostname": each, "ports": {"direct": int(each.split(":")[1])}} for each in servers],
+            "nodesExt": extended,
+            "vBucketServerMap": {
+                "hashAlgorithm": "CRC",
+                "numReplicas": replicas,
+                "serverList": servers,
+                "vBucketMap": [list(chain)] * 4,
+            },
+        }
+    ).encode()
+
+
+def take(node: Node, config: bytes) -> None:
+    with Client(node.port) as operator:
+        told = json.loads(config)
+        extras = int(told["revEpoch"]).to_bytes(8) + int(told["rev"]).to_bytes(8)
+        assert operator.ask(Opcode.SET_CLUSTER_CONFIG, key=b"default", extras=extras, value=config).status == 0
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Node]:
+    with testing.node(vbuckets=4) as node:
+        yield node
+
+
+@pytest.fixture
+def owner() -> Iterator[Node]:
+    """The owner of a chain of three."""
+    with testing.node(vbuckets=4) as node:
+        take(node, three(node))
+        yield node
+
+
+# --- alone ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_a_node_alone_is_the_majority_of_its_one_copy(alone: Node, level: int) -> None:
+    with Writer(alone.port) as writer:
+        answer = writer.set(b"level%d" % level, b"v", level=level)
+        assert (answer.status, len(answer.extras)) == (0, 16)
+        assert writer.got(b"level%d" % level) == b"v"
+        again = writer.ask(Opcode.GET, key=b"level%d" % level)
+        assert again.cas == answer.cas
+        observed = writer.ask(Opcode.OBSERVE_SEQNO, value=answer.extras[:8]).value
+        assert observed[19:27] == answer.extras[8:]  # the commit is the newest change
+
+
+@pytest.mark.parametrize(
+    ("opcode", "extras", "value", "left"),
+    [
+        (Opcode.ADD, bytes(8), b"added", b"added"),
+        (Opcode.INCREMENT, (5).to_bytes(8) + (7).to_bytes(8) + bytes(4), b"", b"7"),
+        (Opcode.SUBDOC_DICT_UPSERT, b"\0\x01a\x01", b"", None),
+    ],
+)
+def test_every_kind_of_change_can_be_durable(
+    alone: Node, opcode: int, extras: bytes, value: bytes, left: bytes | None
+) -> None:
+    key = b"kind%d" % opcode
+    with Writer(alone.port) as writer:
+        if opcode == Opcode.SUBDOC_DICT_UPSERT:
+            assert writer.set(key, b"{}").status == 0
+            extras, value, left = b"\0\x01\0", b"a1", b'{"a":1}'
+        assert writer.write(opcode, key, extras=extras, value=value).status == 0
+        assert writer.got(key) == left
+        assert writer.write(Opcode.APPEND, key, value=b" ").status == 0
+        assert writer.write(Opcode.TOUCH, key, extras=(1000).to_bytes(4)).status == 0
+        assert writer.write(Opcode.DELETE, key).status == 0
+        assert writer.got(key) == Status.KEY_ENOENT
+
+
+def test_who_did_not_ask_for_prepares_sees_the_document_and_no_more(alone: Node) -> None:
+    with Writer(alone.port) as writer:
+        first = writer.set(b"plain", b"1", vbucket=1)
+        second = writer.set(b"plain", b"2", vbucket=1)
+    seqnos = [int.from_bytes(each.extras[8:]) for each in (first, second)]
+    assert seqnos == [2, 4]  # each behind its prepare
+    with Aware(alone.port, XERROR) as reader:
+        reader.opens(b"plain")
+        assert reader.asks(vbucket=1, flags=4).status == 0
+        assert told(reader.messages()) == [("marker", 0, 4), ("set", 4, b"plain"), ("end", EndReason.OK)]
+
+
+def test_durable_documents_survive_a_kill_and_so_does_the_end_of_their_prepares(alone: Node) -> None:
+    with testing.node(vbuckets=4) as node:
+        with Writer(node.port) as writer:
+            for number in range(20):
+                assert writer.set(b"k%d" % number, b"v%d" % number, vbucket=number % 4).status == 0
+        node.kill()
+        node.restart()
+        with Writer(node.port) as writer:
+            for number in range(20):
+                assert writer.ask(Opcode.GET, key=b"k%d" % number, vbucket=number % 4).value == b"v%d" % number
+            assert writer.set(b"k1", b"again").status == 0
+
+
+# --- with replicas ----------------------------------------------------------------------------------------------------
+
+
+def test_a_write_waits_for_a_replica_and_nobody_sees_it_before(owner: Node) -> None:
+    with Writer(owner.port) as writer, Writer(owner.port) as other, Replica(owner.port) as replica:
+        assert other.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"before").status == 0
+        replica.asks(flags=0)
+        writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"after")
+        prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        message = dcp.Prepare.decode(prepare)
+        assert (message.key, message.value, message.durability_level) == (b"\0k", b"after", 1)
+        assert other.got(b"k") == b"before"
+        plain = other.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain")
+        assert plain.status == Status.SYNC_WRITE_IN_PROGRESS
+        assert other.set(b"k", b"durable").status == Status.SYNC_WRITE_IN_PROGRESS
+        assert other.ask(Opcode.DELETE, key=b"k").status == Status.SYNC_WRITE_IN_PROGRESS
+        assert other.ask(Opcode.SET, key=b"another", extras=bytes(8), value=b"v").status == 0
+        replica.acknowledge(message.by_seqno, prepare.opaque)
+        answer = writer.read()
+        assert answer is not None and answer.status == 0
+        commit = next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
+        done = dcp.Commit.decode(commit)
+        assert done.key == b"\0k" and done.prepared_seqno == message.by_seqno
+        assert done.commit_seqno == int.from_bytes(answer.extras[8:])
+        assert other.got(b"k") == b"after"
+
+
+def test_without_a_majority_in_time_the_answer_is_ambiguous_and_the_document_as_it_was(owner: Node) -> None:
+    with Writer(owner.port) as writer, Replica(owner.port) as replica:
+        replica.asks(flags=0)
+        assert writer.set(b"k", b"v", timeout_ms=ONE_MS).status == Status.SYNC_WRITE_AMBIGUOUS
+        assert writer.got(b"k") == Status.KEY_ENOENT
+        seen = replica.messages()
+        abort = dcp.Abort.decode(next(each for each in seen if each.opcode == Opcode.DCP_ABORT))
+        assert (abort.key, abort.abort_seqno) == (b"\0k", abort.prepared_seqno + 1)
+        assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
+
+
+def test_where_too_few_copies_are_on_any_node_it_is_impossible() -> None:
+    with testing.node(vbuckets=4) as node:
+        take(node, three(node, replicas=2, chain=(0, -1, -1)))
+        with Writer(node.port) as writer:
+            assert writer.set(b"k", b"v").status == Status.DURABILITY_IMPOSSIBLE
+            assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
+
+
+@pytest.mark.parametrize("name", ["10.0.0.7:11210", "nobody"])
+def test_only_the_nodes_of_the_chain_count(owner: Node, name: str) -> None:
+    with Writer(owner.port) as writer, Replica(owner.port, name) as stranger:
+        stranger.asks(flags=0)
+        writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v", timeout_ms=1000)
+        prepare = next(each for each in stranger.messages() if each.opcode == Opcode.DCP_PREPARE)
+        stranger.acknowledge(ENDLESS >> 1, prepare.opaque)
+        answer = writer.read()
+        assert answer is not None and answer.status == Status.SYNC_WRITE_AMBIGUOUS
+
+
+def test_an_acknowledgement_of_who_did_not_say_who_it_is_is_einval(owner: Node) -> None:
+    with Aware(owner.port) as reader:
+        reader.opens(b"no name")
+        assert reader.request(dcp.SeqnoAcknowledged(vbucket=0, prepared_seqno=1)).status == Status.EINVAL
+
+
+def test_a_prepare_that_was_in_flight_when_the_owner_died_is_settled_when_it_is_back(owner: Node) -> None:
+    with Writer(owner.port) as writer, Replica(owner.port) as replica:
+        replica.asks(flags=0)
+        writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v")
+        next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        owner.kill()
+    owner.restart()
+    take(owner, three(owner).replace(b'"rev": 1', b'"rev": 2'))  # which opens the fence
+    with Writer(owner.port) as writer, Replica(owner.port) as replica:
+        assert writer.got(b"k") == Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
+        plain = writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain")
+        assert plain.status == Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
+        replica.asks(flags=0)
+        prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
+        next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
+        assert writer.got(b"k") == b"v"
+
+
+def test_a_stream_from_the_beginning_has_documents_for_what_is_over_and_prepares_for_what_is_not(owner: Node) -> None:
+    with Writer(owner.port) as writer, Replica(owner.port) as replica:
+        replica.asks(flags=0)
+        writer.begin(Opcode.SET, b"done", extras=bytes(8), value=b"v")
+        prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
+        assert writer.read() is not None
+        writer.begin(Opcode.SET, b"open", extras=bytes(8), value=b"v")
+        next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        with Replica(owner.port, "10.0.0.8:11210") as second:
+            second.asks(flags=0)
+            first = next(second.messages())
+            marker = dcp.SnapshotMarkerV2.decode(first)
+            assert (marker.end_seqno, marker.max_visible_seqno, marker.high_completed_seqno) == (3, 2, 2)
+            document, waits = next(second.messages()), next(second.messages())
+            assert (document.opcode, document.key) == (Opcode.DCP_MUTATION, b"\0done")
+            assert (waits.opcode, waits.key) == (Opcode.DCP_PREPARE, b"\0open")
+    assert told([document])[0] == ("set", 2, b"\0done")
