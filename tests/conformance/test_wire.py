@@ -93,9 +93,12 @@ NEITHER = (Opcode.GET, Opcode.GETK, Opcode.GET_META, Opcode.UNLOCK_KEY, Opcode.N
 
 
 @pytest.mark.parametrize("opcode", DURABLE + NEITHER)
-def test_durability_is_not_supported_where_it_would_be_allowed_and_einval_elsewhere(line: Line, opcode: int) -> None:
-    expected = Status.NOT_SUPPORTED if opcode in DURABLE else Status.EINVAL
-    assert line.ask(request(opcode, b"\x11\x01")).status == expected
+def test_durability_is_kept_where_it_is_allowed_and_einval_elsewhere(line: Line, opcode: int) -> None:
+    line.ask(Frame(REQUEST, Opcode.DELETE, b"durable"))
+    if opcode != Opcode.ADD:
+        line.done(Frame(REQUEST, Opcode.SET, b"durable", bytes(8), b"1"))
+    expected = Status.SUCCESS if opcode in DURABLE else Status.EINVAL
+    assert line.ask(request(opcode, b"\x11\x01", b"durable")).status == expected
 
 
 @pytest.mark.parametrize("opcode", {*DURABLE, *NEITHER})

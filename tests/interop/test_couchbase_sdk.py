@@ -24,6 +24,7 @@ from couchbase.durability import (
     ReplicateTo,
     ServerDurability,
 )
+from couchbase.kv_range_scan import PrefixScan, RangeScan, SamplingScan, ScanTerm
 from couchbase.management.collections import CreateCollectionSettings
 from couchbase.options import (
     ClusterOptions,
@@ -36,6 +37,7 @@ from couchbase.options import (
     MutateInOptions,
     RemoveOptions,
     ReplaceOptions,
+    ScanOptions,
     SignedInt64,
     UpsertOptions,
 )
@@ -226,11 +228,33 @@ def test_lists_sets_queues_and_maps_of_the_sdk_are_documents(documents: Collecti
     assert table.get("k") == "v"
 
 
+@pytest.mark.parametrize(
+    "level", [Durability.MAJORITY, Durability.MAJORITY_AND_PERSIST_TO_ACTIVE, Durability.PERSIST_TO_MAJORITY]
+)
+def test_durable_writes_of_each_level(documents: Collection, level: Durability) -> None:
+    durable = ServerDurability(level)
+    first = documents.upsert("durable", {"n": 1}, UpsertOptions(durability=durable))
+    assert documents.get("durable").cas == first.cas
+    documents.mutate_in("durable", [subdocument.upsert("n", 2)], MutateInOptions(durability=durable))
+    assert documents.get("durable").content_as[dict] == {"n": 2}
+    documents.remove("durable", RemoveOptions(durability=durable))
+    assert not documents.exists("durable").exists
+
+
+def test_range_scans_prefix_scans_and_samples(documents: Collection) -> None:
+    stored = {f"scan-{number:03}": number for number in range(60)}
+    for key, number in stored.items():
+        documents.upsert(key, number)
+    found = {each.id: each.content_as[int] for each in documents.scan(PrefixScan("scan-"))}
+    assert found == stored
+    part = RangeScan(start=ScanTerm("scan-010"), end=ScanTerm("scan-020", exclusive=True))
+    keys = [each.id for each in documents.scan(part, ScanOptions(ids_only=True))]
+    assert sorted(keys) == [f"scan-{number:03}" for number in range(10, 20)]
+    assert 0 < sum(1 for _ in documents.scan(SamplingScan(5, seed=7))) <= 5
+
+
 def test_what_the_node_does_not_do_is_refused_at_once(documents: Collection, cluster: Cluster) -> None:
     documents.upsert("fig", {"a": 1})
-    durable = UpsertOptions(durability=ServerDurability(Durability.MAJORITY))
-    with pytest.raises(exceptions.UnsupportedOperation):
-        documents.upsert("fig", 1, durable)
     with pytest.raises(exceptions.ServiceUnavailableException):
         list(cluster.query("select 1").rows())
     assert documents.get("fig").content_as[dict] == {"a": 1}

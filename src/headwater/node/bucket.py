@@ -20,6 +20,7 @@ from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.durable_writes import DurableWrites
 from headwater.node.locks import DocumentLock, Locks
+from headwater.node.scans import RangeScans
 from headwater.node.storage.records import StoredDocument, stored_key
 from headwater.node.storage.scrub import Damage
 from headwater.node.storage.store import Store
@@ -61,7 +62,7 @@ class Bucket:
         fenced: vbuckets that are active here and not served, until it is known that no other node owns them by now.
         locks: the locked documents.
         collections: which there are, as the node was told; each vbucket has what its own log says.
-        durable_writes: those that wait for replicas.
+        durable_writes: those that wait for replicas. scans: the range scans that are open.
         traffic_disabled: document commands answer ETMPFAIL while it is.
         on_owned: called with a vbucket that is active, whenever its record changes.
         on_changed: called with a vbucket whenever its record changes, when it comes or goes, and when it leaves the
@@ -91,6 +92,7 @@ class Bucket:
         self.locks = Locks()
         self.collections = Collections(self, store.disk, store.path)
         self.durable_writes = DurableWrites(self)
+        self.scans = RangeScans(self)
         self.map_changes = 0
         self.counters = {"cmd_get": 0, "get_hits": 0, "cmd_set": 0, "cmd_delete": 0, "cmd_flush": 0, "expired": 0}
         self._new_uuid = new_uuid or (lambda: secrets.randbits(VB_UUID_BITS))

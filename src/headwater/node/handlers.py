@@ -13,6 +13,7 @@ from headwater.node.kv import (
     meta,
     observe,
     sasl,
+    scans,
     stats,
     subdocs,
     vbuckets,
@@ -21,6 +22,6 @@ from headwater.node.replication import command as replication
 from headwater.node.tap import consumer as tap_consumer
 from headwater.node.tap import hub as tap
 
-_DOCUMENTS = (counters, documents, locking, meta, subdocs)
+_DOCUMENTS = (counters, documents, locking, meta, scans, subdocs)
 _KV = (*_DOCUMENTS, admin, buckets, cluster, collections, hello, observe, sasl, stats, vbuckets)
 ALL = (*_KV, dcp, replication, tap, tap_consumer)

@@ -36,6 +36,7 @@ CAPABILITIES = (
     "couchapi",
     "touch",
     "durableWrite",
+    "rangeScan",
     "dcp.IgnorePurgedTombstones",
 )
 """A headwater node's: without `collections` clients send bare keys. Advertise only what is implemented."""

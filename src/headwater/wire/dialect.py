@@ -16,7 +16,7 @@ from functools import cache
 from types import ModuleType
 
 from headwater.errors import BadMessage
-from headwater.wire import admin, bootstrap, dcp, documents, meta, subdoc, tap, upr
+from headwater.wire import admin, bootstrap, dcp, documents, meta, scans, subdoc, tap, upr
 from headwater.wire.failure import Failure
 from headwater.wire.header import Frame, Magic
 from headwater.wire.layout import Answer, Message, Request
@@ -25,7 +25,7 @@ from headwater.wire.status import Status
 
 __all__ = ["Dialect", "answers_of", "decode", "messages", "requests"]
 
-_MEMCACHED = (bootstrap, documents, subdoc, meta, admin)
+_MEMCACHED = (bootstrap, documents, subdoc, meta, scans, admin)
 
 
 class Dialect(Enum):

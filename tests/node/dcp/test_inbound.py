@@ -30,7 +30,13 @@ class Replica:
     def __init__(self, desk: StreamDesk, flags: int = 0) -> None:
         self.desk, self.left = desk, list[str]()
         self.vbucket: VBucket = desk.bucket.vbuckets[VB]
-        self.stream = InboundStream(self.vbucket, desk.bucket, lambda stream, reason: self.left.append(reason))
+        self.acknowledged = list[int]()
+        self.stream = InboundStream(
+            self.vbucket,
+            desk.bucket,
+            lambda stream, reason: self.left.append(reason),
+            lambda stream, seqno: self.acknowledged.append(seqno),
+        )
         self.stream.entry = SimpleNamespace(vbucket=VB, flags=flags)  # type: ignore[assignment]
         self.stream.follow(LOG)
 
@@ -59,7 +65,7 @@ def test_a_vbucket_has_one_inbound_stream_until_that_is_over(desk: StreamDesk) -
 
 def test_a_stream_that_is_over_does_not_take_another_ones_place(desk: StreamDesk) -> None:
     replica = Replica(desk)
-    other = InboundStream(replica.vbucket, desk.bucket, lambda stream, reason: None)
+    other = InboundStream(replica.vbucket, desk.bucket, lambda stream, reason: None, lambda stream, seqno: None)
     replica.stream.close()
     assert replica.vbucket.inbound is other
 
@@ -168,3 +174,105 @@ def test_a_vbucket_that_is_deleted_ends_the_stream(desk: StreamDesk) -> None:
     replica = Replica(desk)
     replica.vbucket.drop()
     assert replica.left == ["it was deleted"]
+
+
+# --- durable writes ---------------------------------------------------------------------------------------------------
+
+
+def prepare(seqno: int, key: bytes = b"k", value: bytes = b"v", deleted: int = 0) -> dcp.Prepare:
+    return dcp.Prepare(
+        vbucket=VB,
+        by_seqno=seqno,
+        rev_seqno=7,
+        flags=3,
+        expiration=1_800_000_000,
+        deleted=deleted,
+        durability_level=1,
+        key=key,
+        value=value,
+        cas=seqno << 16,
+    )
+
+
+def tell(replica: Replica, *messages: dcp.Prepare | dcp.Commit | dcp.Abort) -> list[bool]:
+    return [replica.stream.change_durability(message, collections=False) for message in messages]
+
+
+def test_a_prepare_is_no_document_until_its_commit_and_then_it_has_the_numbers_of_the_prepare(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 1)
+    assert tell(replica, prepare(1)) == [True]
+    assert desk.store.document(VB, b"k") is None and replica.vbucket.high_seqno == 1
+    replica.marked(2, 2)
+    assert tell(replica, dcp.Commit(key=b"k", prepared_seqno=1, commit_seqno=2)) == [True]
+    stored = desk.store.document(VB, b"k")
+    assert stored is not None and replica.vbucket.high_seqno == 2
+    assert (stored.seqno, stored.value, stored.cas, stored.rev_seqno) == (2, b"v", 1 << 16, 7)
+    assert (stored.flags, stored.expiry, stored.deleted) == (3, 1_800_000_000, False)
+    assert not replica.vbucket.prepares.pending and desk.store.prepares(VB) == []
+
+
+def test_a_prepared_deletion_becomes_a_tombstone_of_its_time(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 3)
+    replica.changed(1)
+    assert tell(replica, prepare(2, b"k1", b"", deleted=1), dcp.Commit(key=b"k1", prepared_seqno=2, commit_seqno=3))
+    stored = desk.store.document(VB, b"k1")
+    assert stored is not None and (stored.deleted, stored.seqno, stored.delete_time) == (True, 3, 1_800_000_000)
+
+
+def test_an_abort_leaves_the_document_as_it_was(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 3)
+    replica.changed(1)
+    tell(replica, prepare(2, b"k1"), dcp.Abort(key=b"k1", prepared_seqno=2, abort_seqno=3))
+    stored = desk.store.document(VB, b"k1")
+    assert stored is not None and (stored.seqno, replica.vbucket.high_seqno) == (1, 3)
+    assert not replica.vbucket.prepares.pending and desk.store.prepares(VB) == []
+
+
+def test_the_commit_of_a_prepare_that_is_not_here_is_not_taken(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 2)
+    assert tell(replica, dcp.Commit(key=b"k", prepared_seqno=1, commit_seqno=2)) == [False]
+    assert replica.vbucket.high_seqno == 0
+
+
+def test_a_document_behind_a_prepare_ends_it_and_is_not_taken_for_it_after_a_rollback(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 2)
+    tell(replica, prepare(2, b"k3"))
+    replica.marked(3, 3)
+    replica.changed(3)
+    replica.vbucket.prepares.settle(0)
+    assert not replica.vbucket.prepares.pending and desk.store.prepares(VB) == []
+    replica.vbucket.read_events()
+    assert not replica.vbucket.prepares.pending
+    replica.vbucket.roll_back(2)
+    assert list(replica.vbucket.prepares.pending.values()) == [2]
+
+
+def test_a_prepare_is_acknowledged_once_it_is_on_disk_in_a_whole_snapshot(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 3)
+    tell(replica, prepare(1), prepare(2, b"other"))
+    desk.commit()
+    replica.stream.prepares_durable()
+    assert replica.acknowledged == []
+    replica.changed(3)
+    replica.stream.prepares_durable()
+    assert replica.acknowledged == []
+    desk.commit()
+    replica.stream.prepares_durable()
+    replica.stream.prepares_durable()
+    assert replica.acknowledged == [2]
+
+
+def test_what_still_waits_is_acknowledged_again_when_the_stream_opens_anew(desk: StreamDesk) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 1)
+    tell(replica, prepare(1))
+    desk.commit()
+    replica.stream.close()
+    again = Replica(desk)
+    assert again.acknowledged == [1]

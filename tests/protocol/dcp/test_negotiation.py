@@ -72,3 +72,34 @@ def test_a_control_answered_with_another_opaque_ends_the_connection() -> None:
     (asked,) = talk.sent()
     with pytest.raises(RemoteProtocolError, match="a control was answered"):
         talk.give(Frame(Magic.CLIENT_RESPONSE, Opcode.DCP_CONTROL, opaque=asked.opaque + 1))
+
+
+def test_a_consumer_that_knows_its_name_asks_for_durable_writes_under_it() -> None:
+    talk = Talk(ConsumerSettings(consumer_name="10.0.0.9:11210"))
+    stream, _ = talk.end.add(VB, 0)
+    seen, _ = talk.control_all()
+    at = seen.index(("enable_sync_writes", "true"))
+    assert seen[at - 1 : at + 2] == [
+        ("enable_expiry_opcode", "true"),
+        ("enable_sync_writes", "true"),
+        ("consumer_name", "10.0.0.9:11210"),
+    ]
+    talk.sent()
+    talk.end.acknowledge_prepares(stream, 5)
+    (told,) = talk.sent()
+    assert told.encode() == (
+        bytes.fromhex("80610000 08 00")
+        + VB.to_bytes(2)
+        + bytes.fromhex("00000008")
+        + stream.opaque.to_bytes(4)
+        + bytes(8)
+        + (5).to_bytes(8)
+    )
+
+
+def test_nothing_is_acknowledged_to_a_producer_that_knows_no_durable_writes() -> None:
+    talk = Talk(ConsumerSettings(consumer_name="n"))
+    stream = talk.open(refused=("enable_sync_writes", "consumer_name"))
+    talk.sent()
+    talk.end.acknowledge_prepares(stream, 5)
+    assert talk.sent() == []

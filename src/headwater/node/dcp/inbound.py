@@ -136,8 +136,9 @@ class InboundStream:
 
     def prepares_durable(self) -> None:
         """Acknowledge the prepares that are on disk and lie in whole snapshots (dcp 10)."""
-        vbucket = self.vbucket
-        newest = vbucket.prepares.newest(min(vbucket.durable_seqno, vbucket.complete_seqno))
+        vbucket, durable = self.vbucket, self.vbucket.durable_seqno
+        whole = durable if durable >= vbucket.snapshot_end else vbucket.consistent.at_or_below(durable)
+        newest = vbucket.prepares.newest(whole)
         if newest > self._acknowledged:
             self._acknowledged = newest
             self._acknowledge(self, newest)

@@ -71,6 +71,7 @@ class View:
         self._slots = slots
         self._columns: Columns | None = columns
         self._rows = max(rows, first)
+        self._first, self._after_seqno = first, after_seqno
         is_empty = last_seqno is not None and last_seqno <= after_seqno
         self._row = self._rows if is_empty else self._next_visible(columns, first)
         self.end_seqno = self._last_seqno(columns, after_seqno) if last_seqno is None or is_empty else last_seqno
@@ -150,6 +151,24 @@ class View:
             raise IndexError(f"the view of vbucket {self.vbucket} has no change after seqno {self.cursor}")
         with self._slots.seen(int(columns.loc[self._row])) as frame:
             return cas_of(frame)
+
+    def rewind(self) -> None:
+        """Begin again with the first change."""
+        columns = self._open()
+        self.cursor = self._after_seqno
+        self._row = self._next_visible(columns, self._first)
+
+    def change(self, seqno: int) -> bytes:
+        """The change of a seqno that the view has, as it is stored, wherever it has got to."""
+        columns = self._open()
+        row = int(columns.seq[: self._rows].searchsorted(np.uint64(seqno), "left"))
+        return self._slots.frame(int(columns.loc[row]))
+
+    def has(self, seqno: int) -> bool:
+        """Whether the change of a seqno is the newest of its key in the view."""
+        columns = self._open()
+        row = int(columns.seq[: self._rows].searchsorted(np.uint64(seqno), "left"))
+        return row < self._rows and columns.seq.item(row) == seqno and columns.next.item(row) >= self._rows
 
     def close(self) -> None:
         """Let compaction have what this view kept; twice is once."""

@@ -1,0 +1,254 @@
+"""Range scans: create, continue, cancel; what a scan does is in node/scans.py.
+
+A request goes on with a scan in a coroutine, which lets others have their turn, and brings 1 MiB at most, so that a
+client that reads slowly is never owed more. Source: KV engine, docs/range_scans.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Mapping
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from headwater.node.kv import values
+from headwater.node.kv.command import handles
+from headwater.node.refused import CommandRefused
+from headwater.node.scans import Range, RangeScan, Sample, ScanPlan
+from headwater.wire import leb128
+from headwater.wire import scans as wire
+from headwater.wire.datatype import Datatype
+from headwater.wire.json_text import read_json
+from headwater.wire.layout import Done
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Session
+    from headwater.node.storage.records import StoredDocument
+    from headwater.node.vbucket.vbucket import VBucket
+
+CONTINUE_BYTES_MAX = 1 << 20
+PART_BYTES = 16 << 10
+ITEMS_AT_ONCE = 64
+"""So many are told before others have their turn."""
+TIMEOUT_MS_MAX = 30_000
+SAMPLES_MAX = 10_000_000
+
+_METADATA = Struct(">IIQQB")  # flags, expiry, seqno, CAS, datatype
+
+
+@handles(wire.RangeScanCreate)
+async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeScanCreated:
+    """Begin a scan; KEY_ENOENT if it has nothing to bring."""
+    if not request.datatype & Datatype.JSON:
+        raise CommandRefused(Status.EINVAL, "the value must be JSON, and its datatype say so")
+    told = _object(request.value)
+    plan = _plan(told)
+    found = _active(session, request.vbucket)
+    bucket = session.store_bucket
+    if plan.collection not in found.collections.alive:
+        raise bucket.collections.unknown_collection(plan.collection)
+    if (needs := told.get("snapshot_requirements")) is not None:
+        await _meet(session, found, needs)
+        _active(session, request.vbucket)
+    scan = bucket.scans.create(found, plan, session.server.loop.time())
+    try:
+        if await scan.is_empty(_pausing(session)):
+            raise CommandRefused(Status.KEY_ENOENT, "there is no such key")
+        if scan.is_cancelled:
+            raise CommandRefused(Status.RANGE_SCAN_CANCELLED, "the vbucket changed")
+    except BaseException:
+        scan.cancel()
+        raise
+    return wire.RangeScanCreated(scan_high=int.from_bytes(scan.name[:8]), scan_low=int.from_bytes(scan.name[8:]))
+
+
+@handles(wire.RangeScanContinue)
+async def go_on(session: Session, request: wire.RangeScanContinue) -> list[wire.RangeScanPart]:
+    """Bring what comes next; EBUSY while another request does."""
+    _active(session, request.vbucket)
+    scan = _find(session, request)
+    if scan.is_running:
+        raise CommandRefused(Status.EBUSY, "another request goes on with this scan")
+    scan.is_running = True
+    try:
+        return await _Parts(session, request, scan).collect()
+    except BaseException:
+        scan.cancel()
+        raise
+    finally:
+        scan.is_running, scan.used_at = False, session.server.loop.time()
+
+
+@handles(wire.RangeScanCancel)
+def cancel(session: Session, request: wire.RangeScanCancel) -> Done:
+    """End a scan, also one that another request goes on with."""
+    _active(session, request.vbucket)
+    _find(session, request).cancel()
+    return Done()
+
+
+class _Parts:
+    """The answers of one continue, as they fill."""
+
+    def __init__(self, session: Session, request: wire.RangeScanContinue, scan: RangeScan) -> None:
+        self._session, self._request, self._scan = session, request, scan
+        self._parts: list[wire.RangeScanPart] = []
+        self._part = bytearray()
+        self._items = self._bytes = 0
+
+    async def collect(self) -> list[wire.RangeScanPart]:
+        """Go on as far as a limit allows; one item at least, if there is one."""
+        loop, limit = self._session.server.loop, self._request.time_limit_ms / 1000
+        begun, pause, now = loop.time(), _pausing(self._session), self._session.store_bucket.now()
+        while (found := await self._scan.next(pause, now)) is not None:
+            self._add(*found)
+            if self._is_full or (limit and loop.time() >= begun + limit):
+                return self._ended(Status.RANGE_SCAN_MORE)
+            if self._items % ITEMS_AT_ONCE == 0:
+                await pause()
+        self._scan.cancel()
+        return self._ended(Status.RANGE_SCAN_COMPLETE)
+
+    @property
+    def _is_full(self) -> bool:
+        most = min(self._request.byte_limit or CONTINUE_BYTES_MAX, CONTINUE_BYTES_MAX)
+        return self._bytes >= most or self._items == self._request.item_limit
+
+    def _add(self, key: bytes, document: StoredDocument) -> None:
+        told = leb128.encode(len(key)) + key
+        if not self._scan.plan.key_only:
+            value, datatype = values.shown(document, self._session.features)
+            metadata = _METADATA.pack(document.flags, document.expiry, document.seqno, document.cas, datatype)
+            told = metadata + told + leb128.encode(len(value)) + value
+        if self._part and len(self._part) + len(told) > PART_BYTES:
+            self._parts.append(self._made(Status.SUCCESS))
+        self._part += told
+        self._items += 1
+        self._bytes += len(told)
+
+    def _ended(self, status: Status) -> list[wire.RangeScanPart]:
+        return [*self._parts, self._made(status)]
+
+    def _made(self, status: Status) -> wire.RangeScanPart:
+        value, self._part = bytes(self._part), bytearray()
+        return wire.RangeScanPart(status=status, flags=int(not self._scan.plan.key_only), value=value)
+
+
+def _pausing(session: Session) -> Callable[[], Awaitable[None]]:
+    return session.server.run_queue.turn
+
+
+def _active(session: Session, vbucket: int) -> VBucket:
+    """The vbucket, if it is active and served here."""
+    bucket = session.store_bucket
+    found = bucket.vbuckets.get(vbucket)
+    if found is None or found.state is not State.ACTIVE:
+        raise session.not_my_vbucket()
+    if not bucket.is_active(vbucket):
+        raise CommandRefused(Status.ETMPFAIL, "it is not known yet whether another node owns the vbucket by now")
+    return found
+
+
+def _find(session: Session, request: wire.RangeScanContinue | wire.RangeScanCancel) -> RangeScan:
+    name = request.scan_high.to_bytes(8) + request.scan_low.to_bytes(8)
+    return session.store_bucket.scans.find(name, request.vbucket, session.server.loop.time())
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def _object(value: bytes) -> dict[str, Any]:
+    try:
+        told = read_json(value)
+    except ValueError as bad:
+        raise CommandRefused(Status.EINVAL, f"the value is not JSON: {bad}") from None
+    if not isinstance(told, dict):
+        raise CommandRefused(Status.EINVAL, "the value is not a JSON object")
+    return told
+
+
+def _plan(told: Mapping[str, Any]) -> ScanPlan:
+    collection, key_only = told.get("collection", "0"), told.get("key_only", False)
+    try:
+        number = int(collection, 16) if isinstance(collection, str) else -1
+    except ValueError:
+        number = -1
+    if not 0 <= number <= leb128.COLLECTION_ID_MAX:
+        raise CommandRefused(Status.EINVAL, "collection is not the hexadecimal id of one")
+    if not isinstance(key_only, bool):
+        raise CommandRefused(Status.EINVAL, "key_only is neither true nor false")
+    if ("range" in told) == ("sampling" in told):
+        raise CommandRefused(Status.EINVAL, "either range or sampling is needed")
+    keys = _range(told["range"]) if "range" in told else _sample(told["sampling"])
+    return ScanPlan(number, key_only, keys)
+
+
+def _range(told: Any) -> Range:
+    if not isinstance(told, dict):
+        raise CommandRefused(Status.EINVAL, "range is not a JSON object")
+    first, with_first = _end(told, "start")
+    last, with_last = _end(told, "end")
+    if last < first or (first == last and not (with_first and with_last)):
+        raise CommandRefused(Status.EINVAL, "the range ends before it starts")
+    return Range(first, last, with_first, with_last)
+
+
+def _end(told: Mapping[str, Any], name: str) -> tuple[bytes, bool]:
+    """One end of a range, and whether it belongs to it."""
+    given = [each for each in (name, f"excl_{name}") if each in told]
+    if len(given) != 1 or not isinstance(told[given[0]], str):
+        raise CommandRefused(Status.EINVAL, f"range needs either {name} or excl_{name}, a text")
+    try:
+        return b64decode(told[given[0]], validate=True), given[0] == name
+    except ValueError:
+        raise CommandRefused(Status.EINVAL, f"{given[0]} is not base64") from None
+
+
+def _sample(told: Any) -> Sample:
+    if not isinstance(told, dict):
+        raise CommandRefused(Status.EINVAL, "sampling is not a JSON object")
+    count, seed = told.get("samples"), told.get("seed", 0)
+    if not _is_number(count) or not 0 < count <= SAMPLES_MAX:
+        raise CommandRefused(Status.EINVAL, f"samples is not a number from 1 to {SAMPLES_MAX}")
+    if not _is_number(seed):
+        raise CommandRefused(Status.EINVAL, "seed is not a number")
+    return Sample(count, seed)
+
+
+def _is_number(told: Any) -> bool:
+    return isinstance(told, int) and not isinstance(told, bool) and told >= 0
+
+
+async def _meet(session: Session, vbucket: VBucket, needs: Any) -> None:
+    """Hold the vbucket against what the snapshot must be, and wait for its seqno as long as is asked for."""
+    if not isinstance(needs, dict):
+        raise CommandRefused(Status.EINVAL, "snapshot_requirements is not a JSON object")
+    uuid, seqno = needs.get("vb_uuid"), needs.get("seqno")
+    timeout, exists = needs.get("timeout_ms", 0), needs.get("seqno_exists", False)
+    if not isinstance(uuid, str) or not uuid.isdecimal() or not _is_number(seqno) or not _is_number(timeout):
+        raise CommandRefused(
+            Status.EINVAL, "snapshot_requirements needs vb_uuid (a text, decimal) and a number as seqno"
+        )
+    if int(uuid) != vbucket.failover.newest.vb_uuid:
+        raise CommandRefused(Status.VBUUID_NOT_EQUAL, "the vbucket has another history")
+    await _reach(session, vbucket, seqno, min(timeout, TIMEOUT_MS_MAX) / 1000)
+    if exists:
+        with session.store_bucket.store.view(vbucket.id) as view:
+            if not view.has(seqno):
+                raise CommandRefused(Status.NOT_STORED, f"seqno {seqno} is none, or was overwritten")
+
+
+async def _reach(session: Session, vbucket: VBucket, seqno: int, seconds: float) -> None:
+    loop, committer = session.server.loop, session.server.committer
+    give_up = loop.time() + seconds
+    while vbucket.durable_seqno < seqno:
+        left = give_up - loop.time()
+        if left <= 0:
+            raise CommandRefused(Status.ETMPFAIL, f"seqno {seqno} is not durable yet")
+        try:
+            await asyncio.wait_for(committer.wait(committer.durable + 1), left)
+        except TimeoutError:
+            continue

@@ -1,0 +1,270 @@
+"""Range scans of a bucket: what each was asked for, the view it reads, how far it is.
+
+The index has no order of keys. A scan looks over all frames of its view once for each KEYS_AT_ONCE keys that it brings,
+keeps the lowest that it has not told yet, and lets others have their turn every few hundred of them. So memory has a
+bound whatever is asked for. What it brings is the vbucket as it was when the scan was created.
+
+A scan is given up when nobody goes on with it for a while, and when the vbucket has another state, rolls back, or the
+files that it keeps are needed.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headwater.kernels.gather import KEEP_OPAQUE, NO_DELETES, NO_VALUE
+from headwater.node.refused import CommandRefused
+from headwater.node.storage.records import StoredDocument
+from headwater.wire import times
+from headwater.wire.header import frame_bytes
+from headwater.wire.numbers import SEQNO_MAX
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.bucket import Bucket
+    from headwater.node.storage.views import View
+    from headwater.node.vbucket.vbucket import VBucket
+
+SCANS_MAX = 512
+IDLE_SECONDS = 180.0
+KEYS_AT_ONCE = 16_384
+GATHERED_BYTES = 64 << 10
+"""The frames that one look takes, without their values: some hundreds."""
+
+Pause = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Keys from `first` on (or behind it, if it is not `with_first`) up to `last`."""
+
+    first: bytes = b""
+    last: bytes | None = None
+    with_first: bool = True
+    with_last: bool = True
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, bytes) or key < self.first or (key == self.first and not self.with_first):
+            return False
+        return self.last is None or key < self.last or (key == self.last and self.with_last)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """So many keys by chance, the same ones for the same seed."""
+
+    count: int
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """What a scan is to bring."""
+
+    collection: int = 0
+    key_only: bool = False
+    keys: Range | Sample = field(default_factory=Range)
+
+
+class RangeScan:
+    """One scan; a reader of its vbucket, as streams are.
+
+    Attributes:
+        name: 16 bytes. plan: what it is to bring. vbucket: where from.
+        is_cancelled: it brings nothing any more. is_running: a request goes on with it now.
+        used_at: when that was the last time.
+    """
+
+    def __init__(self, vbucket: VBucket, view: View, plan: ScanPlan, ended: Callable[[RangeScan], None]) -> None:
+        self.name = secrets.token_bytes(16)
+        self.plan = plan
+        self.vbucket = vbucket
+        self.is_cancelled = self.is_running = False
+        self.used_at = 0.0
+        self._view = view
+        self._ended = ended
+        self._waiting: deque[tuple[bytes, int]] = deque()
+        self._after: bytes | None = None
+        self._is_last = False
+        vbucket.readers.add(self)
+
+    async def next(self, pause: Pause, now: int) -> tuple[bytes, StoredDocument] | None:
+        """The next key and its document; None at the end. `now`: what has expired by this Unix second is left out.
+
+        Raises:
+            CommandRefused: it was cancelled meanwhile.
+        """
+        while True:
+            if not self._waiting and not self._is_last and not self.is_cancelled:
+                await self._gather(pause)
+            if self.is_cancelled:
+                raise CommandRefused(Status.RANGE_SCAN_CANCELLED, "the scan was cancelled")
+            if not self._waiting:
+                return None
+            key, seqno = self._waiting.popleft()
+            self._after = key
+            document = StoredDocument.decode(self._view.change(seqno), durable=True)
+            if not times.is_expired(document.expiry, now):
+                return key, document
+
+    async def is_empty(self, pause: Pause) -> bool:
+        """Whether it brings nothing at all."""
+        await self._gather(pause)
+        return not self._waiting
+
+    def cancel(self) -> None:
+        """Bring nothing any more; twice is once."""
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            self.vbucket.readers.discard(self)
+            self._waiting.clear()
+            self._view.close()
+            self._ended(self)
+
+    # --- what the vbucket tells -------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """It needs no tombstones."""
+        return SEQNO_MAX
+
+    def advanced(self) -> None:
+        """Do nothing: what comes later is not for it."""
+
+    def state_changed(self) -> None:
+        """All scans target active vbuckets only."""
+        self.cancel()
+
+    def rolled_back(self) -> None:
+        """It would bring what no longer exists."""
+        self.cancel()
+
+    def damaged(self) -> None:
+        """A part of what it would bring can't be read."""
+        self.cancel()
+
+    @property
+    def holds_removed_files(self) -> bool:
+        """Whether the store keeps files for it that a compaction has replaced."""
+        return self._view.holds_removed_files
+
+    def let_go(self) -> None:
+        """Those have been kept for long enough."""
+        self.cancel()
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    async def _gather(self, pause: Pause) -> None:
+        """Fill what waits: the lowest keys that are not told yet, or the sample."""
+        found = await (self._drawn(pause) if isinstance(self.plan.keys, Sample) else self._lowest(pause))
+        self._waiting.extend(sorted(found))
+
+    async def _lowest(self, pause: Pause) -> list[tuple[bytes, int]]:
+        kept: list[tuple[bytes, int]] = []
+        bound: bytes | None = None
+        self._is_last = True
+        self._view.rewind()
+        while (some := self._some()) is not None:
+            kept += [(key, seqno) for key, seqno in some if self._is_wanted(key) and (bound is None or key < bound)]
+            if len(kept) > 2 * KEYS_AT_ONCE:
+                kept.sort()
+                del kept[KEYS_AT_ONCE:]
+                bound, self._is_last = kept[-1][0], False
+            await pause()
+        kept.sort()
+        if len(kept) > KEYS_AT_ONCE:
+            del kept[KEYS_AT_ONCE:]
+            self._is_last = False
+        return kept
+
+    def _is_wanted(self, key: bytes) -> bool:
+        return key in self.plan.keys and (self._after is None or key > self._after)  # type: ignore[operator]
+
+    async def _drawn(self, pause: Pause) -> list[tuple[bytes, int]]:
+        """A sample of all keys, each as likely as any other (Vitter's algorithm R)."""
+        sample, seen = self.plan.keys, 0
+        if not isinstance(sample, Sample):
+            raise TypeError(sample)
+        chance, kept = random.Random(sample.seed), []  # noqa: S311 - the client gives the seed
+        self._is_last = True
+        self._view.rewind()
+        while (some := self._some()) is not None:
+            for each in some:
+                seen += 1
+                if len(kept) < sample.count:
+                    kept.append(each)
+                elif (at := chance.randrange(seen)) < sample.count:
+                    kept[at] = each
+            await pause()
+        return kept
+
+    def _some(self) -> list[tuple[bytes, int]] | None:
+        """Keys and seqnos of some hundred documents; None at the end."""
+        if self.is_cancelled or self._view.nothing:
+            return None
+        out = np.empty(GATHERED_BYTES, np.uint8)
+        filled = self._view.fill(out, 0, NO_VALUE | NO_DELETES | KEEP_OPAQUE)
+        if filled.plain and not filled.bytes:
+            frame = self._view.next_frame()
+            return [_key_of(frame, 0)] if not StoredDocument.decode(frame, durable=True).deleted else []
+        frames, at, found = out[: filled.bytes].tobytes(), 0, []
+        while at < len(frames):
+            found.append(_key_of(frames, at))
+            at += frame_bytes(frames, at)
+        return found
+
+
+class RangeScans:
+    """The scans of a bucket, by name."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._scans: dict[bytes, RangeScan] = {}
+
+    def __len__(self) -> int:
+        return len(self._scans)
+
+    def create(self, vbucket: VBucket, plan: ScanPlan, now: float) -> RangeScan:
+        """Begin a scan of what is durable; `now`: seconds of a monotonic clock.
+
+        Raises:
+            CommandRefused: there are too many. CorruptStore: some of the vbucket can't be read.
+        """
+        self.forget_idle(now)
+        if len(self._scans) >= SCANS_MAX:
+            raise CommandRefused(Status.EBUSY, f"{SCANS_MAX} scans are open: go on with them, or cancel them")
+        view = self._bucket.store.view(vbucket.id, shown=np.array([plan.collection], np.uint64))
+        made = RangeScan(vbucket, view, plan, self._ended)
+        made.used_at = now
+        self._scans[made.name] = made
+        return made
+
+    def find(self, name: bytes, vbucket: int, now: float) -> RangeScan:
+        """The scan of a name; CommandRefused(KEY_ENOENT) if there is none (any more) of this vbucket."""
+        self.forget_idle(now)
+        found = self._scans.get(name)
+        if found is None or found.vbucket.id != vbucket:
+            raise CommandRefused(Status.KEY_ENOENT, "there is no such scan, or none any more")
+        return found
+
+    def forget_idle(self, now: float) -> None:
+        """Give up the scans that nobody went on with."""
+        for scan in [scan for scan in self._scans.values() if now - scan.used_at > IDLE_SECONDS]:
+            if not scan.is_running:
+                scan.cancel()
+
+    def _ended(self, scan: RangeScan) -> None:
+        self._scans.pop(scan.name, None)
+
+
+def _key_of(frames: bytes, at: int) -> tuple[bytes, int]:
+    """Key (without its collection) and seqno of a frame."""
+    found = StoredDocument.decode(memoryview(frames)[at : at + frame_bytes(frames, at)], durable=True)
+    return found.key, found.seqno

@@ -1,0 +1,53 @@
+"""Range scans: the keys or documents of one vbucket and collection, in the order of their keys.
+
+Create answers with the name of a scan, continue brings what comes next of it, cancel ends it.
+Source: KV engine, docs/range_scans; wire 2 (opcodes), 3 (statuses).
+"""
+
+from __future__ import annotations
+
+from headwater.wire.layout import ANY_STATUS, OPTIONAL, REQUIRED, VALUE, Answer, Done, Request, about, u32, u64
+from headwater.wire.opcodes import Opcode
+from headwater.wire.privilege import READ
+
+__all__ = ["RangeScanCancel", "RangeScanContinue", "RangeScanCreate", "RangeScanCreated", "RangeScanPart"]
+
+
+class RangeScanCreated(Answer):
+    """The scan's name, 16 bytes."""
+
+    scan_high: u64 = about("the name, its first half", where=VALUE)
+    scan_low: u64 = about("and its second", where=VALUE)
+
+
+class RangeScanCreate(
+    Request, opcode=Opcode.RANGE_SCAN_CREATE, privilege=READ, value=REQUIRED, answer=RangeScanCreated
+):
+    """Begins a scan; the value is JSON: collection, key_only, range or sampling, snapshot_requirements."""
+
+
+class RangeScanPart(Answer, status=ANY_STATUS, value=OPTIONAL):
+    """What comes next, in one answer or several: SUCCESS, and in the last RANGE_SCAN_MORE or RANGE_SCAN_COMPLETE.
+
+    The value is n x (leb128 length, key), or n x (u32 flags, u32 expiry, u64 seqno, u64 CAS, u8 datatype, leb128
+    length, key, leb128 length, value).
+    """
+
+    flags: u32 = about("0: keys, 1: documents", only=(0, 1))
+
+
+class RangeScanContinue(Request, opcode=Opcode.RANGE_SCAN_CONTINUE, privilege=READ, answer=RangeScanPart):
+    """Goes on with a scan, as far as the first limit that is reached."""
+
+    scan_high: u64 = about("the scan's name, its first half")
+    scan_low: u64 = about("and its second")
+    item_limit: u32 = about("keys or documents at most; 0: no such limit", default=0)
+    time_limit_ms: u32 = about("milliseconds at most; 0: no such limit", default=0)
+    byte_limit: u32 = about("bytes at most, but for the one that reaches it; 0: no such limit", default=0)
+
+
+class RangeScanCancel(Request, opcode=Opcode.RANGE_SCAN_CANCEL, privilege=READ, answer=Done):
+    """Ends a scan."""
+
+    scan_high: u64 = about("the scan's name, its first half")
+    scan_low: u64 = about("and its second")
