@@ -24,10 +24,14 @@ Answered = Callable[[Frame | None], None]
 
 
 class Caller:
-    """A key-value connection to one place that is opened when it is needed, and again after it was lost."""
+    """A key-value connection to one place that is opened when it is needed, and again after it was lost.
 
-    def __init__(self, network: Network, loop: SimLoop, target: str) -> None:
+    `features`: what it asks for besides.
+    """
+
+    def __init__(self, network: Network, loop: SimLoop, target: str, *features: Feature) -> None:
         self.target = target
+        self._features = (Feature.MUTATION_SEQNO, Feature.XERROR, *features)
         self._line = Line(network, loop, received=self._received, lost=lambda _: self.hang_up())
         self._frames = FrameBuffer()
         self._waiting: dict[int, Answered] = {}
@@ -38,7 +42,8 @@ class Caller:
         if not self._line.is_open and not self._connect():
             answered(None)
             return
-        self._send(Frame(0x80, opcode, **sections), answered)  # type: ignore[arg-type]
+        magic = 0x08 if sections.get("framing") else 0x80
+        self._send(Frame(magic, opcode, **sections), answered)  # type: ignore[arg-type]
 
     def hang_up(self) -> None:
         """Lose the connection; whoever waits hears None."""
@@ -51,7 +56,7 @@ class Caller:
         if not self._line.connect(self.target):
             return False
         self._frames = FrameBuffer()
-        features = b"".join(int(each).to_bytes(2) for each in (Feature.MUTATION_SEQNO, Feature.XERROR))
+        features = b"".join(int(each).to_bytes(2) for each in self._features)
         self._send(Frame(0x80, Opcode.HELLO, value=features), lambda _: None)
         return True
 

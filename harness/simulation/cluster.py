@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -27,13 +28,19 @@ from harness.simulation.scheduler import Schedule, SimLoop
 from harness.simulation.sockets import Link, Network
 from headwater.node import calling
 from headwater.node.connection import Connection
+from headwater.node.durable_writes import Copies
 from headwater.node.membership import peers
 from headwater.node.replication import dialer
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.stream import Stream
 from headwater.protocol.dcp.position import Position
+from headwater.wire import leb128
+from headwater.wire.features import Feature
+from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
 from headwater.wire.header import Frame
+from headwater.wire.manifest import COLLECTION_ID_FIRST
 from headwater.wire.opcodes import Opcode
+from headwater.wire.status import name_of
 from headwater.wire.vbucket import State
 
 SETTLE_SECONDS = 200.0
@@ -72,6 +79,10 @@ class SimCluster:
         self._loop = SimLoop(self.schedule, self.network, PLACE)
         self.callers = [Caller(self.network, self._loop, host.name) for host in self.hosts]
         self.admins = [Caller(self.network, self._loop, host.name) for host in self.hosts]
+        self.aware = [Caller(self.network, self._loop, host.name, Feature.COLLECTIONS) for host in self.hosts]
+        self.collections: dict[int, str] = {}
+        self.durable_answers: Counter[str] = Counter()
+        self._manifests = self._collection = 0
         self.consumers = [Consumer(self.network, self._loop, f"c{at}", self.vbuckets) for at in range(consumers)]
         self._by_loop: dict[SimLoop, Observer] = {}
         self._values = 0
@@ -127,8 +138,8 @@ class SimCluster:
         return self.schedule.run(seconds, until)
 
     def _hang_up(self, at: int) -> None:
-        self.callers[at].hang_up()
-        self.admins[at].hang_up()
+        for caller in (self.callers[at], self.admins[at], self.aware[at]):
+            caller.hang_up()
 
     def _tick(self) -> None:
         """Consumers look at the clock."""
@@ -147,6 +158,8 @@ class SimCluster:
         if not host.is_up and host.start():
             if host.loop is not None:
                 self._by_loop[host.loop] = observer
+            others = frozenset(each.address for each in self.hosts if each is not host)
+            host.bucket.durable_writes.copies_of = lambda _: Copies(len(self.hosts), others)
             observer.started()
 
     def stop(self, at: int) -> None:
@@ -195,7 +208,41 @@ class SimCluster:
         extras = bytes(16) + bytes([everything]) + bytes(7)
         self.admins[at].ask(Opcode.COMPACT_DB, lambda _: None, extras=extras, vbucket=vb)
 
+    def change_collections(self, *, drop: bool) -> None:
+        """Make a collection that never was, or drop the oldest, on all nodes, as `headwater collection` does."""
+        if drop and self.collections:
+            del self.collections[min(self.collections)]
+        else:
+            self._collection += 1
+            self.collections[COLLECTION_ID_FIRST + self._collection] = f"c{self._collection}"
+        self._manifests += 1
+        named = [{"uid": f"{number:x}", "name": name} for number, name in self.collections.items()]
+        scope = {"uid": "0", "name": "_default", "collections": [{"uid": "0", "name": "_default"}, *named]}
+        value = json.dumps({"uid": f"{self._manifests:x}", "scopes": [scope]}).encode()
+        for admin in self.admins:
+            admin.ask(Opcode.COLLECTIONS_SET_MANIFEST, lambda _: None, value=value)
+
     # --- writers ----------------------------------------------------------------------------------------------------
+
+    def set_in_collection(self, at: int, vb: int, key: bytes) -> None:
+        """SET in the newest collection there is, also where the node does not know it yet or any more."""
+        number = max(self.collections, default=COLLECTION_ID_FIRST)
+        self._values += 1
+        sections = {"key": leb128.join_key(number, key), "value": b"%d" % self._values, "extras": bytes(8)}
+        self.aware[at].ask(Opcode.SET, lambda _: None, vbucket=vb, **sections)
+
+    def set_durably(self, at: int, vb: int, key: bytes, *, level: int, timeout_ms: int) -> None:
+        """SET a value that nobody sent before, and wait for a majority."""
+        self._values += 1
+        value = b"%d" % self._values
+        self.histories.sent(vb, key, value)
+        asked = FrameInfo(RequestInfo.DURABILITY, bytes([level]) + timeout_ms.to_bytes(2))
+        self._write(at, vb, key, Opcode.SET, value=value, extras=bytes(8), framing=encode_framing([asked]))
+
+    def delete_durably(self, at: int, vb: int, key: bytes) -> None:
+        """DELETE, and wait for a majority."""
+        asked = FrameInfo(RequestInfo.DURABILITY, bytes([1]) + (200).to_bytes(2))
+        self._write(at, vb, key, Opcode.DELETE, framing=encode_framing([asked]))
 
     def set(self, at: int, vb: int, key: bytes, *, expiry: int = 0, cas: bool = False, size: int = 0) -> None:
         """SET a value that nobody sent before; with `cas`, only over the version that was answered last."""
@@ -212,6 +259,8 @@ class SimCluster:
 
     def _write(self, at: int, vb: int, key: bytes, opcode: int, **sections: bytes | int) -> None:
         def answered(answer: Frame | None) -> None:
+            if answer is not None and "framing" in sections:
+                self.durable_answers[name_of(answer.status)] += 1
             if answer is not None and answer.status == 0:
                 self.acknowledged += 1
                 self._cas[at, vb, key] = answer.cas
@@ -299,6 +348,8 @@ class SimCluster:
                 wanted = (owner.high_seqno, owner.failover.entries)
                 if shown != wanted:
                     return f"vbucket {vb} at {host.name} is {shown}, its owner's is {wanted}"
+                if found.prepares.pending:
+                    return f"vbucket {vb} at {host.name}: {found.prepares.pending} still wait"
         return ""
 
     def check_everything(self) -> None:
@@ -312,10 +363,23 @@ class SimCluster:
                 unequal = set(observer.held(vb).items()) ^ set(held.items())
                 if any(not self.histories.may_be_missing(vb, *change) for _, change in unequal):
                     raise Broken(f"equal: vbucket {vb} of {host.name} differs from {owner_name}: {unequal}")
+            self._check_collections(vb, holder)
             self._drain_to_the_end(vb, holder)
 
+    def _check_collections(self, vb: int, holder: int) -> None:
+        """All copies have the same collections, and the same documents in those that there are."""
+        alive = self.hosts[holder].bucket.vbuckets[vb].collections.alive
+        for host, observer in zip(self.hosts, self.observers, strict=True):
+            known = host.bucket.vbuckets[vb].collections
+            if known.alive != alive:
+                raise Broken(f"equal: vbucket {vb} of {host.name} has the collections {known.alive}, not {alive}")
+            for number in alive:
+                if number and observer.held(vb, number) != self.observers[holder].held(vb, number):
+                    raise Broken(f"equal: collection {number} of vbucket {vb} differs at {host.name}")
+
     def _drain_to_the_end(self, vb: int, holder: int) -> None:
-        high = self.hosts[holder].store.durable_seqno(vb)
+        with self.hosts[holder].store.view(vb) as view:
+            high = view.end_seqno  # of what consumers without collections are shown
         for consumer in self.consumers:
             consumer.resume()
             if not consumer.is_connected or consumer.target != self.hosts[holder].name:

@@ -1,9 +1,9 @@
 """The model-based test of a cluster: hypothesis drives three simulated nodes, and makes small what breaks them.
 
-Writes (set, delete, expiry, CAS), failovers, rollbacks, takeovers, crashes of processes and of power, restarts, broken
-and stalled links, failing disks, compaction, consumers that move from node to node: in any order, a few milliseconds
-or some seconds apart. `teardown` lifts all faults and holds everything against the model (histories.py says what is
-promised); most of it is checked after each step as well.
+Writes (set, delete, expiry, CAS, durable ones, in collections that come and go), failovers, rollbacks, takeovers,
+crashes of processes and of power, restarts, broken and stalled links, failing disks, compaction, consumers that move
+from node to node: in any order, a few milliseconds or some seconds apart. `teardown` lifts all faults and holds
+everything against the model (histories.py says what is promised); most of it is checked after each step as well.
 """
 
 from __future__ import annotations
@@ -91,7 +91,35 @@ class ClusterMachine(RuleBasedStateMachine):
                 self.cluster.run(0.001)
         self.passed("many sets", pause)
 
+    @rule(vb=VBUCKETS, keys=st.lists(KEYS, min_size=1, max_size=3), level=st.integers(1, 3), pause=PAUSES)
+    def write_durably(self, vb: int, keys: list[bytes], level: int, pause: float) -> None:
+        """Writes that wait for a majority, one after the other on one connection."""
+        for key in keys:
+            self.cluster.set_durably(self.cluster.holder(vb), vb, key, level=level, timeout_ms=500)
+        self.passed("durable sets", pause)
+
+    @rule(at=NODES, vb=VBUCKETS, key=KEYS, deletes=st.booleans(), pause=PAUSES)
+    def write_durably_anywhere(self, at: int, vb: int, key: bytes, deletes: bool, pause: float) -> None:
+        """Also to one that owns nothing any more, and deletions."""
+        if deletes:
+            self.cluster.delete_durably(at, vb, key)
+        else:
+            self.cluster.set_durably(at, vb, key, level=1, timeout_ms=20)
+        self.passed("durable anywhere", pause)
+
+    @rule(vb=VBUCKETS, key=KEYS, pause=PAUSES)
+    def write_to_a_collection(self, vb: int, key: bytes, pause: float) -> None:
+        """A document of the newest collection there is."""
+        self.cluster.set_in_collection(self.cluster.holder(vb), vb, key)
+        self.passed("sets in collections", pause)
+
     # --- the operator -----------------------------------------------------------------------------------------------
+
+    @rule(drop=st.booleans(), pause=PAUSES)
+    def change_collections(self, drop: bool, pause: float) -> None:
+        """Make a collection, or drop one, with all in it."""
+        self.cluster.change_collections(drop=drop)
+        self.passed("collections changed", pause)
 
     @rule(at=NODES, vb=VBUCKETS, pause=PAUSES)
     def fail_over(self, at: int, vb: int, pause: float) -> None:
@@ -246,5 +274,7 @@ class ClusterMachine(RuleBasedStateMachine):
             self.failed(error)
             raise
         self.counts["acknowledged"] += cluster.acknowledged
+        for status, count in cluster.durable_answers.items():
+            self.counts[f"durable {status}"] += count
         self.counts["rollbacks of consumers"] += sum(each.rollbacks for each in cluster.consumers)
         self.counts["writes a failover gave up"] += sum(each.discarded for each in cluster.owners.values())

@@ -1,4 +1,4 @@
-"""Tell the model of a simulated node: every durable change, every state, at the moment it becomes so.
+"""Tell the model of a simulated node: every durable change of the default collection, every state, when it becomes so.
 
 The observer looks into the store's columns, where superseded versions are as well: a change that no stream will ever
 show may still be what a rollback returns to.
@@ -7,6 +7,8 @@ show may still be what a rollback returns to.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from harness.simulation.histories import Broken, Change, Held, Histories, Ownership, branch_of
 from headwater.node.storage.records import StoredDocument
@@ -87,6 +89,8 @@ class Observer:
         last = store.index.rows_up_to(vb, store.durable_seqno(vb))
         for row in range(first, last):
             document = StoredDocument.decode(store.slots.frame(int(columns.loc[row])), durable=True)
+            if document.collection:  # the system's own as well: prepares, events
+                continue
             uuid = branch_of(log, document.seqno)
             if uuid is not None and (vb, uuid) in self._authored:
                 self._histories.wrote(self.host.name, vb, uuid, document.seqno, change_of(document))
@@ -117,10 +121,10 @@ class Observer:
                 if restarted:
                     self.durable()
 
-    def held(self, vb: int) -> Held:
-        """The durable newest versions of a vbucket here."""
+    def held(self, vb: int, collection: int = 0) -> Held:
+        """The durable newest versions that a vbucket has here of a collection."""
         found: dict[bytes, tuple[int, Change]] = {}
-        with self.host.store.view(vb) as view:
+        with self.host.store.view(vb, shown=np.array([collection], np.uint64)) as view:
             while not view.nothing:
                 document = StoredDocument.decode(view.next_frame(), durable=True)
                 found[document.key] = (document.seqno, change_of(document))

@@ -143,7 +143,7 @@ def test_hello_grants_what_is_implemented_and_nothing_else(line: Line) -> None:
         *(Feature.GET_CLUSTER_CONFIG_WITH_KNOWN_VERSION, Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF),
         *(Feature.VATTR, Feature.SUBDOC_CREATE_AS_DELETED, Feature.SUBDOC_DOCUMENT_MACRO_SUPPORT),
         *(Feature.SUBDOC_REPLACE_BODY_WITH_XATTR, Feature.SUBDOC_ALLOWS_ACCESS_ON_MULTIPLE_XATTR_KEYS),
-        Feature.COLLECTIONS,
+        *(Feature.COLLECTIONS, Feature.SYNC_REPLICATION),
     }
 
 

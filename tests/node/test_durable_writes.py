@@ -54,7 +54,7 @@ class Writer(Client):
 
 
 class Replica(Aware):
-    """What a replica says and hears, as a connection that a test drives."""
+    """The end of a replica, as a connection that a test drives."""
 
     def __init__(self, port: int, name: str = REPLICA, *features: int) -> None:
         super().__init__(port, *(features or (COLLECTIONS, XERROR, JSON)))

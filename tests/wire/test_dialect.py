@@ -22,7 +22,7 @@ def test_a_dialect_reads_its_own_families():
 
 @pytest.mark.parametrize(
     ("opcode", "status"),
-    [(0xEE, Status.UNKNOWN_COMMAND), (0x30, Status.NOT_SUPPORTED), (Opcode.RANGE_SCAN_CREATE, Status.NOT_SUPPORTED)],
+    [(0xEE, Status.UNKNOWN_COMMAND), (0x30, Status.NOT_SUPPORTED), (Opcode.DOWNLOAD_SNAPSHOT, Status.NOT_SUPPORTED)],
 )
 def test_what_is_not_read_says_how_to_answer(opcode, status):
     with pytest.raises(BadMessage, match="no such request") as caught:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headwater.errors import StorageError
 from headwater.node.committer import FULL_DISK_SECONDS
@@ -30,7 +30,6 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
     from headwater.node.committer import Committer
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.wire.dcp import Prepare
@@ -39,6 +38,20 @@ TIMEOUT_SECONDS = 30.0
 """Where the request names none."""
 
 _GONE = "the vbucket is active here no more, and who owns it now decides"
+
+
+class WritesOwner(Protocol):
+    """The part of a bucket that its durable writes need."""
+
+    vbuckets: dict[int, VBucket]
+    committer: Committer
+    on_changed: list[Callable[[int], None]]
+
+    def is_active(self, vbucket: int) -> bool:
+        """Whether the vbucket is here and serves."""
+
+    def now(self) -> int:
+        """Return the Unix second."""
 
 
 class Copies(NamedTuple):
@@ -69,13 +82,13 @@ class DurableWrite:
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
     def succeed(self, seqno: int) -> None:
-        """It is committed, and on disk."""
+        """Tell who waits that it is committed, and on disk."""
         self._stop()
         if not self.outcome.done():
             self.outcome.set_result(seqno)
 
     def fail(self, why: str) -> None:
-        """Nobody knows, or it did not happen: SYNC_WRITE_AMBIGUOUS says either."""
+        """Tell who waits SYNC_WRITE_AMBIGUOUS: nobody knows, or it did not happen."""
         self._stop()
         if not self.outcome.done():
             self.outcome.set_exception(CommandRefused(Status.SYNC_WRITE_AMBIGUOUS, why))
@@ -94,7 +107,7 @@ class DurableWrites:
         held: the vbuckets in which something may wait.
     """
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: WritesOwner) -> None:
         self.copies_of: Callable[[int], Copies] = lambda vb: Copies()
         self.held: set[int] = set()
         self._bucket = bucket
@@ -102,6 +115,7 @@ class DurableWrites:
         self._acknowledged: dict[int, dict[str, int]] = {}
         self._commits: list[tuple[int, int, DurableWrite]] = []  # batch, seqno, who waits for it
         self._retries: set[int] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def heed(self, committer: Committer) -> None:
         """Hear of every commit, of lost ones, and of vbuckets that change."""
@@ -152,7 +166,7 @@ class DurableWrites:
         return write
 
     def abort_all(self, vbucket: int) -> None:
-        """Nothing that waits in a vbucket happens, for all its documents go. Raises ArenaFull, DiskFull."""
+        """Abort all that waits in a vbucket, for its documents go. Raises ArenaFull, DiskFull."""
         found = self._bucket.vbuckets.get(vbucket)
         for key in tuple(found.prepares.pending) if found is not None else ():
             self._abort(vbucket, key, "the bucket was flushed")
@@ -160,7 +174,7 @@ class DurableWrites:
     # --- what replicas tell -----------------------------------------------------------------------------------------
 
     def acknowledged(self, vbucket: int, node: str, seqno: int) -> None:
-        """A node has every prepare up to a seqno on its disk."""
+        """Learn that a node has every prepare up to a seqno on its disk."""
         known = self._acknowledged.setdefault(vbucket, {})
         if seqno > known.get(node, 0):
             known[node] = seqno
@@ -170,7 +184,7 @@ class DurableWrites:
     # --- what the node tells ----------------------------------------------------------------------------------------
 
     def look_at(self, vbucket: int) -> None:
-        """A vbucket has another state, came or went, or may be served from now on."""
+        """Look at a vbucket that has another state, came or went, or may be served from now on."""
         found = self._bucket.vbuckets.get(vbucket)
         if found is not None and found.prepares.pending:
             self.held.add(vbucket)
@@ -182,12 +196,13 @@ class DurableWrites:
             self._later(vbucket, 0.0)  # behind whoever is in the midst of changing it
 
     def map_changed(self) -> None:
-        """There is another cluster map: fewer nodes may be enough now."""
+        """Look at all that waits, for by another cluster map fewer nodes may be enough."""
         for vb in tuple(self.held):
             self.advance(vb)
 
-    def start(self) -> None:
-        """The node serves: settle what the log left open."""
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Settle what the log left open, now that the node serves."""
+        self._loop = loop
         for vb in self._bucket.vbuckets:
             self.look_at(vb)
 
@@ -256,27 +271,24 @@ class DurableWrites:
             write.timer = asyncio.get_running_loop().call_later(FULL_DISK_SECONDS, self._out_of_time, write)
 
     def _give_up(self, vbucket: int) -> None:
-        """Nobody is told any more; the prepares stay, for whoever owns the vbucket."""
+        """Tell nobody any more; the prepares stay, for whoever owns the vbucket."""
         for each in [each for each in self._writes.values() if each.vbucket == vbucket]:
             del self._writes[each.vbucket, each.key]
             each.fail(_GONE)
 
     def _later(self, vbucket: int, seconds: float) -> None:
-        if vbucket in self._retries:
+        if vbucket in self._retries or self._loop is None:  # without one, `start` looks again
             return
 
         def again() -> None:
             self._retries.discard(vbucket)
             self.advance(vbucket)
 
-        try:
-            asyncio.get_running_loop().call_later(seconds, again)
-        except RuntimeError:
-            return  # no loop yet: `start` looks again
+        self._loop.call_later(seconds, again)
         self._retries.add(vbucket)
 
     def _durable(self) -> None:
-        """A batch is on disk."""
+        """Learn that a batch is on disk."""
         if self._commits:
             durable = self._bucket.committer.durable
             done = [each for each in self._commits if each[0] <= durable]
@@ -290,7 +302,7 @@ class DurableWrites:
             self.advance(vb)
 
     def _lost(self, _: BaseException, lost: Iterable[int]) -> None:
-        """A batch was lost, prepares or commits perhaps with it: what is on disk counts."""
+        """Go by what is on disk, for a batch was lost, and prepares or commits perhaps with it."""
         commits, self._commits = self._commits, []
         for _gate, _seqno, write in commits:
             write.fail("the batch with its commit could not be written")

@@ -15,7 +15,7 @@ import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from headwater.wire.numbers import SEQNO_MAX
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.storage.store import Store
     from headwater.node.storage.views import View
     from headwater.node.vbucket.vbucket import VBucket
 
@@ -39,10 +39,18 @@ GATHERED_BYTES = 64 << 10
 """The frames that one look takes, without their values: some hundreds."""
 
 Pause = Callable[[], Awaitable[None]]
+Name = tuple[int, int]
+"""Two halves of 64 bits."""
+
+
+class ScansOwner(Protocol):
+    """The part of a bucket that its scans need."""
+
+    store: Store
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class KeyRange:
     """Keys from `first` on (or behind it, if it is not `with_first`) up to `last`."""
 
     first: bytes = b""
@@ -57,7 +65,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RandomSample:
     """So many keys by chance, the same ones for the same seed."""
 
     count: int
@@ -66,24 +74,24 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """What a scan is to bring."""
+    """The keys that a scan is to bring, of which collection, and whether their documents."""
 
     collection: int = 0
     key_only: bool = False
-    keys: Range | Sample = field(default_factory=Range)
+    keys: KeyRange | RandomSample = field(default_factory=KeyRange)
 
 
 class RangeScan:
     """One scan; a reader of its vbucket, as streams are.
 
     Attributes:
-        name: 16 bytes. plan: what it is to bring. vbucket: where from.
+        name: by which requests ask for it. plan: what it is to bring. vbucket: where from.
         is_cancelled: it brings nothing any more. is_running: a request goes on with it now.
         used_at: when that was the last time.
     """
 
     def __init__(self, vbucket: VBucket, view: View, plan: ScanPlan, ended: Callable[[RangeScan], None]) -> None:
-        self.name = secrets.token_bytes(16)
+        self.name: Name = secrets.randbits(64), secrets.randbits(64)
         self.plan = plan
         self.vbucket = vbucket
         self.is_cancelled = self.is_running = False
@@ -132,22 +140,22 @@ class RangeScan:
 
     @property
     def position(self) -> int:
-        """It needs no tombstones."""
+        """The seqno above which it needs tombstones: none."""
         return SEQNO_MAX
 
     def advanced(self) -> None:
         """Do nothing: what comes later is not for it."""
 
     def state_changed(self) -> None:
-        """All scans target active vbuckets only."""
+        """Bring nothing more: all scans target active vbuckets only."""
         self.cancel()
 
     def rolled_back(self) -> None:
-        """It would bring what no longer exists."""
+        """Bring nothing more: it would be what no longer exists."""
         self.cancel()
 
     def damaged(self) -> None:
-        """A part of what it would bring can't be read."""
+        """Bring nothing more: a part of it can't be read."""
         self.cancel()
 
     @property
@@ -156,14 +164,14 @@ class RangeScan:
         return self._view.holds_removed_files
 
     def let_go(self) -> None:
-        """Those have been kept for long enough."""
+        """Bring nothing more: those have been kept for long enough."""
         self.cancel()
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     async def _gather(self, pause: Pause) -> None:
         """Fill what waits: the lowest keys that are not told yet, or the sample."""
-        found = await (self._drawn(pause) if isinstance(self.plan.keys, Sample) else self._lowest(pause))
+        found = await (self._drawn(pause) if isinstance(self.plan.keys, RandomSample) else self._lowest(pause))
         self._waiting.extend(sorted(found))
 
     async def _lowest(self, pause: Pause) -> list[tuple[bytes, int]]:
@@ -190,9 +198,10 @@ class RangeScan:
     async def _drawn(self, pause: Pause) -> list[tuple[bytes, int]]:
         """A sample of all keys, each as likely as any other (Vitter's algorithm R)."""
         sample, seen = self.plan.keys, 0
-        if not isinstance(sample, Sample):
+        if not isinstance(sample, RandomSample):
             raise TypeError(sample)
-        chance, kept = random.Random(sample.seed), []  # noqa: S311 - the client gives the seed
+        kept: list[tuple[bytes, int]] = []
+        chance = random.Random(sample.seed)  # noqa: S311 - the client gives the seed
         self._is_last = True
         self._view.rewind()
         while (some := self._some()) is not None:
@@ -224,9 +233,9 @@ class RangeScan:
 class RangeScans:
     """The scans of a bucket, by name."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: ScansOwner) -> None:
         self._bucket = bucket
-        self._scans: dict[bytes, RangeScan] = {}
+        self._scans: dict[Name, RangeScan] = {}
 
     def __len__(self) -> int:
         return len(self._scans)
@@ -246,7 +255,7 @@ class RangeScans:
         self._scans[made.name] = made
         return made
 
-    def find(self, name: bytes, vbucket: int, now: float) -> RangeScan:
+    def find(self, name: Name, vbucket: int, now: float) -> RangeScan:
         """The scan of a name; CommandRefused(KEY_ENOENT) if there is none (any more) of this vbucket."""
         self.forget_idle(now)
         found = self._scans.get(name)

@@ -138,7 +138,7 @@ class ServedBucket:
         self.membership.start()
         self.bucket.durable_writes.copies_of = self._copies_of
         self.cluster.on_taken.append(self.bucket.durable_writes.map_changed)
-        self.bucket.durable_writes.start()
+        self.bucket.durable_writes.start(self.loop)
         self.pager.start()
         self.compactor.start()
         self.scrubber.start()

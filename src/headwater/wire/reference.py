@@ -25,6 +25,7 @@ from headwater.wire import (
     flags,
     meta,
     opcodes,
+    scans,
     status,
     subdoc,
     tap,
@@ -53,7 +54,7 @@ def pages() -> dict[str, str]:
         "dcp.md": _family("DCP", [dcp], [flags]),
         "upr.md": _family("UPR", [upr], []),
         "tap.md": _family("TAP", [tap], [tap]),
-        "memcached.md": _family("memcached", [bootstrap, documents, subdoc, meta, admin], [meta, subdoc]),
+        "memcached.md": _family("memcached", [bootstrap, documents, subdoc, meta, scans, admin], [meta, subdoc]),
         "numbers.md": _numbers(),
     }
 

@@ -6,11 +6,17 @@ Source: KV engine, docs/range_scans; wire 2 (opcodes), 3 (statuses).
 
 from __future__ import annotations
 
+from struct import Struct
+
+from headwater.wire import leb128
 from headwater.wire.layout import ANY_STATUS, OPTIONAL, REQUIRED, VALUE, Answer, Done, Request, about, u32, u64
 from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import READ
 
 __all__ = ["RangeScanCancel", "RangeScanContinue", "RangeScanCreate", "RangeScanCreated", "RangeScanPart"]
+__all__ += ["scanned_document", "scanned_key"]
+
+_METADATA = Struct(">IIQQB")
 
 
 class RangeScanCreated(Answer):
@@ -27,7 +33,7 @@ class RangeScanCreate(
 
 
 class RangeScanPart(Answer, status=ANY_STATUS, value=OPTIONAL):
-    """What comes next, in one answer or several: SUCCESS, and in the last RANGE_SCAN_MORE or RANGE_SCAN_COMPLETE.
+    """The next keys or documents, in one answer or several: the last is RANGE_SCAN_MORE or RANGE_SCAN_COMPLETE.
 
     The value is n x (leb128 length, key), or n x (u32 flags, u32 expiry, u64 seqno, u64 CAS, u8 datatype, leb128
     length, key, leb128 length, value).
@@ -51,3 +57,13 @@ class RangeScanCancel(Request, opcode=Opcode.RANGE_SCAN_CANCEL, privilege=READ, 
 
     scan_high: u64 = about("the scan's name, its first half")
     scan_low: u64 = about("and its second")
+
+
+def scanned_key(key: bytes) -> bytes:
+    """One key as the value of a part has it."""
+    return leb128.encode(len(key)) + key
+
+
+def scanned_document(key: bytes, value: bytes, *metadata: int) -> bytes:
+    """One document as the value of a part has it; `metadata`: flags, expiry, seqno, CAS, datatype."""
+    return _METADATA.pack(*metadata) + scanned_key(key) + leb128.encode(len(value)) + value

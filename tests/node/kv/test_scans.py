@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from base64 import b64encode
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from tests.node.aware import Aware, manifest
-from tests.node.support import desk
 
 KEYS = [b"k%03d" % number for number in range(300)]
 LONG = b"z" * 200
@@ -159,32 +156,6 @@ def test_a_sample_is_the_same_for_the_same_seed_and_all_where_there_are_not_more
     first, again, other = (scanner.keys({"sampling": {"samples": 20, "seed": seed}}) for seed in (1, 1, 2))
     assert first == again != other and len(first) == 20 and set(first) <= {*KEYS, LONG}
     assert scanner.keys({"sampling": {"samples": 5000}}) == [*KEYS, LONG]
-
-
-def test_a_scan_of_more_keys_than_it_keeps_at_once_brings_them_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scans, "KEYS_AT_ONCE", 3)
-    monkeypatch.setattr(scans, "GATHERED_BYTES", 300)
-    with desk(tmp_path) as here:
-        talk = here.session()
-        for number in (5, 3, 9, 1, 7, 2, 8, 0, 6, 4):
-            talk.one(Opcode.SET, key=b"%d" % number, extras=bytes(8), value=b"v")
-        here.committer.commit()
-
-        async def pause() -> None:
-            return
-
-        async def work() -> list[bytes]:
-            plan = scans.ScanPlan(keys=scans.Range(b"1", b"8", with_last=False))
-            scan = here.bucket.scans.create(here.bucket.vbuckets[0], plan, 0.0)
-            found = []
-            while (each := await scan.next(pause, 0)) is not None:
-                found.append(each[0])
-            scan.cancel()
-            return found
-
-        assert asyncio.run(work()) == [b"%d" % number for number in range(1, 8)]
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
-from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headwater.node.kv import values
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
-from headwater.node.scans import Range, RangeScan, Sample, ScanPlan
+from headwater.node.scans import KeyRange, RandomSample, RangeScan, ScanPlan
 from headwater.wire import leb128
 from headwater.wire import scans as wire
 from headwater.wire.datatype import Datatype
@@ -34,9 +33,8 @@ PART_BYTES = 16 << 10
 ITEMS_AT_ONCE = 64
 """So many are told before others have their turn."""
 TIMEOUT_MS_MAX = 30_000
-SAMPLES_MAX = 10_000_000
-
-_METADATA = Struct(">IIQQB")  # flags, expiry, seqno, CAS, datatype
+SAMPLES_MAX = 1_000_000
+UUID_DIGITS_MAX = 20
 
 
 @handles(wire.RangeScanCreate)
@@ -62,7 +60,7 @@ async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeS
     except BaseException:
         scan.cancel()
         raise
-    return wire.RangeScanCreated(scan_high=int.from_bytes(scan.name[:8]), scan_low=int.from_bytes(scan.name[8:]))
+    return wire.RangeScanCreated(scan_high=scan.name[0], scan_low=scan.name[1])
 
 
 @handles(wire.RangeScanContinue)
@@ -118,11 +116,12 @@ class _Parts:
         return self._bytes >= most or self._items == self._request.item_limit
 
     def _add(self, key: bytes, document: StoredDocument) -> None:
-        told = leb128.encode(len(key)) + key
-        if not self._scan.plan.key_only:
+        if self._scan.plan.key_only:
+            told = wire.scanned_key(key)
+        else:
             value, datatype = values.shown(document, self._session.features)
-            metadata = _METADATA.pack(document.flags, document.expiry, document.seqno, document.cas, datatype)
-            told = metadata + told + leb128.encode(len(value)) + value
+            numbers = document.flags, document.expiry, document.seqno, document.cas, datatype
+            told = wire.scanned_document(key, value, *numbers)
         if self._part and len(self._part) + len(told) > PART_BYTES:
             self._parts.append(self._made(Status.SUCCESS))
         self._part += told
@@ -153,7 +152,7 @@ def _active(session: Session, vbucket: int) -> VBucket:
 
 
 def _find(session: Session, request: wire.RangeScanContinue | wire.RangeScanCancel) -> RangeScan:
-    name = request.scan_high.to_bytes(8) + request.scan_low.to_bytes(8)
+    name = request.scan_high, request.scan_low
     return session.store_bucket.scans.find(name, request.vbucket, session.server.loop.time())
 
 
@@ -186,14 +185,14 @@ def _plan(told: Mapping[str, Any]) -> ScanPlan:
     return ScanPlan(number, key_only, keys)
 
 
-def _range(told: Any) -> Range:
+def _range(told: Any) -> KeyRange:
     if not isinstance(told, dict):
         raise CommandRefused(Status.EINVAL, "range is not a JSON object")
     first, with_first = _end(told, "start")
     last, with_last = _end(told, "end")
     if last < first or (first == last and not (with_first and with_last)):
         raise CommandRefused(Status.EINVAL, "the range ends before it starts")
-    return Range(first, last, with_first, with_last)
+    return KeyRange(first, last, with_first, with_last)
 
 
 def _end(told: Mapping[str, Any], name: str) -> tuple[bytes, bool]:
@@ -207,31 +206,30 @@ def _end(told: Mapping[str, Any], name: str) -> tuple[bytes, bool]:
         raise CommandRefused(Status.EINVAL, f"{given[0]} is not base64") from None
 
 
-def _sample(told: Any) -> Sample:
+def _sample(told: Any) -> RandomSample:
     if not isinstance(told, dict):
         raise CommandRefused(Status.EINVAL, "sampling is not a JSON object")
-    count, seed = told.get("samples"), told.get("seed", 0)
-    if not _is_number(count) or not 0 < count <= SAMPLES_MAX:
+    count = _number(told, "samples")
+    if not 0 < count <= SAMPLES_MAX:
         raise CommandRefused(Status.EINVAL, f"samples is not a number from 1 to {SAMPLES_MAX}")
-    if not _is_number(seed):
-        raise CommandRefused(Status.EINVAL, "seed is not a number")
-    return Sample(count, seed)
+    return RandomSample(count, _number(told, "seed", 0))
 
 
-def _is_number(told: Any) -> bool:
-    return isinstance(told, int) and not isinstance(told, bool) and told >= 0
+def _number(told: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    found = told.get(name, default)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise CommandRefused(Status.EINVAL, f"{name} is not a number of 0 or more")
+    return found
 
 
 async def _meet(session: Session, vbucket: VBucket, needs: Any) -> None:
     """Hold the vbucket against what the snapshot must be, and wait for its seqno as long as is asked for."""
     if not isinstance(needs, dict):
         raise CommandRefused(Status.EINVAL, "snapshot_requirements is not a JSON object")
-    uuid, seqno = needs.get("vb_uuid"), needs.get("seqno")
-    timeout, exists = needs.get("timeout_ms", 0), needs.get("seqno_exists", False)
-    if not isinstance(uuid, str) or not uuid.isdecimal() or not _is_number(seqno) or not _is_number(timeout):
-        raise CommandRefused(
-            Status.EINVAL, "snapshot_requirements needs vb_uuid (a text, decimal) and a number as seqno"
-        )
+    uuid, exists = needs.get("vb_uuid"), needs.get("seqno_exists", False)
+    seqno, timeout = _number(needs, "seqno"), _number(needs, "timeout_ms", 0)
+    if not isinstance(uuid, str) or not uuid.isdecimal() or len(uuid) > UUID_DIGITS_MAX:
+        raise CommandRefused(Status.EINVAL, "vb_uuid is not a decimal number, as a text")
     if int(uuid) != vbucket.failover.newest.vb_uuid:
         raise CommandRefused(Status.VBUUID_NOT_EQUAL, "the vbucket has another history")
     await _reach(session, vbucket, seqno, min(timeout, TIMEOUT_MS_MAX) / 1000)

@@ -524,7 +524,7 @@ async def _once_committed(write: DurableWrite, answer: Answers | Awaitable[Answe
     seqno = await write.outcome
     if not isinstance(answer, Answer) or getattr(answer, "seqno", None) is None:
         return cast("Answers", answer)
-    return cast("Answer", replace(answer, seqno=seqno))  # type: ignore[call-arg]
+    return replace(answer, seqno=seqno)  # type: ignore[call-arg]
 
 
 def _status(answer: Answers) -> int:

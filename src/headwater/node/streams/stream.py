@@ -302,8 +302,8 @@ class Stream:
         return Purged(purged, vbucket.deleted_rev if settings.deleted_revs else 0)
 
     def _visible(self, end_seqno: int, flags: int) -> Visible | None:
-        """What the next marker tells of durable writes: of each the highest visible seqno, from disk also up to where
-        prepares are over (dcp 2.7, 8.2)."""
+        """The numbers of durable writes that the next marker tells: the highest visible seqno, and from disk up to
+        where prepares are over (dcp 2.7, 8.2)."""
         if not self._wanted.prepares:
             return None
         vbucket = self.vbucket

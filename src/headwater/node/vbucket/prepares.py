@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
 
 class VBucketPrepares:
-    """What waits in a vbucket; the owner stages nothing else between a look and a change.
+    """The prepares that wait in a vbucket; the owner stages nothing else between a look and a change.
 
     Attributes:
         pending: seqno of each prepare that is not over, by key, in the order of the seqnos.
@@ -107,20 +107,29 @@ class VBucketPrepares:
         return found is not None and found.seqno > seqno
 
     def _stage(self, key: Key, found: dcp.Prepare, seqno: int | None) -> int:
-        told = {"seqno": seqno, "cas": found.cas, "rev_seqno": found.rev_seqno, "datatype": found.datatype}
-        store, vb = self._store, self._vbucket
         if found.deleted:
-            return store.stage_deletion(
-                vb, key.key, found.value, delete_time=found.expiration, collection=key.collection, **told
+            return self._store.stage_deletion(
+                self._vbucket,
+                key.key,
+                found.value,
+                seqno=seqno,
+                cas=found.cas,
+                rev_seqno=found.rev_seqno,
+                delete_time=found.expiration,
+                datatype=found.datatype,
+                collection=key.collection,
             )
-        return store.stage_mutation(
-            vb,
+        return self._store.stage_mutation(
+            self._vbucket,
             key.key,
             found.value,
+            seqno=seqno,
+            cas=found.cas,
+            rev_seqno=found.rev_seqno,
             flags=found.flags,
             expiry=found.expiration,
+            datatype=found.datatype,
             collection=key.collection,
-            **told,
         )
 
     def _check_room(self, needed: int) -> None:

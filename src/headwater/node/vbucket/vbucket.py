@@ -314,7 +314,7 @@ class VBucket:
             self._store.table[self.id, index.STATE] = BACKED_UP if plainly else int(State.ACTIVE)
 
     def _abort_prepares(self) -> None:
-        """What waits when the vbucket changes hands does not happen: the node that takes over may not know of it."""
+        """Abort what waits when the vbucket changes hands: the node that takes over may not know of it."""
         with suppress(StorageError):  # then it may happen there; who asked for it was told neither
             for key in tuple(self.prepares.pending):
                 self.prepares.abort(key, 0)

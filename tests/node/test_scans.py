@@ -1,0 +1,70 @@
+"""A scan by itself: its bounds, its idleness, what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from headwater.node import scans
+from headwater.node.refused import CommandRefused
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from tests.node.support import Desk, desk
+
+
+def test_a_scan_of_more_keys_than_it_keeps_at_once_brings_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scans, "KEYS_AT_ONCE", 3)
+    monkeypatch.setattr(scans, "GATHERED_BYTES", 300)
+    with desk(tmp_path) as here:
+        talk = here.session()
+        for number in (5, 3, 9, 1, 7, 2, 8, 0, 6, 4):
+            talk.one(Opcode.SET, key=b"%d" % number, extras=bytes(8), value=b"v")
+        here.committer.commit()
+
+        async def pause() -> None:
+            return
+
+        async def work() -> list[bytes]:
+            plan = scans.ScanPlan(keys=scans.KeyRange(b"1", b"8", with_last=False))
+            scan = here.bucket.scans.create(here.bucket.vbuckets[0], plan, 0.0)
+            found = []
+            while (each := await scan.next(pause, 0)) is not None:
+                found.append(each[0])
+            scan.cancel()
+            return found
+
+        assert asyncio.run(work()) == [b"%d" % number for number in range(1, 8)]
+
+
+def stored(here: Desk) -> None:
+    here.session().one(Opcode.SET, key=b"k", extras=bytes(8), value=b"v")
+    here.committer.commit()
+
+
+def test_a_scan_that_nobody_goes_on_with_is_given_up(tmp_path: Path) -> None:
+    with desk(tmp_path) as here:
+        stored(here)
+        scan = here.bucket.scans.create(here.bucket.vbuckets[0], scans.ScanPlan(), 0.0)
+        assert here.bucket.scans.find(scan.name, 0, scans.IDLE_SECONDS) is scan
+        with pytest.raises(CommandRefused) as refused:
+            here.bucket.scans.find(scan.name, 0, scans.IDLE_SECONDS + 1)
+        assert refused.value.status == Status.KEY_ENOENT and scan.is_cancelled and not len(here.bucket.scans)
+        assert scan not in here.bucket.vbuckets[0].readers
+
+
+@pytest.mark.parametrize("end", ["state_changed", "rolled_back", "damaged", "let_go"])
+def test_a_scan_brings_nothing_any_more_once_its_vbucket_is_another(tmp_path: Path, end: str) -> None:
+    async def pause() -> None:
+        return
+
+    with desk(tmp_path) as here:
+        stored(here)
+        scan = here.bucket.scans.create(here.bucket.vbuckets[0], scans.ScanPlan(), 0.0)
+        getattr(scan, end)()
+        with pytest.raises(CommandRefused) as refused:
+            asyncio.run(scan.next(pause, 0))
+        assert refused.value.status == Status.RANGE_SCAN_CANCELLED and not len(here.bucket.scans)
