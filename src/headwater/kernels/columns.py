@@ -151,10 +151,10 @@ class Arena:
         if self._memory is None:
             self._memory = self._take()
         columns = self._memory.columns
-        before, with_ids = self.rows, self.with_ids and streams.with_ids
-        self._decoder(view, columns, self._controls, streams.rows, self._progress, streams.checked, with_ids)
+        with_ids = self.with_ids and streams.with_ids
         if self.with_ids and not with_ids:
-            columns.collection_id[before : self.rows] = 0
+            columns.collection_id[self.rows :] = 0
+        self._decoder(view, columns, self._controls, streams.rows, self._progress, streams.checked, with_ids)
         consumed, controls, flow, dropped, needed, stop = self._progress[CONSUMED : STOP + 1].tolist()
         rows = self.rows
         if stop == Stop.FULL and rows == 0:

@@ -244,13 +244,17 @@ def decode_rows(
         word = load64(head)
         body = U(load32(head + BODY_LENGTH_AT))
         row = table + U(word & U64(0xFFFF)) * U(8 * FIELDS)
-        ordinary, prefix, number = is_ordinary(head, word, body, end - position, row, checked), U(0), U(0)
-        if with_ids and ordinary:
-            number, prefix = collection_of(head + U(HEADER) + ORDINARY_EXTRAS, U((word >> U64(32)) & U64(0xFFFF)))
-            ordinary = prefix != U(0)
-        if ordinary:
-            key, extras_at = U((word >> U64(32)) & U64(0xFFFF)) - prefix, head + U(HEADER)
-            value = body - ORDINARY_EXTRAS - prefix - key
+        if is_ordinary(head, word, body, end - position, row, checked):
+            key, extras_at = U((word >> U64(32)) & U64(0xFFFF)), head + U(HEADER)
+            value = body - ORDINARY_EXTRAS - key
+            key_at = extras_at + ORDINARY_EXTRAS
+            if with_ids:
+                number, prefix = collection_of(key_at, key)
+                if prefix == U(0):
+                    stop, needed = BAD_COLLECTION, U(HEADER) + body
+                    break
+                key_at += prefix
+                key -= prefix
             if rows == row_capacity or key > key_capacity - keys or value > value_capacity - values:
                 stop, needed = FULL, U(HEADER) + body
                 break
@@ -258,7 +262,6 @@ def decode_rows(
             put_row(to, rows, head, word, row, extras_at, flags, expiry)
             if with_ids:
                 put_id(to, rows, number)
-            key_at = extras_at + ORDINARY_EXTRAS + prefix
             copy_key(to[11] + keys, key_at, key)
             copy_value(to[13] + values, key_at + key, value)
             keys += key
@@ -289,11 +292,14 @@ def decode_rows(
             if key == U(0):
                 stop = EMPTY_KEY
                 break
+            value = body - framing_bytes(word) - extras - key
+            key_at = extras_at + extras
             if with_ids:
-                number, prefix = collection_of(extras_at + extras, key)
+                number, prefix = collection_of(key_at, key)
                 if prefix == U(0):
                     stop = BAD_COLLECTION
                     break
+                key_at += prefix
                 key -= prefix
             code = judge_seqno(row, U64(load32(head + OPAQUE_AT)), load64(extras_at)) if checked else TAKEN
             if code > 0:
@@ -302,7 +308,6 @@ def decode_rows(
             if code == DROPPED:
                 dropped += 1
             else:
-                value = body - framing_bytes(word) - extras - prefix - key
                 if rows == row_capacity or key > key_capacity - keys or value > value_capacity - values:
                     stop = FULL
                     break
@@ -313,7 +318,6 @@ def decode_rows(
                 put_row(to, rows, head, word, row, extras_at, flags, expiry)
                 if with_ids:
                     put_id(to, rows, number)
-                key_at = extras_at + extras + prefix
                 copy_key(to[11] + keys, key_at, key)
                 copy_value(to[13] + values, key_at + key, value)
                 keys += key
