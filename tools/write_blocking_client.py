@@ -15,7 +15,7 @@ RULES = (
     (r"\bawait ", ""),
     (r"\bConnecting\[(\w+)\]", r"\1"),
     (r"\bConnecting\((.*)\)$", r"\1"),
-    (r"\bAsync(Client|Changes|Batches)\b", r"\1"),
+    (r"\bAsync(Client|Changes|Batches|CollectionClient|Documents|ScopeClient)\b", r"\1"),
 )
 
 

@@ -27,7 +27,7 @@ def test_what_is_not_there_is_told_in_one_line_with_status_1(run: Run) -> None:
 def test_a_missing_document_and_a_missing_bucket_are_told_apart(run: Run, node: testing.Node) -> None:
     _, _, missing = run("get", "nobody")
     _, _, bucket = run("get", "nobody", "--node", node.url.replace("/default", "/nosuch"))
-    assert "nobody" in missing and "There is no such document" in missing and "bucket" not in missing
+    assert "nobody" in missing and "There is no such document" in missing and "such bucket" not in missing
     assert bucket.count('"nosuch"') == 1 and "no such bucket" in bucket
     assert "key" not in bucket.lower().replace("key_enoent", "") and "document" not in bucket
 

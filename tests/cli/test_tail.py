@@ -18,8 +18,8 @@ def test_tail_shows_each_kind_of_change_once(run: Run) -> None:
     run("set", "dropped", "v")
     run("delete", "dropped")
     rows = [json.loads(line) for line in run("tail", "--once", "--json")[1].splitlines()]
-    by_key = {row["key"]: row for row in rows}
-    assert len(by_key) == len(rows)
+    by_key = {row["key"]: row for row in rows if "key" in row}
+    assert len(by_key) == len([row for row in rows if "key" in row])
     assert (by_key["tailed"]["event"], by_key["tailed"]["value"]) == ("mutation", {"a": 1})
     assert by_key["binary"]["base64"] == "/wA="
     assert by_key["dropped"]["event"] == "deletion" and "value" not in by_key["dropped"]
@@ -28,7 +28,9 @@ def test_tail_shows_each_kind_of_change_once(run: Run) -> None:
 def test_tail_in_a_pipe_keeps_what_the_terminal_may_not_have(run: Run) -> None:
     run("set", "esc\x1b[31mkey", "-", stdin=b"\x1b[0mvalue")
     assert r" mutation esc\x1b[31mkey \x1b[0mvalue" in run("tail", "--once")[1]
-    [row] = [row for row in map(json.loads, run("tail", "--once", "--json")[1].splitlines()) if "esc" in row["key"]]
+    [row] = [
+        row for row in map(json.loads, run("tail", "--once", "--json")[1].splitlines()) if "esc" in row.get("key", "")
+    ]
     assert (row["key"], row["text"]) == ("esc\x1b[31mkey", "\x1b[0mvalue")
 
 
@@ -79,6 +81,65 @@ def test_the_output_of_tail_loads_back_as_it_was(run: Run, tmp_path: Path) -> No
     assert (status, stdout.split(" stored")[0]) == (0, f"{len(CHANGED) + 2} documents")
     expected = {key: (value, 0x02000006, 2_000_000_000) for key, value in CHANGED.items()}
     assert {each.key: (each.value, each.flags, each.expiry) for each in changes} == expected | {b"half": (HALF, 0, 0)}
+
+
+def test_documents_of_collections_load_back_into_theirs(run: Run, tmp_path: Path) -> None:
+    saved = tmp_path / "copy.jsonl"
+    with testing.node(vbuckets=4) as source, testing.node(vbuckets=8) as target:
+        for node in (source, target):
+            assert run("collection", "create", "shop.orders", "--node", node.url)[0] == 0
+        for whose in (["--collection", "shop.orders"], []):
+            assert run("set", "one", f"of {whose}", *whose, "--node", source.url)[0] == 0
+            assert run("set", "gone", "v", *whose, "--node", source.url)[0] == 0
+        assert run("delete", "gone", "--collection", "shop.orders", "--node", source.url)[0] == 0
+        saved.write_text(run("tail", "--once", "--json", "--node", source.url)[1], "utf-8")
+        rows = [json.loads(line) for line in saved.read_text("utf-8").splitlines()]
+        status, stdout, _ = run("load", str(saved), "--format", "changes", "--node", target.url)
+        assert (status, stdout.split(" stored")[0]) == (0, "4 documents")
+        for whose in (["--collection", "shop.orders"], []):
+            assert run("get", "one", *whose, "--node", target.url)[:2] == (0, f"of {whose}")
+        assert run("get", "gone", "--collection", "shop.orders", "--node", target.url)[0] == 1
+        assert run("get", "gone", "--node", target.url)[:2] == (0, "v")
+        assert run("collection", "drop", "shop.orders", "--yes", "--node", target.url)[0] == 0
+        status, _, problem = run("load", str(saved), "--format", "changes", "--node", target.url)
+        assert status == 1 and "there is no collection shop.orders" in problem and "nothing of copy.jsonl" in problem
+    assert {(row["event"], row["scope"], row.get("collection"), row.get("key")) for row in rows} == {
+        ("scope_created", "shop", None, None),
+        ("collection_created", "shop", "orders", None),
+        ("mutation", "shop", "orders", "one"),
+        ("deletion", "shop", "orders", "gone"),
+        ("mutation", "_default", "_default", "one"),
+        ("mutation", "_default", "_default", "gone"),
+    }
+
+
+def test_tail_shows_the_collections_that_are_named(tmp_path: Path, run: Run) -> None:
+    kept = str(tmp_path / "audit.json")
+    with testing.node(vbuckets=4) as node:
+        at = ("--node", node.url)
+        assert (
+            run("collection", "create", "shop.orders", *at)[0] == run("collection", "create", "shop.carts", *at)[0] == 0
+        )
+        for whose in ("shop.orders", "shop.carts", "_default._default"):
+            assert run("set", "one", whose, "--collection", whose, *at)[0] == 0
+
+        def shown(*options: str) -> list[list[str]]:
+            status, stdout, problem = run("tail", "--once", *options, *at)
+            assert status == 0, problem
+            return sorted(line.split()[1:] for line in stdout.splitlines() if " mutation " in line)
+
+        orders, plain = ["mutation", "shop.orders", "one", "shop.orders"], ["mutation", "one", "_default._default"]
+        carts = ["mutation", "shop.carts", "one", "shop.carts"]
+        assert shown() == [plain, carts, orders]
+        assert shown("--collection", "shop.orders", "--positions", kept) == [orders]
+        assert shown("--scope", "shop") == [carts, orders]
+        assert run("set", "two", "v", "--collection", "shop.orders", *at)[0] == 0
+        assert run("set", "two", "v", "--collection", "shop.carts", *at)[0] == 0
+        assert shown("--positions", kept) == [["mutation", "shop.orders", "two", "v"]]
+        status, _, problem = run("tail", "--once", "--positions", kept, "--scope", "shop", *at)
+        assert status == 2 and "what the positions were saved with: collection shop.orders" in problem
+        status, _, problem = run("tail", "--once", "--collection", "shop.shoes", *at)
+        assert status == 1 and "there is no collection shop.shoes" in problem
 
 
 def test_tail_goes_on_behind_what_it_printed_before(run: Run, tmp_path: Path) -> None:

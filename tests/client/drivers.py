@@ -75,6 +75,12 @@ class Wrapped:
     def vbucket_of(self, key: str) -> int:
         return self._client.vbucket_of(key)
 
+    def collection(self, name: str) -> Any:
+        return Wrapped(self._runner, self._client.collection(name))
+
+    def scope(self, name: str) -> Any:
+        return Wrapped(self._runner, self._client.scope(name))
+
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
             result = self._runner.run(awaited(getattr(self._client, name)(*arguments, **options)))

@@ -4,7 +4,16 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples
+from headwater.cli.options import (
+    DEFAULT_URL,
+    CollectionName,
+    NodeUrl,
+    Password,
+    User,
+    connect,
+    documents,
+    examples,
+)
 
 EXAMPLES = examples("headwater delete greeting", "headwater delete greeting --cas 1763724000000065536")
 
@@ -14,6 +23,7 @@ def delete(
     cas: Annotated[
         int, typer.Option("--cas", min=0, metavar="NUMBER", help="Delete only if the document still has this CAS.")
     ] = 0,
+    collection: CollectionName = None,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
     password: Password = None,
@@ -23,4 +33,4 @@ def delete(
     Exit status 1 when there is none.
     """
     with connect(node, user, password) as client:
-        typer.echo(f"cas {client.delete(key, cas=cas)}")
+        typer.echo(f"cas {documents(client, collection).delete(key, cas=cas)}")

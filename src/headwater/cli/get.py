@@ -7,11 +7,23 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples
+from headwater.cli.options import (
+    DEFAULT_URL,
+    CollectionName,
+    NodeUrl,
+    Password,
+    User,
+    connect,
+    documents,
+    examples,
+)
 from headwater.client.lines import printable, text
 
 EXAMPLES = examples(
-    "headwater get greeting", "headwater get --json greeting", "headwater get 2013-01-01/UA1545/EWR | jq .dest"
+    "headwater get greeting",
+    "headwater get --json greeting",
+    "headwater get one --collection shop.orders",
+    "headwater get 2013-01-01/UA1545/EWR | jq .dest",
 )
 
 
@@ -20,6 +32,7 @@ def get(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print key, CAS, flags and value as one JSON object.")
     ] = False,
+    collection: CollectionName = None,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
     password: Password = None,
@@ -29,9 +42,11 @@ def get(
     Exit status 1 when there is none.
     """
     with connect(node, user, password) as client:
-        document = client.get(key)
+        document = documents(client, collection).get(key)
     if as_json:
-        typer.echo(json.dumps({"key": key, "cas": document.cas, "flags": document.flags, **_value(document.value)}))
+        whose = {} if collection is None else {"collection": collection}
+        told = {"key": key, **whose, "cas": document.cas, "flags": document.flags, **_value(document.value)}
+        typer.echo(json.dumps(told))
     elif is_terminal():
         typer.echo("\n".join(map(_shown, text(document.value).removesuffix("\n").split("\n"))))
     else:

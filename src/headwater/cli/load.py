@@ -12,15 +12,25 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 import typer
 
 from headwater.cli.failures import CommandError, InputError, system
-from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples
+from headwater.cli.options import (
+    DEFAULT_URL,
+    CollectionName,
+    NodeUrl,
+    Password,
+    User,
+    connect,
+    documents,
+    examples,
+)
 from headwater.cli.stopping import Stopped
+from headwater.client.collections import parse_path
 from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
     from headwater.cli.readers import InputDocument, Reading
-    from headwater.client import Client
+    from headwater.client import Client, Documents
 
-    Stored: TypeAlias = Callable[[Client, bytes, list[InputDocument]], "Refused"]
+    Stored: TypeAlias = Callable[[Documents, bytes, list[InputDocument]], "Refused"]
 
 EXAMPLES = examples(
     "headwater load orders.jsonl --key id",
@@ -28,6 +38,7 @@ EXAMPLES = examples(
     "headwater load people.csv --key zip --types age=int,vip=bool --encoding latin-1",
     "headwater load orders.jsonl --key order.id --dry-run",
     "headwater load copy.jsonl --format changes",
+    "headwater load orders.jsonl --key id --collection shop.orders",
     "zcat orders.jsonl.gz | headwater load - --format jsonl --key id",
     "headwater load events.parquet --key event_id --node couchbase://10.0.0.7:11210/events",
 )
@@ -69,6 +80,7 @@ def load(
         bool, typer.Option("--skip-bad", help="Leave out rows that can't be documents, and tell of each.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check all of the file, store nothing.")] = False,
+    collection: CollectionName = None,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
     password: Password = None,
@@ -84,18 +96,20 @@ def load(
 
     path = Path("/dev/stdin") if str(file) == "-" else file
     _check(path, key, file_format)
+    if collection is not None:
+        parse_path(collection)
     bad = Bad() if skip_bad else None
     reading = _reading(file_format, encoding, types, infer)._replace(skip_bad=bad)
-    documents, total = open_source(path, key, reading)
+    rows, total = open_source(path, key, reading)
     if dry_run:
-        typer.echo(f"{count(sum(1 for _ in documents))} documents, nothing was stored{bad or ''}")
+        typer.echo(f"{count(sum(1 for _ in rows))} documents, nothing was stored{bad or ''}")
         return
     load = Load(file.name, skip, _stored_changes if file_format is Format.CHANGES else _stored_rows)
     started = time.monotonic()
     with connect(node, user, password) as client, progress(err(), "rate") as bar, load.told():
         task = bar.add_task(file.name, total=total or None, rate="")
-        for part in _parts(islice(documents, skip, None)):
-            load.store(client, prefix.encode(), part)
+        for part in _parts(islice(rows, skip, None)):
+            load.store(client, collection, prefix.encode(), part)
             bar.update(task, completed=part[-1].position, rate=rate(load.stored, time.monotonic() - started))
     seconds = time.monotonic() - started
     typer.echo(f"{count(load.stored)} documents stored in {seconds:.1f} s, {rate(load.stored, seconds)}{bad or ''}")
@@ -105,12 +119,21 @@ Refused: TypeAlias = dict[bytes, HeadwaterError]
 """The documents a node would not take, by their keys."""
 
 
-def _stored_rows(client: "Client", prefix: bytes, part: list["InputDocument"]) -> Refused:
+def _by_collection(part: list["InputDocument"], collection: str | None) -> dict[str | None, list["InputDocument"]]:
+    """Sort a part by its collections: that of `--collection`, or else the rows' own. Keys of different ones are never
+    the same document, so the order between them does not matter."""
+    found: dict[str | None, list[InputDocument]] = {}
+    for each in part:
+        found.setdefault(collection or each.collection, []).append(each)
+    return found
+
+
+def _stored_rows(client: "Documents", prefix: bytes, part: list["InputDocument"]) -> Refused:
     """Store documents that have nothing but their values."""
     return {**client.set_many((prefix + each.key, cast(bytes, each.value)) for each in part)}
 
 
-def _stored_changes(client: "Client", prefix: bytes, part: list["InputDocument"]) -> Refused:
+def _stored_changes(client: "Documents", prefix: bytes, part: list["InputDocument"]) -> Refused:
     """Store and delete documents as changes say; a deletion of what is not there is done already."""
     from headwater.client import KeyNotFound, Write
 
@@ -184,12 +207,13 @@ class Load:
             return f"nothing of {self.name} is known to be stored"
         return f"the first {total} documents of it are stored; go on behind them with --skip {total}"
 
-    def store(self, client: "Client", prefix: bytes, part: list["InputDocument"]) -> None:
+    def store(self, client: "Client", collection: str | None, prefix: bytes, part: list["InputDocument"]) -> None:
         """Store one part; the first document that was refused ends the command."""
-        if refused := self._stored(client, prefix, part):
-            key, error = next(iter(refused.items()))
-            shown = key.decode(errors="backslashreplace")
-            raise CommandError(f"{len(refused)} documents were refused, the first is {shown!r}: {error}")
+        for whose, some in _by_collection(part, collection).items():
+            if refused := self._stored(documents(client, whose), prefix, some):
+                key, error = next(iter(refused.items()))
+                shown = key.decode(errors="backslashreplace")
+                raise CommandError(f"{len(refused)} documents were refused, the first is {shown!r}: {error}")
         self.stored += len(part)
 
 

@@ -12,7 +12,7 @@ from headwater.errors import OptionError
 from headwater.wire import vbucket
 
 if TYPE_CHECKING:
-    from headwater.client import Client
+    from headwater.client import Client, Documents
     from headwater.cluster.admin import Endpoint
 
 DEFAULT_URL = "couchbase://127.0.0.1:11210/default"
@@ -43,6 +43,13 @@ Vbuckets = Annotated[
     typer.Option("--vbuckets", metavar="LIST", help="Which vbuckets, e.g. 0-511,700. All of them when left out."),
 ]
 
+CollectionName = Annotated[
+    str | None,
+    typer.Option(
+        "--collection", metavar="SCOPE.NAME", help="Whose documents are meant; the default collection when left out."
+    ),
+]
+
 Checkpoint = Annotated[
     Path, typer.Option("--checkpoint", metavar="DIR", help="Where Spark notes how far this is; of this job alone.")
 ]
@@ -67,6 +74,11 @@ class EngineName(StrEnum):
 Engine = Annotated[
     EngineName, typer.Option("--engine", help="Spark, or worker processes of this command without Java.")
 ]
+
+
+def documents(client: "Client", collection: str | None) -> "Documents":
+    """The documents of the collection that `--collection` names."""
+    return client if collection is None else client.collection(collection)
 
 
 def examples(*lines: str) -> str:

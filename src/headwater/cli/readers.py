@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headwater.cli.failures import InputError
 from headwater.wire.header import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from headwater.wire.manifest import DEFAULT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,12 +48,17 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 TYPES = ("text", "int", "float", "bool")
 
 
+EVENTS_OF_COLLECTIONS = frozenset({"collection_created", "collection_dropped", "scope_created", "scope_dropped"})
+"""Lines of `tail --json` about no document."""
+
+
 class InputDocument(NamedTuple):
     """One document to store, or to delete.
 
     value: None deletes.
     position: how far in the file we are, in the unit of `InputFile.total`.
     flags, expiry: as `client.Write` has them.
+    collection: "scope.name", of a change that says which; None for the default one.
     """
 
     key: bytes
@@ -60,6 +66,7 @@ class InputDocument(NamedTuple):
     position: int
     flags: int = 0
     expiry: int = 0
+    collection: str | None = None
 
 
 class InputFile(NamedTuple):
@@ -205,20 +212,32 @@ def _changes(path: Path, reading: Reading) -> Iterator[InputDocument]:
                     yield found
 
 
-def _change(path: Path, place: str, row: dict[str, Any], position: int) -> InputDocument:
-    """Return what a line of `tail --json` or `tap --json` did to a document."""
+def _change(path: Path, place: str, row: dict[str, Any], position: int) -> InputDocument | None:
+    """Return what a line of `tail --json` or `tap --json` did to a document; None for what became of a collection."""
     event = row.get("event")
+    if event in EVENTS_OF_COLLECTIONS:
+        return None
     try:
+        whose = _collection(row)
         key = base64.b64decode(row["key_base64"]) if "key_base64" in row else row["key"].encode()
         if event in ("deletion", "expiration", "delete"):
-            return _document(path, place, key, None, position)
+            return _document(path, place, key, None, position)._replace(collection=whose)
         if event != "mutation":
             raise InputError(path, place, f"tells the event {event!r}, expected mutation, deletion or expiration")
         made = _document(path, place, key, _stored(row), position)
-        return made._replace(flags=int(row.get("flags", 0)), expiry=int(row.get("expiry", 0)))
+        flags, expiry = int(row.get("flags", 0)), int(row.get("expiry", 0))
+        return made._replace(flags=flags, expiry=expiry, collection=whose)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         why = f"is no change as `headwater tail --json` prints it ({type(error).__name__}: {error})"
         raise InputError(path, place, why) from None
+
+
+def _collection(row: dict[str, Any]) -> str | None:
+    """Return the collection that a change names; None for the default one."""
+    scope, name = row.get("scope", DEFAULT), row.get("collection", DEFAULT)
+    if not isinstance(scope, str) or not isinstance(name, str):
+        raise ValueError("its collection has no name")
+    return None if (scope, name) == (DEFAULT, DEFAULT) else f"{scope}.{name}"
 
 
 def _stored(row: dict[str, Any]) -> bytes:

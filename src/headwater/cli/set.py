@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples
+from headwater.cli.options import (
+    DEFAULT_URL,
+    CollectionName,
+    NodeUrl,
+    Password,
+    User,
+    connect,
+    documents,
+    examples,
+)
 
 EXAMPLES = examples(
     "headwater set greeting 'hello world'",
@@ -29,6 +38,7 @@ def set_(
     cas: Annotated[
         int, typer.Option("--cas", min=0, metavar="NUMBER", help="Store only if the document still has this CAS.")
     ] = 0,
+    collection: CollectionName = None,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
     password: Password = None,
@@ -36,4 +46,4 @@ def set_(
     """Store VALUE under KEY and print the new CAS; it is on the disk when the command returns."""
     body = sys.stdin.buffer.read() if value == "-" else value.encode()
     with connect(node, user, password) as client:
-        typer.echo(f"cas {client.set(key, body, expiry=expiry, flags=flags, cas=cas)}")
+        typer.echo(f"cas {documents(client, collection).set(key, body, expiry=expiry, flags=flags, cas=cas)}")

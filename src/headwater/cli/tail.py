@@ -13,10 +13,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
@@ -28,7 +29,7 @@ from headwater.client.lines import line, text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.client import Client, Deletion, Expiration, Mutation
+    from headwater.client import Client, CollectionEvent, Coverage, Deletion, Expiration, Mutation
     from headwater.client.feeds import Changes
     from headwater.client.options import Start
 
@@ -40,6 +41,7 @@ EXAMPLES = examples(
     "headwater tail --once --json | jq -r .key | sort -u",
     "headwater tail --once --json > copy.jsonl; headwater load copy.jsonl --format changes --node other",
     "headwater tail --from 2h --json",
+    "headwater tail --collection shop.orders --collection shop.carts",
     "headwater tail --from 1200 --vbuckets 7",
     "headwater tail --positions audit.json --json >> audit.jsonl",
     "headwater tail --vbuckets 0-511 --node couchbase://10.0.0.7:11210/orders",
@@ -110,12 +112,19 @@ def tail(
         TailDialect, typer.Option(help="TAP tells no seqnos, and is for nodes that have nothing newer.")
     ] = TailDialect.DCP,
     vbuckets: Vbuckets = None,
+    collection: Annotated[
+        list[str] | None, typer.Option("--collection", metavar="SCOPE.NAME", help="Only this one; may be repeated.")
+    ] = None,
+    scope: Annotated[
+        str | None, typer.Option("--scope", metavar="NAME", help="Only the collections of this scope.")
+    ] = None,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
     password: Password = None,
 ) -> None:
     """Print every change as it happens: stored, deleted and expired documents, in order within each vbucket.
 
+    Those of all collections, unless some are named, and what becomes of collections and scopes themselves.
     Ctrl-C and SIGTERM end it with exit status 0. When the node's history turns out to have left the one printed so far
     (a failover that lost changes), tail says so and ends with status 1.
     """
@@ -123,19 +132,35 @@ def tail(
     if protocol is TailDialect.TAP:
         if start not in ("beginning", "now") or positions:
             raise typer.BadParameter("TAP begins with what there is or with the next change, and tells no positions.")
+        if collection or scope:
+            raise typer.BadParameter("TAP knows the default collection only.")
         future = where.now
         shown = partial(tap, keys_only=keys_only, as_json=as_json)
         shown(dump=not follow, future=future, vbuckets=vbuckets, node=node, user=user, password=password)
         return
     wanted = vbucket_set(vbuckets)
     with until_stopped(), connect(node, user, password) as client:
-        first = _start(client, where, wanted, positions)
-        changes = client.changes(first, vbuckets=wanted, until=None if follow else "now", no_value=keys_only)
+        chosen = client.choose(collection or (None if scope else "all"), scope)
+        if positions is not None and positions.exists() and not (collection or scope):
+            chosen = _saved_choice(positions)
+        first = _start(client, where, wanted, positions, chosen)
+        until: Literal["now"] | None = None if follow else "now"
+        changes = client.changes(first, vbuckets=wanted, until=until, no_value=keys_only, collections=chosen)
         with changes, _kept(changes, positions) as keep:
-            _print(changes, _json_line if as_json else _line, keys_only, where.since_ns, keep)
+            _print(changes, as_json, keys_only, where.since_ns, keep)
 
 
-def _start(client: "Client", where: Begin, wanted: list[int] | None, positions: Path | None) -> "Start":
+def _saved_choice(positions: Path) -> "Coverage | None":
+    """The collections that saved positions were read with: tail goes on as it began."""
+    from headwater.client import load_positions
+
+    saved = load_positions(positions.read_bytes())
+    return next((position.coverage for position in saved.values()), None)
+
+
+def _start(
+    client: "Client", where: Begin, wanted: list[int] | None, positions: Path | None, chosen: "Coverage | None"
+) -> "Start":
     """Return where the drain begins: the saved positions, or the place that --from names."""
     from headwater.client import Position, load_positions
 
@@ -147,7 +172,7 @@ def _start(client: "Client", where: Begin, wanted: list[int] | None, positions: 
     if wanted is None or len(wanted) != 1:
         raise typer.BadParameter(f"a seqno belongs to a vbucket: --from {where.seqno} --vbuckets 7.")
     [vbucket] = wanted
-    return {vbucket: Position.after(vbucket, where.seqno, client.failover_log(vbucket))}
+    return {vbucket: replace(Position.after(vbucket, where.seqno, client.failover_log(vbucket)), coverage=chosen)}
 
 
 @contextmanager
@@ -185,25 +210,50 @@ def _save(changes: "Changes", path: Path) -> None:
 
 def _print(
     changes: "Changes",
-    show: "Callable[[str, Row, bool], str]",
+    as_json: bool,
     keys_only: bool,
     since_ns: int,
     printed: "Callable[[], None]",
 ) -> None:
-    """Print the changes of documents, a line each."""
-    from headwater.client import Deletion, Expiration, Mutation
+    """Print the changes of documents and what becomes of collections, a line each."""
+    from headwater.client import Deletion, Expiration, Mutation, SnapshotMarker, StreamEnd
 
-    about_documents = Mutation | Deletion | Expiration
     for change in changes:
-        if isinstance(change, about_documents) and change.cas >= since_ns:
-            typer.echo(show(type(change).__name__.lower(), change, keys_only))
-            printed()
+        match change:
+            case Mutation() | Deletion() | Expiration() if change.cas >= since_ns:
+                told = (_json_line if as_json else _line)(_kind(change), change, keys_only)
+            case Mutation() | Deletion() | Expiration() | SnapshotMarker() | StreamEnd():
+                continue
+            case _ if since_ns:  # when that was, is not known
+                continue
+            case _:
+                told = (_json_event if as_json else _event)(_kind(change), change)
+        typer.echo(told)
+        printed()
+
+
+def _kind(change: "Row | CollectionEvent") -> str:
+    """The name of an event: mutation, collection_created."""
+    return re.sub("(?<=.)(?=[A-Z])", "_", type(change).__name__).lower()
 
 
 def _line(kind: str, change: "Row", keys_only: bool) -> str:
-    """One change for people: `512:7 mutation greeting hello world`."""
+    """One change for people: `512:7 mutation greeting hello world`, `512:8 mutation shop.orders one {...}`."""
+    whose = [change.within.path] if change.collection_id else []
     value = b"" if keys_only else change.value
-    return line(f"{change.vbucket}:{change.seqno}", kind, text(change.key), value=value)
+    return line(f"{change.vbucket}:{change.seqno}", kind, *whose, text(change.key), value=value)
+
+
+def _event(kind: str, change: "CollectionEvent") -> str:
+    """One event of a collection or scope for people: `512:8 collection_created shop.orders`."""
+    name = ".".join(filter(None, (change.scope, getattr(change, "collection", ""))))
+    return line(f"{change.vbucket}:{change.seqno}", kind, name)
+
+
+def _json_event(kind: str, change: "CollectionEvent") -> str:
+    """One event of a collection or scope for programs."""
+    told = ("vbucket", "seqno", "scope", "scope_id", "collection", "collection_id", "max_ttl", "manifest_uid")
+    return json.dumps({"event": kind} | {name: getattr(change, name) for name in told if hasattr(change, name)})
 
 
 def _json_line(kind: str, change: "Row", keys_only: bool) -> str:
@@ -212,6 +262,8 @@ def _json_line(kind: str, change: "Row", keys_only: bool) -> str:
         "event": kind,
         "vbucket": change.vbucket,
         "seqno": change.seqno,
+        "scope": change.scope,
+        "collection": change.collection,
         "key": text(change.key),
         "cas": change.cas,
         "rev_seqno": change.rev_seqno,

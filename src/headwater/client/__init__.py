@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headwater.client.blocking import Client, connect
+from headwater.client.blocking import Client, CollectionClient, Documents, connect
 from headwater.client.collections import CollectionName
 from headwater.client.kv import Document, DocumentMeta, Observed
 from headwater.client.options import DrainOptions
@@ -107,6 +107,7 @@ __all__ = [
     "ChangeBatch",
     "Changes",
     "Client",
+    "CollectionClient",
     "CollectionCreated",
     "CollectionDropped",
     "CollectionEvent",
@@ -116,6 +117,7 @@ __all__ = [
     "Deletion",
     "Document",
     "DocumentMeta",
+    "Documents",
     "DrainOptions",
     "DurabilityImpossible",
     "DurabilityInvalidLevel",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
-from headwater.client.collections import Collections
+from headwater.client.collections import CollectionId, Collections, manifest_of, parse_path, resolve
 from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, as_json
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
@@ -26,10 +26,13 @@ from headwater.client.routing import ClusterMap
 from headwater.client.settings import AGENT, settings_for
 from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import StatusError
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.tls.settings import TlsSettings
 from headwater.transport.aio import Waiters
 from headwater.transport.waiting import Steps
 from headwater.wire import documents
+from headwater.wire.features import Feature
+from headwater.wire.manifest import DEFAULT, CollectionsManifest
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -64,13 +67,26 @@ class Connecting(Awaitable[Opened]):
             await self._opened.__aexit__(kind, error, trace)
 
 
-class AsyncClient:
-    """A bucket, reached by key or by its changes; made by `connect`."""
+class _Turns:
+    """Requests to nodes, each made by whoever awaits it.
 
-    def __init__(self, settings: ConnectSettings) -> None:
-        self._cluster = Cluster(settings)
-        self._do = Operations(self._cluster)
-        self._waiters = Waiters(settings.clock)
+    Args:
+        cluster, operations: where requests go, and how they are made.
+        shared: those of another object that uses the same connections; None for none.
+    """
+
+    def __init__(self, cluster: Cluster, operations: Operations, shared: Waiters | None = None) -> None:
+        self._cluster, self._do = cluster, operations
+        self._turns = shared or Waiters(cluster.clock)
+
+    async def _run(self, steps: Steps[Result]) -> Result:
+        return await self._turns.run(steps)
+
+
+class _Connected(_Turns):
+    """Connections that are made by `connect` and closed again."""
+
+    _aware: Cluster | None = None  # connections that ask for Collections, made when they are needed
 
     async def __aenter__(self) -> Self:
         return self
@@ -78,13 +94,11 @@ class AsyncClient:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _run(self, steps: Steps[Result]) -> Result:
-        return await self._waiters.run(steps)
-
     async def close(self) -> None:
         """Close the key-value connections; drains made from this client go on."""
-        self._cluster.close()
-        self._waiters.sweep()
+        for cluster in filter(None, (self._cluster, self._aware)):
+            cluster.close()
+        self._turns.sweep()
 
     def _open(
         self,
@@ -97,22 +111,15 @@ class AsyncClient:
         async def opened() -> Feed:
             from headwater.client.plan import plan  # noqa: PLC0415 - arrow and kernels: not for key-value work alone
 
-            return kind(await self._run(plan(self._cluster, start, vbuckets, until, options)), self._waiters)
+            return kind(await self._run(plan(self._cluster, start, vbuckets, until, options)), self._turns)
 
         return Connecting(opened())
 
+
+class AsyncDocuments(_Turns):
+    """The documents of a collection, by their keys."""
+
     # ================================================================== the same in blocking.py
-
-    @property
-    def map(self) -> ClusterMap:
-        """Which node owns which vbucket, as far as is known."""
-        return self._cluster.map
-
-    def vbucket_of(self, key: Key) -> int:
-        """Return the vbucket a key belongs to."""
-        return self.map.vbucket_of(key.encode() if isinstance(key, str) else key)
-
-    # ------------------------------------------------------------------ documents
 
     async def get(self, key: Key) -> Document:
         """Read a document; KeyNotFound if there is none."""
@@ -124,7 +131,7 @@ class AsyncClient:
 
     async def get_many(self, keys: Iterable[Key]) -> dict[bytes, Document]:
         """Read documents; keys that do not exist are left out."""
-        return await self._run(bulk.get_many(self._cluster, keys))
+        return await self._run(bulk.get_many(self._cluster, keys, self._do.collection))
 
     async def set(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0, cas: int = 0) -> int:
         """Store a document, if `cas` is given only over that version; returns the new CAS."""
@@ -150,7 +157,7 @@ class AsyncClient:
     ) -> dict[bytes, StatusError]:
         """Store documents; returns the failures by key, so an empty answer means that all were stored."""
         pairs = items.items() if isinstance(items, Mapping) else items
-        return await self._run(bulk.set_many(self._cluster, pairs, flags, expiry))
+        return await self._run(bulk.set_many(self._cluster, pairs, flags, expiry, self._do.collection))
 
     async def write_many(self, writes: Iterable[Write | WriteWithMeta]) -> writing.Failed:
         """Store and delete documents, each write with its own flags, expiry, CAS or metadata.
@@ -158,7 +165,7 @@ class AsyncClient:
         Returns: the failures by the write's place: KeyNotFound of a deletion, KeyExists where another version was met,
         OptionError for what can't be asked; all others were carried out, those of one key in their order.
         """
-        return await self._run(writing.write_many(self._cluster, writes))
+        return await self._run(writing.write_many(self._cluster, writes, self._do.collection))
 
     async def add(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0) -> int:
         """Store a document that does not exist yet; KeyExists if it does."""
@@ -182,7 +189,7 @@ class AsyncClient:
 
     async def delete_many(self, keys: Iterable[Key]) -> dict[bytes, StatusError]:
         """Delete documents; returns the failures by key."""
-        return await self._run(bulk.delete_many(self._cluster, keys))
+        return await self._run(bulk.delete_many(self._cluster, keys, self._do.collection))
 
     async def incr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: Expiry = 0) -> int:
         """Count a decimal number up and return it; a missing one is created as `initial`, if that is given."""
@@ -203,6 +210,83 @@ class AsyncClient:
     async def observe(self, key: Key) -> Observed:
         """Ask whether a key is persisted."""
         return await self._run(self._do.observe(key))
+
+
+class AsyncCollectionClient(AsyncDocuments):
+    """The documents of one collection; made by `AsyncClient.collection`, and closed with it.
+
+    Its id is looked up with the first request, and again where a node does not know it any more. While it is not there
+    its methods raise UnknownCollection or UnknownScope.
+    """
+
+    def __init__(self, of: CollectionId, cluster: Cluster, operations: Operations, turns: Any) -> None:
+        super().__init__(cluster, operations, turns)
+        self.scope, self.name = of.scope, of.name
+
+
+class AsyncScopeClient:
+    """A scope: where its collections are found; made by `AsyncClient.scope`."""
+
+    def __init__(self, client: AsyncClient, name: str) -> None:
+        self._client, self.name = client, name
+
+    def collection(self, name: str) -> AsyncCollectionClient:
+        """Return the documents of one of its collections."""
+        return self._client.collection(f"{self.name}.{name}")
+
+
+class AsyncClient(_Connected, AsyncDocuments):
+    """A bucket, reached by key or by its changes; made by `connect`.
+
+    The methods of documents are those of the default collection; `collection` has others.
+    """
+
+    def __init__(self, settings: ConnectSettings) -> None:
+        cluster = Cluster(settings)
+        super().__init__(cluster, Operations(cluster))
+
+    @property
+    def map(self) -> ClusterMap:
+        """Which node owns which vbucket, as far as is known."""
+        return self._cluster.map
+
+    def vbucket_of(self, key: Key) -> int:
+        """Return the vbucket a key belongs to."""
+        return self.map.vbucket_of(key.encode() if isinstance(key, str) else key)
+
+    # ------------------------------------------------------------------ collections
+
+    def collection(self, name: str) -> AsyncCollectionClient:
+        """Return the documents of a collection, "scope.collection"; nothing is asked until one of its methods is used.
+
+        Raises:
+            OptionError: that is no name of a collection.
+        """
+        if parse_path(name) == (DEFAULT, DEFAULT):  # keys without an id: any server knows these
+            return AsyncCollectionClient(CollectionId(self._cluster, name), self._cluster, self._do, self._turns)
+        if self._aware is None:
+            self._aware = self._cluster.twin(Feature.COLLECTIONS)
+        found = CollectionId(self._aware, name)
+        return AsyncCollectionClient(found, self._aware, Operations(self._aware, found), self._turns)
+
+    def scope(self, name: str) -> AsyncScopeClient:
+        """Return a scope, to get collections of it by their own names."""
+        return AsyncScopeClient(self, name)
+
+    async def manifest(self) -> CollectionsManifest:
+        """Return the bucket's scopes and collections, as the node that answered first knows them."""
+        return await self._run(manifest_of(self._cluster))
+
+    async def choose(self, collections: Collections = None, scope: str | None = None) -> Coverage | None:
+        """Look up names once, for many drains: what `changes` and `batches` take as `collections`, and what positions
+        say that they were read with. None for the default collection alone.
+
+        Raises:
+            OptionError, UnknownCollection, UnknownScope: as `changes`.
+        """
+        if not DrainOptions(collections=collections, scope=scope).chooses:
+            return None
+        return resolve(await self.manifest(), collections, scope)
 
     # ------------------------------------------------------------------ nodes and vbuckets
 

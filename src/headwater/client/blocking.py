@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
-from headwater.client.collections import Collections
+from headwater.client.collections import CollectionId, Collections, manifest_of, parse_path, resolve
 from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, as_json
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
@@ -23,10 +23,13 @@ from headwater.client.routing import ClusterMap
 from headwater.client.settings import AGENT, settings_for
 from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import StatusError
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.tls.settings import TlsSettings
 from headwater.transport.blocking import run
 from headwater.transport.waiting import Steps
 from headwater.wire import documents
+from headwater.wire.features import Feature
+from headwater.wire.manifest import DEFAULT, CollectionsManifest
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -39,16 +42,28 @@ Key = str | bytes
 Value = str | bytes
 
 
-class Client:
-    """A bucket, reached by key or by its changes; made by `connect`.
+class _Turns:
+    """Requests to nodes, one after the other: threads may share an object.
 
-    Threads may share it: their operations take turns. A drain (`changes`, `batches`) is one thread's at a time.
+    Args:
+        cluster, operations: where requests go, and how they are made.
+        shared: the lock of another object that uses the same connections; None for none.
     """
 
-    def __init__(self, settings: ConnectSettings) -> None:
-        self._cluster = Cluster(settings)
-        self._do = Operations(self._cluster)
-        self._in_use = threading.RLock()
+    def __init__(self, cluster: Cluster, operations: Operations, shared: threading.RLock | None = None) -> None:
+        self._cluster, self._do = cluster, operations
+        self._turns = shared or threading.RLock()
+
+    def _run(self, steps: Steps[Result]) -> Result:
+        # Answers come in the order of the requests: a second thread on the same connection would take another's.
+        with self._turns:
+            return run(steps, self._cluster.clock)
+
+
+class _Connected(_Turns):
+    """Connections that are made by `connect` and closed again."""
+
+    _aware: Cluster | None = None  # connections that ask for Collections, made when they are needed
 
     def __enter__(self) -> Self:
         return self
@@ -56,14 +71,10 @@ class Client:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _run(self, steps: Steps[Result]) -> Result:
-        # Answers come in the order of the requests: a second thread on the same connection would take another's.
-        with self._in_use:
-            return run(steps, self._cluster.clock)
-
     def close(self) -> None:
         """Close the key-value connections; drains made from this client go on."""
-        self._cluster.close()
+        for cluster in filter(None, (self._cluster, self._aware)):
+            cluster.close()
 
     def _open(
         self,
@@ -77,18 +88,11 @@ class Client:
 
         return kind(self._run(plan(self._cluster, start, vbuckets, until, options)))
 
+
+class Documents(_Turns):
+    """The documents of a collection, by their keys. Threads may share it: their operations take turns."""
+
     # ================================================================== written from aio.py
-
-    @property
-    def map(self) -> ClusterMap:
-        """Which node owns which vbucket, as far as is known."""
-        return self._cluster.map
-
-    def vbucket_of(self, key: Key) -> int:
-        """Return the vbucket a key belongs to."""
-        return self.map.vbucket_of(key.encode() if isinstance(key, str) else key)
-
-    # ------------------------------------------------------------------ documents
 
     def get(self, key: Key) -> Document:
         """Read a document; KeyNotFound if there is none."""
@@ -100,7 +104,7 @@ class Client:
 
     def get_many(self, keys: Iterable[Key]) -> dict[bytes, Document]:
         """Read documents; keys that do not exist are left out."""
-        return self._run(bulk.get_many(self._cluster, keys))
+        return self._run(bulk.get_many(self._cluster, keys, self._do.collection))
 
     def set(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0, cas: int = 0) -> int:
         """Store a document, if `cas` is given only over that version; returns the new CAS."""
@@ -126,7 +130,7 @@ class Client:
     ) -> dict[bytes, StatusError]:
         """Store documents; returns the failures by key, so an empty answer means that all were stored."""
         pairs = items.items() if isinstance(items, Mapping) else items
-        return self._run(bulk.set_many(self._cluster, pairs, flags, expiry))
+        return self._run(bulk.set_many(self._cluster, pairs, flags, expiry, self._do.collection))
 
     def write_many(self, writes: Iterable[Write | WriteWithMeta]) -> writing.Failed:
         """Store and delete documents, each write with its own flags, expiry, CAS or metadata.
@@ -134,7 +138,7 @@ class Client:
         Returns: the failures by the write's place: KeyNotFound of a deletion, KeyExists where another version was met,
         OptionError for what can't be asked; all others were carried out, those of one key in their order.
         """
-        return self._run(writing.write_many(self._cluster, writes))
+        return self._run(writing.write_many(self._cluster, writes, self._do.collection))
 
     def add(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0) -> int:
         """Store a document that does not exist yet; KeyExists if it does."""
@@ -158,7 +162,7 @@ class Client:
 
     def delete_many(self, keys: Iterable[Key]) -> dict[bytes, StatusError]:
         """Delete documents; returns the failures by key."""
-        return self._run(bulk.delete_many(self._cluster, keys))
+        return self._run(bulk.delete_many(self._cluster, keys, self._do.collection))
 
     def incr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: Expiry = 0) -> int:
         """Count a decimal number up and return it; a missing one is created as `initial`, if that is given."""
@@ -179,6 +183,83 @@ class Client:
     def observe(self, key: Key) -> Observed:
         """Ask whether a key is persisted."""
         return self._run(self._do.observe(key))
+
+
+class CollectionClient(Documents):
+    """The documents of one collection; made by `Client.collection`, and closed with it.
+
+    Its id is looked up with the first request, and again where a node does not know it any more. While it is not there
+    its methods raise UnknownCollection or UnknownScope.
+    """
+
+    def __init__(self, of: CollectionId, cluster: Cluster, operations: Operations, turns: Any) -> None:
+        super().__init__(cluster, operations, turns)
+        self.scope, self.name = of.scope, of.name
+
+
+class ScopeClient:
+    """A scope: where its collections are found; made by `Client.scope`."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client, self.name = client, name
+
+    def collection(self, name: str) -> CollectionClient:
+        """Return the documents of one of its collections."""
+        return self._client.collection(f"{self.name}.{name}")
+
+
+class Client(_Connected, Documents):
+    """A bucket, reached by key or by its changes; made by `connect`.
+
+    The methods of documents are those of the default collection; `collection` has others.
+    """
+
+    def __init__(self, settings: ConnectSettings) -> None:
+        cluster = Cluster(settings)
+        super().__init__(cluster, Operations(cluster))
+
+    @property
+    def map(self) -> ClusterMap:
+        """Which node owns which vbucket, as far as is known."""
+        return self._cluster.map
+
+    def vbucket_of(self, key: Key) -> int:
+        """Return the vbucket a key belongs to."""
+        return self.map.vbucket_of(key.encode() if isinstance(key, str) else key)
+
+    # ------------------------------------------------------------------ collections
+
+    def collection(self, name: str) -> CollectionClient:
+        """Return the documents of a collection, "scope.collection"; nothing is asked until one of its methods is used.
+
+        Raises:
+            OptionError: that is no name of a collection.
+        """
+        if parse_path(name) == (DEFAULT, DEFAULT):  # keys without an id: any server knows these
+            return CollectionClient(CollectionId(self._cluster, name), self._cluster, self._do, self._turns)
+        if self._aware is None:
+            self._aware = self._cluster.twin(Feature.COLLECTIONS)
+        found = CollectionId(self._aware, name)
+        return CollectionClient(found, self._aware, Operations(self._aware, found), self._turns)
+
+    def scope(self, name: str) -> ScopeClient:
+        """Return a scope, to get collections of it by their own names."""
+        return ScopeClient(self, name)
+
+    def manifest(self) -> CollectionsManifest:
+        """Return the bucket's scopes and collections, as the node that answered first knows them."""
+        return self._run(manifest_of(self._cluster))
+
+    def choose(self, collections: Collections = None, scope: str | None = None) -> Coverage | None:
+        """Look up names once, for many drains: what `changes` and `batches` take as `collections`, and what positions
+        say that they were read with. None for the default collection alone.
+
+        Raises:
+            OptionError, UnknownCollection, UnknownScope: as `changes`.
+        """
+        if not DrainOptions(collections=collections, scope=scope).chooses:
+            return None
+        return resolve(self.manifest(), collections, scope)
 
     # ------------------------------------------------------------------ nodes and vbuckets
 

@@ -9,15 +9,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from headwater.client.backoff import for_requests
 from headwater.client.cluster import Cluster, tried
+from headwater.client.collections import CollectionId
 from headwater.client.kv import U32_MAX, Document, Expiry, as_expiry, as_key, as_value, document, unsigned
 from headwater.client.pipeline import Bulk, Pipeline, lost_write
 from headwater.client.routing import Address
-from headwater.errors import ConnectionLost, NotMyVbucket, RemoteProtocolError, StatusError, TransportError
+from headwater.errors import (
+    ConnectionLost,
+    NotMyVbucket,
+    RemoteProtocolError,
+    StatusError,
+    TransportError,
+    UnknownCollection,
+    UnknownScope,
+)
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.documents import Delete, Get, GetResponse, Set
@@ -85,9 +95,10 @@ class BulkWriter:
         failed: the same by place, for items that have one.
     """
 
-    def __init__(self, cluster: Cluster, request: type[Request]) -> None:
-        """Items that name no opcode are `request`s."""
+    def __init__(self, cluster: Cluster, request: type[Request], collection: CollectionId | None = None) -> None:
+        """Items that name no opcode are `request`s; keys are those of a collection, if one is given."""
         self._cluster, self._opcode = cluster, request.layout.quiet
+        self._collection, self._prefix, self._looked_up = collection, b"", collection is None
         self._reads = request is Get
         # Not the newest map but one for all that is under way: the same key must not go two ways.
         self._map = cluster.map
@@ -101,6 +112,8 @@ class BulkWriter:
 
     def run(self, items: Iterable[BulkItem]) -> Steps[None]:
         """Send all items and wait for all answers."""
+        if self._collection is not None:
+            self._prefix = yield from self._collection.prefix()
         for item in items:
             if (full := self._add(item)) is not None:
                 yield from self._send(full, self._chunks.pop(full))
@@ -144,11 +157,22 @@ class BulkWriter:
             again, self._again = self._put_off_so_far(), {}
             if any(isinstance(error, NotMyVbucket | TransportError) for _, error in again):
                 yield from self._cluster.look_around()
+            if any(isinstance(error, UnknownCollection) for _, error in again):
+                yield from self._look_up()
             self._map = self._cluster.map
             for item, _ in again:
                 if (full := self._add(item)) is not None:
                     yield from self._send(full, self._chunks.pop(full))
             yield from self._flush()
+
+    def _look_up(self) -> Steps[None]:
+        """Ask once what the collection's id is by now. If it is gone, the requests are refused again, each by its
+        key."""
+        self._looked_up = True
+        if self._collection is not None:
+            with suppress(UnknownCollection, UnknownScope):
+                yield from self._collection.look_up()
+                self._prefix = yield from self._collection.prefix()
 
     def _put_off_so_far(self) -> list[tuple[BulkItem, Failure]]:
         return [each for of_a_key in self._again.values() for each in of_a_key]
@@ -198,9 +222,9 @@ class BulkWriter:
             yield from self._settle()
 
     def _encode(self, chunk: Chunk, opaque: int) -> Iterator[bytes]:
-        pack, usual = HEADER.pack, self._opcode
+        pack, usual, prefix = HEADER.pack, self._opcode, self._prefix
         for item, vbucket in zip(chunk.items, chunk.vbuckets, strict=True):
-            key, extras = item.key, item.extras
+            key, extras = prefix + item.key if prefix else item.key, item.extras
             body = len(key) + len(extras) + len(item.value)
             code, cas = item.opcode or usual, item.cas
             yield pack(Magic.CLIENT_REQUEST, code, len(key), len(extras), item.datatype, vbucket, body, opaque, cas)
@@ -242,7 +266,7 @@ class BulkWriter:
             refusal = refusals.get(place)
             if refusal is None:
                 self._again.pop(item.key, None)
-            elif refusal.retriable:
+            elif refusal.retriable or (isinstance(refusal, UnknownCollection) and not self._looked_up):
                 self._put_off(item, refusal)
             else:  # refused for good it changed nothing, so what was put off before it still counts
                 self._fail(item, refusal)
@@ -264,28 +288,36 @@ def set_items(items: Iterable[tuple[str | bytes, str | bytes]], flags: int, expi
 
 
 def set_many(
-    cluster: Cluster, items: Iterable[tuple[str | bytes, str | bytes]], flags: int, expiry: Expiry
+    cluster: Cluster,
+    items: Iterable[tuple[str | bytes, str | bytes]],
+    flags: int,
+    expiry: Expiry,
+    collection: CollectionId | None = None,
 ) -> Steps[dict[bytes, StatusError]]:
     """Store documents; returns the failures by key."""
-    writer = BulkWriter(cluster, Set)
+    writer = BulkWriter(cluster, Set, collection)
     yield from writer.run(set_items(items, flags, expiry))
     return writer.errors
 
 
-def delete_many(cluster: Cluster, keys: Iterable[str | bytes]) -> Steps[dict[bytes, StatusError]]:
+def delete_many(
+    cluster: Cluster, keys: Iterable[str | bytes], collection: CollectionId | None = None
+) -> Steps[dict[bytes, StatusError]]:
     """Delete documents; returns the failures by key (KeyNotFound among them)."""
-    writer = BulkWriter(cluster, Delete)
+    writer = BulkWriter(cluster, Delete, collection)
     yield from writer.run(BulkItem(as_key(key)) for key in keys)
     return writer.errors
 
 
-def get_many(cluster: Cluster, keys: Iterable[str | bytes]) -> Steps[dict[bytes, Document]]:
+def get_many(
+    cluster: Cluster, keys: Iterable[str | bytes], collection: CollectionId | None = None
+) -> Steps[dict[bytes, Document]]:
     """Read documents; keys that do not exist are left out.
 
     Raises:
         StatusError: the first refusal other than "not found".
     """
-    reader = BulkWriter(cluster, Get)
+    reader = BulkWriter(cluster, Get, collection)
     yield from reader.run(BulkItem(as_key(key)) for key in keys)
     for error in reader.errors.values():
         raise error

@@ -23,8 +23,9 @@ from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Steps
+from headwater.wire import leb128
 from headwater.wire.admin import GetManifest
-from headwater.wire.manifest import DEFAULT, EMPTY, CollectionsManifest, EventKind, ManifestRefused
+from headwater.wire.manifest import DEFAULT, EMPTY, UID_MAX, CollectionsManifest, EventKind, ManifestRefused
 from headwater.wire.status import Status
 
 ALL: Final = "all"
@@ -239,6 +240,42 @@ def _read_manifest(status: int, value: bytes, refusal: StatusError) -> Collectio
         return CollectionsManifest.decode(value)
     except ManifestRefused as error:
         raise RemoteProtocolError(f"COLLECTIONS_GET_MANIFEST (opcode 0xba): {error}") from None
+
+
+class CollectionId:
+    """The id of a collection, for requests by key: looked up when it is first needed, and anew when a node says that it
+    is not there: it may have been dropped and made again.
+
+    Args:
+        cluster: with connections that ask for Collections.
+        path: "scope.collection".
+
+    Raises:
+        OptionError: that is no name.
+    """
+
+    def __init__(self, cluster: Cluster, path: str) -> None:
+        self.scope, self.name = parse_path(path)
+        self._cluster = cluster
+        self._id: int | None = None
+
+    def prefix(self) -> Steps[bytes]:
+        """Return the bytes in front of each key.
+
+        Raises:
+            UnknownCollection, UnknownScope: it is not there. TransportError: no node told.
+        """
+        if self._id is None:
+            yield from self.look_up()
+        return leb128.encode(self._id or 0)
+
+    def look_up(self) -> Steps[bool]:
+        """Ask for the id; whether it is another than before. Errors as `prefix`."""
+        # A node that says an id is not there may know more than the others, or less: then all are asked.
+        manifest = yield from manifest_of(self._cluster, 0 if self._id is None else UID_MAX)
+        before, self._id = self._id, None
+        self._id = collection_id(manifest, self.scope, self.name)
+        return self._id != before
 
 
 # --------------------------------------------------------------------------- going on

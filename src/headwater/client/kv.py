@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from headwater.client.cluster import Cluster
+from headwater.client.collections import CollectionId
 from headwater.client.routing import Address
-from headwater.errors import OptionError, RemoteProtocolError
+from headwater.errors import OptionError, RemoteProtocolError, UnknownCollection
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Steps
 from headwater.wire import admin, bootstrap, documents
@@ -170,17 +171,35 @@ def as_expiry(expiry: Expiry, now_seconds: float | None = None) -> int:
 
 
 class Operations:
-    """A client's operations on documents and vbuckets; each method returns steps."""
+    """A client's operations on documents and vbuckets; each method returns steps.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    Args:
+        collection: whose documents are meant; None for the default one, on connections without Collections.
+    """
+
+    def __init__(self, cluster: Cluster, collection: CollectionId | None = None) -> None:
+        self.cluster, self.collection = cluster, collection
 
     def _call(self, asked: Request, answer: type[Answered]) -> Steps[Answered]:
         """Send a request to the node that owns its key, and read the answer."""
         unsigned("cas", asked.cas, U64_MAX)
+        if self.collection is None:
+            return (yield from self._send(asked, answer))
+        prefix = yield from self.collection.prefix()
+        try:
+            return (yield from self._send(asked, answer, prefix))
+        except UnknownCollection:  # nothing was done; under its name there may be another by now
+            if not (yield from self.collection.look_up()):
+                raise
+            prefix = yield from self.collection.prefix()
+            return (yield from self._send(asked, answer, prefix))
+
+    def _send(self, asked: Request, answer: type[Answered], prefix: bytes = b"") -> Steps[Answered]:
         asked = replace(asked, vbucket=self.cluster.map.vbucket_of(asked.key))
         what = f'{name_of(asked.layout.opcode).lower()} "{asked.key.decode(errors="backslashreplace")}"'
         reads = isinstance(asked, documents.Get | GetMeta) and not isinstance(asked, documents.GetAndTouch)
+        if prefix:
+            asked = replace(asked, key=prefix + asked.key)
         frame = yield from self.cluster.call(asked.vbucket, asked.frame(), what, reads=reads)
         return answer.decode(frame)
 
@@ -263,7 +282,8 @@ class Operations:
         """Ask the active node whether a key is persisted."""
         name = as_key(key)
         vbucket = self.cluster.map.vbucket_of(name)
-        asked = Observe(keys=[(vbucket, name)], vbucket=vbucket)
+        prefix = b"" if self.collection is None else (yield from self.collection.prefix())
+        asked = Observe(keys=[(vbucket, prefix + name)], vbucket=vbucket)
         answer = ObserveResponse.decode((yield from self.cluster.call(vbucket, asked.frame(), "observe", reads=True)))
         if [each[:2] for each in answer.states] != asked.keys:
             raise RemoteProtocolError(f"OBSERVE (opcode 0x92): states of {len(answer.states)} keys, one was asked for")

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from headwater.client.bulk import BulkItem, BulkWriter
 from headwater.client.cluster import Cluster
+from headwater.client.collections import CollectionId
 from headwater.client.kv import U32_MAX, U64_MAX, Expiry, as_expiry, as_key, as_value, unsigned
 from headwater.errors import OptionError, StatusError
 from headwater.transport.waiting import Steps
@@ -105,7 +106,9 @@ Failed: TypeAlias = dict[int, StatusError | OptionError]
 """Failures by the place of the write."""
 
 
-def write_many(cluster: Cluster, writes: Iterable[Write | WriteWithMeta]) -> Steps[Failed]:
+def write_many(
+    cluster: Cluster, writes: Iterable[Write | WriteWithMeta], collection: CollectionId | None = None
+) -> Steps[Failed]:
     """Carry out writes; returns the failures, KeyNotFound of deletions and what can't be asked for included."""
     impossible: Failed = {}
 
@@ -116,6 +119,6 @@ def write_many(cluster: Cluster, writes: Iterable[Write | WriteWithMeta]) -> Ste
             except OptionError as error:
                 impossible[place] = error
 
-    writer = BulkWriter(cluster, Set)
+    writer = BulkWriter(cluster, Set, collection)
     yield from writer.run(items())
     return impossible | writer.failed

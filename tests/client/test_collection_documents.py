@@ -1,0 +1,125 @@
+"""Documents of collections by key, one by one and many at once, over both clients, at a real node."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from headwater import testing
+from headwater.client import Write
+from headwater.errors import KeyNotFound, OptionError, UnknownCollection, UnknownScope
+from headwater.testing.node import Node
+from tests.node.aware import Aware, manifest
+
+A, B, AGAIN = 8, 9, 10
+
+
+@pytest.fixture(scope="module")
+def node():
+    with testing.node(vbuckets=8) as running:
+        becomes(running, 1, a=A, b=B)
+        yield running
+
+
+def becomes(node: Node, uid: int, **collections: int) -> None:
+    with Aware(node.port) as client:
+        assert client.becomes(manifest(uid, **collections)) == 0
+
+
+def test_a_key_is_another_document_in_each_collection(driver, node) -> None:
+    bucket = driver.connect(f"{node.address}/default")
+    a, b = bucket.collection("shop.a"), bucket.scope("shop").collection("b")
+    bucket.set("k", "plain")
+    a.set("k", "of a")
+    b.set("k", "of b")
+    assert [each.get("k").value for each in (bucket, a, b)] == [b"plain", b"of a", b"of b"]
+    assert bucket.collection("_default._default").get("k").value == b"plain"
+    assert a.get("k").key == b"k"
+    a.delete("k")
+    with pytest.raises(KeyNotFound):
+        a.get("k")
+    assert a.get_meta("k").deleted and not b.get_meta("k").deleted
+
+
+def test_every_operation_is_of_the_collection(driver, node) -> None:
+    bucket = driver.connect(f"{node.address}/default")
+    a = bucket.collection("shop.a")
+    a.add("ops", "1")
+    assert a.incr("ops", 41) == 42 and a.decr("ops") == 41
+    a.replace("ops", "x")
+    a.append("ops", "y")
+    a.prepend("ops", "w")
+    a.touch("ops", 3600)
+    assert a.gat("ops", 0).value == b"wxy"
+    assert a.observe("ops").state == 1
+    a.set_json("json", {"a": 1})
+    assert a.get("json").json() == {"a": 1}
+    assert bucket.get_many(["ops", "json"]) == {}
+    assert a.delete_many(["ops", "json"]) == {}
+
+
+def test_many_at_once_are_stored_read_and_deleted_in_their_collection(driver, node) -> None:
+    bucket = driver.connect(f"{node.address}/default")
+    a = bucket.collection("shop.a")
+    documents = {b"many-%d" % i: b"x" * (i % 300) for i in range(3000)}
+    assert a.set_many(documents) == {}
+    assert {key: each.value for key, each in a.get_many(documents).items()} == documents
+    assert bucket.get_many(documents) == {}
+    assert a.write_many([Write("many-0", "new"), Write("many-1", None), Write("none", None)]).keys() == {2}
+    assert a.get("many-0").value == b"new"
+    assert a.delete_many(documents).keys() == {b"many-1"}
+    assert a.get_many(documents) == {}
+
+
+@pytest.mark.parametrize(("name", "error"), [("shop.none", UnknownCollection), ("sea.shells", UnknownScope)])
+def test_a_collection_that_is_not_there_is_told_by_name(driver, node, name: str, error: type[Exception]) -> None:
+    bucket = driver.connect(f"{node.address}/default")
+    for asked in (lambda of: of.get("k"), lambda of: of.set_many({"k": "v"}), lambda of: of.get_many(["k"])):
+        with pytest.raises(error, match="there is no"):
+            asked(bucket.collection(name))
+    with pytest.raises(OptionError, match="with one dot"):
+        bucket.collection("orders")
+
+
+def test_an_id_is_looked_up_anew_when_the_collection_was_made_again(driver) -> None:
+    with testing.node(vbuckets=8) as node:
+        becomes(node, 1, a=A, b=B)
+        bucket = driver.connect(f"{node.address}/default")
+        single, many, bulk = (bucket.collection("shop.a") for _ in range(3))
+        for each in (single, many, bulk):
+            each.set("k", "before")
+        becomes(node, 2, b=B)
+        for each in (single, many):
+            with pytest.raises(UnknownCollection, match=r"no collection shop\.a"):
+                each.set("k", "nowhere")
+        assert isinstance(bulk.set_many({"k": "nowhere"})[b"k"], UnknownCollection)
+        becomes(node, 3, a=AGAIN, b=B)
+        assert bulk.set_many({f"k{i}": "after" for i in range(2000)}) == {}
+        with pytest.raises(KeyNotFound):
+            single.get("k")
+        many.set("k", "after")
+        assert single.get("k").value == b"after" and len(many.get_many(f"k{i}" for i in range(2000))) == 2000
+        assert bucket.manifest().collection("shop", "a").id == AGAIN
+
+
+def test_threads_share_collections_of_one_client(node) -> None:
+    with node.client() as bucket:
+        collections = [bucket.collection("shop.a"), bucket.collection("shop.b")]
+        failed: list[Exception] = []
+
+        def work(number: int) -> None:
+            try:
+                for i in range(100):
+                    mine = collections[(number + i) % 2]
+                    mine.set(f"t{number}-{i}", str(i))
+                    assert mine.get(f"t{number}-{i}").value == str(i).encode()
+            except Exception as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failed == []
