@@ -259,6 +259,63 @@ def test_what_several_paths_may_not_be(talking: Talk) -> None:
     assert look_many(talking, (GET, XATTR, b"x" * 16)) == Status.XATTR_EINVAL
 
 
+def levels(depth: int) -> bytes:
+    return b".".join([b"a"] * depth)
+
+
+@pytest.mark.parametrize(
+    ("path", "looked_up", "changed"),
+    [
+        (levels(32), Status.SUBDOC_PATH_ENOENT, Status.SUCCESS),
+        (levels(33), Status.SUBDOC_PATH_E2BIG, Status.SUBDOC_PATH_E2BIG),
+        (b"a" * 1024, Status.SUBDOC_PATH_ENOENT, Status.SUCCESS),
+        (b"a" * 1025, Status.EINVAL, Status.EINVAL),
+        (b"a." * 511 + b"aa", Status.SUBDOC_PATH_E2BIG, Status.SUBDOC_PATH_E2BIG),
+        (b"[0]" * 33, Status.SUBDOC_PATH_E2BIG, Status.SUBDOC_PATH_E2BIG),
+    ],
+    ids=["32 levels", "33 levels", "1 KiB", "1 KiB and 1", "512 levels", "33 elements"],
+)
+def test_a_path_is_as_long_and_deep_as_it_may_be(talk: Talk, path: bytes, looked_up: Status, changed: Status) -> None:
+    """The status stands for one path and, in the list of several, for the one that has it."""
+    talk.hello(4, 6, 7, 0x0B)
+    assert store(talk, body={}).status == 0
+    assert look(talk, GET, path).status == look(talk, EXISTS, path).status == looked_up
+    several, made = look_many(talk, (GET, 0, path)), change_many(talk, (UPSERT, MKDIR_P, path, b"1")).status
+    if looked_up == Status.EINVAL:  # as a request that is malformed
+        assert several == made == Status.EINVAL
+    else:
+        assert several == (Status.SUBDOC_MULTI_PATH_FAILURE, [(looked_up, b"")])
+        assert made == (Status.SUBDOC_MULTI_PATH_FAILURE if changed else Status.SUCCESS)
+    assert change(talk, UPSERT, path, b"2", MKDIR_P).status == changed
+    assert look(talk, GET, path).status == changed and (body(talk) == {}) == bool(changed)
+
+
+def test_a_value_that_would_be_deeper_than_32_levels_is_refused(talking: Talk) -> None:
+    deep = b"[" * 31 + b"]" * 31
+    assert change(talking, UPSERT, b"d", deep).status == 0
+    assert change(talking, UPSERT, b"e.f", deep, MKDIR_P).status == Status.SUBDOC_VALUE_ETOODEEP
+    assert look(talking, EXISTS, b"e").status == Status.SUBDOC_PATH_ENOENT
+
+
+def test_sixteen_changes_are_made_and_seventeen_are_not(talking: Talk) -> None:
+    changes = [(UPSERT, 0, b"p%d" % n, b"%d" % n) for n in range(17)]
+    assert change_many(talking, *changes).status == Status.SUBDOC_INVALID_COMBO
+    assert body(talking) == BODY
+    assert change_many(talking, *changes[:16]).status == 0
+    assert body(talking) == BODY | {f"p{n}": n for n in range(16)}
+
+
+@pytest.mark.parametrize(("name", "status"), [(b"x" * 15, 0), (b"x" * 16, Status.XATTR_EINVAL)])
+def test_the_name_of_an_attribute_has_15_bytes_at_most(talking: Talk, name: bytes, status: int) -> None:
+    missing = status or Status.SUBDOC_PATH_ENOENT
+    for path in (name, name + b".y"):
+        assert look(talking, GET, path, XATTR).status == look(talking, EXISTS, path, XATTR).status == missing
+        assert change(talking, UPSERT, path, b"{}", XATTR | MKDIR_P).status == status
+        assert change_many(talking, (UPSERT, XATTR | MKDIR_P, path, b"{}")).status == status
+        assert change(talking, DELETE, name, b"", XATTR).status == status
+    assert body(talking) == BODY
+
+
 def test_several_attributes_are_for_those_who_asked_for_it(talk: Talk) -> None:
     talk.hello(6, 7)
     store(talk)

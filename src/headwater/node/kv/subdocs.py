@@ -17,7 +17,7 @@ from headwater.node.kv.framing import preserves_ttl
 from headwater.node.kv.subdoc import attributes, editing
 from headwater.node.kv.subdoc.attributes import ChangeNumbers
 from headwater.node.kv.subdoc.editing import ARRAYS_OF_THE_ROOT, EDITS, LOOKUPS, find, get
-from headwater.node.kv.subdoc.path import Path, parse
+from headwater.node.kv.subdoc.path import Path, check_length, parse
 from headwater.node.refused import CommandRefused
 from headwater.wire import documents as wire_documents
 from headwater.wire import subdoc as wire
@@ -217,6 +217,7 @@ def _check_specs(
         raise CommandRefused(Status.SUBDOC_INVALID_COMBO, f"{len(specs)} paths, 1 to {wire.SPECS_MAX} are allowed")
     names, body_seen = set(), False
     for opcode, path_flags, path in specs:
+        check_length(path)
         if opcode not in known:
             raise CommandRefused(Status.SUBDOC_INVALID_COMBO, f"opcode 0x{opcode:02x} can't be one of several paths")
         _check_attribute_flags(session, path_flags, flags)

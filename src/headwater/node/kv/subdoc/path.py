@@ -25,6 +25,12 @@ Path: TypeAlias = tuple[Component, ...]
 _COMPONENT = re.compile(r"(?P<dot>\.)?(?:(?P<bare>[^.\[\]`]+)|`(?P<quoted>(?:[^`]|``)+)`)|\[(?P<index>-1|\d{1,9})\]")
 
 
+def check_length(path: bytes) -> None:
+    """Refuse a path of more than 1024 bytes, which makes its request malformed: CommandRefused, EINVAL."""
+    if len(path) > PATH_BYTES_MAX:
+        raise CommandRefused(Status.EINVAL, f"a path of {len(path)} bytes, {PATH_BYTES_MAX} are allowed")
+
+
 @lru_cache(PATHS_KEPT)
 def parse(path: bytes) -> Path:
     """Return the components of a path.
@@ -33,8 +39,7 @@ def parse(path: bytes) -> Path:
         CommandRefused: SUBDOC_PATH_EINVAL for what is no path, SUBDOC_PATH_E2BIG for more than 32 components, EINVAL
             for more than 1024 bytes.
     """
-    if len(path) > PATH_BYTES_MAX:
-        raise CommandRefused(Status.EINVAL, f"a path of {len(path)} bytes, {PATH_BYTES_MAX} are allowed")
+    check_length(path)
     try:
         text = path.decode()
     except UnicodeDecodeError:
