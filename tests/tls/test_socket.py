@@ -119,3 +119,17 @@ def test_the_peer_hears_why_its_certificate_was_refused(
     assert refused.value.code in (19, 20)
     with pytest.raises(TlsError, match="it does not know the CA of our certificate"):
         one.shake()
+
+
+def test_a_node_whose_certificate_has_expired_is_not_believed(
+    wire: tuple[socket.socket, socket.socket], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    old = Certificates(tmp_path_factory.mktemp("old"))
+    old.expired("node")
+    one, other = server(wire[0], old), client(wire[1], TlsSettings(trust_store=old.trust_store))
+    assert not other.shake() and not one.shake()
+    with pytest.raises(TlsError, match="certificate has expired") as refused:
+        other.shake()
+    assert refused.value.code == 10
+    with pytest.raises(TlsError, match="it takes our certificate for expired"):
+        one.shake()

@@ -12,6 +12,7 @@ from headwater.testing.node import Node
 from headwater.wire import dcp, leb128
 from headwater.wire.dcp import EndReason
 from headwater.wire.framing import stream_id_of
+from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from tests.node.aware import JSON, XERROR, Aware, everything, manifest, told
@@ -257,6 +258,80 @@ def test_a_collection_made_again_under_its_name_has_nothing_of_the_one_before(fr
         assert (writer.got(b"k", 10), writer.got(b"k", A)) == (Status.KEY_ENOENT, Status.UNKNOWN_COLLECTION)
         assert not [each for each in everything(fresh.port) if each[0] == "set"]
         assert everything(fresh.port, {"collections": ["a"]}, name=b"new")[1] == ("event", 6, 0, 10, 3, b"a")
+
+
+WINDOW = 4096
+
+
+def stalled(reader: Aware, writer: Aware, *choices: object) -> None:
+    """A reader whose streams of vbucket 0 stand in the middle of their backfills, for their window is full."""
+    for number in range(200):
+        assert writer.put(b"a%03d" % number, bytes(100), A) == writer.put(b"b%03d" % number, bytes(100), B) == 0
+    ids = {"enable_stream_id": "true"} if len(choices) > 1 else {}
+    reader.opens(b"stalled", connection_buffer_size=str(WINDOW), **ids)
+    for choice in choices:
+        told = b"" if choice is None else json.dumps(choice).encode()
+        start = {"start_seqno": 0, "snap_start_seqno": 0, "snap_end_seqno": 0}
+        reader.send(dcp.StreamRequest(opaque=7, value=told, **start).encode())
+
+
+def unstalled(reader: Aware, last: int, ends: int = 1) -> list[Frame]:
+    """All that comes, each message acknowledged, until this opcode has come so often."""
+    got: list[Frame] = []
+    while sum(each.opcode == last for each in got) < ends:
+        frame = reader.read()
+        assert frame is not None, told(got[-3:])
+        if frame.is_response:
+            assert frame.status == 0
+            continue
+        reader.send(dcp.BufferAck(acked_bytes=len(frame.encode())).encode())
+        got.append(frame)
+    return got
+
+
+def test_a_drop_in_the_middle_of_a_backfill_comes_in_its_place_and_ends_who_wanted_nothing_else(fresh: Node) -> None:
+    with Aware(fresh.port) as writer, Aware(fresh.port) as reader:
+        stalled(reader, writer, {"collections": ["8"]})
+        assert writer.becomes(manifest(2, b=B)) == 0
+        got = [each for each in told(unstalled(reader, Opcode.DCP_STREAM_END)) if each[0] not in ("marker", "advanced")]
+    assert got[0] == EVENTS[1] and got[-1] == ("end", EndReason.FILTER_EMPTY)
+    assert got[-2] == ("event", 404, 1, A, 2, b"")
+    seqnos = [each[1] for each in got[:-1]]
+    assert seqnos == sorted(set(seqnos)) and all(each[2].startswith(b"\x08a") for each in got if each[0] == "set")
+
+
+def test_a_collection_that_comes_again_in_the_middle_of_a_backfill_is_another_one(fresh: Node) -> None:
+    with Aware(fresh.port) as writer, Aware(fresh.port) as reader:
+        stalled(reader, writer, None)
+        assert writer.becomes(manifest(2, b=B)) == writer.becomes(manifest(3, b=B, a=10)) == 0
+        assert writer.put(b"again", b"v", 10) == 0 and writer.put(b"a000", b"v", A) == Status.UNKNOWN_COLLECTION
+        frames: list[Frame] = []
+        while not frames or frames[-1].key != b"\x0aagain":
+            frames += unstalled(reader, Opcode.DCP_MUTATION)
+        got = [each for each in told(frames) if each[0] != "marker"]
+    assert [each[:4] for each in got if each[0] == "event"] == [
+        ("event", 1, 3, 8),
+        ("event", 2, 0, A),
+        ("event", 3, 0, B),
+        ("event", 404, 1, A),
+        ("event", 405, 0, 10),
+    ]
+    assert [each[2] for each in got if each[0] == "set" and each[2][:1] == b"\x09"] == [
+        b"\x09b%03d" % n for n in range(200)
+    ]
+
+
+def test_of_two_streams_of_a_vbucket_the_one_ends_whose_collection_is_dropped(fresh: Node) -> None:
+    with Aware(fresh.port) as writer, Aware(fresh.port) as reader:
+        stalled(reader, writer, {"collections": ["8"], "sid": 1}, {"collections": ["9"], "sid": 2})
+        assert writer.becomes(manifest(2, b=B)) == 0
+        ended = unstalled(reader, Opcode.DCP_STREAM_END)[-1]
+        assert (stream_id_of(ended.framing), dcp.StreamEnd.decode(ended).status) == (1, EndReason.FILTER_EMPTY)
+        assert writer.put(b"after", b"v", B) == 0
+        frames: list[Frame] = []
+        while not frames or frames[-1].key != b"\x09after":
+            frames += unstalled(reader, Opcode.DCP_MUTATION)
+        assert {stream_id_of(each.framing) for each in frames} == {2}
 
 
 def test_a_consumer_goes_on_over_a_drop_from_before_it(fresh: Node) -> None:
