@@ -4,18 +4,24 @@
 a node for each line.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from enum import IntFlag
 from pathlib import Path
 
+from headwater.errors import BadMessage
 from headwater.node import server  # noqa: F401  (it registers all commands)
 from headwater.node.kv.command import COMMANDS, refusal_of
 from headwater.node.kv.hello import GRANTED
 from headwater.protocol.dcp.controls import CONTROLS, ControlSettings, Negotiated, apply
+from headwater.protocol.dcp.opening import read_open
+from headwater.protocol.dcp.stream_request import Accepted, Facts, judge, read_stream_request
+from headwater.wire.dcp import Open, OpenFlag, StreamFlag, StreamRequest
 from headwater.wire.dialect import requests
 from headwater.wire.features import Feature, missing_prerequisites
 from headwater.wire.opcodes import RETIRED, Opcode, name_of
 from headwater.wire.status import Status
 from headwater.wire.status import name_of as status_name
+from headwater.wire.vbucket import State
 
 PAGE = Path(__file__).parent.parent / "docs" / "compatibility.md"
 SAMPLES = ("true", "1", "1.5", "high", "round-robin")
@@ -47,13 +53,31 @@ control that is not listed is answered with EINVAL (0x04).
 
 """
 
+OPEN_HEAD = """
+## Flags of DCP_OPEN
+
+*Alone* is the answer to a DCP_OPEN with this flag and no other; *needs* the flag with which it is taken. A flag that
+is not listed is answered with EINVAL (0x04).
+
+"""
+STREAM_HEAD = """
+## Flags of DCP_STREAM_REQ
+
+The same, of the flags of a stream of a vbucket that is active and empty, from its beginning.
+
+"""
+
 
 def page() -> str:
     """The whole page."""
     commands = _table(("opcode", "command", "served", "answer"), map(_command, _opcodes()))
     features = _table(("code", "feature", "granted", "needs"), map(_feature, Feature))
     controls = _table(("control", "takes", "for example", "answer"), map(_control, CONTROLS))
-    return f"{HEAD}{commands}{FEATURES_HEAD}{features}{CONTROLS_HEAD}{controls}"
+    flags = ("flag", "name", "alone", "needs")
+    opened = _table(flags, (_flag(each, OpenFlag, _opened) for each in OpenFlag))
+    streamed = _table(flags, (_flag(each, StreamFlag, _streamed) for each in StreamFlag))
+    features_and_controls = f"{FEATURES_HEAD}{features}{CONTROLS_HEAD}{controls}"
+    return f"{HEAD}{commands}{features_and_controls}{OPEN_HEAD}{opened}{STREAM_HEAD}{streamed}"
 
 
 def _opcodes() -> list[int]:
@@ -76,6 +100,31 @@ def _control(key: str) -> tuple[str, ...]:
     told = {value: apply(ControlSettings(), Negotiated(snappy=True), key.encode(), value.encode()) for value in SAMPLES}
     sample = next((value for value, status in told.items() if status == Status.SUCCESS), SAMPLES[0])
     return f"`{key}`", CONTROLS[key].allowed, f"`{sample}`", _status(told[sample])
+
+
+def _flag(flag: IntFlag, all_flags: Iterable[IntFlag], answer: Callable[[int], int]) -> tuple[str, ...]:
+    alone = answer(flag)
+    needs = [other for other in all_flags if answer(flag | other) == Status.SUCCESS] if alone else []
+    return f"0x{flag:03x}", flag.name, _status(alone), f"0x{needs[0]:03x}" if needs else ""
+
+
+def _opened(flags: int) -> int:
+    try:
+        read_open(Open(key=b"name", flags=flags).frame())
+    except BadMessage as bad:
+        return bad.status
+    return Status.SUCCESS
+
+
+def _streamed(flags: int) -> int:
+    asked = StreamRequest(flags=flags, start_seqno=0, snap_start_seqno=0, snap_end_seqno=0)
+    facts = Facts(State.ACTIVE, 0, 0, ((1, 0),))
+    try:
+        request = read_stream_request(asked.frame(), collections=False)
+    except BadMessage as bad:
+        return bad.status
+    judged = judge(request, facts, negotiated=Negotiated(), settings=ControlSettings(), live=())
+    return Status.SUCCESS if isinstance(judged, Accepted) else judged.status
 
 
 def _status(status: int) -> str:

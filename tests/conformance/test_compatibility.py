@@ -86,6 +86,47 @@ def test_every_control_is_answered_as_the_page_says(node: Node) -> None:
     assert len(rows) > 20
 
 
+def flags_of(section: str) -> dict[int, dict[str, str]]:
+    return {int(row["flag"], 16): row for row in table(PAGE, section)}
+
+
+def status_in(cell: str) -> int:
+    return told({"answer": cell})
+
+
+def test_every_flag_of_an_open_is_answered_as_the_page_says(node: Node) -> None:
+    rows = flags_of("Flags of DCP_OPEN")
+    for flag in (1 << bit for bit in range(32)):
+        row = rows.get(flag)
+        expected = {flag: status_in(row["alone"]) if row else Status.EINVAL}
+        if row and row["needs"]:
+            expected[flag | int(row["needs"], 16)] = Status.SUCCESS
+        for flags, status in expected.items():
+            with Line(node.port) as line:
+                assert line.call(Opcode.DCP_OPEN, b"walker", extras=bytes(4) + flags.to_bytes(4)).status == status, row
+    assert set(rows) == set(dcp.OpenFlag)
+
+
+def test_every_flag_of_a_stream_is_answered_as_the_page_says(node: Node) -> None:
+    rows = flags_of("Flags of DCP_STREAM_REQ")
+    for flag in (1 << bit for bit in range(32)):
+        row = rows.get(flag)
+        expected = {flag: status_in(row["alone"]) if row else Status.EINVAL}
+        if row and row["needs"]:
+            expected[flag | int(row["needs"], 16)] = Status.SUCCESS
+        for flags, status in expected.items():
+            with Line(node.port) as line:
+                line.send(PRODUCER.frame())
+                assert line.read().status == 0
+                extras = flags.to_bytes(4) + bytes(4 + 5 * 8)
+                assert line.call(Opcode.DCP_STREAM_REQ, extras=extras, vbucket=EMPTY).status == status, row
+    assert set(rows) == set(dcp.StreamFlag)
+
+
+EMPTY = 3
+"""A vbucket that nobody writes to."""
+
+
 def served() -> list[type[Request]]:
     """The declared requests of clients that the node answers by itself, one after the other."""
     declared = (each for family in FAMILIES for each in messages(family) if issubclass(each, Request))
