@@ -65,14 +65,12 @@ def documents(node: Node) -> dict[tuple[str, str], Document]:
         assert line.ask(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true").status == 0
         for vbucket in range(vbuckets(node)):
             assert line.asks(flags=TO_LATEST, vbucket=vbucket).status == 0
-            for frame in _changes(line):
-                number, key = leb128.split_key(frame.key)
-                place = names.get(number, f"{number:x}"), key.decode()
-                if frame.opcode == Opcode.DCP_MUTATION:
-                    found[place] = _document(frame)
-                else:
-                    found.pop(place, None)
-    return {place: document for place, document in found.items() if place[0] in names.values()}
+            here = {frame.key: frame for frame in _changes(line)}
+            for whole, frame in here.items():
+                number, key = leb128.split_key(whole)
+                if frame.opcode == Opcode.DCP_MUTATION and number in names:
+                    found[names[number], key.decode()] = _document(frame)
+    return found
 
 
 def _changes(line: Aware) -> Iterator[Frame]:
