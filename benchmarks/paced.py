@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.lake.writer import TaskResult
-from headwater.pipelines.local import LocalEngine
+from headwater.pipelines.local import Folds, LocalEngine
 from headwater.pipelines.mirror import Engine
 from headwater.pipelines.sink import TableSink
 from headwater.pipelines.streaming import SparkEngine
@@ -30,7 +30,8 @@ class Paced:
 
     def __init__(self, spark: Any, url: str, place: Path) -> None:
         self.sink = TableSink(place, "default")
-        self._maintenance = self.sink.maintenance()
+        self._folds = Folds() if spark is None else None
+        self._maintenance = self.sink.maintenance(self._folds)
         self._stands, self._may = threading.Semaphore(0), threading.Semaphore(0)
         self._ending, self._failure = False, ""
         self.visible = 0.0
@@ -60,6 +61,8 @@ class Paced:
         self._thread.join()
         for each in self._maintenance:
             each.close(finish=True)
+        if self._folds is not None:
+            self._folds.close()
 
     def _follow(self, engine: Engine) -> None:
         try:

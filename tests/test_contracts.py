@@ -183,7 +183,7 @@ OWN_FORMATS = {
     "node/storage/log.py": "a salt",
     "node/storage/records.py": "the frames that only the log has",
     "node/storage/segment.py": "a segment's header",
-    "node/storage/store.py": "a key for hashing",
+    "node/storage/store.py": "a key for hashing, numbers for a kernel",
     "node/storage/synced.py": "the note beside the log",
     "node/kv/subdoc/attributes.py": "the text of a macro",
     "node/bucket.py": "keys as a kernel hands them over",

@@ -39,8 +39,7 @@ def live(
 ) -> bytes:
     last = store.durable_seqno(1)
     memory = np.zeros(out, np.uint8)
-    numbers = np.array([after, last, after + 1, 5], np.uint64)
-    size, changes = store.gather_live(1, numbers, memory, OPAQUE, encoding, slow, room)
+    size, changes = store.gather_live(1, (after, last, after + 1, 5), memory, OPAQUE, encoding, slow, room)
     assert bool(size) == bool(changes)
     assert not memory[size:].any() or not size
     return memory[:size].tobytes()

@@ -243,8 +243,11 @@ class ChangeBatch:
 
 def batch_of(handout: Handout) -> ChangeBatch:
     """Return a handout as a batch."""
-    over = [event for _, event in handout.events if isinstance(event, Ended)]
-    ended = tuple(StreamEnd(event.vbucket, event.reason) for event in over if event.reason is not None)
+    ended = tuple(
+        StreamEnd(event.stream.vbucket, event.reason)
+        for _, event in handout.events
+        if isinstance(event, Ended) and event.reason is not None
+    )
     if handout.streamed is None:
         return ChangeBatch(handout.records, ended, handout.positions)
     names = handout.streamed.names

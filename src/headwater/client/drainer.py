@@ -57,6 +57,7 @@ LINGER_BYTES_MIN = 32 * 1024
 LINGER_SECONDS = 0.001
 SPELL_SECONDS = 0.002
 """A batch fills in less in a bulk transfer; where it does not, its rows have waited long enough."""
+_OK = int(EndReason.OK)
 FINAL = frozenset({EndReason.OK, EndReason.FILTER_EMPTY})
 GONE = frozenset({Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE})
 """A stream request is refused with these when something of its choice is not there."""
@@ -345,28 +346,30 @@ class Drainer:
             self._take(worker, row, event)
 
     def _take(self, worker: Worker, row: int, event: StreamEvent) -> None:
-        progress = self.progress[event.vbucket]
+        vbucket = event.stream.vbucket
         match event:
-            case Opened(vbucket=vbucket):
-                progress.opened_at = self.clock()
+            case Opened():
+                self.progress[vbucket].opened_at = self.clock()
                 if self._logs is self.positions.logs:
                     self._logs = dict(self._logs)
-                self._logs[vbucket] = worker.log(vbucket)
-            case CollectionsChanged(message=message):
-                self._changed(event.vbucket, message)
-                self._events.append((row, event))
-            case Marked() | Boundary() | Advanced():
-                self._events.append((row, event))
-            case Ended(vbucket=vbucket, reason=int(reason)):
+                self._logs[vbucket] = event.failover_log
+            case Ended(reason=int(reason)):
                 self._rest(worker, vbucket)
                 worker.release(vbucket)
                 self._ended(row, event, reason)
-            case RollbackNeeded(vbucket=vbucket, seqno=common, reason=reason):
+            case CollectionsChanged(message=message):
+                self._changed(vbucket, message)
+                self._events.append((row, event))
+            case Marked() | Boundary() | Advanced():
+                self._events.append((row, event))
+            case Marked() | Boundary() | Advanced():
+                self._events.append((row, event))
+            case RollbackNeeded(seqno=common, reason=reason):
                 worker.release(vbucket)
                 requested = event.stream.asked_seqno
                 self._failure = self._failure or RollbackRequired(vbucket, requested, common, reason)
             case Refused():
-                worker.release(event.vbucket)
+                worker.release(vbucket)
                 self._refused(worker, event)
 
     def _changed(self, vbucket: int, message: SystemEvent) -> None:
@@ -382,9 +385,9 @@ class Drainer:
         """dcp.md 2.6: 0 done; 2 fetch the cluster map; 4, 5 retry with backoff; 6 re-request (expect a rollback);
         7 nothing left; 8 give up. 1 is treated as 2 (UPR used 1 for it), an unknown number as well. A stream without an
         end can't have reached it: then 0 is treated as 2, too."""
-        endless = self.progress[event.vbucket].end_seqno == ENDLESS
-        if reason in FINAL and not (reason == EndReason.OK and endless):
-            self.progress[event.vbucket].done = True
+        progress = self.progress[event.stream.vbucket]
+        if reason in FINAL and not (reason == _OK and progress.end_seqno == ENDLESS):
+            progress.done = True
             self._events.append((row, event))
         elif reason == EndReason.LOST_PRIVILEGES:
             self._failure = self._failure or error_for(Status.EACCESS, f"stream of vbucket {event.vbucket}")

@@ -23,7 +23,7 @@ from headwater.errors import ConnectionLost, NotSupported, PeerSilent
 from headwater.kernels.columns import Arena
 from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.events import Opened, StreamEvent
-from headwater.protocol.dcp.position import FailoverLog, Position
+from headwater.protocol.dcp.position import Position
 from headwater.protocol.end import PeerGone
 from headwater.protocol.handshake import DCP_FEATURES, Opening, open_producer
 from headwater.transport.waiting import Ready, Resolve, Steps
@@ -122,10 +122,6 @@ class Worker(Task):
         """Where the stream of one of `vbuckets` stands."""
         return self._drain.position(vbucket)
 
-    def log(self, vbucket: int) -> FailoverLog:
-        """The failover log that came with the stream of one of `vbuckets`."""
-        return self._drain.streams[vbucket].failover_log
-
     @property
     def _drain(self) -> Drain:
         if self.drain is None:
@@ -137,7 +133,7 @@ class Worker(Task):
         if self.drain is None or not self.drain.events:
             return ()
         events, self.drain.events = self.drain.events, []
-        self._opened[[event.vbucket for _, event in events if isinstance(event, Opened)]] = True
+        self._opened[[event.stream.vbucket for _, event in events if isinstance(event, Opened)]] = True
         self._open_streams = None
         return events
 

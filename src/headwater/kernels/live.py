@@ -108,4 +108,4 @@ def gather_live(
 def warm_up() -> None:
     """Build the kernel of this module."""
     table, numbers = np.zeros((1, 2), np.uint64), np.zeros(4, np.uint64)
-    prepare(gather_live, table, 0, table, numbers, np.zeros(0, np.uint8), np.uint32(0), 0, 0, 0)
+    prepare(gather_live, table, 0, table, numbers, np.zeros(0, np.uint8), 0, 0, 0, 0)

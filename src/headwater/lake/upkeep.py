@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -148,6 +148,38 @@ def fold(
         out.discard()
         raise
     return Folded(written, sources)
+
+
+@dataclass(frozen=True)
+class FoldTask:
+    """A fold that is done elsewhere, in another process perhaps: all that it needs, and nothing that is open.
+
+    Attributes:
+        place: of the table.
+        id: the table's.
+        fields: its columns.
+        seed: of its indexes; None for a table without.
+        files: what is folded, as the newest version has it.
+    """
+
+    place: str
+    id: str
+    fields: Sequence[Any]
+    seed: bytes | None
+    files: Sequence[DataFile]
+
+    def run(self) -> Folded:
+        """Write the new files."""
+        store = store_of(self.place)
+        indexes = Indexes(store, self.id, self.seed) if self.seed else None
+        return fold(store, self.fields, indexes, self.files)
+
+
+class Doer(Protocol):
+    """Where folding is done, beside the batches."""
+
+    def submit(self, work: Callable[[], Folded], /) -> Future[Folded]:
+        """Begin a fold; its answer comes in time."""
 
 
 def _copy(
@@ -314,12 +346,19 @@ class Maintenance:
         log: the driver's.
         seed: of the table's indexes; None for a table without.
         clock: seconds.
+        folds: where folding is done, if not in that thread: there it takes the interpreter from the batches.
     """
 
-    def __init__(self, log: TableLog, seed: bytes | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log, self._clock = log, clock
-        self._indexes = Indexes(log.store, log.state.id, seed) if seed else None
+    def __init__(
+        self,
+        log: TableLog,
+        seed: bytes | None,
+        clock: Callable[[], float] = time.monotonic,
+        folds: Doer | None = None,
+    ) -> None:
+        self._log, self._clock, self._seed = log, clock, seed
         self._thread = ThreadPoolExecutor(1, "lake-upkeep")
+        self._folds: Doer = folds or self._thread
         self._folding: Future[Folded] | None = None
         self._other: Future[Any] | None = None
         self._checkpointed = log.state.version
@@ -349,8 +388,9 @@ class Maintenance:
             folding, self._folding = self._folding, None
             commit(self._log, folding.result())
         if self._folding is None and (files := choose(self._log.state)):
-            fields = self._log.state.fields
-            self._folding = self._thread.submit(fold, self._log.store, fields, self._indexes, files)
+            state = self._log.state
+            task = FoldTask(self._log.store.root, state.id, state.fields, self._seed, files)
+            self._folding = self._folds.submit(task.run)
 
     def _write_checkpoint(self) -> None:
         if self._log.state.version - self._checkpointed >= CHECKPOINT_EVERY:

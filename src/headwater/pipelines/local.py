@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
-from typing import Any
+from typing import Any, TypeVar
 
 from headwater.client.routing import parse as parse_url
 from headwater.errors import TableChanged, TransportError
@@ -26,6 +26,11 @@ from headwater.pipelines.tasks import forget
 from headwater.pipelines.watch import NOBODY, BatchWatch, LagWatch
 from headwater.spark.planning import Planning
 from headwater.spark.settings import SourceSettings
+
+T = TypeVar("T")
+
+NICE = 5
+"""How far a process that folds stands behind those that bring batches in."""
 
 
 def _answer(task: SinkTask) -> bytes:
@@ -59,6 +64,12 @@ def _begin(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     sys.meta_path.insert(0, _NoPandas())
     _end_with_parent()
+
+
+def _begin_behind(environment: Mapping[str, str]) -> None:
+    """Make this process one that lets the others go first."""
+    _begin(environment)
+    os.nice(NICE)
 
 
 class Workers:
@@ -99,6 +110,36 @@ class Workers:
         return ProcessPoolExecutor(
             self.count, mp_context=early.context(), initializer=_begin, initargs=(dict(os.environ),)
         )
+
+
+class Folds:
+    """A process in which files are folded (lake/upkeep.py), begun when the first are, and again after it died.
+
+    In the driver's own process a fold would take the interpreter from the batches, the first one for a second and more:
+    it needs Arrow's and the compiler's modules, which the server of workers has loaded.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+
+    def submit(self, work: Callable[[], T], /) -> Future[T]:
+        """Begin a fold. Raises BrokenProcessPool if the process died since the last one; the next call starts anew."""
+        if self._pool is None:
+            arguments = (dict(os.environ),)
+            self._pool = ProcessPoolExecutor(
+                1, mp_context=early.context(), initializer=_begin_behind, initargs=arguments
+            )
+        try:
+            return self._pool.submit(work)
+        except BrokenProcessPool:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the process."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
 
 
 class LocalEngine:

@@ -13,6 +13,7 @@ Two engines run the same tasks: Spark, on a laptop or a cluster, and worker proc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -22,7 +23,7 @@ from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts, patience
 from headwater.pipelines.failures import MirrorFailed, passes, reason
-from headwater.pipelines.local import LocalEngine
+from headwater.pipelines.local import Folds, LocalEngine
 from headwater.pipelines.query import own_session
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
 from headwater.pipelines.sinks import Done
@@ -183,12 +184,12 @@ def mirror(
 
     def attempt() -> None:
         sink = TableSink(place, bucket_of(source), changelog=log, **shape)
-        batches = _Batches(attempts, sink, sink.maintenance() if upkeep else [])
-        engine = _engine(spark, sink, chosen, workers, watch)
-        try:
+        with ExitStack() as stack:
+            apart = stack.enter_context(closing(Folds())) if spark is None and workers != 0 else None
+            batches = _Batches(attempts, sink, sink.maintenance(apart) if upkeep else [])
+            stack.callback(batches.close)
+            engine = _engine(spark, sink, chosen, workers, watch)
             engine.follow(once=once, interval_seconds=interval_seconds, done=batches.done, stop=stop)
-        finally:
-            batches.close()
 
     attempts.run(attempt)
     return attempts.progress

@@ -19,7 +19,7 @@ from headwater.lake.commit import Record
 from headwater.lake.log import schema_string
 from headwater.lake.shape import delta_field, fields
 from headwater.lake.unfold import REST, agrees, is_unfolded, merged
-from headwater.lake.upkeep import Maintenance
+from headwater.lake.upkeep import Doer, Maintenance
 from headwater.lake.variant import columns as variant_columns
 from headwater.lake.variant import is_variant
 from headwater.lake.writer import TaskResult
@@ -127,14 +127,18 @@ class TableSink(Table):
         """Read what a task answered."""
         return TaskResult.from_bytes(answer)
 
-    def maintenance(self) -> list[Maintenance]:
-        """Return the upkeep of the tables, one for each; for the one process that commits to them."""
+    def maintenance(self, folds: Doer | None = None) -> list[Maintenance]:
+        """Return the upkeep of the tables, one for each; for the one process that commits to them.
+
+        Args:
+            folds: where files are folded; None for a thread of each.
+        """
         seed = bytes.fromhex(self.log.state.properties[SEED])
-        kept = [Maintenance(self.log, seed)]
+        kept = [Maintenance(self.log, seed, folds=folds)]
         if self.changes:
-            kept.append(Maintenance(self.changes.log, None))
+            kept.append(Maintenance(self.changes.log, None, folds=folds))
         if self.quarantine:
-            kept.append(Maintenance(self.quarantine.log, seed))
+            kept.append(Maintenance(self.quarantine.log, seed, folds=folds))
         return kept
 
     def next(self, end: Mapping[str, Any]) -> Record:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from headwater.errors import RemoteProtocolError
 from headwater.wire.address import Address
@@ -93,8 +93,9 @@ class ClusterMap:
             raise ValueError(f"{len(self.servers)} servers, {len(set(self.servers))} of them different")
         if not 0 < len(self.chains) <= MAP_VBUCKETS_MAX:
             raise ValueError(f"{len(self.chains)} vbuckets, 1 to {MAP_VBUCKETS_MAX} are possible")
-        for vbucket, chain in enumerate(self.chains):
-            _check_chain(vbucket, chain, len(self.servers))
+        for chain in set(self.chains):  # a few different ones, each of many vbuckets
+            if (problem := _problem(chain, len(self.servers))) is not None:
+                raise ValueError(f"vbucket {self.chains.index(chain)} has the chain {list(chain)}{problem}")
 
     # ------------------------------------------------------------------ what it says
 
@@ -119,8 +120,10 @@ class ClusterMap:
 
     def owner(self, vbucket: int) -> Address | None:
         """The node with the active copy; None when there is none at present, or no such vbucket."""
-        head = self.chains[vbucket][0] if 0 <= vbucket < len(self.chains) else NOBODY
-        return None if head == NOBODY else self.servers[head]
+        if not 0 <= vbucket < len(self.chains):
+            return None
+        head = self.chains[vbucket][0]
+        return self.servers[head] if head >= 0 else None
 
     @property
     def owning(self) -> tuple[Address, ...]:
@@ -402,16 +405,23 @@ def _chain(vbucket: int, row: Any) -> Chain:
     """The chain of a row, without the filling."""
     if not isinstance(row, list) or not row:
         raise ValueError(f"vbucket {vbucket} has the chain {row}, a list of nodes belongs there")
-    head, *rest = [_number(index) for index in row]
-    return head, *(index for index in rest if index != NOBODY)
+    if not _WHOLE.issuperset(map(type, row)):
+        row = [_number(index) for index in row]  # which tells what else is there
+    head, *rest = row
+    return (head, *(index for index in rest if index != NOBODY)) if NOBODY in rest else tuple(row)
 
 
-def _check_chain(vbucket: int, chain: Chain, servers: int) -> None:
+_WHOLE: Final = frozenset({int})
+
+
+def _problem(chain: Chain, servers: int) -> str | None:
+    """Return what is wrong with a chain, for people; None if nothing is."""
     named = [index for index in chain if index != NOBODY]
     if not chain or NOBODY in chain[1:] or len(set(named)) != len(named):
-        raise ValueError(f"vbucket {vbucket} has the chain {list(chain)}: a node twice, or a hole")
+        return ": a node twice, or a hole"
     if not all(0 <= index < servers for index in named):
-        raise ValueError(f"vbucket {vbucket} has the chain {list(chain)} with {servers} nodes")
+        return f" with {servers} nodes"
+    return None
 
 
 def _number(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""The short ways between a message and its bytes: two functions a class, compiled from its table when first used.
+"""The short ways between a message and its bytes: functions of a class, compiled from its table when first used.
 
 A node takes a request apart and puts an answer together tens of thousands of times a second, and to go through the
 table behind the class (declare.py) field by field takes longer than to find the answer. So the table is turned into
@@ -43,11 +43,11 @@ def short_of(cls: type[Declared], defaults: Mapping[str, Any]) -> Short:
     """
     extras = cls.layout.extras
     if cls.layout.engine or not isinstance(extras, Fixed) or not all(each.packs for each in extras.shapes.values()):
-        return Short(_nothing, _nothing)
+        return Short(_nothing, _nothing, _nothing)
     made = _Source(cls, extras, defaults)
-    lines = "\n".join([*made.reading(), *made.writing()])
+    lines = "\n".join([*made.reading(), *made.writing(), *made.reading_plain()])
     exec(compile(lines, f"<short ways of {cls.__name__}>", "exec"), made.names)  # noqa: S102 - of our own tables
-    return Short(made.names["read"], made.names["write"])
+    return Short(made.names["read"], made.names["write"], made.names["read_plain"])
 
 
 def _nothing(*_: object) -> None:
@@ -130,13 +130,22 @@ class _Source:
         yield "    else:"
         yield "        return None"
         yield from self._reading_body()
-        yield "    message = new(cls)"
-        yield "    fill(message, '__dict__', {"
-        yield from (f"        {name!r}: {value}," for name, value in self._values().items())
-        if self._layout.body is not None and self._behind is None and self._alone is None:
-            yield "        **body,"
-        yield "    })"
-        yield "    return message"
+        unread = self._layout.body is not None and self._behind is None and self._alone is None
+        yield from _making(self._values(), ["**body"] if unread else [])
+
+    def reading_plain(self) -> Iterator[str]:
+        """Return the lines of `read_plain`."""
+        yield "def read_plain(data, offset):"
+        if (plain := self._layout.plain) is None:
+            yield "    return None"
+            return
+        self.names |= {"unpack_plain": plain.unpack, "begin_plain": plain.begin}
+        yield from _leaving("    ", [f"len(data) - offset < {plain.size_bytes}"])
+        own = "".join(f", of_{name}" for name in plain.form.names)
+        yield f"    begin, vbucket, size, opaque, cas{own} = unpack_plain(data, offset)"
+        yield from _leaving("    ", ["begin != begin_plain", f"size != {plain.form.struct.size}", "cas"])
+        told = {"vbucket": "vbucket", "opaque": "opaque"} | {name: f"of_{name}" for name in plain.form.names}
+        yield from _making({name: f"default_{name}" for name in self._defaults} | told)
 
     def _of_others(self) -> Iterator[str]:
         """The conditions under which a frame is another message, or is flexible."""
@@ -211,6 +220,15 @@ def _wrong(name: str, presence: Presence) -> Iterator[str]:
         yield name
     if presence.refuses(b""):
         yield f"not {name}"
+
+
+def _making(values: Mapping[str, str], others: Iterable[str] = ()) -> Iterator[str]:
+    """The lines that return a message of these values, in source."""
+    yield "    message = new(cls)"
+    yield "    fill(message, '__dict__', {"
+    yield from (f"        {told}," for told in (*(f"{name!r}: {value}" for name, value in values.items()), *others))
+    yield "    })"
+    yield "    return message"
 
 
 def _disallowed(fields: Iterable[Field], named: str) -> Iterator[str]:

@@ -255,10 +255,12 @@ class Short(NamedTuple):
     Attributes:
         read: makes a message of a frame.
         write: makes the bytes of a message with these fields, under an opcode and opaque, without framing extras.
+        read_plain: makes a message of the plain one (plain.py) that begins at an offset of a buffer.
     """
 
     read: Callable[[Frame], Any]
     write: Callable[[Mapping[str, Any], int, int], bytes | None]
+    read_plain: Callable[[bytes | bytearray | memoryview, int], Any]
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(about, measured))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
 CONTEXT_CHARACTERS_MAX = 200
 """So much of what a peer says is believed to be meant for people."""
@@ -30,17 +30,17 @@ def read_json(text: bytes | str) -> Any:
 
 
 def _check_levels(value: Any) -> None:
-    level = [value]
-    for _ in range(LEVELS_MAX):
-        level = [inner for each in level if isinstance(each, dict | list) for inner in _inside(each)]
+    level: list[Any] = [[value]]
+    for _ in range(LEVELS_MAX + 1):
+        inside = [each.values() if isinstance(each, dict) else each for each in level]
+        deeper = [values for values in inside if not _NESTED.isdisjoint(map(type, values))]  # a map's rows are not
+        level = [each for each in chain.from_iterable(deeper) if type(each) in _NESTED]
         if not level:
             return
-    if any(isinstance(each, dict | list) for each in level):
-        raise ValueError(f"it is nested more than {LEVELS_MAX} levels deep")
+    raise ValueError(f"it is nested more than {LEVELS_MAX} levels deep")
 
 
-def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
+_NESTED: Final = frozenset({dict, list})
 
 
 def error_body(context: str) -> bytes:

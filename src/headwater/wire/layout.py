@@ -19,7 +19,6 @@ What a frame holds is kept bit for bit: `Class.decode(data).encode() == data` fo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, Self
 
 from headwater.errors import LocalProtocolError
@@ -151,15 +150,6 @@ class Message(Declared):
         return cls._short
 
     @classmethod
-    def _made(cls, values: Mapping[str, Any]) -> Self:
-        """Make a message as the constructor would, without the checks, whose results are known here."""
-        made = cls.__new__(cls)
-        made.__dict__.update(cls._defaults)
-        made.__dict__.update(values)
-        made.__post_init__()
-        return made
-
-    @classmethod
     def _read(cls, frame: Frame, values: dict[str, Any]) -> None:
         """Take a frame apart into the fields of the class; ValueError when it does not fit the table."""
         layout = cls.layout
@@ -255,9 +245,9 @@ class Request(Message, magic=Magic.CLIENT_REQUEST):
     @classmethod
     def read_plain(cls, data: bytes | bytearray | memoryview, offset: int) -> Self | None:
         """The plain message (plain.py) that begins at `offset`; None if there is none, which `decode` may explain."""
-        plain = cls.layout.plain
-        values = None if plain is None else plain.read(data, offset)
-        return None if values is None else cls._made(values)
+        short = cls._short or cls._shorten()
+        found: Self | None = short.read_plain(data, offset)
+        return found
 
     def _vbucket_or_status(self) -> int:
         return self.vbucket

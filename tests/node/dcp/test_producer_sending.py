@@ -16,7 +16,7 @@ from headwater.wire.status import Status
 from tests.node.streams.support import Producer, StreamDesk, fill, told
 
 CALLS_PER_ARENA_MAX = 55
-CALLS_PER_STREAM_MAX = 100  # three of them: what the vbucket knows of collections
+CALLS_PER_STREAM_MAX = 88  # three of them: what the vbucket knows of collections
 
 
 def vbuckets_of(frames: list[Frame]) -> list[int]:

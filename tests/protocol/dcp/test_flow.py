@@ -100,6 +100,7 @@ class Ledgers(RuleBasedStateMachine):
     def the_sums_agree(self) -> None:
         ledger = self.ledger
         assert ledger.outstanding_bytes == self.open
+        assert ledger.is_full == (0 < ledger.window_bytes <= self.open)
         assert ledger.budget_bytes == (max(0, ledger.window_bytes - self.open) if ledger.window_bytes else None)
         assert ledger.sent_bytes >= ledger.acknowledged_bytes + ledger.outstanding_bytes
 

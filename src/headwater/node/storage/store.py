@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,8 @@ from headwater.wire.numbers import HELD_MAX, SEQNO_MAX
 
 __all__ = ["ArenaFull", "Store"]
 
+_FOUR_NUMBERS = Struct("=4Q")  # as numpy has them
+
 
 class Store:
     """A folder with a log, and its index in memory.
@@ -95,6 +98,8 @@ class Store:
         self.table = self.index.table
         self.segments = self.slots.table
         self.quarantine = Quarantine(self.index, self.slots)
+        self._numbers = np.zeros(4, np.uint64)
+        self._numbers_bytes = self._numbers.data
         manifest = recovery.load_manifest(disk, path, vbuckets, random)
         self.log = Log(disk, path, manifest, random, segment_bytes=segment_bytes, arena_bytes=arena_bytes)
         self._newest = NewestSeqnos(self.index, self.slots)
@@ -294,7 +299,7 @@ class Store:
     def gather_live(  # noqa: PLR0917 - as the kernel has them
         self,
         vbucket: int,
-        numbers: NDArray[np.uint64],
+        numbers: tuple[int, int, int, int],
         out: NDArray[np.uint8],
         opaque: int,
         encoding: int,
@@ -303,12 +308,17 @@ class Store:
     ) -> tuple[int, int]:
         """Marker and frames of what became durable, for a stream that follows; see kernels/live.py.
 
+        Args:
+            numbers: the seqno after which to begin, the last one, start seqno and flags of the marker.
+
         Of a vbucket that was found damaged nothing goes out unseen: `view` tells what is lost.
         """
         if vbucket in self.quarantine.vbuckets:
             return 0, 0
+        # Into memory that is there: a thousand streams begin at once.
+        _FOUR_NUMBERS.pack_into(self._numbers_bytes, 0, *numbers)
         return live.gather_live(  # type: ignore[no-any-return]
-            self.index.table, vbucket, self.slots.table, numbers, out, np.uint32(opaque), encoding, slow, room
+            self.table, vbucket, self.segments, self._numbers, out, opaque, encoding, slow, room
         )
 
     def expired(self, vbucket: int, now: int, limit: int = 1000) -> list[tuple[bytes, int]]:

@@ -19,9 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Final
 
 from headwater.node.streams.snapshot import UNLIMITED_BYTES, SnapshotSender, last_mutation_seqno
 from headwater.protocol.dcp.markers import NOTHING_PURGED, Purged, Visible
@@ -64,7 +62,18 @@ PHASES: dict[StreamPhase, frozenset[StreamPhase]] = {  # what may follow what
     StreamPhase.DEAD: frozenset(),
 }
 
+# By names of their own: a member of an enum takes ten times as long to look up, and a thousand streams begin at once.
+_BACKFILLING: Final = StreamPhase.BACKFILLING
+_IN_MEMORY: Final = StreamPhase.IN_MEMORY
+_DEAD: Final = StreamPhase.DEAD
+_SENDING_NOTHING: Final = (StreamPhase.DEAD, StreamPhase.TAKEOVER_WAIT)
+_BETWEEN: Final = ProducerState.BETWEEN
+_ACTIVE: Final = State.ACTIVE
+_UPR: Final = Dialect.UPR
+_OK: Final = EndReason.OK
+
 DISK = SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT
+MEMORY = SnapshotFlag.MEMORY
 FIRST_IN_MEMORY = SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT
 
 SHORT_BACKFILL_SEQNOS = 64
@@ -103,22 +112,22 @@ class Stream:
         self.vbucket = vbucket
         self.entry = entry
         self.handover = handover
-        self._caught_up = StreamPhase.IN_MEMORY if handover is None else StreamPhase.TAKEOVER_SEND
-        self.phase = StreamPhase.BACKFILLING if entry.last_seqno < vbucket.durable_seqno else self._caught_up
-        self.position = entry.last_seqno  # everything up to here is sent, or need not be
+        self._caught_up = _IN_MEMORY if handover is None else StreamPhase.TAKEOVER_SEND
+        self.position = position = entry.last_seqno  # everything up to here is sent, or need not be
+        self.phase = _BACKFILLING if position < vbucket.durable_seqno else self._caught_up
         self.sent_bytes = 0
         self.sent_changes = 0
         self._store = store
         self._producer = producer
         self._encoding = encoding
         self._wanted = wanted
-        self._skip_deletes = skip_deletes and entry.last_seqno == 0
+        self._skip_deletes = skip_deletes and position == 0
         self._ready = ready
         self._ended = ended
         self._snapshot: SnapshotSender | None = None
         self._prepared: set[int] | None = set() if wanted.prepares else None
         self._next_start = entry.accepted.snap_start_seqno
-        self._next_flags = DISK if self.phase is StreamPhase.BACKFILLING else FIRST_IN_MEMORY
+        self._next_flags = DISK if self.phase is _BACKFILLING else FIRST_IN_MEMORY
         # From here on a rollback or a change of state is told to us. The position above was judged in this same turn
         # of the loop, so nothing can have happened in between.
         vbucket.readers.add(self)
@@ -162,7 +171,7 @@ class Stream:
         """Whether a turn would send something, or end the stream."""
         if self._snapshot is not None:
             return True  # the usual case: there is none in a phase in which nothing is sent
-        if self.phase in (StreamPhase.DEAD, StreamPhase.TAKEOVER_WAIT):
+        if self.phase in _SENDING_NOTHING:
             return False
         return self._is_complete or self.vbucket.durable_seqno > self.position or self._state_is_due
 
@@ -182,14 +191,14 @@ class Stream:
         """Send up to `quantum_bytes`, as far as outlet and flow-control window allow (one message may overshoot)."""
         until, flow = self.sent_bytes + quantum_bytes, self._producer.flow
         while self.sent_bytes < until and not flow.is_full and not outlet.is_full:
-            if self.phase in (StreamPhase.TAKEOVER_WAIT, StreamPhase.DEAD):
+            if self.phase in _SENDING_NOTHING:
                 return
             if self._snapshot is not None:
                 self._send_changes(self._snapshot, outlet, until - self.sent_bytes)
                 if outlet.is_late():  # changes that have to be looked into take long, one by one
                     return
             elif self._is_complete:
-                self.end(EndReason.OK)
+                self.end(_OK)
                 return
             elif (durable := self.vbucket.durable_seqno) > self.position:
                 if not self._is_short(durable) or not self._send_at_once(outlet, durable):
@@ -201,15 +210,15 @@ class Stream:
 
     def end(self, reason: EndReason) -> None:
         """End the stream and tell the consumer why."""
-        if self.phase is not StreamPhase.DEAD:
+        if self.phase is not _DEAD:
             self._producer.end_stream(self.entry, reason)
             self.close()
 
     def close(self) -> None:
         """Leave without a word: the consumer closed the stream, or is gone."""
-        if self.phase is StreamPhase.DEAD:
+        if self.phase is _DEAD:
             return
-        self._enter(StreamPhase.DEAD)
+        self._enter(_DEAD)
         self.vbucket.readers.discard(self)
         if self.handover is not None:
             self.handover.close()
@@ -254,7 +263,7 @@ class Stream:
     @property
     def _is_complete(self) -> bool:
         """Whether the whole snapshot that holds the end asked for is sent (dcp 8.5)."""
-        return self.position >= self.entry.accepted.end_seqno and self.entry.state is ProducerState.BETWEEN
+        return self.position >= self.entry.accepted.end_seqno and self.entry.state is _BETWEEN
 
     def _begin_snapshot(self, outlet: Outlet) -> None:
         """Take a view of what comes next and announce it; a range of which nothing is left is passed in silence."""
@@ -293,7 +302,7 @@ class Stream:
         it has is what it had at first, and the snapshots announced since.
         """
         settings, vbucket = self._producer.settings, self.vbucket
-        if not settings.purge_seqnos or self.entry.dialect is Dialect.UPR:
+        if not settings.purge_seqnos or self.entry.dialect is _UPR:
             return NOTHING_PURGED
         purged = vbucket.purge_seqno
         has = min(self.position, self.entry.snapshot_end_seqno)
@@ -316,8 +325,8 @@ class Stream:
 
     def _is_short(self, durable_seqno: int) -> bool:
         """Whether there is little to send: changes of a live stream, or a few that a consumer lacks who comes back."""
-        if self.phase is not StreamPhase.BACKFILLING or self.handover is not None or self._skip_deletes:
-            return self.phase is StreamPhase.IN_MEMORY
+        if self.phase is not _BACKFILLING or self.handover is not None or self._skip_deletes:
+            return self.phase is _IN_MEMORY
         return durable_seqno - self.position <= SHORT_BACKFILL_SEQNOS
 
     def _send_at_once(self, outlet: Outlet, last_seqno: int) -> bool:
@@ -327,9 +336,9 @@ class Stream:
         nothing has to be looked at.
         """
         vbucket, entry, encoding = self.vbucket, self.entry, self._encoding
-        own = vbucket.state is State.ACTIVE and self.position >= vbucket.snapshot_end
+        own = vbucket.state is _ACTIVE and self.position >= vbucket.snapshot_end
         as_stored = not encoding.collections and not self._store.is_mixed(vbucket.id)
-        whole = entry.state is ProducerState.BETWEEN and last_seqno <= entry.accepted.end_seqno
+        whole = entry.state is _BETWEEN and last_seqno <= entry.accepted.end_seqno
         if (
             not own
             or not whole
@@ -341,7 +350,7 @@ class Stream:
             return False
         window = self._producer.flow.budget_bytes
         room = outlet.room if window is None else min(outlet.room, window)
-        numbers = np.array([self.position, last_seqno, self._next_start, int(self._next_flags)], np.uint64)
+        numbers = self.position, last_seqno, self._next_start, int(self._next_flags)
         size, changes = self._store.gather_live(
             vbucket.id, numbers, outlet.free, entry.opaque, encoding.bits, encoding.slow, room
         )
@@ -351,8 +360,8 @@ class Stream:
         self._producer.sent_snapshot(entry, last_seqno, size)
         self.sent_bytes += size
         self.sent_changes += changes
-        self.position, self._next_start, self._next_flags = last_seqno, last_seqno + 1, SnapshotFlag.MEMORY
-        if self.phase is StreamPhase.BACKFILLING:
+        self.position, self._next_start, self._next_flags = last_seqno, last_seqno + 1, MEMORY
+        if self.phase is _BACKFILLING:
             self._enter(self._caught_up)
             self._next_flags = FIRST_IN_MEMORY
         return True

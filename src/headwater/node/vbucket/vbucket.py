@@ -215,7 +215,7 @@ class VBucket:
 
         A snapshot whose end its producer does not tell (UPR) is seen once it is whole: nobody could be told its end.
         """
-        durable = self._store.durable_seqno(self.id)
+        durable = self._store.table.item(self.id, index.DURABLE_HIGH)  # as the store's, which a drain asks for often
         return min(durable, self._complete_seqno) if self.snapshot_end == ENDLESS else durable
 
     @property

@@ -12,7 +12,7 @@ from headwater.wire import dcp
 from headwater.wire.header import HEADER, HEADER_BYTES, Frame
 from headwater.wire.manifest import EventKind
 from headwater.wire.opcodes import name_of
-from headwater.wire.records import LOG_ENTRY_BYTES, decode_log
+from headwater.wire.records import LOG_ENTRY_BYTES
 from headwater.wire.status import Status
 
 _ROLLBACK_BYTES = dcp.StreamRollback.layout.value_bytes
@@ -35,11 +35,6 @@ def read_failover_log(frame: Frame) -> FailoverLog:
 def may_be_log(size_bytes: int) -> bool:
     """Whether a failover log can have so many bytes."""
     return 0 < size_bytes <= LOG_ENTRY_BYTES * LOG_ENTRIES_MAX and size_bytes % LOG_ENTRY_BYTES == 0
-
-
-def log_entries(value: memoryview) -> FailoverLog:
-    """The entries of a log of such a size."""
-    return tuple(decode_log(bytes(value)))
 
 
 def read_rollback(frame: Frame) -> int:

@@ -14,6 +14,8 @@ Bytes to send gather in `out`. Source: dcp 2.4, 2.7, 6, 7, 9, 14.
 
 from __future__ import annotations
 
+from typing import Final
+
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.tracker import LAST, StreamTable
 from headwater.protocol.dcp.answers import named, read_failover_log, read_rollback
@@ -27,6 +29,12 @@ from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame, plain_response, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+
+# By names of their own, as members are slow to look up and a drain may have a thousand streams.
+_UPR: Final = Dialect.UPR
+_DCP: Final = Dialect.DCP
+_ASKED: Final = Step.ASKED
+_ACCEPTED: Final = Step.ACCEPTED
 
 ROLLBACKS_MAX = 64
 """A producer that sends us back more often than that for one stream is not going to accept."""
@@ -84,27 +92,26 @@ class ConsumerCore:
 
         "A UPR consumer may resume only from the last completed boundary" (dcp 14): go back there first, if need be.
         """
-        if self.dialect is Dialect.UPR and not position.complete:
+        if self.dialect is _UPR and not position.complete:
             return RollbackNeeded(stream, position.seqno, "UPR goes on from the end of a snapshot only")
-        stream.step(Step.ASKED)
+        stream.step(_ASKED)
         if not stream.rollbacks:
             stream.histories = older_histories(position)
         self._request(stream, position, position.vb_uuid)
         return None
 
     def _request(self, stream: ConsumerStream, position: Position, vb_uuid: int) -> None:
-        if self._runs_ahead or not stream.opaque:
-            stream.opaque = self.next_opaque()
+        opaque, seqno = stream.opaque, position.seqno
+        if self._runs_ahead or not opaque:
+            self._opaque = stream.opaque = opaque = self._opaque + 1
         stream.asked = position
-        stream.dialect = Dialect.UPR if self.dialect is Dialect.UPR else Dialect.DCP
-        self.asked[stream.opaque] = stream
+        stream.dialect = dialect = _UPR if self.dialect is _UPR else _DCP
+        self.asked[opaque] = stream
         if self._runs_ahead:
-            vbucket, start, end = stream.vbucket, position.snapshot_start, position.snapshot_end
-            self.table.open(vbucket, stream.opaque, position.seqno, start, end)
+            self.table.open(stream.vbucket, opaque, seqno, position.snapshot_start, position.snapshot_end)
         # A start beyond the end is ERANGE before histories are compared (dcp 2.4, step 7).
-        end_seqno = max(stream.end_seqno, position.seqno)
-        asked = stream.opaque, stream.dialect, stream.flags, stream.value
-        self.out += request_after(position, end_seqno, vb_uuid, *asked)
+        end_seqno = stream.end_seqno if stream.end_seqno > seqno else seqno
+        self.out += request_after(position, end_seqno, vb_uuid, opaque, dialect, stream.flags, stream.value)
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -134,7 +141,7 @@ class ConsumerCore:
 
     def accept(self, stream: ConsumerStream, log: FailoverLog) -> None:
         """The producer accepted a request that was taken out of `asked`."""
-        stream.step(Step.ACCEPTED)
+        stream.step(_ACCEPTED)
         stream.failover_log = log
         self.dialect = stream.dialect
         if not self._runs_ahead:
@@ -150,14 +157,15 @@ class ConsumerCore:
                 f"is rolled back forward, to {seqno}"
             )
         if seqno == 0 and stream.histories:  # those of which that is so
-            self._request(stream, asked, stream.histories.pop(0))
+            older, stream.histories = stream.histories[0], stream.histories[1:]
+            self._request(stream, asked, older)
             return None
         stream.rollbacks += 1
         if stream.rollbacks > ROLLBACKS_MAX:
             stream.step(Step.REFUSED)
             return Refused(stream, frame.status, b"it was sent back %d times" % stream.rollbacks)
         stream.step(Step.ROLLED_BACK)
-        stream.histories = []
+        stream.histories = ()
         known = "another history begins after it" if seqno else "the node does not know our history"
         return RollbackNeeded(stream, seqno, known)
 
@@ -211,4 +219,4 @@ class ConsumerCore:
 
 def ends_whole(stream: ConsumerStream, reason: int) -> bool:
     """Whether an end closes the last snapshot like a marker, as in UPR (dcp 14); not if the stream was broken off."""
-    return stream.dialect is Dialect.UPR and reason == dcp.EndReason.OK
+    return stream.dialect is _UPR and reason == dcp.EndReason.OK

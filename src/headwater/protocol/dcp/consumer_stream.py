@@ -9,7 +9,8 @@ QUEUED also while the connection still negotiates. Source: dcp 1, 2.2, 9.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from headwater.errors import LocalProtocolError
@@ -82,7 +83,7 @@ class ConsumerStream:
     phase: Phase = Phase.QUEUED
     asked: Position | None = None
     asked_at: float = 0.0
-    histories: list[int] = field(default_factory=list)
+    histories: Sequence[int] = ()
     failover_log: FailoverLog = ()
     rollbacks: int = 0
     dialect: Dialect = Dialect.DCP

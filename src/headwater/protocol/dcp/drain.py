@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
-from headwater.protocol.dcp.answers import complaint, log_entries, may_be_log, named, read_system_event
+from headwater.protocol.dcp.answers import complaint, may_be_log, named, read_system_event
 from headwater.protocol.dcp.consumer_core import ConsumerCore, ends_whole
 from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase, Step
 from headwater.protocol.dcp.events import (
@@ -49,12 +49,18 @@ from headwater.wire import dcp
 from headwater.wire.dialect import Dialect
 from headwater.wire.header import HEADER, HEADER_BYTES, Frame, Magic, lengths
 from headwater.wire.opcodes import Opcode
+from headwater.wire.records import log_entries
 
 _MARKER, _END = dcp.SnapshotMarker.layout.extras_struct, dcp.StreamEnd.layout.extras_struct
 MARKER_EXTRAS_BYTES = _MARKER.size
 """Extras of a snapshot marker V1; its flags are at their end."""
 
 _ACK = int(dcp.SnapshotFlag.ACK)
+# By names of their own, as members are slow to look up and a drain may have a thousand streams.
+_PHASE_ASKED: Final = Phase.ASKED
+_PHASE_OPEN: Final = Phase.OPEN
+_ENDED: Final = Step.ENDED
+_UPR: Final = Dialect.UPR
 _ACTIVE_VB_ONLY = int(dcp.StreamFlag.ACTIVE_VB_ONLY)
 
 Head: TypeAlias = tuple[int, ...]
@@ -127,7 +133,7 @@ class Drain:
 
     def _ask(self, stream: ConsumerStream, position: Position, row: int, now: float) -> None:
         # A replica may lag, or be left behind for good; what it calls a rollback is none (dcp.md 2.4, flag 0x10).
-        stream.flags = 0 if self._core.dialect is Dialect.UPR else _ACTIVE_VB_ONLY
+        stream.flags = 0 if self._core.dialect is _UPR else _ACTIVE_VB_ONLY
         stream.asked_at, self._awaited = now, None
         needed = self._core.ask(stream, position)
         if needed is not None:
@@ -136,7 +142,7 @@ class Drain:
     def position(self, vbucket: int) -> Position:
         """Where a stream stands, rows in the arena included."""
         stream = self.streams[vbucket]
-        if stream.asked is not None and (stream.phase is Phase.ASKED or not stream.opaque):
+        if stream.asked is not None and (stream.phase is _PHASE_ASKED or not stream.opaque):
             return stream.asked
         coverage = None if stream.asked is None else stream.asked.coverage
         return place(vbucket, *self.table.held(vbucket), stream.failover_log, coverage)
@@ -247,9 +253,10 @@ class Drain:
     # ------------------------------------------------------------------ control frames
 
     def _take_controls(self, view: memoryview, decoded: Decoded, now: float) -> None:
+        unpack, short_for = HEADER.unpack_from, _SHORT.get
         for offset, row in decoded.controls.tolist():
-            head = HEADER.unpack_from(view, offset)
-            short = _SHORT.get(head[:2])
+            head = unpack(view, offset)
+            short = short_for(head[:2])
             if short is None or not short(self, head, view[offset + HEADER_BYTES :], row):
                 self._take_control(view[offset:], row, now)
 
@@ -341,9 +348,9 @@ class Drain:
     def _ended(self, vbucket: int, opaque: int, reason: int, row: int) -> None:
         stream = self.streams.get(vbucket)
         # The end of a stream that is long gone is ignored (dcp.md 9).
-        if stream is None or stream.opaque != opaque or stream.phase is not Phase.OPEN:
+        if stream is None or stream.opaque != opaque or stream.phase is not _PHASE_OPEN:
             return
-        stream.step(Step.ENDED)
+        stream.step(_ENDED)
         if ends_whole(stream, reason):
             self.table.rows[stream.vbucket, HELD_START : HELD_END + 1] = self.table.rows[stream.vbucket, LAST]
             self.events.append((row, Boundary(stream, goes_on=False)))

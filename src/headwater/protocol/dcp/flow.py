@@ -5,7 +5,7 @@ are outstanding, so one message may overshoot it; it then counts with its comple
 (answers, no-ops) counts nothing. Source: DCP, flow-control.md, buffer-ack.md; dcp 7.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 WINDOW_BYTES_MAX = 0xFFFF_FFFF
 """The window is an unsigned 32-bit number."""
@@ -21,6 +21,7 @@ class FlowLedger:
         sent_bytes: all that was ever sent under the window or without it.
         acknowledged_bytes: all that was ever acknowledged, as far as it was outstanding.
         excess_bytes: acknowledged beyond what was outstanding; a consumer that counts wrongly shows here.
+        is_full: nothing that counts may be sent until the consumer acknowledges.
     """
 
     window_bytes: int = 0
@@ -28,6 +29,7 @@ class FlowLedger:
     sent_bytes: int = 0
     acknowledged_bytes: int = 0
     excess_bytes: int = 0
+    is_full: bool = field(default=False, init=False)  # kept, not found out: asked seven times for each stream
 
     def resize(self, window_bytes: int) -> None:
         """Set the window; it may change at any time. Switched off, all that was outstanding is forgotten."""
@@ -36,6 +38,7 @@ class FlowLedger:
         self.window_bytes = window_bytes
         if window_bytes == 0:
             self.outstanding_bytes = 0
+        self.is_full = 0 < window_bytes <= self.outstanding_bytes
 
     @property
     def budget_bytes(self) -> int | None:
@@ -44,11 +47,6 @@ class FlowLedger:
             return None
         return max(0, self.window_bytes - self.outstanding_bytes)
 
-    @property
-    def is_full(self) -> bool:
-        """Nothing that counts may be sent until the consumer acknowledges."""
-        return 0 < self.window_bytes <= self.outstanding_bytes
-
     def send(self, size_bytes: int) -> None:
         """Enter messages that go out now; only their first byte has to find room (dcp 7: one may overshoot)."""
         if self.is_full:
@@ -56,6 +54,7 @@ class FlowLedger:
         self.sent_bytes += size_bytes
         if self.window_bytes:
             self.outstanding_bytes += size_bytes
+            self.is_full = self.window_bytes <= self.outstanding_bytes
 
     def acknowledge(self, size_bytes: int) -> None:
         """Enter what the consumer has processed; more than was outstanding is clamped (dcp 7). Off: ignored."""
@@ -63,5 +62,6 @@ class FlowLedger:
             return
         counted = min(size_bytes, self.outstanding_bytes)
         self.outstanding_bytes -= counted
+        self.is_full = self.window_bytes <= self.outstanding_bytes
         self.acknowledged_bytes += counted
         self.excess_bytes += size_bytes - counted

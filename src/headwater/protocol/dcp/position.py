@@ -64,8 +64,9 @@ class Position:
     coverage: Coverage | None = None
 
     def __post_init__(self) -> None:
-        in_order = 0 <= self.snapshot_start <= self.seqno <= self.snapshot_end <= WIRE_SEQNO_MAX
-        if not (in_order and 0 <= self.vbucket <= VBUCKET_MAX and 0 <= self.vb_uuid <= WIRE_SEQNO_MAX):
+        start, end = self.snapshot_start, self.snapshot_end
+        # Bits above the 64 are those of what is too large or below 0. A drain has two positions for each vbucket.
+        if not start <= self.seqno <= end or (start | end | self.vb_uuid) >> 64 or not 0 <= self.vbucket <= VBUCKET_MAX:
             self._complain()
 
     def _complain(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from headwater.errors import BadMessage, LocalProtocolError, RemoteProtocolError
 from headwater.protocol.dcp.controls import ControlSettings, Negotiated, apply, settings_for, why_refused
@@ -126,10 +126,10 @@ class Producer:
 
         None, and nothing has happened, if what is there is anything but an ordinary one: let `receive_frame` have it.
         """
-        if self.dialect is Dialect.UPR or (request := read_plain_request(data, offset)) is None:
+        if self.dialect is _UPR or (request := read_plain_request(data, offset)) is None:
             return None
         self.noop.heard(now)
-        self.dialect = Dialect.DCP
+        self.dialect = _DCP
         return StreamRequested(request)
 
     def tick(self, now: float) -> list[Event]:
@@ -173,7 +173,7 @@ class Producer:
         if not isinstance(verdict, Accepted):
             self.refuse(asked.frame, verdict.status, verdict.reason, verdict.value)
             return None
-        self._out += plain_response(Opcode.DCP_STREAM_REQ, request.opaque, log)
+        self._out += plain_response(_STREAM_REQ, request.opaque, log)
         stream = ProducerStream(
             verdict.key, request.opaque, verdict, last_seqno=verdict.start_seqno, dialect=self.dialect
         )
@@ -216,7 +216,7 @@ class Producer:
 
     def sent_snapshot(self, stream: ProducerStream, end_seqno: int, size_bytes: int) -> None:
         """Enter a marker and all changes up to its end, which go out now in one piece; the window has room for all."""
-        if not stream.last_seqno < end_seqno or stream.state is not ProducerState.BETWEEN:
+        if not stream.last_seqno < end_seqno or stream.state is not _BETWEEN:
             raise LocalProtocolError(
                 f"vbucket {stream.vbucket}: a snapshot up to {end_seqno} after seqno {stream.last_seqno}, "
                 f"on a stream that is {stream.state.value}"
@@ -269,7 +269,7 @@ class Producer:
 
     def end_stream(self, stream: ProducerStream, reason: EndReason) -> None:
         """End a stream: it is forgotten now; its STREAM_END goes out as soon as the window has room."""
-        stream.step(SentMessage.END_OK if reason is EndReason.OK else SentMessage.CUT)
+        stream.step(_END_OK if reason is _OK else _CUT)
         del self.streams[stream.key]
         self._ends.append(encode_end(stream, reason))
         self._flush_ends()
@@ -410,6 +410,15 @@ class Producer:
 
 
 _ACK = int(SnapshotFlag.ACK)  # with plain numbers: a live change has a marker of its own
+_STREAM_REQ = int(Opcode.DCP_STREAM_REQ)
+
+# By names of their own, as members are slow to look up and a thousand streams may begin at once.
+_UPR: Final = Dialect.UPR
+_DCP: Final = Dialect.DCP
+_BETWEEN: Final = ProducerState.BETWEEN
+_END_OK: Final = SentMessage.END_OK
+_CUT: Final = SentMessage.CUT
+_OK: Final = EndReason.OK
 
 CONSUMER_COMMANDS = frozenset(
     {

@@ -3,10 +3,15 @@
 The other side, which reads and judges it, is stream_request.py. Source: dcp 2.4, 14.
 """
 
+from typing import Final
+
 from headwater.protocol.dcp.position import Position
 from headwater.protocol.dcp.upr import begins_at
 from headwater.wire import dcp, upr
 from headwater.wire.dialect import Dialect
+
+_RESERVED = 0
+_UPR: Final = Dialect.UPR  # a member by its enum is slow to look up
 
 
 def request_after(  # noqa: PLR0917 - the fields of a message
@@ -14,7 +19,7 @@ def request_after(  # noqa: PLR0917 - the fields of a message
 ) -> bytes:
     """The request for what comes after `position` in the history `vb_uuid`, up to `end_seqno`; `value` chooses
     collections, in DCP."""
-    if dialect is Dialect.UPR:
+    if dialect is _UPR:
         return upr.StreamRequest(
             vbucket=position.vbucket,
             opaque=opaque,
@@ -24,20 +29,19 @@ def request_after(  # noqa: PLR0917 - the fields of a message
             vb_uuid=vb_uuid,
             high_seqno=begins_at(position, vb_uuid),
         ).encode()
-    reserved, start = 0, position.seqno
-    snapshot = position.snapshot_start, position.snapshot_end
+    seqno, start, end = position.seqno, position.snapshot_start, position.snapshot_end
     if value:
         return dcp.StreamRequest(
             vbucket=position.vbucket,
             opaque=opaque,
             flags=flags,
-            start_seqno=start,
+            start_seqno=seqno,
             end_seqno=end_seqno,
             vb_uuid=vb_uuid,
-            snap_start_seqno=position.snapshot_start,
-            snap_end_seqno=position.snapshot_end,
+            snap_start_seqno=start,
+            snap_end_seqno=end,
             value=value,
         ).encode()
     return dcp.StreamRequest.encode_plain(
-        position.vbucket, opaque, flags, reserved, start, end_seqno, vb_uuid, *snapshot
+        position.vbucket, opaque, flags, _RESERVED, seqno, end_seqno, vb_uuid, start, end
     )
