@@ -33,12 +33,11 @@ NUMBER = 500
 SECONDS_MAX = 400
 CHECKS = (
     "missing exists cas locked expiry counter binary lookup mutate attributes paths projection sixteen unknown passing "
-    "listed dropped"
+    "listed dropped durable scanned"
 )
 
-
 WAYS = {
-    "password": "documents, sub-documents, collections",
+    "password": "documents, sub-documents, collections, durability, scans",
     "tls": "the same over TLS",
     "certificate": "the same by client certificate",
 }
@@ -120,9 +119,10 @@ def _hold(node: Node, ours: dict[str, dict[str, bytes]]) -> int:
     assert found.pop((DEFAULT, "apple")).json == {"n": 3}
     assert found.pop((FRUIT, "lime")).json == {"a": {"b": 1}, "c": 2, "d": 3}
     assert found.pop((PASSING, "pear")).json == {"n": 1}
+    assert found.pop((FRUIT, "durable")).json == {"n": 4}
     theirs = {key: document for key, document in found.items() if not key[1].startswith("ours-")}
     wanted = {(where, f"theirs-{n}"): {"n": n, "in": where} for where in ours for n in range(NUMBER) if n % 10}
     assert {key: document.json for key, document in theirs.items()} == wanted
     kept = {key: document.body for key, document in found.items() if key not in theirs}
     assert kept == {(where, key): text for where in ours for key, text in ours[where].items()}
-    return len(found) + 7
+    return len(found) + 8

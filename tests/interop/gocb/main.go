@@ -82,6 +82,7 @@ func main() {
 	many("market.fruit", fruit)
 	single(plain, fruit)
 	parts(fruit)
+	durable(fruit)
 	collections(bucket, manager)
 	fmt.Println("done")
 	cluster.Close(nil)
@@ -223,6 +224,38 @@ func parts(fruit *gocb.Collection) {
 	_, err = fruit.MutateIn("many", append(sixteen, gocb.UpsertSpec("p16", 16, nil)), upsert)
 	ok(err != nil, "seventeen")
 	passed("sixteen")
+}
+
+func durable(fruit *gocb.Collection) {
+	for n, level := range []gocb.DurabilityLevel{gocb.DurabilityLevelMajority,
+		gocb.DurabilityLevelMajorityAndPersistOnMaster, gocb.DurabilityLevelPersistToMajority} {
+		must(fruit.Upsert("durable", object{"n": n + 1}, &gocb.UpsertOptions{DurabilityLevel: level}))
+		must(fruit.Upsert("passed", object{"n": n}, &gocb.UpsertOptions{DurabilityLevel: level}))
+		must(fruit.Remove("passed", &gocb.RemoveOptions{DurabilityLevel: level}))
+	}
+	majority := &gocb.MutateInOptions{DurabilityLevel: gocb.DurabilityLevelMajority}
+	must(fruit.MutateIn("durable", []gocb.MutateInSpec{gocb.IncrementSpec("n", 1, nil)}, majority))
+	var found struct{ N int }
+	done(must(fruit.Get("durable", nil)).Content(&found))
+	ok(found.N == 4 && !must(fruit.Exists("passed", nil)).Exists(), "durable")
+	passed("durable")
+
+	keys := map[string]bool{}
+	scan := must(fruit.Scan(gocb.NewRangeScanForPrefix("theirs-"), &gocb.ScanOptions{IDsOnly: true}))
+	for item := scan.Next(); item != nil; item = scan.Next() {
+		keys[item.ID()] = true
+	}
+	done(scan.Err())
+	scan = must(fruit.Scan(gocb.NewRangeScanForPrefix("ours-1"), nil))
+	counted := 0
+	for item := scan.Next(); item != nil; item = scan.Next() {
+		done(item.Content(&found))
+		ok(item.ID() == "ours-"+strconv.Itoa(found.N), "scanned")
+		counted++
+	}
+	done(scan.Err())
+	ok(len(keys) == number-number/10 && keys["theirs-1"] && !keys["theirs-10"] && counted == 111, "scanned")
+	passed("scanned")
 }
 
 func collections(bucket *gocb.Bucket, manager *gocb.CollectionManagerV2) {

@@ -43,6 +43,7 @@ async function main() {
   await many('market.fruit', fruit)
   await single(plain, fruit)
   await parts(fruit)
+  await durable(fruit)
   await collections(bucket, manager)
   say('done')
   await cluster.close()
@@ -156,6 +157,27 @@ async function parts(fruit) {
   await fruit.mutateIn('many', sixteen, { storeSemantics })
   await assert.rejects(fruit.mutateIn('many', [...sixteen, MutateInSpec.upsert('p16', 16)], { storeSemantics }))
   passed('sixteen')
+}
+
+async function durable(fruit) {
+  const { Majority, MajorityAndPersistOnMaster, PersistToMajority } = couchbase.DurabilityLevel
+  for (const [n, durabilityLevel] of [Majority, MajorityAndPersistOnMaster, PersistToMajority].entries()) {
+    await fruit.upsert('durable', { n: n + 1 }, { durabilityLevel })
+    await fruit.upsert('passed', { n }, { durabilityLevel })
+    await fruit.remove('passed', { durabilityLevel })
+  }
+  await fruit.mutateIn('durable', [MutateInSpec.increment('n', 1)], { durabilityLevel: Majority })
+  assert.deepEqual((await fruit.get('durable')).content, { n: 4 })
+  assert.equal((await fruit.exists('passed')).exists, false)
+  passed('durable')
+
+  const numbers = [...Array(NUMBER).keys()]
+  const keys = (await fruit.scan(new couchbase.PrefixScan('theirs-'), { idsOnly: true })).map(({ id }) => id)
+  assert.deepEqual(keys.sort(), numbers.filter((n) => n % 10).map((n) => `theirs-${n}`).sort())
+  const found = await fruit.scan(new couchbase.PrefixScan('ours-1'))
+  const wanted = numbers.filter((n) => String(n).startsWith('1'))
+  assert.deepEqual(found.map(({ content }) => content.n).sort((a, b) => a - b), wanted)
+  passed('scanned')
 }
 
 async function collections(bucket, manager) {

@@ -13,6 +13,8 @@ from typing import Any
 from couchbase import exceptions, subdocument
 from couchbase.auth import CertificateAuthenticator, PasswordAuthenticator
 from couchbase.cluster import Cluster
+from couchbase.durability import Durability, ServerDurability
+from couchbase.kv_range_scan import PrefixScan
 from couchbase.management.collections import CreateCollectionSettings
 from couchbase.options import (
     ClusterOptions,
@@ -24,6 +26,7 @@ from couchbase.options import (
     MutateInOptions,
     RemoveOptions,
     ReplaceOptions,
+    ScanOptions,
     SignedInt64,
     UpsertOptions,
 )
@@ -79,6 +82,7 @@ def main() -> None:
     many("market.fruit", fruit)
     single(plain, fruit)
     parts(fruit)
+    durable(fruit)
     collections(bucket, manager)
     say("done")
     cluster.close()
@@ -196,6 +200,24 @@ def parts(fruit: Any) -> None:
     seventeen = [*sixteen, subdocument.upsert("p16", 16)]
     refused(exceptions.CouchbaseException, fruit.mutate_in, "many", seventeen, upsert)
     passed("sixteen")
+
+
+def durable(fruit: Any) -> None:
+    levels = Durability.MAJORITY, Durability.MAJORITY_AND_PERSIST_TO_ACTIVE, Durability.PERSIST_TO_MAJORITY
+    for n, level in enumerate(levels, 1):
+        fruit.upsert("durable", {"n": n}, UpsertOptions(durability=ServerDurability(level)))
+        fruit.upsert("passed", {"n": n}, UpsertOptions(durability=ServerDurability(level)))
+        fruit.remove("passed", RemoveOptions(durability=ServerDurability(level)))
+    majority = MutateInOptions(durability=ServerDurability(Durability.MAJORITY))
+    fruit.mutate_in("durable", [subdocument.increment("n", 1)], majority)
+    assert fruit.get("durable").content_as[dict] == {"n": 4} and not fruit.exists("passed").exists
+    passed("durable")
+
+    keys = [each.id for each in fruit.scan(PrefixScan("theirs-"), ScanOptions(ids_only=True))]
+    assert sorted(keys) == sorted(f"theirs-{n}" for n in range(NUMBER) if n % 10)
+    found = {each.id: each.content_as[dict]["n"] for each in fruit.scan(PrefixScan("ours-1"))}
+    assert found == {f"ours-{n}": n for n in range(NUMBER) if str(n).startswith("1")}
+    passed("scanned")
 
 
 def collections(bucket: Any, manager: Any) -> None:

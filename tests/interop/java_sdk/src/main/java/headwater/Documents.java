@@ -4,6 +4,7 @@ import static com.couchbase.client.java.kv.GetOptions.getOptions;
 import static com.couchbase.client.java.kv.MutateInOptions.mutateInOptions;
 import static com.couchbase.client.java.kv.RemoveOptions.removeOptions;
 import static com.couchbase.client.java.kv.ReplaceOptions.replaceOptions;
+import static com.couchbase.client.java.kv.ScanOptions.scanOptions;
 import static com.couchbase.client.java.kv.UpsertOptions.upsertOptions;
 import static com.couchbase.client.java.kv.IncrementOptions.incrementOptions;
 import static com.couchbase.client.java.kv.DecrementOptions.decrementOptions;
@@ -21,6 +22,7 @@ import com.couchbase.client.core.error.ScopeNotFoundException;
 import com.couchbase.client.core.error.subdoc.PathExistsException;
 import com.couchbase.client.core.error.subdoc.PathMismatchException;
 import com.couchbase.client.core.error.subdoc.PathNotFoundException;
+import com.couchbase.client.core.msg.kv.DurabilityLevel;
 import com.couchbase.client.core.service.ServiceType;
 import com.couchbase.client.java.Bucket;
 import com.couchbase.client.java.Cluster;
@@ -36,6 +38,7 @@ import com.couchbase.client.java.kv.LookupInResult;
 import com.couchbase.client.java.kv.LookupInSpec;
 import com.couchbase.client.java.kv.MutateInSpec;
 import com.couchbase.client.java.kv.MutationResult;
+import com.couchbase.client.java.kv.ScanType;
 import com.couchbase.client.java.kv.StoreSemantics;
 import com.couchbase.client.java.manager.collection.CollectionManager;
 import com.couchbase.client.java.manager.collection.CreateCollectionSettings;
@@ -85,6 +88,7 @@ public final class Documents {
         many("market.fruit", fruit);
         single(plain, fruit);
         parts(fruit);
+        durable(fruit);
         collections(bucket, manager);
         System.out.println("done");
         cluster.disconnect();
@@ -253,6 +257,27 @@ public final class Documents {
         many.add(MutateInSpec.upsert("p16", 16));
         refused(RuntimeException.class, () -> fruit.mutateIn("many", many));
         passed("sixteen");
+    }
+
+    private static void durable(Collection fruit) {
+        List<DurabilityLevel> levels = List.of(DurabilityLevel.MAJORITY,
+            DurabilityLevel.MAJORITY_AND_PERSIST_TO_ACTIVE, DurabilityLevel.PERSIST_TO_MAJORITY);
+        for (DurabilityLevel level : levels) {
+            fruit.upsert("durable", number(levels.indexOf(level) + 1), upsertOptions().durability(level));
+            fruit.upsert("passed", number(1), upsertOptions().durability(level));
+            fruit.remove("passed", removeOptions().durability(level));
+        }
+        fruit.mutateIn("durable", List.of(MutateInSpec.increment("n", 1)),
+            mutateInOptions().durability(DurabilityLevel.MAJORITY));
+        ok(fruit.get("durable").contentAsObject().getInt("n") == 4 && !fruit.exists("passed").exists(), "durable");
+        passed("durable");
+
+        Set<String> keys = new TreeSet<>();
+        fruit.scan(ScanType.prefixScan("theirs-"), scanOptions().idsOnly(true)).forEach(item -> keys.add(item.id()));
+        ok(keys.size() == NUMBER - NUMBER / 10 && keys.contains("theirs-1") && !keys.contains("theirs-10"), "scanned");
+        ok(fruit.scan(ScanType.prefixScan("ours-1")).filter(
+            item -> item.id().equals("ours-" + item.contentAsObject().getInt("n"))).count() == 111, "scanned");
+        passed("scanned");
     }
 
     private static void collections(Bucket bucket, CollectionManager manager) {
