@@ -10,10 +10,10 @@ from pathlib import Path
 from headwater.node import server  # noqa: F401  (it registers all commands)
 from headwater.node.kv.command import COMMANDS
 from headwater.node.rest.pages import PAGES, REFUSED
-from headwater.node.users.roles import ROLES, Grant, granted
+from headwater.node.users.roles import FINE, ROLES, Grant, granted
 from headwater.wire.dialect import requests
 from headwater.wire.opcodes import name_of
-from headwater.wire.privilege import Beyond, in_words
+from headwater.wire.privilege import LOGIN, Beyond, in_words
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "rights.md"
 HEAD = """# Rights
@@ -34,6 +34,11 @@ COMMANDS_HEAD = """
 are answered with NOT_SUPPORTED, whoever asks. A user with several roles may do what any of them may, and what needs two
 privileges when they come from two roles.
 
+*in a part* is for users whose roles are for scopes or collections, `read[orders:shop:carts]`: `its collection` goes by
+the role for the collection that the key is in, `anywhere` needs the privilege in any part of the bucket, `all buckets`
+in every bucket, and where nothing stands the role must be for the whole bucket. A stream goes by what it chooses. Where
+a user has no right at all in a collection he is told that there is none: UNKNOWN_COLLECTION (0x88).
+
 """
 PAGES_HEAD = """
 ## Pages
@@ -46,7 +51,7 @@ By HTTP, on the same port; `{}` is the bucket. Methods that a page has not are r
 def page() -> str:
     """The whole page."""
     roles = _table(("role", "privileges"), ((role, in_words(granted([Grant(role)], ""))) for role in ROLES))
-    commands = _table(("opcode", "command", "served", "needs", *ROLES), _commands())
+    commands = _table(("opcode", "command", "served", "needs", "in a part", *ROLES), _commands())
     pages = _table(("method", "page", "needs", *ROLES), _pages())
     return f"{HEAD}{roles}{COMMANDS_HEAD}{commands}{PAGES_HEAD}{pages}"
 
@@ -61,7 +66,24 @@ def _commands() -> Iterator[tuple[str, ...]]:
         for case in cases if cases and layout.privilege is not None and _alone(cases) else [None, *cases]:
             needed = int(layout.privilege or 0) | (case.privilege if case else 0)
             name = f"{name_of(opcode)}, {case.about}" if case else name_of(opcode)
-            yield f"0x{opcode:02x}", name, served, in_words(needed) if needed else "none", *_cells(needed)
+            yield (
+                f"0x{opcode:02x}",
+                name,
+                served,
+                in_words(needed) if needed else "none",
+                _part(opcode, needed),
+                *_cells(needed),
+            )
+
+
+def _part(opcode: int, needed: int) -> str:
+    """How far a role for a part of a bucket goes."""
+    found = COMMANDS.get(opcode)
+    if found is None or needed <= LOGIN:
+        return ""
+    places = {"its collection": found.document, "anywhere": found.anywhere, "all buckets": found.of_node}
+    is_fine = not needed & ~granted([Grant(role) for role in FINE], None)
+    return next((name for name, holds in places.items() if holds and (is_fine or name == "all buckets")), "")
 
 
 def _alone(cases: list[Beyond | None]) -> bool:

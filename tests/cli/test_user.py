@@ -21,7 +21,7 @@ def test_users_are_added_listed_changed_and_removed(tmp_path: Path) -> None:
     assert run(tmp_path, "add", "root", "--roles", "administer").stdout == "root: administer\n"
     assert run(tmp_path, "add", "ann").exit_code == 0
     assert run(tmp_path, "list").stdout == "ann: read, write, stream, monitor\nroot: administer\n"
-    assert run(tmp_path, "roles", "ann", "read:orders").stdout == "ann: read:orders\n"
+    assert run(tmp_path, "roles", "ann", "read:orders").stdout == "ann: read[orders]\n"
     before = UsersFile(tmp_path).load() or {}
     assert run(tmp_path, "password", "ann", said="other\n").stdout == "ann has another password\n"
     after = UsersFile(tmp_path).load() or {}

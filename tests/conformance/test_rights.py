@@ -15,7 +15,7 @@ import pytest
 from headwater import testing
 from headwater.node.kv.rights import rule_of
 from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import ROLES, read_grants
+from headwater.node.users.roles import FINE, ROLES, read_grants
 from headwater.testing.node import Node
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -24,6 +24,7 @@ from tests.conformance.tables import table
 from tests.node.replication.support import Line, until
 
 PASSWORD = "s3cret"
+PART = "default:_default:_default"
 NO_DATATYPE = 0xF0
 SAMPLES = {
     "{}": "default",
@@ -45,6 +46,7 @@ def node() -> Iterator[Node]:
     with testing.node(vbuckets=4) as running:
         with UsersFile(running.data).editing() as accounts:
             accounts |= {role: Account.made(PASSWORD, read_grants(role)) for role in ROLES}
+            accounts["part"] = Account.made(PASSWORD, read_grants(",".join(f"{role}[{PART}]" for role in sorted(FINE))))
         until(lambda: status_of(running, None, COMMANDS[0]) == Status.EACCESS, "the node has taken the users up")
         yield running
 
@@ -85,6 +87,17 @@ def test_a_role_may_send_what_the_page_says_and_nothing_else(node: Node, role: s
         if status != expected:
             wrong.append((row["command"], status))
     assert wrong == [] and len(COMMANDS) > 100
+
+
+def test_roles_in_a_part_of_a_bucket_go_as_far_as_the_page_says(node: Node) -> None:
+    """The default collection, of which the role is: what is not about documents of it needs more."""
+    wrong = []
+    for row in filter(lambda row: row["served"], COMMANDS):
+        may = row["needs"] in ("none", "login") or row["in a part"] in ("its collection", "anywhere")
+        status = status_of(node, "part", row)
+        if status != (Status.EINVAL if may else Status.EACCESS):
+            wrong.append((row["command"], status))
+    assert wrong == []
 
 
 def test_before_a_login_none_but_those_that_need_nothing_may_be_sent(node: Node) -> None:

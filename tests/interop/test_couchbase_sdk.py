@@ -46,6 +46,8 @@ from couchbase.transcoder import RawBinaryTranscoder
 
 from harness.nodes import until
 from headwater import testing
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node
 from tests.interop.toolchains import python_version
 
@@ -346,7 +348,11 @@ print("create scope:", outcome(lambda: bucket.collections().create_scope("invent
 print("create collection:", outcome(lambda: bucket.collections().create_collection("_default", "fruit")))
 print("drop scope:", outcome(lambda: bucket.collections().drop_scope("missing")))
 print("flush:", outcome(lambda: buckets.flush_bucket("default")))
-print("create bucket:", outcome(lambda: buckets.create_bucket(CreateBucketSettings(name="other", ram_quota_mb=100))))
+other = CreateBucketSettings(name="other", ram_quota_mb=100)
+print("create bucket:", outcome(lambda: buckets.create_bucket(other)))
+print("create bucket again:", outcome(lambda: buckets.create_bucket(other)))
+print("buckets:", [each.name for each in buckets.get_all_buckets()], buckets.get_bucket("other").name)
+print("drop bucket:", outcome(lambda: buckets.drop_bucket("other")), outcome(lambda: buckets.drop_bucket("other")))
 cluster.close()
 """
 
@@ -374,8 +380,53 @@ def test_management_calls_are_answered_or_refused_by_their_right_names_and_the_i
         "create collection": "None",
         "drop scope": "ScopeNotFoundException",
         "flush": "CouchbaseException 607",  # bucket_not_flushable, which the SDK's Python half has no class for
-        "create bucket": "InvalidArgumentException",
+        "create bucket": "None",
+        "create bucket again": "BucketAlreadyExistsException",
+        "buckets": "['default', 'other'] other",
+        "drop bucket": "None BucketDoesNotExistException",
     }
+
+
+def test_two_buckets_of_a_node_are_two_and_each_user_has_his_own() -> None:
+    """One Cluster object with both buckets open, scopes in one of them, and a user with a role in one collection."""
+    with testing.node() as node:
+        command = [sys.executable, "-m", "headwater", "bucket", "create", "orders", "--node", node.url]
+        assert "orders is there" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        cluster = connect(node)
+        default, orders = (cluster.bucket(name) for name in ("default", "orders"))
+        manager = orders.collections()
+        manager.create_scope("shop")
+        for name in ("carts", "bills"):
+            manager.create_collection("shop", name)
+        default.default_collection().upsert("apple", "of default")
+        orders.default_collection().upsert("apple", "of orders")
+        for name in ("carts", "bills"):
+            orders.scope("shop").collection(name).upsert("apple", f"of {name}")
+        assert default.default_collection().get("apple").value == "of default"
+        assert orders.default_collection().get("apple").value == "of orders"
+        assert [scope.name for scope in default.collections().get_all_scopes()] == ["_default"]
+        cluster.close()
+        with UsersFile(node.data).editing() as accounts:
+            accounts["bob"] = Account.made("s3cret", read_grants("read[orders:shop:carts],write[orders:shop:carts]"))
+        until(lambda: _is_let_in(node), "the node has taken the user up")
+        cluster = connect(node, "bob", "s3cret")
+        shop = cluster.bucket("orders").scope("shop")
+        assert shop.collection("carts").get("apple").value == "of carts" and shop.collection("carts").upsert("k", 1).cas
+        quick = GetOptions(timeout=timedelta(seconds=5))
+        with pytest.raises(exceptions.CouchbaseException):
+            shop.collection("bills").get("apple", quick)
+        with pytest.raises(exceptions.CouchbaseException):
+            cluster.bucket("orders").default_collection().get("apple", quick)
+        cluster.close()
+
+
+def _is_let_in(node: Node) -> bool:
+    """Whether bob comes in by his password: the node goes by its users."""
+    try:
+        connect(node, "bob", "s3cret").close()
+    except exceptions.AuthenticationException:
+        return False
+    return True
 
 
 def test_the_snippet_of_the_guide_runs_as_often_as_one_likes() -> None:

@@ -19,7 +19,7 @@ there is a user, nobody else comes in. Passwords come from a prompt, a file or s
 what proves that somebody knows them."""
 EXAMPLES = examples(
     "headwater user add ann --roles administer --data ./store",
-    "headwater user add app --roles read,write:orders --password-file ./app.password --data ./store",
+    "headwater user add app --roles 'read,write[orders]' --password-file ./app.password --data ./store",
     "headwater user list --data ./store",
 )
 ORDINARY = "read,write,stream,monitor"
@@ -47,7 +47,7 @@ def add(
         typer.Option(
             "--roles",
             metavar="LIST",
-            help="Of read, write, stream, replicate, monitor, administer; read:BUCKET.",
+            help="Of read, write, stream, replicate, monitor, administer; read[BUCKET:SCOPE:COLLECTION] for less.",
         ),
     ] = ORDINARY,
     password_file: PasswordFile = None,
@@ -56,7 +56,9 @@ def add(
     """Add a user.
 
     The roles say what it may do: read and write documents, stream changes, replicate (be the other node of a
-    replication, write documents with revisions of elsewhere), monitor (statistics), or administer: everything.
+    replication, write documents with revisions of elsewhere), monitor (statistics), or administer: everything. Each is
+    for all buckets or, in brackets, for one: read[orders]. Read, write and stream can be for a scope or a collection of
+    it as well: read[orders:shop], stream[orders:shop:carts].
     """
     from headwater.node.users.file import Account, check_name, check_password
     from headwater.node.users.roles import read_grants
@@ -157,7 +159,7 @@ group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 for _name, _command, _examples in (
     ("add", add, examples("headwater user add ann --roles administer", "pass show app | headwater user add app")),
     ("list", show, examples("headwater user list --data ./store")),
-    ("roles", roles, examples("headwater user roles app read,write:orders,stream:orders")),
+    ("roles", roles, examples("headwater user roles app 'read,write[orders],stream[orders:shop]'")),
     ("password", password, examples("headwater user password ann --password-file ./new.password")),
     ("remove", remove, examples("headwater user remove app")),
 ):

@@ -28,7 +28,7 @@ def test_what_was_written_is_read_back_and_is_nobody_elses_to_read(tmp_path: Pat
     file = made(tmp_path / "new", "ann", "bob")
     found = file.load()
     assert found is not None and list(found) == ["ann", "bob"]
-    assert list(map(str, found["ann"].grants)) == ["read", "write:b"] and set(found["ann"].keys) == set(HASHES)
+    assert list(map(str, found["ann"].grants)) == ["read", "write[b]"] and set(found["ann"].keys) == set(HASHES)
     assert found["ann"].keys["sha1"].salt != found["bob"].keys["sha1"].salt
     assert {stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "new").iterdir()} == {0o600}
     assert b"secret" not in file.path.read_bytes()

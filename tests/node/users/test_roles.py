@@ -35,11 +35,28 @@ def test_each_role_grants_something_of_its_own() -> None:
 
 
 def test_roles_are_said_as_they_are_read() -> None:
-    assert list(map(str, read_grants("read,write:orders,read"))) == ["read", "write:orders"]
-    assert read_grants("read:b") == (Grant("read", "b"),)
+    told = "read,write[orders],read[orders:shop],stream[orders:shop:carts]"
+    assert ",".join(map(str, read_grants(told))) == told
+    assert list(map(str, read_grants("read,write:orders,read[*]"))) == ["read", "write[orders]"]
+    assert read_grants("read:b") == read_grants("read[b]") == (Grant("read", "b"),)
+    assert read_grants("stream[b:s:c]") == (Grant("stream", "b", "s", "c"),)
 
 
-@pytest.mark.parametrize("text", ["", ",", "king", "read:", "read:b:scope.collection", "Read"])
+def test_a_role_for_a_part_grants_nothing_in_the_whole() -> None:
+    assert rights("read[b:shop],write[b:shop:carts]") == LOGIN
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "king", "read:", "read:b:s", "Read", "read[]", "read[b", "read[b::c]", "read[b:s:c:d]", "read[b]x"],
+)
 def test_roles_that_are_none_are_refused_with_those_there_are(text: str) -> None:
-    with pytest.raises(OptionError, match=r"administer|ROLE:BUCKET"):
+    with pytest.raises(OptionError, match=r"administer|ROLE\[BUCKET\]"):
         read_grants(text)
+
+
+@pytest.mark.parametrize("role", ["administer", "monitor", "replicate"])
+def test_roles_that_are_not_about_documents_are_for_whole_buckets(role: str) -> None:
+    assert read_grants(f"{role}[b]") == (Grant(role, "b"),)
+    with pytest.raises(OptionError, match="only read, stream, write are for less"):
+        read_grants(f"{role}[b:shop]")

@@ -120,7 +120,7 @@ class DcpEnd(ABC, Generic[End]):
     def users_changed(self) -> None:
         """Cut the connection of a user who is none any more, or lost the right that it was opened with."""
         self._kv.users_changed()
-        if (missing := self._needs & ~self._kv.rights) and not self.connection.is_closed:
+        if (missing := self._needs & ~self._kv.rights_anywhere) and not self.connection.is_closed:
             self._kv.server.audit(self._kv, f"may not stream any more: it needs {in_words(missing)}")
             self.connection.drop(f"user {self.user!r} has no right to it any more", fault=False)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import Session
 
 
-@passes(Opcode.DCP_OPEN)
+@passes(Opcode.DCP_OPEN, anywhere=True)
 def open_session(session: Session, frame: Frame) -> None:
     """DCP_OPEN: from here on this is a DCP connection."""
     if session.has(Feature.UNORDERED_EXECUTION):
@@ -62,6 +62,7 @@ def open_session(session: Session, frame: Frame) -> None:
     Opcode.DCP_BUFFER_ACKNOWLEDGEMENT,
     Opcode.DCP_CONTROL,
     Opcode.DCP_SEQNO_ACKNOWLEDGED,
+    anywhere=True,
 )
 def before_open(session: Session, frame: Frame) -> None:
     """A DCP command on a connection that is not a DCP connection (dcp 1)."""

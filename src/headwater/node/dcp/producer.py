@@ -31,7 +31,7 @@ from headwater.protocol.dcp.producer_events import (
 )
 from headwater.protocol.dcp.stream_request import PLAIN_REQUEST_BYTES, Facts, StreamFilter
 from headwater.protocol.end import PeerGone
-from headwater.wire.dcp import OpenFlag, StreamFlag
+from headwater.wire.dcp import EndReason, OpenFlag, StreamFlag
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import STREAM
@@ -101,6 +101,16 @@ class ProducerSession(DcpEnd[Producer]):
         self._answer()
 
     # --- requests ---------------------------------------------------------------------------------------------------
+
+    def users_changed(self) -> None:
+        """End the streams that carry what the user may not read any more."""
+        super().users_changed()
+        if self.connection.is_closed:
+            return
+        for entry, stream in tuple(self.streams.items()):
+            if self._denied(entry.accepted.filter) is not None:
+                stream.end(EndReason.LOST_PRIVILEGES)
+        self._answer()
 
     def _take_many(self, data: memoryview, offset: int) -> int:
         """Ordinary stream requests, which come by the thousand, straight from the bytes."""
@@ -195,7 +205,20 @@ class ProducerSession(DcpEnd[Producer]):
             is_fenced=vbucket.id in self._bucket.fenced,
             manifest=collections.at(durable) if is_mixed else collections.manifest,
             last_seqno_of=self._last_seqno_of(vbucket) if is_mixed else None,
+            denied=None if self._kv.places is None else self._denied,
         )
+
+    def _denied(self, told: StreamFilter) -> tuple[str, Status] | None:
+        """Why the user may not read what a stream chooses; None if he may."""
+        places = self._kv.places
+        manifest = self._bucket.collections.manifest
+        if places is None:
+            return None if self._kv.rights & STREAM else ("it needs the role stream", Status.EACCESS)
+        if self.producer.negotiated.collections:
+            return places.denied(manifest, told.collections, told.scope)
+        if places.in_collection(manifest, 0) & STREAM:
+            return None
+        return "the default collection needs the role stream in it", Status.EACCESS
 
     def _last_seqno_of(self, vbucket: VBucket) -> Callable[[StreamFilter | None], int]:
         store, aware = self._bucket.store, self.producer.negotiated.collections

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headwater.node.run_queue import RunQueue
     from headwater.node.tls import NodeTls
     from headwater.node.users.logins import Failures, Users
+    from headwater.node.users.places import Places
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.tap.options import TapOptions
     from headwater.wire.cluster_map import ClusterMap
@@ -201,7 +202,8 @@ class Session(Protocol):
         connection: the socket.
         features, agent: what HELLO granted, and who said it.
         user: who has logged in; None for nobody. login: a SASL exchange in progress.
-        rights: the user's privileges, as a number of bits.
+        rights: the user's privileges in all of the bucket, as a number of bits. places: those in scopes and collections
+            of it, for a user who has roles for such; else None.
         bucket: the selected one (`select`, `deselect`). Call `changed` after a change of `features` or `user`.
         collection: the id of the collection that the request being handled names by its key; 0 without Collections.
         config_seen: the (epoch, revision) of the cluster map that the client knows.
@@ -214,6 +216,7 @@ class Session(Protocol):
     agent: str
     user: str | None
     rights: int
+    places: Places | None
     login: object | None
     bucket: Bucket | None
     collection: int
@@ -232,6 +235,13 @@ class Session(Protocol):
     @property
     def is_logged_in(self) -> bool:
         """Whether commands that need a login may run."""
+
+    @property
+    def rights_anywhere(self) -> int:
+        """The user's privileges in the bucket or in some part of it."""
+
+    def rights_in(self, collection: int) -> int:
+        """Return the user's privileges in a collection of the bucket, by its id."""
 
     @property
     def is_administrator(self) -> bool:

@@ -10,7 +10,6 @@ from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
 from headwater.wire.bootstrap import CreateBucket, DeleteBucket, ListBuckets, ListBucketsResponse
 from headwater.wire.layout import Done
-from headwater.wire.privilege import LOGIN
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ _NUMBERS: Final = {"vbuckets": "vbuckets", "max_vbuckets": "vbuckets", "quota_mi
 def list_buckets(session: Session, request: ListBuckets) -> ListBucketsResponse:
     """The names of those the user may do something in, separated by blanks."""
     server = session.server
-    names = [name for name in server.buckets if server.users.rights(session.user, name) > LOGIN]
+    names = [name for name in server.buckets if server.users.may_enter(session.user, name)]
     return ListBucketsResponse(value=" ".join(names).encode())
 
 

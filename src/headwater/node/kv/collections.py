@@ -12,6 +12,7 @@ from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
 from headwater.wire.layout import Done
 from headwater.wire.manifest import DEFAULT, NAME_PATTERN, CollectionsManifest, ManifestRefused
+from headwater.wire.privilege import LOGIN
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 @handles(wire.GetManifest)
 def get_manifest(session: Session, request: wire.GetManifest) -> wire.GetManifestResponse:
-    """The node's manifest, JSON."""
+    """The node's manifest, JSON; of a user with rights in parts of the bucket only those parts."""
     datatype = Datatype.JSON if session.has(Feature.JSON) else 0
-    return wire.GetManifestResponse(value=session.store_bucket.collections.manifest.encode(), datatype=datatype)
+    return wire.GetManifestResponse(value=_seen(session).encode(), datatype=datatype)
 
 
 @handles(wire.SetManifest)
@@ -56,10 +57,10 @@ def get_collection_id(session: Session, request: wire.GetCollectionId) -> wire.G
     scope, dot, name = _path(request).partition(".")
     if not dot:
         raise CommandRefused(Status.EINVAL, "a collection is asked for as scope.collection")
-    scope, name = _part(scope), _part(name)
-    if collections.manifest.scope(scope) is None:
+    scope, name, seen = _part(scope), _part(name), _seen(session)
+    if seen.scope(scope) is None:
         raise collections.unknown(Status.UNKNOWN_SCOPE, f"there is no scope {scope}")
-    found = collections.manifest.collection(scope, name)
+    found = seen.collection(scope, name)
     if found is None:
         raise collections.unknown(Status.UNKNOWN_COLLECTION, f"there is no collection {scope}.{name}")
     return wire.GetCollectionIdResponse(manifest_uid=collections.manifest.uid, collection_id=found.id)
@@ -70,10 +71,16 @@ def get_scope_id(session: Session, request: wire.GetScopeId) -> wire.GetScopeIdR
     """The id of a scope; ".collection" behind it is ignored."""
     collections = session.store_bucket.collections
     name = _part(_path(request).partition(".")[0])
-    found = collections.manifest.scope(name)
+    found = _seen(session).scope(name)
     if found is None:
         raise collections.unknown(Status.UNKNOWN_SCOPE, f"there is no scope {name}")
     return wire.GetScopeIdResponse(manifest_uid=collections.manifest.uid, scope_id=found.id)
+
+
+def _seen(session: Session) -> CollectionsManifest:
+    """The manifest, as far as the user may know of it."""
+    manifest, places = session.store_bucket.collections.manifest, session.places
+    return manifest if places is None or session.rights > LOGIN else places.visible(manifest)
 
 
 def _path(request: wire.GetCollectionId | wire.GetScopeId) -> str:

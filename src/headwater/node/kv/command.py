@@ -41,7 +41,8 @@ class Command:
     """A handler and the forms of the request it takes; without any it takes frames as they are.
 
     `rule` says what a user needs who sends it, as the requests are declared: in the selected bucket, or, of a command
-    that is `of_node`, in all of them.
+    that is `of_node`, in all of them. Of one that is a `document`'s, in its collection; of one that may be sent
+    `anywhere`, in the bucket or in any part of it.
     """
 
     handler: Handler
@@ -52,6 +53,7 @@ class Command:
     frees: bool = False
     value_bytes_max: int = 1 << 20
     of_node: bool = False
+    anywhere: bool = False
     silent: Mapping[int, int] = field(init=False)
     """The status that is not answered, by the opcode of a quiet form (kv.md, "Quiet forms")."""
     needs_bucket: bool = field(init=False)
@@ -110,6 +112,7 @@ def handles(
     frees: bool = False,
     value_bytes_max: int = 0,
     of_node: bool = False,
+    anywhere: bool = False,
 ) -> Callable[[Registered], Registered]:
     """Register the handler of declared requests, loud and quiet. Several of one opcode are forms of one request.
 
@@ -118,6 +121,7 @@ def handles(
         writes: it stages records, so it is refused while the disk is full and waits while the arena is.
         frees: it makes the log smaller in the end, or is about ownership: the store keeps room for it on a full disk.
         of_node: it is about the node and none of its buckets: the rights it needs are those in all of them.
+        anywhere: it tells nothing of documents: the rights it needs are enough in any scope or collection.
         value_bytes_max: how long its value may be; 0: as a document's, or VALUE_BYTES_ELSEWHERE.
     """
 
@@ -128,18 +132,26 @@ def handles(
     def register(handler: Registered) -> Registered:
         for opcode in {opcode for each in requests for opcode in each.layout.opcodes}:
             forms = tuple(each for each in requests if opcode in each.layout.opcodes)
-            COMMANDS[opcode] = Command(handler, forms, rule_of(opcode), document, writes, frees, most, of_node)
+            COMMANDS[opcode] = Command(
+                handler, forms, rule_of(opcode), document, writes, frees, most, of_node, anywhere
+            )
         return handler
 
     return register
 
 
-def passes(*opcodes: int) -> Callable[[Registered], Registered]:
-    """Register a handler that is given frames as they are: it hands them to a core of headwater.protocol."""
+def passes(*opcodes: int, anywhere: bool = False) -> Callable[[Registered], Registered]:
+    """Register a handler that is given frames as they are: it hands them to a core of headwater.protocol.
+
+    Args:
+        anywhere: as for `handles`.
+    """
 
     def register(handler: Registered) -> Registered:
         for opcode in opcodes:
-            COMMANDS[opcode] = Command(handler, (), rule_of(opcode), document=False, writes=False, value_bytes_max=0)
+            COMMANDS[opcode] = Command(
+                handler, (), rule_of(opcode), document=False, writes=False, value_bytes_max=0, anywhere=anywhere
+            )
         return handler
 
     return register

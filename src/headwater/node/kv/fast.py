@@ -51,7 +51,7 @@ class FastPath:
         self._bucket = bucket
         self._workspace = workspace
         self._ran = session.server.requests.ran
-        self._may_write = int(kernel.FEATURE_WRITE) if session.rights & WRITE else 0
+        self._may_write = int(kernel.FEATURE_WRITE) if session.rights_in(0) & WRITE else 0
         self._features = int(kernel.FEATURE_HELLO) if session.features else 0
         if session.has(Feature.JSON):
             self._features |= int(kernel.FEATURE_JSON)

@@ -12,7 +12,6 @@ from headwater.wire import bootstrap
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature, missing_prerequisites
 from headwater.wire.layout import Done
-from headwater.wire.privilege import LOGIN
 from headwater.wire.status import Status, name_of
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done | A
         session.deselect()
         return Done()
     server, name = session.server, request.key.decode("utf-8", "replace")
-    if server.users.rights(session.user, name) <= LOGIN:  # "also used for unknown names to unprivileged users"
+    if not server.users.may_enter(session.user, name):  # "also used for unknown names to unprivileged users"
         raise CommandRefused(Status.EACCESS, "the user has no role in this bucket")
     found = server.buckets.get(name)
     if found is None:

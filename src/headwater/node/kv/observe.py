@@ -30,7 +30,7 @@ AT_ONCE = 1000
 _IN_MEMORY, _PERSISTED, _NOT_FOUND, _LOGICALLY_DELETED = 0x00, 0x01, 0x80, 0x81
 
 
-@handles(meta.ObserveSeqno)
+@handles(meta.ObserveSeqno, anywhere=True)
 def observe_seqno(
     session: Session, request: meta.ObserveSeqno
 ) -> meta.ObserveSeqnoResponse | meta.ObserveSeqnoFailedOver:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headwater.node.durable_writes import DurableWrite
     from headwater.node.kv.api import Kept, Services, TakeRequests
     from headwater.node.kv.rights import Rule
+    from headwater.node.users.places import Places
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.wire.dcp import Prepare
     from headwater.wire.framing import Durability
@@ -79,6 +80,7 @@ class KvSession:
         self.agent = ""
         self.user = user
         self.rights = 0
+        self.places: Places | None = None
         self.login: object | None = None  # a SASL exchange in progress
         self.bucket: Bucket | None = server.bucket
         self.written_gate = 0
@@ -104,6 +106,17 @@ class KvSession:
     def gate(self) -> int:
         """The batch that answers wait for now; 0 when all that they tell of is on disk."""
         return self.written_gate if self.written_gate > self.server.committer.durable else 0
+
+    @property
+    def rights_anywhere(self) -> int:
+        """The user's privileges in the bucket or in some part of it."""
+        return self.rights if self.places is None else self.places.anywhere
+
+    def rights_in(self, collection: int) -> int:
+        """The user's privileges in a collection of the bucket, by its id."""
+        if self.places is None:
+            return self.rights
+        return self.places.in_collection(self.store_bucket.collections.manifest, collection)
 
     @property
     def is_administrator(self) -> bool:
@@ -168,13 +181,14 @@ class KvSession:
         users = self.server.users
         if self.bucket is not None:
             self.rights = users.rights(self.user, self.bucket.name)
-            if self.rights <= _LOGIN:  # a stranger, or a user who has no role in it
+            self.places = users.places(self.user, self.bucket.name)
+            if self.rights <= _LOGIN and self.places is None:  # a stranger, or a user who has no role in it
                 self.bucket = None
         if self.bucket is None:  # so that who could read in some bucket is told that he has selected none
-            self.rights = users.rights_anywhere(self.user)
+            self.rights, self.places = users.rights_anywhere(self.user), None
         self._knows_collections = Feature.COLLECTIONS in self.features
         self.collection = 0
-        usable = self.bucket is not None and self.rights & _READ
+        usable = self.bucket is not None and self.rights_in(0) & _READ
         self._fast = self.server.fast_path(self) if usable else None
         self.connection.know(is_known=self.is_logged_in)
 
@@ -335,7 +349,10 @@ class KvSession:
             if not self.is_logged_in:
                 raise CommandRefused(Status.EACCESS, "not logged in")
             raise CommandRefused(refusal_of(frame.opcode))
-        self.check_rights(frame, found.rule, self.node_rights if found.of_node else self.rights)
+        if self.places is None and not found.of_node:
+            self.check_rights(frame, found.rule)
+        else:
+            self._check_beforehand(frame, found)
         if frame.datatype:  # nearly none has one, and looking at its bits takes as long as reading a request
             self._check_datatype(frame)
         self.durability = None
@@ -344,23 +361,45 @@ class KvSession:
                 self.durability = check_framing(frame, found.loud(frame.opcode))
             except BadMessage as bad:
                 raise CommandRefused(bad.status, str(bad)) from None
-        if found.needs_bucket:
-            bucket = self.store_bucket
-            if found.document and self._knows_collections:
-                frame = self._without_collection(frame)
-            request = found.read(frame)
-            if found.document:
-                self._check_vbucket(bucket, frame)
-                self._check_collection(bucket.vbuckets[frame.vbucket])
-            if found.document and (bucket.durable_writes.held or self.durability is not None):
-                self._check_durability(bucket, found, request)
-            if found.writes:
-                _check_writable(bucket, found, frame.vbucket)
-            if found.writes and found.document and isinstance(request, Request):
-                request = with_own_cas(self, request)
+        return found, self._read_for_bucket(found, frame) if found.needs_bucket else found.read(frame)
+
+    def _read_for_bucket(self, found: Command, frame: Frame) -> Request | Frame:
+        """Read a request that is about the selected bucket, and hold it against the state of that."""
+        bucket = self.store_bucket
+        if found.document and self._knows_collections:
+            frame = self._without_collection(frame)
+        if found.document and self.places is not None:
+            self._check_place(frame, found.rule)
+        request = found.read(frame)
+        if found.document:
+            self._check_vbucket(bucket, frame)
+            self._check_collection(bucket.vbuckets[frame.vbucket])
+        if found.document and (bucket.durable_writes.held or self.durability is not None):
+            self._check_durability(bucket, found, request)
+        if found.writes:
+            _check_writable(bucket, found, frame.vbucket)
+        if found.writes and found.document and isinstance(request, Request):
+            request = with_own_cas(self, request)
+        return request
+
+    def _check_beforehand(self, frame: Frame, found: Command) -> None:
+        """Check the rights to a request of the node, or of a user with rights in parts of the bucket: whether those to
+        a document are of its collection is found out once that is known."""
+        if found.of_node:
+            self.check_rights(frame, found.rule, self.node_rights)
         else:
-            request = found.read(frame)
-        return found, request
+            is_enough = found.document or found.anywhere
+            self.check_rights(frame, found.rule, self.rights_anywhere if is_enough else self.rights)
+
+    def _check_place(self, frame: Frame, rule: Rule) -> None:
+        """Refuse what the user may not do in the collection of a request: as one that is not there, if he may do
+        nothing at all in it."""
+        collection = self.collection if self._knows_collections else 0
+        rights = self.rights_in(collection)
+        if rights <= _LOGIN and self._knows_collections:
+            self.server.audit(self, f"may not {name_of(frame.opcode)} in collection 0x{collection:x}")
+            raise self.store_bucket.collections.unknown_collection(collection)
+        self.check_rights(frame, rule, rights)
 
     @property
     def node_rights(self) -> int:
@@ -516,7 +555,7 @@ def _check_writable(bucket: Bucket, found: Command, vbucket: int) -> None:
     if found.document and bucket.is_backed_up(vbucket):
         raise CommandRefused(Status.ETMPFAIL, "the vbucket is about to move to another node")
     if bucket.store.full and not (found.frees and bucket.store.may_delete):
-        raise CommandRefused(Status.ETMPFAIL, "the disk is full")
+        raise CommandRefused(Status.ETMPFAIL, "the disk, or the bucket's quota, is full")
 
 
 async def _once_committed(write: DurableWrite, answer: Answers | Awaitable[Answers]) -> Answers:

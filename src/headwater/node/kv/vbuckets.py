@@ -96,7 +96,7 @@ def del_vbucket(session: Session, request: admin.DelVbucket) -> Done:
     return Done()
 
 
-@handles(admin.GetAllVbSeqnos)
+@handles(admin.GetAllVbSeqnos, anywhere=True)
 def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.GetAllVbSeqnosResponse:
     """The high seqnos in vbucket order; by state, 0 standing for active, replica and pending."""
     wanted = _collection_asked(session, request)
@@ -131,7 +131,7 @@ def _high_seqno(bucket: Bucket, vbucket: VBucket, wanted: Wanted) -> int:
     return bucket.store.newest_seqno(vbucket.id, vbucket.collections.shown(wanted, durable))
 
 
-@handles(admin.GetFailoverLog)
+@handles(admin.GetFailoverLog, anywhere=True)
 def get_failover_log(session: Session, request: admin.GetFailoverLog) -> admin.GetFailoverLogResponse:
     """The failover log, newest first: what 0x54 is on a DCP connection."""
     found = vbucket(session, request)
@@ -139,7 +139,7 @@ def get_failover_log(session: Session, request: admin.GetFailoverLog) -> admin.G
     return admin.GetFailoverLogResponse(failover_log=list(found.failover.entries))
 
 
-@handles(admin.SeqnoPersistence, admin.SeqnoPersistenceOld)
+@handles(admin.SeqnoPersistence, admin.SeqnoPersistenceOld, anywhere=True)
 async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | admin.SeqnoPersistenceOld) -> Done:
     """Answered once the seqno is durable; ETMPFAIL after 30 s."""
     found, seqno = vbucket(session, request), request.seqno

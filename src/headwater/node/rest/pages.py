@@ -99,7 +99,7 @@ PAGES = (
     Page("/pools/default/b/{}", LOGIN, lambda server, *_: _config(server)),
     Page("/pools/default/bs/{}", LOGIN, None),
     Page("/pools/default/bucketsStreaming/{}", LOGIN, None),
-    Page("/pools/default/buckets/{}/scopes", LOGIN, lambda server, *_: server.bucket.collections.manifest.as_json()),
+    Page("/pools/default/buckets/{}/scopes", LOGIN, lambda server, user, _: _scopes(server, user)),
     Page("/pools/default/buckets/{}/scopes", ADMINISTER, None, ("POST",), collections.create_scope),
     Page("/pools/default/buckets/{}/scopes/([^/]+)", ADMINISTER, None, ("DELETE",), collections.drop_scope),
     Page(
@@ -245,8 +245,15 @@ def _cluster(server: Services) -> dict[str, Any]:
 
 def _buckets(server: Services, user: str) -> list[dict[str, Any]]:
     """Those that the reader may do something in."""
-    rights = server.users.rights
-    return [_bucket(each) for name, each in server.buckets.items() if rights(user, name) > LOGIN]
+    return [_bucket(each) for name, each in server.buckets.items() if server.users.may_enter(user, name)]
+
+
+def _scopes(server: Services, user: str) -> dict[str, Any]:
+    """The manifest, as far as the reader may know of it."""
+    users, bucket = server.users, server.bucket
+    places, manifest = users.places(user, bucket.name), bucket.collections.manifest
+    is_seen = places is None or users.rights(user, bucket.name) > LOGIN
+    return manifest.as_json() if places is None or is_seen else places.visible(manifest).as_json()
 
 
 def _users(server: Services) -> list[dict[str, Any]]:
@@ -259,7 +266,10 @@ def _users(server: Services) -> list[dict[str, Any]]:
 def _role(grant: Grant) -> dict[str, str]:
     """A role here by the name of the other server's that is nearest to it."""
     told = {"role": _ROLES[grant.role]}
-    return told if grant.role == "administer" else {**told, "bucket_name": grant.bucket or "*"}
+    if grant.role == "administer":
+        return told
+    place = {"bucket_name": grant.bucket or "*", "scope_name": grant.scope, "collection_name": grant.collection}
+    return {**told, **{name: found for name, found in place.items() if found is not None}}
 
 
 def _roles() -> list[dict[str, str]]:

@@ -1,6 +1,6 @@
 """The users of a store, in its folder: names, roles, and what SCRAM needs to know of a password; never a password.
 
-One file, USERS: `headwater-users 1 <XXH3-64 of the rest>` and JSON, {"ann": {"roles": ["read", "write:orders"], "keys":
+One file, USERS: `headwater-users 1 <XXH3-64 of the rest>` and JSON, {"ann": {"roles": ["read", "write[b]"], "keys":
 {"sha256": [SALT, ITERATIONS, STORED KEY, SERVER KEY], ...}}}, bytes as base64. A new one is written and synced beside
 the old one and takes its place by rename. A file that is not what was written stops the start: who may come in is not
 guessed. Where there is a file nobody comes in without a login, even if it names nobody.

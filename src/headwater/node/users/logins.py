@@ -17,9 +17,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import Grant, granted
+from headwater.node.users.places import Places
+from headwater.node.users.roles import ROLES, Grant, granted
 from headwater.node.users.scram import HASHES, ITERATIONS, Keys, derive
-from headwater.wire.privilege import EVERYTHING, NONE
+from headwater.wire.privilege import EVERYTHING, LOGIN, NONE
 
 __all__ = ["FAILURES_FREE", "OPEN_PASSWORD", "Failures", "TooManyWait", "Users"]
 
@@ -100,12 +101,23 @@ class Users:
             return int(EVERYTHING)
         return int(NONE) if user is None or not self.knows(user) else granted(self.grants(user), bucket)
 
+    def places(self, user: str | None, bucket: str) -> Places | None:
+        """The rights of a user who has roles for scopes or collections of a bucket; None for one who has none."""
+        if user is None or not self.required:
+            return None
+        fine = [each for each in self.grants(user) if each.bucket == bucket and each.scope is not None]
+        return Places(self.rights(user, bucket), fine) if fine and self.knows(user) else None
+
+    def may_enter(self, user: str | None, bucket: str) -> bool:
+        """Whether a user may do anything in a bucket."""
+        return self.rights(user, bucket) > LOGIN or self.places(user, bucket) is not None
+
     def rights_anywhere(self, user: str | None) -> int:
-        """The privileges that a user has in some bucket or other, as a number of bits."""
+        """The privileges that a user has in some bucket or other, or in a part of one, as a number of bits."""
         if user is None or not self.required:
             return self.rights(user, None)
-        places = {each.bucket for each in self.grants(user)}
-        return functools.reduce(operator.or_, (self.rights(user, each) for each in places), self.rights(user, None))
+        by_role = (int(ROLES[each.role]) for each in self.grants(user))
+        return functools.reduce(operator.or_, by_role, self.rights(user, None))
 
     # --- passwords ----------------------------------------------------------------------------------------------------
 

@@ -1,18 +1,20 @@
 """The roles of users, and the privileges that each of them grants.
 
-A role is given for all buckets, `read`, or for one of them, `read:orders`. What a privilege is needed for is said by
-the requests themselves (wire/privilege.py); docs/reference/rights.md is printed from both.
+A role is given for all buckets, `read`, for one of them, `read[orders]`, and some also for a scope or a collection of
+it, `read[orders:shop]`, `read[orders:shop:carts]`. What a privilege is needed for is said by the requests themselves
+(wire/privilege.py); docs/reference/rights.md is printed from both.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from headwater.errors import OptionError
 from headwater.wire.privilege import EVERYTHING, LOGIN, MONITOR, READ, REPLICATE, STREAM, WRITE, Privilege
 
-__all__ = ["ADMINISTRATOR", "NODE", "ORDINARY", "ROLES", "Grant", "granted", "read_grants"]
+__all__ = ["ADMINISTRATOR", "FINE", "NODE", "ORDINARY", "ROLES", "Grant", "granted", "read_grants"]
 
 ROLES: dict[str, Privilege] = {
     "read": READ,
@@ -25,14 +27,21 @@ ROLES: dict[str, Privilege] = {
 """The privileges that each role grants, besides those of every user who has logged in."""
 
 
+FINE: frozenset[str] = frozenset({"read", "write", "stream"})
+"""The roles that can be given for a scope or a collection: those that are about documents."""
+
+
 class Grant(NamedTuple):
-    """A role, for one bucket or (None) for all of them."""
+    """A role, for all buckets, or for one (`bucket`), one of its scopes, one collection of that."""
 
     role: str
     bucket: str | None = None
+    scope: str | None = None
+    collection: str | None = None
 
     def __str__(self) -> str:
-        return self.role if self.bucket is None else f"{self.role}:{self.bucket}"
+        place = ":".join(each for each in self[1:] if each is not None)
+        return f"{self.role}[{place}]" if place else self.role
 
 
 ORDINARY = tuple(map(Grant, ("read", "write", "stream", "monitor")))
@@ -43,19 +52,21 @@ ADMINISTRATOR = (Grant("administer"),)
 
 
 def granted(grants: Iterable[Grant], bucket: str | None) -> int:
-    """Return the privileges of a user with these roles in a bucket, or (None) in all of them, as a number of bits."""
+    """Return the privileges of a user with these roles in all of a bucket, or (None) in all buckets, as a number of
+    bits."""
     rights = int(LOGIN)
-    for role, place in grants:
-        if place is None or place == bucket:
+    for role, place, scope, _ in grants:
+        if (place is None or place == bucket) and scope is None:
             rights |= ROLES[role]
     return rights
 
 
 def read_grants(text: str) -> tuple[Grant, ...]:
-    """Read roles by commas: `read,write:orders`.
+    """Read roles by commas: `read,write[orders],stream[orders:shop:carts]`; `write:orders` is the older form of the
+    second.
 
     Raises:
-        OptionError: there is no role of a name; none is given; or it is for something smaller than a bucket.
+        OptionError: there is no role of a name; none is given; or it is for a place that it can't be given for.
     """
     grants = [_grant(each.strip()) for each in text.split(",") if each.strip()]
     if not grants:
@@ -63,10 +74,19 @@ def read_grants(text: str) -> tuple[Grant, ...]:
     return tuple(dict.fromkeys(grants))
 
 
+_GRANT = re.compile(r"(?P<role>[^\[:]*)(?::(?P<bucket>[^\[\]:]+)|\[(?P<place>[^\[\]]+)\])?")
+
+
 def _grant(text: str) -> Grant:
-    role, colon, bucket = text.partition(":")
+    found = _GRANT.fullmatch(text)
+    role = text.partition("[")[0].partition(":")[0] if found is None else found["role"]
     if role not in ROLES:
-        raise OptionError("roles", text, f"of {', '.join(ROLES)}; for one bucket as read:BUCKET")
-    if colon and (not bucket or ":" in bucket):  # what follows a second colon is kept for scopes and collections
-        raise OptionError("roles", text, "for a whole bucket: ROLE:BUCKET")
-    return Grant(role, bucket if colon else None)
+        raise OptionError("roles", text, f"of {', '.join(ROLES)}; for one bucket as read[BUCKET]")
+    place = [] if found is None else (found["bucket"] or found["place"] or "").split(":")
+    if found is None or len(place) > 3 or (len(place) > 1 and not all(place)):
+        raise OptionError("roles", text, "ROLE[BUCKET], ROLE[BUCKET:SCOPE] or ROLE[BUCKET:SCOPE:COLLECTION]")
+    if place in ([""], ["*"]):
+        return Grant(role)
+    if len(place) > 1 and role not in FINE:
+        raise OptionError("roles", text, f"for a whole bucket: only {', '.join(sorted(FINE))} are for less")
+    return Grant(role, *place)

@@ -92,6 +92,8 @@ class Facts(NamedTuple):
         manifest: its collections, as far as they may be told.
         last_seqno_of: for a filter, or None for a client that knows nothing of collections, the newest seqno of what it
             lets through; None where there was never more than the default collection.
+        denied: for a filter, why the user may not read what it chooses, and the status that says so; None for a user
+            who may read all of the bucket.
     """
 
     state: State
@@ -103,6 +105,7 @@ class Facts(NamedTuple):
     is_fenced: bool = False
     manifest: CollectionsManifest = EMPTY
     last_seqno_of: Callable[[StreamFilter | None], int] | None = None
+    denied: Callable[[StreamFilter], tuple[str, Status] | None] | None = None
 
 
 class Accepted(NamedTuple):
@@ -198,6 +201,8 @@ def judge(
             _check_there(filtered, facts.manifest)
         elif facts.manifest is not EMPTY and not facts.manifest.has(0):
             raise _ValueError("the default collection was dropped", Status.UNKNOWN_COLLECTION)
+        if facts.denied is not None and (why := facts.denied(filtered)) is not None:
+            raise _ValueError(*why)
     except _ValueError as error:
         return RequestRefusal(error.status, str(error), _manifest_uid(error.status, facts))
     key = (request.vbucket, filtered.stream_id)

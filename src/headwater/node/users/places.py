@@ -1,0 +1,109 @@
+"""The rights of a user who has roles in some scopes or collections of a bucket, beside those in all of it.
+
+Roles name scopes and collections; requests and streams name ids. A manifest says which is which, so a collection that
+was dropped and made again under its name is one that the role is for. Who has no right at all in a collection is told
+that there is none: names are not given away (UNKNOWN_COLLECTION, UNKNOWN_SCOPE), as the other server does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from headwater.node.users.roles import ROLES, Grant
+from headwater.wire.manifest import CollectionsManifest
+from headwater.wire.privilege import LOGIN, STREAM
+from headwater.wire.status import Status
+
+__all__ = ["Places"]
+
+_LOGIN, _STREAM = int(LOGIN), int(STREAM)
+
+
+class Places:
+    """The rights in a bucket, and in its scopes and collections.
+
+    Args:
+        rights: those in the whole bucket, as a number of bits.
+        grants: the roles for scopes and collections of it.
+    """
+
+    def __init__(self, rights: int, grants: Iterable[Grant]) -> None:
+        self.rights = self.anywhere = rights
+        self._told: dict[tuple[str, str | None], int] = {}
+        for each in grants:
+            place = each.scope or "", each.collection
+            self._told[place] = self._told.get(place, 0) | int(ROLES[each.role])
+            self.anywhere |= int(ROLES[each.role])
+        self._manifest: CollectionsManifest | None = None
+        self._collections: dict[int, int] = {}
+        self._scopes: dict[int, int] = {}
+
+    def in_collection(self, manifest: CollectionsManifest, collection: int) -> int:
+        """The rights in a collection, by its id; in one that is not there those in the whole bucket."""
+        self._read(manifest)
+        return self._collections.get(collection, self.rights)
+
+    def in_scope(self, manifest: CollectionsManifest, scope: int) -> int:
+        """The rights in all of a scope, by its id."""
+        self._read(manifest)
+        return self._scopes.get(scope, self.rights)
+
+    def sees_scope(self, manifest: CollectionsManifest, scope: int) -> bool:
+        """Whether there is any right in a scope, or in one of its collections."""
+        found = manifest.scope_by_id(scope)
+        collections = () if found is None else found.collections
+        return self.in_scope(manifest, scope) > _LOGIN or any(
+            self.in_collection(manifest, each.id) > _LOGIN for each in collections
+        )
+
+    def visible(self, manifest: CollectionsManifest) -> CollectionsManifest:
+        """The manifest with those scopes and collections in which there is any right."""
+        scopes = (
+            replace(scope, collections=tuple(each for each in scope.collections if self._sees(manifest, each.id)))
+            for scope in manifest.scopes
+            if self.sees_scope(manifest, scope.id)
+        )
+        return replace(manifest, scopes=tuple(scopes))
+
+    def denied(
+        self, manifest: CollectionsManifest, collections: Iterable[int] | None, scope: int | None
+    ) -> tuple[str, Status] | None:
+        """Why these collections, all of a scope, or (None, None) all of the bucket may not be streamed, and the status
+        that says so; None if they may."""
+        if scope is not None:
+            return self._scope_denied(manifest, scope)
+        if collections is None:
+            return None if self.rights & _STREAM else ("all of the bucket needs the role stream in it", Status.EACCESS)
+        lacking = (self._collection_denied(manifest, each) for each in sorted(collections))
+        return next(filter(None, lacking), None)
+
+    def _scope_denied(self, manifest: CollectionsManifest, scope: int) -> tuple[str, Status] | None:
+        if self.in_scope(manifest, scope) & _STREAM:
+            return None
+        if not self.sees_scope(manifest, scope):
+            return f"there is no scope 0x{scope:x}", Status.UNKNOWN_SCOPE
+        return f"all of scope 0x{scope:x} needs the role stream in it", Status.EACCESS
+
+    def _collection_denied(self, manifest: CollectionsManifest, collection: int) -> tuple[str, Status] | None:
+        rights = self.in_collection(manifest, collection)
+        if rights & _STREAM:
+            return None
+        if rights <= _LOGIN:
+            return f"there is no collection 0x{collection:x}", Status.UNKNOWN_COLLECTION
+        return f"collection 0x{collection:x} needs the role stream in it", Status.EACCESS
+
+    def _sees(self, manifest: CollectionsManifest, collection: int) -> bool:
+        return self.in_collection(manifest, collection) > _LOGIN
+
+    def _read(self, manifest: CollectionsManifest) -> None:
+        """Look the names up, once for each manifest."""
+        if manifest is self._manifest:
+            return
+        told = self._told
+        self._scopes = {scope.id: self.rights | told.get((scope.name, None), 0) for scope in manifest.scopes}
+        self._collections = {
+            each.id: self._scopes[scope.id] | told.get((scope.name, each.name), 0)
+            for scope, each in manifest.each_collection()
+        }
+        self._manifest = manifest
