@@ -206,6 +206,14 @@ class DurableWrites:
         for vb in self._bucket.vbuckets:
             self.look_at(vb)
 
+    def stop(self) -> None:
+        """Settle nothing any more, for the bucket is dropped; who waits is told that nobody knows."""
+        for write in (*self._writes.values(), *(write for _, _, write in self._commits)):
+            write.fail("the bucket was dropped")
+        self._writes.clear()
+        self._commits.clear()
+        self.held.clear()
+
     def advance(self, vbucket: int) -> None:
         """Commit what a majority has."""
         found = self._bucket.vbuckets.get(vbucket)

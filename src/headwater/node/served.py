@@ -157,6 +157,7 @@ class ServedBucket:
         """Keep nothing for anybody: the bucket is dropped."""
         self.tap.forget()
         self.bucket.collections.stop()
+        self.bucket.durable_writes.stop()
 
     # --- what the node has --------------------------------------------------------------------------------------------
 

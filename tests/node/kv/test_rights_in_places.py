@@ -154,6 +154,16 @@ def test_what_is_not_of_a_collection_needs_the_role_in_the_whole_bucket(node: No
         assert clerk.seqno() > 0 and clerk.ask(Opcode.GET_FAILOVER_LOG).status == 0
 
 
+def test_a_range_scan_goes_by_the_role_for_its_collection(node: Node) -> None:
+    def begun(user: User, collection: int) -> int:
+        told = {"collection": f"{collection:x}", "range": {"start": "AA==", "end": "/w=="}}
+        return user.ask(Opcode.RANGE_SCAN_CREATE, value=json.dumps(told).encode(), datatype=1).status
+
+    with User(node, "clerk") as clerk, User(node, "tail") as tail, User(node, "plain") as plain:
+        assert begun(clerk, CARTS) == begun(plain, 0) == 0
+        assert begun(clerk, ORDERS) == begun(clerk, 0) == UNKNOWN and begun(tail, CARTS) == DENIED
+
+
 def test_a_stream_that_would_carry_what_one_may_not_read_is_refused(node: Node) -> None:
     with User(node, "clerk") as clerk:
         clerk.opens(b"clerk's")

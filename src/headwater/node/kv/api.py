@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headwater.wire.framing import Durability
     from headwater.wire.header import Frame
     from headwater.wire.layout import Answer
+    from headwater.wire.privilege import Privilege
 
 Kept = TypeVar("Kept")
 
@@ -266,6 +267,9 @@ class Session(Protocol):
 
     def check_rights(self, frame: Frame, rule: Rule) -> None:
         """Refuse (EACCESS) what the user may not do, and have it written down."""
+
+    def check_collection(self, collection: int, needed: Privilege) -> None:
+        """Refuse a request that names a collection elsewhere than in its key, where its user lacks a privilege."""
 
     def sent_key(self, key: bytes) -> bytes:
         """Return the key of the request being handled as this connection writes it."""

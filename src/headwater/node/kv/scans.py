@@ -20,6 +20,7 @@ from headwater.wire import scans as wire
 from headwater.wire.datatype import Datatype
 from headwater.wire.json_text import read_json
 from headwater.wire.layout import Done
+from headwater.wire.privilege import READ
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -37,13 +38,14 @@ SAMPLES_MAX = 1_000_000
 UUID_DIGITS_MAX = 20
 
 
-@handles(wire.RangeScanCreate)
+@handles(wire.RangeScanCreate, anywhere=True)
 async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeScanCreated:
     """Begin a scan; KEY_ENOENT if it has nothing to bring."""
     if not request.datatype & Datatype.JSON:
         raise CommandRefused(Status.EINVAL, "the value must be JSON, and its datatype say so")
     told = _object(request.value)
     plan = _plan(told)
+    session.check_collection(plan.collection, READ)
     found = _active(session, request.vbucket)
     bucket = session.store_bucket
     if plan.collection not in found.collections.alive:
@@ -63,7 +65,7 @@ async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeS
     return wire.RangeScanCreated(scan_high=scan.name[0], scan_low=scan.name[1])
 
 
-@handles(wire.RangeScanContinue)
+@handles(wire.RangeScanContinue, anywhere=True)
 async def go_on(session: Session, request: wire.RangeScanContinue) -> list[wire.RangeScanPart]:
     """Bring what comes next; EBUSY while another request does."""
     _active(session, request.vbucket)
@@ -80,7 +82,7 @@ async def go_on(session: Session, request: wire.RangeScanContinue) -> list[wire.
         scan.is_running, scan.used_at = False, session.server.loop.time()
 
 
-@handles(wire.RangeScanCancel)
+@handles(wire.RangeScanCancel, anywhere=True)
 def cancel(session: Session, request: wire.RangeScanCancel) -> Done:
     """End a scan, also one that another request goes on with."""
     _active(session, request.vbucket)
@@ -153,7 +155,9 @@ def _active(session: Session, vbucket: int) -> VBucket:
 
 def _find(session: Session, request: wire.RangeScanContinue | wire.RangeScanCancel) -> RangeScan:
     name = request.scan_high, request.scan_low
-    return session.store_bucket.scans.find(name, request.vbucket, session.server.loop.time())
+    found = session.store_bucket.scans.find(name, request.vbucket, session.server.loop.time())
+    session.check_collection(found.plan.collection, READ)
+    return found
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------------

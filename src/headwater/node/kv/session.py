@@ -37,7 +37,7 @@ from headwater.wire.header import HEADER_BYTES, KEY_BYTES_MAX, Frame, Magic, len
 from headwater.wire.json_text import error_body
 from headwater.wire.layout import Answer, Request
 from headwater.wire.opcodes import Opcode, has_name, name_of
-from headwater.wire.privilege import ADMINISTER, LOGIN, READ, in_words
+from headwater.wire.privilege import ADMINISTER, LOGIN, READ, Privilege, in_words
 from headwater.wire.status import Status, without_xerror
 from headwater.wire.vbucket import State
 
@@ -397,9 +397,22 @@ class KvSession:
         collection = self.collection if self._knows_collections else 0
         rights = self.rights_in(collection)
         if rights <= _LOGIN and self._knows_collections:
-            self.server.audit(self, f"may not {name_of(frame.opcode)} in collection 0x{collection:x}")
-            raise self.store_bucket.collections.unknown_collection(collection)
+            raise self._not_to_be_seen(collection, name_of(frame.opcode))
         self.check_rights(frame, rule, rights)
+
+    def check_collection(self, collection: int, needed: Privilege) -> None:
+        """Refuse a request that names a collection elsewhere than in its key, where its user lacks a privilege."""
+        if self.places is None or not needed & ~(rights := self.rights_in(collection)):
+            return
+        if rights <= _LOGIN:
+            raise self._not_to_be_seen(collection, in_words(needed))
+        self.server.audit(self, f"may not {in_words(needed)} collection 0x{collection:x}")
+        raise CommandRefused(Status.EACCESS, f"it needs {in_words(needed)} in collection 0x{collection:x}")
+
+    def _not_to_be_seen(self, collection: int, what: str) -> CommandRefused:
+        """The refusal of a user who has no right at all in a collection: it is not there for him."""
+        self.server.audit(self, f"may not {what} in collection 0x{collection:x}")
+        return self.store_bucket.collections.unknown_collection(collection)
 
     @property
     def node_rights(self) -> int:
