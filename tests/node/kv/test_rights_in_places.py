@@ -110,7 +110,7 @@ def test_each_document_goes_by_the_role_for_its_collection(node: Node) -> None:
 
 
 def test_all_commands_with_a_key_are_refused_where_there_is_no_right(node: Node) -> None:
-    """Whatever they ask for, with their own extras: the rights are looked at before those."""
+    """The rights are looked at before the rest of a request, so all may come without extras."""
     key = b"\x09k"
     with User(node, "clerk") as clerk:
         for opcode in (
