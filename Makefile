@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
+.PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test first-day test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +54,7 @@ lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-19
 	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS) --engine $(ENGINE)
 
 spark-faults: $(READY) warm ## the tests of a mirror on Spark under faults, which take minutes: a JVM for each step that a driver dies at
-	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults
+	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults tests/guides
 
 interop: $(READY) warm ## programs of others against a node, as a table: INTEROP="-k gocb"; where a toolchain is missing, its rows say how to get it
 	@$(RUN) $(BIN)/python -m pytest -q --tb=short -m interop --table tests/interop $(INTEROP)
@@ -67,6 +67,9 @@ console-test: $(READY) ## the console in a real Chromium (Debian: chromium, chro
 		{ (cd .venv/axe && npm pack --silent $(AXE) >/dev/null && tar xzf axe-core-*.tgz) || { rm -r .venv/axe; echo "no axe-core: npm could not fetch it"; }; }; fi
 	@$(RUN) HEADWATER_AXE=$$(ls $(CURDIR)/.venv/axe/package/axe.min.js 2>/dev/null) HEADWATER_PICTURES=docs/howto/pictures \
 		$(BIN)/python -m pytest -q -rs tests/console/test_browser.py
+
+first-day: $(READY) warm ## three nodes, console, a real Prometheus (Debian: prometheus), backup, wipe, restore, compare: by the guides' commands
+	@$(RUN) $(BIN)/python -m harness.first_day
 
 SECONDS ?= 600
 

@@ -1,0 +1,139 @@
+"""What becomes of each block: by page and by how the block begins."""
+
+from __future__ import annotations
+
+from tests.guides.blocks import Block, Bound, Elsewhere, Ran, Shown, Typed, Way
+
+DRAWING = Shown("a drawing or a map, not a program")
+SPARK = "a local Spark; the jobs have tests of their own in tests/pipelines"
+FORMAT = Shown("the layout of a file, held by the tests of its codec")
+
+DECLARED: dict[str, dict[str, Way]] = {
+    "README.md": {
+        "flowchart": DRAWING,
+        "$ make demo": Elsewhere("tests/cli/demo/test_story.py::test_the_demo_ends_with_a_table_that_equals_the_node"),
+        "compile the kernels": Shown("what one demo printed"),
+        "$ make test": Shown("this very run"),
+        "$ pip install .": Typed(),
+        "$ headwater set greeting": Typed(),
+        "$ headwater cluster init": Typed(),
+        "from headwater import client": Elsewhere("tests/test_readme.py::test_a_block_of_the_readme_runs"),
+        "from headwater import testing": Elsewhere("tests/test_readme.py::test_a_block_of_the_readme_runs"),
+        "from pyspark.sql": Elsewhere("tests/test_readme.py::test_the_spark_block_of_the_readme_shows_a_table"),
+    },
+    "docs/architecture.md": {
+        "src/headwater/": Elsewhere("tests/test_docs.py::test_the_map_of_the_architecture_names_every_package"),
+        "storage, committer": DRAWING,
+        "sequenceDiagram": DRAWING,
+    },
+    "docs/storage.md": {"": FORMAT},
+    "docs/howto/backup.md": {
+        "headwater backup create ./backups --node": Typed(),
+        "select key, value": Typed(),
+        "20261122T154254Z-increment": Shown("what a backup printed after a failover"),
+        "headwater seqnos": Typed(),
+        "*/15 * * * *": Shown("lines of cron"),
+    },
+    "docs/howto/clients.md": {
+        "from datetime": Elsewhere(
+            "tests/interop/test_couchbase_sdk.py::test_the_snippet_of_the_guide_runs_as_often_as_one_likes"
+        ),
+        "": Shown("programs of other languages, which need what is not installed here; see tests/interop"),
+    },
+    "docs/howto/cluster.md": {
+        "$ headwater serve": Typed(),
+        "$ headwater cluster init": Typed(),
+        "$ headwater cluster status": Typed(),
+        "$ headwater cluster rebalance": Typed(),
+        "$ headwater cluster failover": Typed(),
+    },
+    "docs/howto/collections.md": {
+        "headwater collection create": Typed(),
+        "headwater collection drop": Typed(),
+        "manager = bucket.collections()": Elsewhere(
+            "tests/interop/test_couchbase_sdk.py::test_scopes_and_collections_are_made_used_listed_and_dropped"
+        ),
+    },
+    "docs/howto/console.md": {
+        "$ headwater console": Elsewhere("tests/cli/test_console.py"),
+        "$ ssh": Shown("a tunnel of ssh"),
+    },
+    "docs/howto/copy.md": {
+        "headwater copy": Shown(SPARK),
+        "from headwater.pipelines.copy": Bound(("headwater.pipelines.copy.copy",)),
+    },
+    "docs/howto/index.md": {
+        "headwater": Elsewhere("tests/cli/test_index.py"),
+        "from headwater.pipelines.index": Bound(("headwater.pipelines.index.index",)),
+    },
+    "docs/howto/invalidate.md": {
+        "headwater": Shown(SPARK),
+        "from headwater.pipelines.invalidate": Bound(("headwater.pipelines.invalidate.invalidate",)),
+    },
+    "docs/howto/mirror.md": {
+        "headwater mirror": Typed(),
+        "export AWS": Elsewhere("tests/pipelines/test_objects.py"),
+        "SELECT c.*": Typed(),
+        "from headwater.lake.history": Elsewhere(
+            "tests/lake/test_history.py::test_each_version_ends_where_the_next_begins_and_what_was_lost_never_was"
+        ),
+        "start node A": Elsewhere("tests/cli/demo/test_failover.py"),
+        "headwater lake": Typed(),
+        "from headwater.pipelines.mirror": Bound(
+            ("headwater.pipelines.mirror.mirror", "headwater.pipelines.session.local_session")
+        ),
+    },
+    "docs/howto/move.md": {"import asyncio": Ran()},
+    "docs/howto/observe.md": {
+        "headwater observe": Elsewhere("tests/cli/test_observe.py"),
+        "from headwater.pipelines.observe": Bound(("headwater.pipelines.observe.observe",)),
+    },
+    "docs/howto/operate.md": {
+        "host =": Typed(),
+        "systemctl": Shown("systemd's own commands; the unit itself is verified by tests/test_deploy.py"),
+        "scrape_configs": Typed(),
+    },
+    "docs/howto/read-changes.md": {"": Ran()},
+    "docs/howto/sans-io.md": {"": Elsewhere("tests/test_sans_io.py")},
+    "docs/howto/spark-cluster.md": {
+        "import": Elsewhere("tests/pipelines/test_spark_cluster.py"),
+        "python3 -m venv": Elsewhere("tests/pipelines/test_spark_cluster.py"),
+        "export PYSPARK": Elsewhere("tests/pipelines/test_spark_cluster.py"),
+        "": Shown("Kubernetes, YARN and Connect, written and not run: the page says so"),
+    },
+    "docs/howto/spark.md": {"": Ran()},
+    "docs/howto/tap.md": {
+        "from headwater.client import tap": Bound(("headwater.client.tap.connect",)),
+        "from headwater.client.routing": Bound(("headwater.client.tapnodes.TapNodes",)),
+        "from headwater import client": Bound(
+            ("headwater.client.tap.connect", "headwater.client.connect", "headwater.client.tap.relay")
+        ),
+    },
+    "docs/howto/testing.md": {
+        "def test_a_cart": Elsewhere("tests/test_pytest_plugin.py"),
+        "": Elsewhere("tests/testing/test_node_guide.py::test_a_block_of_the_guide_runs"),
+    },
+    "docs/howto/tls.md": {
+        "$ headwater tls": Typed(),
+        "$ export HEADWATER_NODE": Typed(),
+        "$ headwater serve": Typed(),
+        "$ headwater cluster init": Shown("two machines with names; tests/cluster/test_encryption.py does it"),
+    },
+    "docs/howto/transition.md": {
+        "headwater transition": Elsewhere("tests/cli/test_transition.py"),
+        "batch 1:": Elsewhere("tests/cli/test_transition.py"),
+        "SELECT target": Elsewhere("tests/cli/test_transition.py"),
+        "from headwater.client.routing": Bound(("headwater.pipelines.transition.transition",)),
+    },
+    "docs/howto/users.md": {
+        "$ headwater user add ann": Typed(),
+        "$ headwater user add app": Typed(),
+        "$ head -c": Typed(),
+    },
+}
+
+
+def way(block: Block) -> Way | None:
+    """Return what becomes of a block: the declaration with the longest beginning that fits."""
+    fitting = [begins for begins in DECLARED.get(block.page, {}) if block.text.startswith(begins)]
+    return DECLARED[block.page][max(fitting, key=len)] if fitting else None

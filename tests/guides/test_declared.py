@@ -1,0 +1,78 @@
+"""No block of a page is without a test or a reason; and the commands in it are such as the command line takes."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import tomllib
+from typing import Any
+
+import pytest
+import typer
+
+from headwater.cli.app import app
+from tests.guides.blocks import ROOT, Block, Elsewhere, Shown, blocks, pages
+from tests.guides.declared import DECLARED, way
+
+ALL = [block for page in pages() for block in blocks(page)]
+OURS = [
+    (block, command)
+    for block in ALL
+    for line in block.commands()
+    if block.language in {"", "console", "bash", "sh"}
+    for command in re.findall(r"(?:^|&& |[*0-9] {2})(headwater .*?)(?= && | \| | > |$)", line)
+]
+
+
+@pytest.mark.parametrize("block", ALL, ids=str)
+def test_a_block_is_run_or_says_why_not(block: Block) -> None:
+    assert way(block) is not None, f"declare it in tests/guides/declared.py: {block.text[:60]!r}"
+
+
+def test_no_declaration_is_left_over_from_a_block_that_is_gone() -> None:
+    used = {
+        (block.page, max((each for each in DECLARED.get(block.page, {}) if block.text.startswith(each)), key=len))
+        for block in ALL
+        if way(block) is not None
+    }
+    assert [(page, begins) for page, told in DECLARED.items() for begins in told if (page, begins) not in used] == []
+
+
+def test_the_tests_that_are_named_are_there() -> None:
+    named = {each.test for told in DECLARED.values() for each in told.values() if isinstance(each, Elsewhere)}
+    for test in sorted(named):
+        path, _, name = test.partition("::")
+        assert (ROOT / path).exists(), test
+        assert not name or f"def {name}(" in (ROOT / path).read_text("utf-8"), test
+
+
+def test_most_blocks_are_run() -> None:
+    """A reason is easily written: it is for what nothing here can run."""
+    shown = [block for block in ALL if isinstance(way(block), Shown)]
+    assert len(shown) * 3 < len(ALL), [str(each) for each in shown]
+
+
+@pytest.mark.parametrize("block", [each for each in ALL if each.language in {"python", "json", "toml"}], ids=str)
+def test_what_a_block_is_called_it_is(block: Block) -> None:
+    if block.language == "python":
+        compile(block.text, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    else:
+        (json.loads if block.language == "json" else tomllib.loads)(block.text)
+
+
+@pytest.mark.parametrize(("block", "command"), OURS, ids=lambda each: each if isinstance(each, str) else str(each))
+def test_a_command_of_a_page_is_one_that_the_command_line_takes(block: Block, command: str) -> None:
+    words = shlex.split(command, comments=True)[1:]
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("headwater", [words[0]])
+    while hasattr(group, "commands"):
+        name, words = words[0], words[1:]
+        assert name in group.commands, f"{block}: {command}"
+        group = group.commands[name]
+    if group.name == "serve":  # has a parser of its own, which is faster
+        known = {option for each in group.params for option in each.opts}
+        assert {word for word in words if word.startswith("--")} <= known, f"{block}: {command}"
+        return
+    group.make_context(group.name, words, parent=context)

@@ -1,0 +1,201 @@
+"""Pages for the command line, typed as printed, as a newcomer does: in an empty folder, in a shell."""
+
+from __future__ import annotations
+
+import re
+import socket
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from headwater import testing
+from headwater.node.config import OPTIONS
+from tests.cli.guides import follow
+from tests.guides.blocks import Block, Typed, blocks, pages
+from tests.guides.declared import way
+from tests.guides.terminal import Terminal
+
+FOLLOWED = {
+    "README.md",
+    "docs/howto/backup.md",
+    "docs/howto/cluster.md",
+    "docs/howto/collections.md",
+    "docs/howto/mirror.md",
+    "docs/howto/operate.md",
+    "docs/howto/tls.md",
+    "docs/howto/users.md",
+}
+
+
+def typed(page: str) -> list[Block]:
+    return [block for block in blocks(page) if isinstance(way(block), Typed)]
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Terminal]:
+    """A terminal whose 127.0.0.1:11210 is a free port, for servers and for clients."""
+    port, tls = free_port(), free_port()
+    instead = {
+        "--host 0.0.0.0": "--host 127.0.0.1",
+        "127.0.0.1:11210": f"127.0.0.1:{port}",
+        "localhost:11207": f"localhost:{tls}",
+    }
+    instead |= {"//localhost/": f"//localhost:{tls}/", "tls=11207": f"tls={tls}"}
+    environment = {
+        "HEADWATER_PORT": str(port),
+        "HEADWATER_TLS_PORT": str(tls),
+        "HEADWATER_NODE": f"couchbase://127.0.0.1:{port}/default",
+    }
+    with Terminal(tmp_path / "home", instead, environment) as terminal:
+        yield terminal
+
+
+def test_every_page_that_is_typed_is_typed_here() -> None:
+    assert {page for page in pages() if typed(page)} == FOLLOWED
+
+
+def test_the_first_node_of_the_readme(alone: Terminal) -> None:
+    install, talk, _ = typed("README.md")
+    (pip, _), (serve, ready) = install.answers()
+    assert pip == "pip install ."  # by whom this runs
+    assert alone.begin(serve) == ready
+    alone.follow(talk)
+
+
+def trio(stack: ExitStack, **options: object) -> list[testing.Node]:
+    return [stack.enter_context(testing.node(vbuckets=16, **options)) for _ in range(4)]  # type: ignore[arg-type]
+
+
+def addresses(nodes: list[testing.Node]) -> dict[str, str]:
+    return {f"10.0.0.{number}:11210": node.address for number, node in enumerate(nodes, 1)}
+
+
+def test_the_cluster_of_the_readme(tmp_path: Path) -> None:
+    _, _, cluster = typed("README.md")
+    with ExitStack() as stack:
+        first = stack.enter_context(testing.node(vbuckets=16))
+        nodes = [first, *trio(stack, vbucket_state="none")[:2]]
+        with first.client() as bucket:
+            bucket.set_many((f"k{number}", "v") for number in range(100))
+        terminal = stack.enter_context(Terminal(tmp_path, addresses(nodes)))
+        for command in cluster.commands():
+            if "failover" in command:
+                nodes[2].kill()
+            terminal.type(command, "y\n")
+        with first.client() as bucket:
+            assert len(bucket.get_many(f"k{number}" for number in range(100))) == 100
+
+
+def test_the_guide_of_clusters(tmp_path: Path) -> None:
+    begin, join, look, grow, dead, again = typed("docs/howto/cluster.md")
+    with ExitStack() as stack:
+        nodes = trio(stack, vbucket_state="none")
+        terminal = stack.enter_context(Terminal(tmp_path, {**addresses(nodes), "1,024 vbuckets": "16 vbuckets"}))
+        (_, nothing), (init, told) = begin.answers()
+        assert nothing == ""
+        shown = terminal.type(init)
+        assert re.sub(r"\d{6,}", "N", shown) == re.sub(r"\d{6,}", "N", told)
+        assert join.commands()[1].startswith("headwater cluster rebalance")  # another cluster: the README's test
+        (status, table) = look.answers()[0]
+        shown = terminal.type(status)
+        first = re.compile(r"^ ?([\w.:]+)", re.MULTILINE)  # of each line; the numbers are of that cluster
+        assert first.findall(shown) == first.findall(table)
+        for command in grow.commands():
+            terminal.type(command, "y\n")
+            if "--remove" in command:
+                terminal.type("headwater cluster rebalance 10.0.0.1:11210 --add 10.0.0.2:11210 --replicas 1", "y\n")
+        nodes[2].kill()
+        terminal.type(dead.commands()[0], "y\n")
+        nodes[2].restart()
+        terminal.type(again.commands()[0], "y\n")
+        assert "each vbucket has one owner" in terminal.type(status)
+
+
+def test_the_guide_of_backups(tmp_path: Path) -> None:
+    whole, sql, point = typed("docs/howto/backup.md")
+    with testing.node(vbuckets=8, bucket="orders") as source, testing.node(vbuckets=8, bucket="orders") as target:
+        with source.client() as bucket:
+            bucket.set_many((f"k{number}", f"v{number}") for number in range(100))
+        instead = {"10.0.0.7:11210": source.address, "10.1.0.7:11210": target.address}
+        with Terminal(tmp_path, instead, {"HEADWATER_NODE": source.url}) as terminal:
+            for command in whole.commands():
+                terminal.type(command)
+            with target.client() as bucket:
+                assert len(bucket.get_many(f"k{number}" for number in range(100))) == 100
+            (tmp_path / "question.sql").write_text(sql.text)
+            query = "import duckdb; print(len(duckdb.sql(open('question.sql').read()).fetchall()))"
+            assert terminal.type(f'cd backups 2>/dev/null && cp ../question.sql . && python -c "{query}"') == "100\n"
+            with source.client() as bucket:
+                bucket.set("k1", "later")
+            save, restore = point.commands()
+            terminal.type(save)
+            with source.client() as bucket:
+                bucket.set("k1", "too late")
+            terminal.type(restore)
+            with source.client() as bucket:
+                assert bucket.get("k1").value == b"later"
+
+
+def test_the_guide_of_collections(tmp_path: Path) -> None:
+    with testing.node(vbuckets=4) as node, Terminal(tmp_path, {}, {"HEADWATER_NODE": node.url}) as terminal:
+        make, drop = typed("docs/howto/collections.md")
+        shown = [terminal.type(command) for command in make.commands()]
+        assert "orders" in shown[2] and "86400" in shown[2].replace(",", "")
+        for command in drop.commands():
+            terminal.type(command, "y\n")
+        assert "carts" not in terminal.type("headwater collection list")
+
+
+def test_the_guide_of_users(alone: Terminal) -> None:
+    admin, more, secret = typed("docs/howto/users.md")
+    (add, told), (serve, _) = admin.answers()
+    assert alone.type(add, "s3cret-word\ns3cret-word\n").splitlines()[-1] == told.splitlines()[-1]
+    (alone.folder / "app.password").write_text("word of app\n")
+    (alone.folder / "app.password").chmod(0o600)
+    alone.begin(serve)
+    alone.follow(more)
+    alone.end()
+    alone.follow(secret)
+
+
+def test_the_guide_of_tls(alone: Terminal) -> None:
+    begin, ask, certificates, names = (each for each in typed("docs/howto/tls.md"))
+    (alone.folder / "ann.password").write_text("secret\n")
+    (alone.folder / "ann.password").chmod(0o600)
+    alone.follow(begin)
+    alone.follow(ask)
+    for block in (certificates, names):
+        alone.follow(block)
+
+
+def test_the_options_and_the_scrape_of_the_guide_to_operate() -> None:
+    options, scrape = typed("docs/howto/operate.md")
+    assert set(tomllib.loads(options.text)) <= {option.name.replace("-", "_") for option in OPTIONS}
+    yaml = pytest.importorskip("yaml")
+    (job,) = yaml.safe_load(scrape.text)["scrape_configs"]
+    assert job["job_name"] == "headwater" and len(job["static_configs"][0]["targets"]) == 3
+
+
+def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror, changes, care = typed("docs/howto/mirror.md")
+    with testing.node(vbuckets=4) as node:
+        with node.client() as bucket:
+            bucket.set_many((f"k{number}", "v") for number in range(50))
+        with Terminal(tmp_path, {"127.0.0.1:11210": node.address}) as terminal:
+            (command,) = mirror.commands()
+            terminal.type(f"{command} --engine local --once --changelog")
+            monkeypatch.chdir(tmp_path)
+            for each in care.commands():
+                follow(each, terminal.instead)
+        reader = QueryBuilder().register("changes", DeltaTable(tmp_path / "lake" / "default_changes"))
+        assert sum(batch.num_rows for batch in reader.execute(changes.text)) == 50
