@@ -97,9 +97,20 @@ def _folders(entry: Any) -> Any:
     return [entry + page.name for page in pages]
 
 
+def _named(entry: Any) -> set[str]:
+    """Return the pages that an entry of the navigation names."""
+    if isinstance(entry, str):
+        return {entry}
+    return set().union(*map(_named, entry.values() if isinstance(entry, dict) else entry))
+
+
 def on_config(config: MkDocsConfig) -> None:
-    """Replace folders in the navigation."""
+    """Replace folders in the navigation, and put pages that it does not name yet at the end of the guides."""
     config.nav = _folders(config.nav)
+    named = _named(config.nav)
+    more = [f"howto/{page.name}" for page in sorted((DOCS / "howto").glob("*.md")) if f"howto/{page.name}" not in named]
+    (guides,) = (each["How to"] for each in config.nav if "How to" in each)
+    guides.extend(more)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -34,6 +34,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "headwater seqnos": Typed(),
         "*/15 * * * *": Shown("lines of cron"),
     },
+    "docs/howto/buckets.md": {"headwater bucket": Typed()},
     "docs/howto/clients.md": {
         "from datetime": Elsewhere(
             "tests/interop/test_couchbase_sdk.py::test_the_snippet_of_the_guide_runs_as_often_as_one_likes"
@@ -50,6 +51,8 @@ DECLARED: dict[str, dict[str, Way]] = {
     "docs/howto/collections.md": {
         "headwater collection create": Typed(),
         "headwater collection drop": Typed(),
+        "from headwater import client": Typed(),
+        "headwater set": Typed(),
         "manager = bucket.collections()": Elsewhere(
             "tests/interop/test_couchbase_sdk.py::test_scopes_and_collections_are_made_used_listed_and_dropped"
         ),
@@ -74,6 +77,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "headwater mirror": Typed(),
         "export AWS": Elsewhere("tests/pipelines/test_objects.py"),
         "SELECT c.*": Typed(),
+        "SELECT key, variant_get": Elsewhere("tests/pipelines/test_mirror.py"),
         "from headwater.lake.history": Elsewhere(
             "tests/lake/test_history.py::test_each_version_ends_where_the_next_begins_and_what_was_lost_never_was"
         ),

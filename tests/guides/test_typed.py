@@ -22,6 +22,7 @@ from tests.guides.terminal import Terminal
 FOLLOWED = {
     "README.md",
     "docs/howto/backup.md",
+    "docs/howto/buckets.md",
     "docs/howto/cluster.md",
     "docs/howto/collections.md",
     "docs/howto/mirror.md",
@@ -148,12 +149,30 @@ def test_the_guide_of_backups(tmp_path: Path) -> None:
 
 def test_the_guide_of_collections(tmp_path: Path) -> None:
     with testing.node(vbuckets=4) as node, Terminal(tmp_path, {}, {"HEADWATER_NODE": node.url}) as terminal:
-        make, drop = typed("docs/howto/collections.md")
+        terminal.instead["couchbase://127.0.0.1/default"] = node.url
+        make, program, talk, drop = typed("docs/howto/collections.md")
         shown = [terminal.type(command) for command in make.commands()]
         assert "orders" in shown[2] and "86400" in shown[2].replace(",", "")
+        assert terminal.type(f"python - <<'END'\n{program.text}END").startswith("b'paid' ")
+        (tmp_path / "orders.jsonl").write_text('{"id": "four", "open": true}\n')
+        stored, got, _, orders, scope = (
+            terminal.type(command + " --once" * command.startswith("headwater tail")) for command in talk.commands()
+        )
+        assert stored.startswith("cas ") and got == "paid"
+        assert all(key in told for key in ("one", "two", "three", "four") for told in (orders, scope))
         for command in drop.commands():
             terminal.type(command, "y\n")
         assert "carts" not in terminal.type("headwater collection list")
+
+
+def test_the_guide_of_buckets(tmp_path: Path) -> None:
+    with testing.node(vbuckets=4) as node, Terminal(tmp_path, {}, {"HEADWATER_NODE": node.url}) as terminal:
+        make, drop = typed("docs/howto/buckets.md")
+        shown = [terminal.type(command) for command in make.commands()]
+        assert "orders" in shown[2] and "carts" in shown[2]
+        for command in drop.commands():
+            terminal.type(command, "y\n")
+        assert "carts" not in terminal.type("headwater bucket list")
 
 
 def test_the_guide_of_users(alone: Terminal) -> None:
