@@ -1,4 +1,4 @@
-"""What becomes of each block: by page and by how the block begins."""
+"""Each block of code of a page: by what test it is run, or why by none; found by page and by how it begins."""
 
 from __future__ import annotations
 
