@@ -3,6 +3,7 @@
     large    a million documents into an empty table, then a million new versions, by a warm mirror; beside Spark that
              reads and writes the same rows as Parquet, and a plain MERGE of the same rows into a plain Delta table
     small    a thousand changes at a time into a large table, from "durable in the node" to "in the table"
+    kafka    an upsert of all rows beside Spark's Kafka source and a MERGE of the same rows (needs Maven Central once)
     starts   `headwater mirror --once`, as one types it: with nothing to do, and into an empty table
     source   the `dcp` source to Spark's noop: key, value and seqno, and all columns
     demo     `headwater demo`
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -38,15 +39,16 @@ from numpy.typing import NDArray
 from benchmarks.bench_streams import send
 from benchmarks.gauge import Cost, adopt_orphans, cost, median
 from benchmarks.harness import publish
+from benchmarks.kafka import SOURCE, KafkaMerge, broker, publish_rows
 from benchmarks.paced import Paced
 from headwater import testing
-from headwater.pipelines.session import local_session
+from headwater.pipelines.session import DELTA, local_session
 from headwater.pipelines.tasks import TASK_CHANGES
 from headwater.testing import Node
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import vbucket_of
 
-SECTIONS = ("large", "small", "starts", "source", "demo")
+SECTIONS = ("large", "small", "kafka", "starts", "source", "demo")
 VALUE_BYTES, VBUCKETS, PIECE = 256, 64, 4096
 CORES = "local[2]"
 _SET = np.dtype(
@@ -247,6 +249,45 @@ def _large_round(
             mirror.close()
 
 
+def kafka(spark: Any, wish: argparse.Namespace) -> None:
+    """Overwrite all rows: the mirror, and beside it a broker, Spark's source of it and a MERGE."""
+    ours: dict[str, list[Cost]] = {engine: [] for engine in ENGINES}
+    theirs: list[Cost] = []
+    for name, found in _kafka_rounds(spark, wish):
+        print(f"  {wish.rows:,} rows, {name}: {found.wall:.3g} s, {found.cpu:.3g} CPU s", flush=True)
+        ours.get(name, theirs).append(found)
+    yardstick = "Spark's Kafka source and MERGE"
+    for engine in ENGINES:  # the first upsert is for compilers and caches
+        beside(f"upsert of {wish.rows:,} rows, {engine}", ours[engine][1:], (yardstick, theirs[1:]), 5)
+
+
+def _kafka_rounds(spark: Any, wish: argparse.Namespace) -> Iterator[tuple[str, Cost]]:
+    rng = np.random.default_rng(2013)
+    with ExitStack() as stack:
+        place = stack.enter_context(folder("kafka"))
+        node = stack.enter_context(testing.node(vbuckets=VBUCKETS))
+        address = stack.enter_context(broker(place))
+        load(node, requests(wish.rows), rng)
+        mirrors: dict[str, Paced] = {}
+        for engine, session in zip(ENGINES, (spark, None), strict=True):
+            mirrors[engine] = stack.enter_context(closing(Paced(session, node.url, place / engine)))
+            mirrors[engine].wait()
+        before = set(files_of(mirrors["Spark"]))
+        publish_rows(spark, address, sorted(before))
+        merged = stack.enter_context(closing(KafkaMerge(spark, address, place)))
+        merged.wait()
+        for number in range(wish.rounds + 1):
+            load(node, requests(wish.rows), rng)
+            for engine in ENGINES if number % 2 else ENGINES[::-1]:
+                yield engine, batch(mirrors[engine])
+            files = set(files_of(mirrors["Spark"])) - before
+            before |= files
+            publish_rows(spark, address, sorted(files))
+            yield "Kafka and MERGE", merged.batch()
+        if merged.rows() != wish.rows:
+            raise AssertionError(f"{merged.rows():,} rows were merged, {wish.rows:,} are wanted")
+
+
 def small(spark: Any, wish: argparse.Namespace) -> None:
     """A thousand changes at a time, into tables of two sizes."""
     medians: dict[tuple[str, int], float] = {}
@@ -398,14 +439,18 @@ def main(arguments: Sequence[str] = ()) -> None:
     adopt_orphans()
     chosen = wish.only.split(",")
     spark = None
-    if {"large", "small", "source"} & set(chosen):
-        spark = local_session("headwater-bench", cores=CORES, memory="4g", quiet=True)
+    if {"large", "small", "kafka", "source"} & set(chosen):
+        packages = {"spark.jars.packages": f"{DELTA},{SOURCE}"} if "kafka" in chosen else {}
+        spark = local_session("headwater-bench", cores=CORES, memory="4g", settings=packages, quiet=True)
     try:
         for name in chosen:
-            {"large": large, "small": small, "starts": starts, "source": source, "demo": demo}[name](spark, wish)
+            _WORK[name](spark, wish)
     finally:
         if spark is not None:
             spark.stop()
+
+
+_WORK = dict(zip(SECTIONS, (large, small, kafka, starts, source, demo), strict=True))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,138 @@
+"""A Kafka broker as a process, and what people do with it: Spark's Kafka source, MERGEd into a Delta table.
+
+The broker's jars come from Maven Central by Ivy, which PySpark has with it, and are kept in Ivy's own cache; it runs
+alone, as its own controller (KRaft), with the settings it has, on 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import base64
+import socket
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gauge import Cost, cost
+
+KAFKA = "3.9.2"
+"""The version that Spark's source is made for."""
+SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+TOPIC, PARTITIONS = "changes", 2  # a partition for each of Spark's two slots
+PATIENCE_SECONDS = 600.0
+_SETTINGS = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+log.dirs={place}/data
+num.partitions={partitions}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+"""
+
+
+def jars(place: Path) -> str:
+    """Return the broker's class path; fetches what is not there."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise AssertionError("pyspark is not installed")
+    (ivy,) = (Path(spec.origin).parent / "jars").glob("ivy-*.jar")
+    found = place / "kafka.jars"
+    wanted = ["-dependency", "org.apache.kafka", "kafka_2.13", KAFKA, "-confs", "default", "-types", "jar", "bundle"]
+    command = ["java", "-jar", str(ivy), *wanted, "-cachepath", str(found), "-warn"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return found.read_text(encoding="utf-8").strip()
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        bound = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in bound]
+
+
+@contextmanager
+def broker(place: Path) -> Iterator[str]:
+    """Run a broker with a folder for its data; its address."""
+    port, controller = _free_ports(2)
+    java = ["java", "-Xmx512m", "-cp", jars(place)]
+    settings = place / "server.properties"
+    told = _SETTINGS.format(place=place, port=port, controller=controller, partitions=PARTITIONS)
+    settings.write_text(told, encoding="utf-8")
+    name = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    format_ = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={name}", "--config", str(settings)]
+    subprocess.run(format_, check=True, stdout=subprocess.DEVNULL)
+    with (place / "broker.log").open("wb") as log:
+        running = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            running.terminate()
+            running.wait()
+
+
+def publish_rows(spark: Any, address: str, files: Sequence[str]) -> None:
+    """Put keys and values of some Parquet files into the topic, as a connector does; the first time makes it."""
+    rows = spark.read.parquet(*files).selectExpr("CAST(key AS BINARY) key", "CAST(value AS BINARY) value")
+    rows.write.format("kafka").option("kafka.bootstrap.servers", address).option("topic", TOPIC).save()
+
+
+class KafkaMerge:
+    """A streaming query that merges each batch of the topic into a plain Delta table, and stands still behind it.
+
+    It does nothing else: no key comes twice in a batch here, so none is looked for, and there are no deletions.
+
+    Args:
+        address: of the broker; the topic must have been written to.
+        place: of table and checkpoint.
+    """
+
+    def __init__(self, spark: Any, address: str, place: Path) -> None:
+        self._spark, self._table = spark, place / "merged"
+        self._stands, self._may, self._ending = threading.Semaphore(0), threading.Semaphore(0), False
+        read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", address)
+        rows = read.option("subscribe", TOPIC).option("startingOffsets", "earliest").load()
+        columns = rows.select("key", "value", "partition", "offset", "timestamp")
+        spark.createDataFrame([], columns.schema).write.format("delta").save(str(self._table))
+        writer = columns.writeStream.foreachBatch(self._merge).option("checkpointLocation", str(place / "checkpoint"))
+        self._query = writer.start()
+
+    def _merge(self, batch: Any, number: int) -> None:
+        if self._ending:
+            return
+        batch.createOrReplaceTempView("arrived")
+        text = f"MERGE INTO delta.`{self._table}` t USING arrived s ON t.key = s.key"
+        batch.sparkSession.sql(f"{text} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *")
+        self._stands.release()
+        self._may.acquire()
+
+    def wait(self) -> None:
+        """Wait until a batch is in the table."""
+        if not self._stands.acquire(timeout=PATIENCE_SECONDS):
+            raise AssertionError(f"no batch came: {self._query.exception()}")
+
+    def batch(self) -> Cost:
+        """Let it do the next batch; what that cost."""
+
+        def run() -> None:
+            self._may.release()
+            self.wait()
+
+        return cost(run)
+
+    def rows(self) -> int:
+        """Return how many rows the table has."""
+        count: int = self._spark.read.format("delta").load(str(self._table)).count()
+        return count
+
+    def close(self) -> None:
+        """End it. It must stand."""
+        self._ending = True
+        self._may.release()
+        self._query.stop()
