@@ -355,7 +355,11 @@ class ChangeFeed:
             yield self._moved(change)
 
     def _moved(self, change: Change) -> Change:
-        self._places[change.vbucket].move(change.seqno, change.snapshot_start, change.snapshot_end)
+        stands, seqno = self._places[change.vbucket], change.seqno
+        if (change.snapshot_start, change.snapshot_end) == stands.snapshot and seqno <= stands.held_end:
+            stands.last = seqno  # as `move` would, for nearly all
+        else:
+            stands.move(seqno, change.snapshot_start, change.snapshot_end)
         return change
 
     def _occurred(self, occurrence: StreamEvent) -> Event | None:
