@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import polars as pl
 
 from headwater.testing.node import Node
 from tests.lake.s3_server import options_of
+from tests.node.aware import Aware, manifest
+
+VBUCKETS = 4
 
 
 def table(path: str | Path, *columns: str) -> dict[Any, Any]:
@@ -62,3 +66,19 @@ def folded(place: str | Path) -> dict[bytes, bytes]:
         else:
             held.pop(row["key"], None)
     return held
+
+
+def becomes(bucket: Node, uid: int, **collections: int) -> None:
+    with Aware(bucket.port) as client:
+        assert client.becomes(manifest(uid, **collections)) == 0
+
+
+def put_into(bucket: Node, collection: int, *keys: str, value: str = "{}") -> None:
+    """Store documents of one collection, each in the vbucket of its key."""
+    with Aware(bucket.port) as client:
+        for key in keys:
+            assert client.put(key.encode(), value.encode(), collection, vbucket=vbucket_of(key)) == 0
+
+
+def vbucket_of(key: str) -> int:
+    return (zlib.crc32(key.encode()) >> 16 & 0x7FFF) % VBUCKETS

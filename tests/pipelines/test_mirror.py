@@ -18,10 +18,11 @@ from headwater.errors import TableError
 from headwater.lake import upkeep
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
+from headwater.pipelines.collections import mirror_collections
 from headwater.pipelines.mirror import MirrorFailed, MirrorProgress, mirror, run
 from headwater.testing.node import Node, node
 from tests.node.replication.support import leave, put
-from tests.pipelines.support import change, documents, seqnos, table
+from tests.pipelines.support import becomes, change, documents, put_into, seqnos, table
 
 pytestmark = pytest.mark.spark
 
@@ -233,6 +234,24 @@ def test_documents_become_variant_and_what_is_no_json_is_in_quarantine(
     assert read() == found
     quarantined = spark.read.format("delta").load(f"{place}_quarantine").select("key", "reason").collect()
     assert {bytes(row.key) for row in quarantined} == {b"b", b"\xff"}
+
+
+def test_each_collection_becomes_a_table_and_one_that_was_made_again_begins_anew(
+    spark: Any, bucket: Node, tmp_path: Path
+) -> None:
+    becomes(bucket, 1, a=8, b=9)
+    put_into(bucket, 8, "k1", "k2", value="a")
+    put_into(bucket, 9, "k1", value="b")
+    told = mirror_collections(spark, bucket.url, tmp_path, scope="shop", once=True)
+    assert (told.mutations, told.collection) == (3, "shop.b")
+    assert table(tmp_path / "shop" / "a") == {b"k1": b"a", b"k2": b"a"}
+    becomes(bucket, 2, b=9)
+    becomes(bucket, 3, a=10, b=9)
+    put_into(bucket, 10, "k3", value="again")
+    put_into(bucket, 9, "k2", value="b")
+    mirror_collections(spark, bucket.url, tmp_path, scope="shop", dropped="drop", once=True)
+    assert table(tmp_path / "shop" / "a") == {b"k3": b"again"}
+    assert table(tmp_path / "shop" / "b") == {b"k1": b"b", b"k2": b"b"}
 
 
 def sql(path: Path) -> int:

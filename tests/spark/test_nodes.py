@@ -1,9 +1,20 @@
 import pytest
 
-from headwater.errors import ConnectionLost, KeyNotFound, NotMyVbucket, TemporaryFailure
+from headwater.errors import (
+    ConnectionLost,
+    KeyNotFound,
+    NotMyVbucket,
+    OptionError,
+    TemporaryFailure,
+    UnknownCollection,
+)
+from headwater.protocol.dcp.coverage import Coverage
+from headwater.protocol.dcp.position import Position
 from headwater.spark.history import BranchHistory
 from headwater.spark.nodes import WHOLE_LOOK_SECONDS, SourceNodes, patiently
+from headwater.spark.offsets import Offset
 from headwater.spark.settings import SourceSettings, parse
+from headwater.wire.manifest import EMPTY, CollectionsManifest
 from tests.spark.fakes import FakeClient, FakeVbucket
 
 URL = "couchbase://h/b"
@@ -148,3 +159,42 @@ def test_what_does_not_pass_is_raised_at_once() -> None:
     with pytest.raises(KeyNotFound):
         patiently(attempt, 10, clock=lambda: clock.now, sleep=clock.sleep)
     assert clock.naps == []
+
+
+SHOP = EMPTY.with_scope("shop", 8).with_collection("shop", "a", None, 8).with_collection("shop", "b", None, 9)
+
+
+def choosing(manifest: CollectionsManifest = SHOP, **options: str) -> SourceNodes:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 10))})
+    client.manifest = lambda: manifest  # type: ignore[attr-defined]
+    return SourceNodes(settings(**options), lambda _: client)
+
+
+def held(coverage: Coverage | None, vb_uuid: int = 0xA) -> Offset:
+    return Offset({0: Position(0, vb_uuid, 5, 5, 5)}, coverage=coverage)
+
+
+def test_names_are_looked_up_once_and_ids_are_gone_on_with() -> None:
+    assert choosing().covered(Offset()) is None
+    assert choosing(collections="shop.b,shop.a").covered(Offset()) == Coverage(SHOP.uid, collections=(8, 9))
+    assert choosing(collections="all").covered(Offset()) == Coverage(SHOP.uid)
+    assert choosing(scope="shop").covered(Offset()) == Coverage(SHOP.uid, scope=8)
+    before = Coverage(1, collections=(8,))
+    assert choosing(collections="shop.a").covered(held(before)) == before
+    assert choosing(collections="shop.a").covered(held(None, vb_uuid=0)) == Coverage(SHOP.uid, collections=(8,))
+    with pytest.raises(UnknownCollection):
+        choosing(collections="shop.c").covered(Offset())
+
+
+@pytest.mark.parametrize("before", [None, Coverage(1, collections=(8, 9)), Coverage(1, scope=8), Coverage(1)])
+def test_another_choice_than_before_is_refused_with_what_it_was(before: Coverage | None) -> None:
+    with pytest.raises(OptionError, match="saved with"):
+        choosing(collections="shop.a").covered(held(before))
+    if before is not None:
+        with pytest.raises(OptionError, match="saved with"):
+            choosing().covered(held(before))
+
+
+def test_a_collection_that_was_dropped_since_is_left_out() -> None:
+    before, now = Coverage(SHOP.uid, collections=(8, 9)), SHOP.without_collection("shop", "b")
+    assert choosing(now, collections="shop.a").covered(held(before)) == Coverage(SHOP.uid, collections=(8,))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import OptionError
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import U64_MAX, Offset, parse_positions
 
@@ -22,7 +23,10 @@ def positions(draw: st.DrawFn, vbucket: int) -> Position:
 def offsets(draw: st.DrawFn) -> Offset:
     vbuckets = draw(st.lists(st.integers(0, 1023), unique=True, max_size=8))
     places = {vbucket: draw(positions(vbucket)) for vbucket in vbuckets}
-    return Offset(places, frozenset(draw(st.sets(st.sampled_from(vbuckets)) if vbuckets else st.just(set()))))
+    rollbacks = frozenset(draw(st.sets(st.sampled_from(vbuckets)) if vbuckets else st.just(set())))
+    ids = st.lists(st.integers(8, 2**32 - 1), unique=True, min_size=1, max_size=3)
+    chosen = st.builds(Coverage, st.integers(0, U64_MAX), collections=ids.map(lambda found: tuple(sorted(found))))
+    return Offset(places, rollbacks, coverage=draw(st.none() | chosen))
 
 
 def through_spark(offset: Offset) -> dict[str, Any]:
@@ -51,7 +55,8 @@ def test_one_place_has_one_text_however_it_was_put_together(offset: Offset, rand
     shuffled = list(offset.positions.items())
     random.shuffle(shuffled)
     text = json.dumps(offset.to_json())
-    assert json.dumps(Offset(dict(shuffled), frozenset(sorted(offset.rollbacks, reverse=True))).to_json()) == text
+    again = Offset(dict(shuffled), frozenset(sorted(offset.rollbacks, reverse=True)), coverage=offset.coverage)
+    assert json.dumps(again.to_json()) == text
     assert json.dumps(Offset.from_json(through_spark(offset)).to_json()) == text
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headwater.errors import RollbackRequired
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark.history import BranchHistory
 from headwater.spark.offsets import Offset
 from headwater.spark.planning import Planning, check
@@ -23,10 +24,14 @@ class Seen:
         self.log: tuple[tuple[int, int], ...] = ONE
         self.high = high["high"]
         self.asked: list[bool] = []
+        self.coverage: Coverage | None = None
 
     def observe(self, *, whole: bool = False, idle: bool = False) -> dict[int, BranchHistory]:
         self.asked.append(idle)
         return {0: BranchHistory(self.log, self.high)}
+
+    def covered(self, start: Offset) -> Coverage | None:
+        return start.coverage or self.coverage
 
 
 def planning(seen: Seen, **options: Any) -> Planning:
@@ -44,6 +49,18 @@ def test_a_run_to_the_end_settles_what_it_read_to_the_end_of_a_history_that_did_
     calm = made.latest(first, None)
     assert calm["vb"] == {"0": ["000000000000000a", 10]}
     assert made.latest(calm, None) is calm
+
+
+def test_every_offset_carries_the_collections_that_are_read() -> None:
+    seen = Seen(high=10)
+    seen.coverage, told = Coverage(4, collections=(8, 9)), {"uid": "4", "collections": ["8", "9"]}
+    made = planning(seen, settle=True)
+    made.aim()
+    first = made.latest({"v": 1, "vb": {}}, None)
+    calm = made.latest(first, None)
+    assert first["collections"] == calm["collections"] == told
+    assert made.latest(calm, None) is calm
+    assert planning(seen).latest({"v": 1, "latest": True}, None)["collections"] == told
 
 
 def test_nothing_settles_that_moved_on_or_that_runs_for_ever() -> None:

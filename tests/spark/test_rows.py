@@ -80,3 +80,12 @@ def test_what_can_not_be_written_says_so(row: Row, told: str) -> None:
 def test_an_arrow_batch_becomes_rows() -> None:
     batch = pa.RecordBatch.from_pydict({"flags": [1, None], "key": [b"a", b"b"]})
     assert list(rows(batch, ("key", "flags"))) == [Row(b"a", flags=1), Row(b"b")]
+
+
+def test_scope_and_collection_go_together_and_name_where_a_row_goes() -> None:
+    columns = [("key", "binary"), ("value", "binary"), ("collection", "string")]
+    with pytest.raises(OptionError, match="scope and collection go together"):
+        check_columns(columns, with_meta=False)
+    assert check_columns([*columns, ("scope", "string")], with_meta=False) == ("key", "value", "scope", "collection")
+    paths = [Row(scope="shop", collection="a").path, Row(scope="shop").path, Row().path]
+    assert paths == ["shop.a", "shop._default", None]

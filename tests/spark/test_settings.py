@@ -105,3 +105,14 @@ def test_a_name_and_a_password_in_the_url_are_taken_out_of_it() -> None:
         assert "s3cret" not in repr(settings)
     with pytest.raises(OptionError, match="only once"):
         parse({"url": "couchbase://ann:s3cret@h/b", "user": "bob"})
+
+
+def test_collections_are_names_or_all_and_no_scope_goes_with_them() -> None:
+    assert parse({"url": URL, "collections": "shop.a, shop.b,shop.a"}).collections == ("shop.a", "shop.b")
+    assert parse({"url": URL, "collections": "all"}).chooses and parse({"url": URL, "scope": "shop"}).chooses
+    assert not parse({"url": URL}).chooses
+    for wrong in ("", "shop", "a.b.c", "all,shop.a", "."):
+        with pytest.raises(OptionError, match="names like"):
+            parse({"url": URL, "collections": wrong})
+    with pytest.raises(OptionError, match="one or the other"):
+        parse({"url": URL, "collections": "shop.a", "scope": "shop"})

@@ -14,6 +14,7 @@ from pyspark.sql.functions import window
 from harness.nodes import diverge
 from headwater.spark.source import DcpDataSource, DcpStreamReader
 from headwater.testing.node import Node, node
+from tests.pipelines.support import becomes, put_into
 
 pytestmark = pytest.mark.spark
 
@@ -188,3 +189,38 @@ def test_text_that_is_none_fails_and_is_named(spark: Any, bucket: Node) -> None:
     reading = spark.read.format("dcp").option("valueFormat", "string").load(bucket.url)
     with pytest.raises(PySparkException, match=r"the value of vbucket \d, seqno 1 is not UTF-8; read it as binary"):
         reading.collect()
+
+
+def test_collections_come_with_their_names_and_a_checkpoint_goes_on_with_the_same_choice_only(
+    spark: Any, bucket: Node, drain: Drain
+) -> None:
+    becomes(bucket, 1, a=8, b=9)
+    put_into(bucket, 0, "k1", value="default")
+    put_into(bucket, 8, "k1", "k2", value="a")
+    put_into(bucket, 9, "k1", value="b")
+    frame = spark.read.format("dcp").option("collections", "all").load(bucket.url)
+    assert frame.columns[-2:] == ["scope", "collection"]
+    found = {(row.scope, row.collection, bytes(row.key)): bytes(row.value) for row in frame.collect()}
+    assert found == {
+        ("_default", "_default", b"k1"): b"default",
+        ("shop", "a", b"k1"): b"a",
+        ("shop", "a", b"k2"): b"a",
+        ("shop", "b", b"k1"): b"b",
+    }
+    assert spark.read.format("dcp").load(bucket.url).columns == frame.columns[:-2]
+    narrow = spark.read.format("dcp").option("scope", "shop").schema("collection string, key binary").load(bucket.url)
+    assert sorted((row.collection, bytes(row.key)) for row in narrow.collect()) == [
+        ("a", b"k1"),
+        ("a", b"k2"),
+        ("b", b"k1"),
+    ]
+    chosen = {"collections": "shop.a,shop.b"}
+    assert len(drain(bucket.url, **chosen)) == 3
+    put_into(bucket, 9, "k3", value="b")
+    put_into(bucket, 0, "k4", value="default")
+    assert [(row.collection, bytes(row.key)) for _, row in drain(bucket.url, **chosen)] == [("b", b"k3")]
+    for other in ({"collections": "shop.a"}, {"scope": "shop"}, {}):
+        with pytest.raises(PySparkException, match=r"saved with: collections shop\.a, shop\.b"):
+            drain(bucket.url, **other)
+    with pytest.raises(PySparkException, match=r"no collection shop\.c"):
+        spark.read.format("dcp").option("collections", "shop.c").load(bucket.url).count()

@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwater.client import Client
-from headwater.errors import ConnectionLost, NoAccess, OptionError, RowsRefused
+from headwater.errors import ConnectionLost, NoAccess, OptionError, RowsRefused, UnknownCollection
 from headwater.spark.settings import WriteSettings, parse_write
 from headwater.spark.writing import WriteCounts, connect, write
 from headwater.testing.node import Node, node
+from tests.pipelines.support import becomes
 
 
 @pytest.fixture
@@ -113,3 +114,21 @@ def test_what_says_nothing_about_the_row_fails_the_task(bucket: Node, tmp_path: 
 
     with pytest.raises(NoAccess):
         go(bucket, [{"key": "a", "value": "2"}], opener=forbidden, deadLetters=str(tmp_path))
+
+
+def test_rows_go_to_the_collection_of_the_option_or_of_their_columns(bucket: Node) -> None:
+    becomes(bucket, 1, a=8, b=9)
+    assert go(bucket, [{"key": "k", "value": "a"}], collection="shop.a") == WriteCounts(stored=1)
+    rows = [
+        {"key": "k", "value": "b", "scope": "shop", "collection": "b", "deleted": False},
+        {"key": "k", "value": "default", "scope": None, "collection": None, "deleted": False},
+        {"key": "x", "value": None, "scope": "shop", "collection": "a", "deleted": True},
+    ]
+    assert go(bucket, rows) == WriteCounts(stored=2, absent=1)
+    with bucket.client() as client:
+        assert [client.collection(f"shop.{name}").get("k").value for name in "ab"] == [b"a", b"b"]
+        assert client.get("k").value == b"default"
+    with pytest.raises(UnknownCollection):
+        go(bucket, rows, collection="shop.c")
+    with pytest.raises(OptionError, match="like scope"):
+        go(bucket, rows, collection="shop")

@@ -1,7 +1,9 @@
 """`headwater mirror`: keep a table equal to a bucket, until it is ended."""
 
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,6 +11,7 @@ from headwater.cli.options import Engine, EngineName, Password, Retry, User, che
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
+from headwater.errors import OptionError
 
 if TYPE_CHECKING:
     from headwater.pipelines.mirror import MirrorProgress
@@ -18,6 +21,7 @@ EXAMPLES = examples(
     "headwater mirror couchbase://127.0.0.1:11210/default --to ./lake/default --engine local",
     "headwater mirror couchbase://10.0.0.7:11210/orders --to ./lake/orders --json --once",
     "headwater mirror couchbase://10.0.0.7:11210/orders --to ./lake/orders --changelog --progress json",
+    "headwater mirror couchbase://10.0.0.7:11210/store --to ./lake/store --collections shop.orders,shop.carts",
     "headwater mirror couchbase://10.0.0.7:11210/orders --to s3://lake/orders --engine local",
 )
 
@@ -33,6 +37,23 @@ AsVariant = Annotated[bool, typer.Option("--variant", help="Keep JSON documents 
 Aside = Annotated[
     bool, typer.Option("--quarantine", help="List documents that are no JSON in a table named DIR_quarantine.")
 ]
+Collections = Annotated[
+    str | None,
+    typer.Option(
+        "--collections", metavar="NAMES", help="A table for each, DIR/SCOPE/COLLECTION: all, or shop.orders,..."
+    ),
+]
+OfScope = Annotated[str | None, typer.Option("--scope", metavar="NAME", help="Likewise, all collections of a scope.")]
+
+
+class DroppedTables(StrEnum):
+    """The fate of a table whose collection was dropped."""
+
+    KEEP = "keep"
+    DROP = "drop"
+
+
+Dropped = Annotated[DroppedTables, typer.Option("--dropped", help="What becomes of a dropped collection's table.")]
 
 
 def mirror(
@@ -48,6 +69,9 @@ def mirror(
     copy_on_write: CopyOnWrite = False,
     variant: AsVariant = False,
     quarantine: Aside = False,
+    collections: Collections = None,
+    scope: OfScope = None,
+    dropped: Dropped = DroppedTables.KEEP,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -63,28 +87,39 @@ def mirror(
         from headwater.pipelines import early
 
         early.begin()
-    check_answers(url, user, password, retry)
-
-    from headwater.pipelines import mirror as pipeline
-
+    by_collection = _by_collection(collections, scope, dropped)
+    check_answers(url, user, password, retry, say_unread=not by_collection)
+    shape = {"changelog": changelog, "json": unfold, "copy_on_write": copy_on_write}
+    shape |= {"variant": variant, "quarantine": quarantine, "upkeep": upkeep, "once": once}
     with asked() as stop, metered("mirror", metrics, reporter(shown, _line)) as told:
-        pipeline.run(
-            url,
-            to,
-            engine=engine.value,
-            once=once,
-            changelog=changelog,
-            json=unfold,
-            copy_on_write=copy_on_write,
-            variant=variant,
-            quarantine=quarantine,
-            upkeep=upkeep,
-            user=user,
-            password=password,
-            retry_seconds=retry,
-            stop=stop,
-            **told,
-        )
+        run: Callable[..., Any] = _pipeline(by_collection)
+        login = {"user": user, "password": password, "retry_seconds": retry}
+        run(url, to, engine=engine.value, stop=stop, **shape, **login, **by_collection, **told)
+
+
+def _by_collection(collections: str | None, scope: str | None, dropped: DroppedTables) -> dict[str, Any]:
+    """The arguments of a mirror with a table for each collection; none for a single table.
+
+    Raises: OptionError.
+    """
+    if collections is None and scope is None:
+        if dropped is not DroppedTables.KEEP:
+            raise OptionError("dropped", dropped.value, "given with --collections or --scope")
+        return {}
+    from headwater.pipelines.collections import ChosenCollections
+
+    ChosenCollections.of(collections, scope)
+    return {"collections": collections, "scope": scope, "dropped": dropped.value}
+
+
+def _pipeline(by_collection: dict[str, Any]) -> Callable[..., Any]:
+    if by_collection:
+        from headwater.pipelines.collections import run as run_collections
+
+        return run_collections
+    from headwater.pipelines.mirror import run
+
+    return run
 
 
 def _stands(to: str) -> bool:
@@ -97,6 +132,10 @@ def _line(progress: "MirrorProgress") -> str:
         f"batch {progress.batch}: the table holds {count(progress.changes)} changes",
         f"{count(progress.mutations)} stored and {count(progress.deletions)} deleted in {progress.seconds:.1f} s",
     ]
+    if progress.collection:
+        parts[0] = (
+            f"batch {progress.batch}, of {progress.collection}: the tables hold {count(progress.changes)} changes"
+        )
     if progress.rollbacks:
         parts.append(f"{progress.rollbacks} vbuckets rolled back")
     if progress.quarantined:

@@ -125,7 +125,9 @@ def connect(url: str, user: str | None, password: str | None) -> "Client":
     return client.connect(url, user=user, password=password)
 
 
-def check_answers(url: str, user: str | None, password: str | None, retry_seconds: float | None = None) -> None:
+def check_answers(
+    url: str, user: str | None, password: str | None, retry_seconds: float | None = None, *, say_unread: bool = True
+) -> None:
     """Ask the bucket something: a wrong address or password is reported now, not after Spark's start and its patience.
     Whoever says how long to retry means the first look, too: a node that is away is waited for. Collections that the
     command will not read are told on stderr.
@@ -141,7 +143,7 @@ def check_answers(url: str, user: str | None, password: str | None, retry_second
             return unread_collections(client)
 
     unread: dict[str, int] = patiently(ask, retry_seconds or 0.0)
-    if unread:
+    if unread and say_unread:
         typer.echo(f"headwater: only the default collection is read; left out are {told_scopes(unread)}", err=True)
 
 

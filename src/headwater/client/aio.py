@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar
 
 from headwater.client import bulk
 from headwater.client import writes as writing
@@ -264,10 +264,18 @@ class AsyncClient(_Connected, AsyncDocuments):
         """
         if parse_path(name) == (DEFAULT, DEFAULT):  # keys without an id: any server knows these
             return AsyncCollectionClient(CollectionId(self._cluster, name), self._cluster, self._do, self._turns)
+        aware = self._knowing()
+        found = CollectionId(aware, name)
+        return AsyncCollectionClient(found, aware, Operations(aware, found), self._turns)
+
+    def _knowing(self) -> Cluster:
+        """Return connections that have Collections. A map that is newer here is theirs as well, or a node that was cut
+        off would be asked for what it no longer owns."""
         if self._aware is None:
             self._aware = self._cluster.twin(Feature.COLLECTIONS)
-        found = CollectionId(self._aware, name)
-        return AsyncCollectionClient(found, self._aware, Operations(self._aware, found), self._turns)
+        if self._cluster.map.version > self._aware.map.version:
+            self._aware._map = self._cluster._map
+        return self._aware
 
     def scope(self, name: str) -> AsyncScopeClient:
         """Return a scope, to get collections of it by their own names."""
@@ -310,9 +318,13 @@ class AsyncClient(_Connected, AsyncDocuments):
         """Return a group of statistics about vbuckets, each from the node that owns it."""
         return await self._run(self._do.vbucket_stats(group))
 
-    async def seqnos(self) -> dict[int, int]:
-        """Return the high seqno of every active vbucket."""
-        return await self._run(self._cluster.seqnos())
+    async def seqnos(self, collection_id: int | Literal["all"] | None = None) -> dict[int, int]:
+        """Return the high seqno of every active vbucket: of the default collection (kv.md 3), of the one with this id,
+        or of all that the vbucket has."""
+        if collection_id is None:
+            return await self._run(self._cluster.seqnos())
+        number = collection_id if isinstance(collection_id, int) else None
+        return await self._run(self._knowing().seqnos(collection=number))
 
     async def failover_log(self, vbucket: int) -> list[tuple[int, int]]:
         """Return a vbucket's failover log, newest history first, as (vb uuid, seqno)."""

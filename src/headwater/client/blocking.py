@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar
 
 from headwater.client import bulk
 from headwater.client import writes as writing
@@ -237,10 +237,18 @@ class Client(_Connected, Documents):
         """
         if parse_path(name) == (DEFAULT, DEFAULT):  # keys without an id: any server knows these
             return CollectionClient(CollectionId(self._cluster, name), self._cluster, self._do, self._turns)
+        aware = self._knowing()
+        found = CollectionId(aware, name)
+        return CollectionClient(found, aware, Operations(aware, found), self._turns)
+
+    def _knowing(self) -> Cluster:
+        """Return connections that have Collections. A map that is newer here is theirs as well, or a node that was cut
+        off would be asked for what it no longer owns."""
         if self._aware is None:
             self._aware = self._cluster.twin(Feature.COLLECTIONS)
-        found = CollectionId(self._aware, name)
-        return CollectionClient(found, self._aware, Operations(self._aware, found), self._turns)
+        if self._cluster.map.version > self._aware.map.version:
+            self._aware._map = self._cluster._map
+        return self._aware
 
     def scope(self, name: str) -> ScopeClient:
         """Return a scope, to get collections of it by their own names."""
@@ -283,9 +291,13 @@ class Client(_Connected, Documents):
         """Return a group of statistics about vbuckets, each from the node that owns it."""
         return self._run(self._do.vbucket_stats(group))
 
-    def seqnos(self) -> dict[int, int]:
-        """Return the high seqno of every active vbucket."""
-        return self._run(self._cluster.seqnos())
+    def seqnos(self, collection_id: int | Literal["all"] | None = None) -> dict[int, int]:
+        """Return the high seqno of every active vbucket: of the default collection (kv.md 3), of the one with this id,
+        or of all that the vbucket has."""
+        if collection_id is None:
+            return self._run(self._cluster.seqnos())
+        number = collection_id if isinstance(collection_id, int) else None
+        return self._run(self._knowing().seqnos(collection=number))
 
     def failover_log(self, vbucket: int) -> list[tuple[int, int]]:
         """Return a vbucket's failover log, newest history first, as (vb uuid, seqno)."""

@@ -100,7 +100,10 @@ class Cluster(Nodes):
     # ------------------------------------------------------------------ what a drain needs to know
 
     def seqnos(
-        self, wanted: Collection[int] | None = None, patience_seconds: float | None = None
+        self,
+        wanted: Collection[int] | None = None,
+        patience_seconds: float | None = None,
+        collection: int | None = None,
     ) -> Steps[dict[int, int]]:
         """Return the high seqno of every active vbucket of the bucket, each from the node that owns it.
 
@@ -110,6 +113,7 @@ class Cluster(Nodes):
         Args:
             wanted: vbuckets that must be in the answer; None for those that the map gives to a node.
             patience_seconds: for how long to ask; None for the time of one operation.
+            collection: the id of the only one that counts, on connections with Collections.
 
         Raises:
             NotMyVbucket: some were active nowhere.
@@ -120,7 +124,7 @@ class Cluster(Nodes):
         if any(chain[0] == NOBODY for chain in self.map.chains):
             yield from self.look_around()  # nobody else would be asked for what had no owner when the map was made
         while True:
-            found, trouble = yield from self._seqnos_of_owners()
+            found, trouble = yield from self._seqnos_of_owners(collection)
             owned = [vb for vb, chain in enumerate(self.map.chains) if chain[0] != NOBODY]
             needed = owned if wanted is None else wanted
             missing = [vb for vb in needed if vb not in found]
@@ -134,7 +138,9 @@ class Cluster(Nodes):
             yield Ready((), moment)
             yield from self.look_around()
 
-    def _seqnos_of_owners(self) -> Steps[tuple[dict[int, int], TransportError | StatusError | None]]:
+    def _seqnos_of_owners(
+        self, collection: int | None
+    ) -> Steps[tuple[dict[int, int], TransportError | StatusError | None]]:
         """Ask every node that owns a vbucket; what they do not say is left out."""
         found: dict[int, int] = {}
         trouble: TransportError | StatusError | None = None
@@ -142,7 +148,7 @@ class Cluster(Nodes):
         for address in asked.owning:
             try:
                 link = yield from self.link(address)
-                told = yield from self.seqnos_of(link)
+                told = yield from self.seqnos_of(link, collection)
             except (TransportError, StatusError) as error:
                 if not error.retriable:
                     raise

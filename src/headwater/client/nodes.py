@@ -224,10 +224,11 @@ class Nodes:
         elif answer.status and answer.status not in _NO_MAP:
             raise refused(f"fetch the cluster map of {address}", answer)
 
-    def seqnos_of(self, link: Pipeline) -> Steps[dict[int, int]]:
-        """Return the high seqno of each active vbucket of a node."""
-        answer = yield from link.call(GetAllVbSeqnos(vb_state=State.ACTIVE).frame(), self.deadline())
-        if answer.status == Status.EINVAL:  # old servers take no state
+    def seqnos_of(self, link: Pipeline, collection: int | None = None) -> Steps[dict[int, int]]:
+        """Return the high seqno of each active vbucket of a node, if `collection` is given of that one."""
+        asked = GetAllVbSeqnos(vb_state=State.ACTIVE, collection_id=collection)
+        answer = yield from link.call(asked.frame(), self.deadline())
+        if answer.status == Status.EINVAL and collection is None:  # old servers take no state
             answer = yield from link.call(GetAllVbSeqnos().frame(), self.deadline())
         if answer.status:
             raise refused(f"fetch the seqnos of {link.address}", answer)

@@ -168,6 +168,14 @@ class ObjectStore(TableStore):
             return sorted(listed, key=lambda each: each.path)
         return []
 
+    def folders(self, folder: str = "") -> tuple[str, ...]:
+        """Return the names under which there are objects below a folder."""
+        with self._told(), suppress(FileNotFoundError):
+            seen = self._files.ls(self._key(folder) if folder else self._top, detail=True)
+            below = (each["name"].rstrip("/") for each in seen if each["type"] == "directory")
+            return tuple(sorted(path.rpartition("/")[2] for path in below))
+        return ()
+
     def _key(self, path: str) -> str:
         """The object's name as the library has it."""
         return str(self._files._strip_protocol(path)) if "://" in path else f"{self._top}/{path}"

@@ -171,6 +171,12 @@ class TableStore:
                         found.append(Listed(path, seen.st_size, seen.st_mtime))
         return sorted(found, key=lambda listed: listed.path)
 
+    def folders(self, folder: str = "") -> tuple[str, ...]:
+        """Return the names of the folders below one; none if there is no such folder."""
+        with suppress(FileNotFoundError), os.scandir(self.full(folder)) as entries:
+            return tuple(sorted(entry.name for entry in entries if entry.is_dir()))
+        return ()
+
 
 def _beside(target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)

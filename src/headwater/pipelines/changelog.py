@@ -101,7 +101,8 @@ class ChangeLog(Table):
             void = {vb: held.position(vb).seqno for vb in _doubtful(logged, held, end) if vb not in whole}
         if whole or void:
             positions = dict(logged.positions) | {vb: held.position(vb) for vb in (*whole, *void)}
-            then = self._then(Offset(dict(sorted(positions.items()))).to_json(), (digest, digest))
+            reached = Offset(dict(sorted(positions.items())), coverage=held.coverage)
+            then = self._then(reached.to_json(), (digest, digest))
             void |= dict.fromkeys(set(whole) & logged.positions.keys(), 0)
             self._put_right(table, record.digest, then, frozenset(whole), void)
 
@@ -130,7 +131,7 @@ def _furthest(logged: Offset, end: Offset) -> Offset:
     for vbucket, at in logged.positions.items():
         if vbucket not in end.rollbacks and at.seqno > end.position(vbucket).seqno:
             positions[vbucket] = at
-    return Offset(dict(sorted(positions.items())), end.rollbacks)
+    return Offset(dict(sorted(positions.items())), end.rollbacks, coverage=end.coverage)
 
 
 def _doubtful(logged: Offset, held: Offset, end: Offset) -> Iterator[int]:

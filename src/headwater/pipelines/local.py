@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from headwater.pipelines import early
 from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, Done, SinkTask
 from headwater.pipelines.tasks import forget
 from headwater.pipelines.watch import NOBODY, BatchWatch, LagWatch
+from headwater.spark.offsets import Offset
 from headwater.spark.planning import Planning
 from headwater.spark.settings import SourceSettings
 
@@ -214,7 +216,7 @@ class LocalEngine:
         return False
 
     def _written(self, planning: Planning, end: Mapping[str, Any]) -> list[Any]:
-        settings = planning.nodes.known().told(self.settings)
+        settings = replace(planning.nodes.known().told(self.settings), coverage=Offset.from_json(end).coverage)
         answers = self._workers.run(self.sink.tasks(end, settings, max(self._count, 1)))
         return [self.sink.read(answer) for answer in answers]
 

@@ -52,6 +52,8 @@ class MirrorProgress:
         retries: how often this run began anew after a failure that passed.
         problem: what the last of them was, until a batch went well.
         conflicts: JSON fields that do not fit their column (only when values are unfolded).
+        collection: whose table had the last batch, of a mirror with a table for each collection; the numbers are of all
+            tables together then.
     """
 
     ROWS: ClassVar[tuple[str, ...]] = ("mutations", "deletions")
@@ -66,6 +68,16 @@ class MirrorProgress:
     retries: int = 0
     problem: str = ""
     conflicts: list[str] = field(default_factory=list)
+    collection: str = ""
+
+    def count(self, written: Sequence[TaskResult]) -> None:
+        """Add what a batch's tasks did."""
+        for each in written:
+            self.mutations += each.counts.get("mutations", 0)
+            self.deletions += each.counts.get("deletions", 0)
+            self.rollbacks += each.counts.get("rollbacks", 0)
+            self.quarantined += each.counts.get("quarantined", 0)
+        self.conflicts = sorted({*self.conflicts, *(line for each in written for line in each.conflicts)})
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a dict of JSON types."""
@@ -176,10 +188,9 @@ def mirror(
         HeadwaterError: what is not in the table is done again by the next run.
     """
     place = place_of(to)
-    chosen = {"url": source} | ({} if once else {"retrySeconds": "300"}) | dict(options or {})
+    chosen, seconds = retry_options(source, options, retry_seconds, once=once)
     log = f"{place}_changes" if changelog else None
     shape = {"unfold": json, "variant": variant, "copy_on_write": copy_on_write, "quarantine": quarantine}
-    seconds = patience(retry_seconds, once=once)
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
 
     def attempt() -> None:
@@ -188,7 +199,7 @@ def mirror(
             apart = stack.enter_context(closing(Folds())) if spark is None and workers != 0 else None
             batches = _Batches(attempts, sink, sink.maintenance(apart) if upkeep else [])
             stack.callback(batches.close)
-            engine = _engine(spark, sink, chosen, workers, watch)
+            engine = engine_of(spark, sink, chosen, workers, watch)
             engine.follow(once=once, interval_seconds=interval_seconds, done=batches.done, stop=stop)
 
     attempts.run(attempt)
@@ -222,9 +233,18 @@ def _level(
     return MirrorProgress(batch=sink.record.batch, changes=changes_in(sink.record.end))
 
 
-def _engine(
+def retry_options(
+    source: str, options: Mapping[str, str] | None, retry_seconds: float | None, *, once: bool
+) -> tuple[dict[str, str], float]:
+    """Return the options of the source, and for how many seconds to go on without a batch that went well."""
+    chosen = {"url": source} | ({} if once else {"retrySeconds": "300"}) | dict(options or {})
+    return chosen, patience(retry_seconds, once=once)
+
+
+def engine_of(
     spark: SparkSession | None, sink: TableSink, options: Mapping[str, str], workers: int | None, watch: BatchWatch
 ) -> Engine:
+    """Return what runs a mirror's tasks: a Spark session, or worker processes."""
     settings = parse(options, streaming=True)
     if spark is None:
         return LocalEngine(sink, settings, workers, watch)
@@ -244,12 +264,7 @@ class _Batches:
     def done(self, written: list[TaskResult], end: Mapping[str, Any]) -> None:
         """Count a batch that is in the table, and do the upkeep that is due."""
         progress = self._attempts.progress
-        for each in written:
-            progress.mutations += each.counts.get("mutations", 0)
-            progress.deletions += each.counts.get("deletions", 0)
-            progress.rollbacks += each.counts.get("rollbacks", 0)
-            progress.quarantined += each.counts.get("quarantined", 0)
-        progress.conflicts = sorted({*progress.conflicts, *(line for each in written for line in each.conflicts)})
+        progress.count(written)
         progress.batch, progress.changes = progress.batch + 1, changes_in(end)
         problem = ""
         for each_table in self._maintenance:

@@ -65,9 +65,10 @@ class QuarantineTable(Table):
 
 def read_anew(record: Record) -> Mapping[str, Any]:
     """Return an offset from which everything that a table has is read once more and replaced."""
+    end = Offset.from_json(record.end)
     positions = {
         vb: replace(place, vb_uuid=NOBODYS, snapshot_start=0, snapshot_end=place.seqno)
-        for vb, place in Offset.from_json(record.end).positions.items()
+        for vb, place in end.positions.items()
         if place.seqno
     }
-    return Offset(positions).to_json()
+    return Offset(positions, coverage=end.coverage).to_json()

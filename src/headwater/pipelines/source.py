@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pyspark.sql.types import StructType
 from headwater.errors import TableChanged
 from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, SinkOpening, SinkTask, from_text
 from headwater.pipelines.table import BEGINNING
+from headwater.spark.offsets import Offset
 from headwater.spark.planning import Planning
 from headwater.spark.settings import SourceSettings, parse
 
@@ -115,7 +117,8 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until.pop("again", None)
         if until.pop("after", None) != record.digest or self.sink.begun() not in (None, until):
             return []
-        settings = self.planning.nodes.known().told(self.settings)
+        known = self.planning.nodes.known().told(self.settings)
+        settings = replace(known, coverage=Offset.from_json(until).coverage)
         tasks: list[SinkTask | None] = [*self.sink.tasks(until, settings, self.slots)]
         text = json.dumps(until)
         return [SinkPartition(task, record.digest, text) for task in tasks or [None]]

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError
 from headwater.spark.history import BranchHistory
+from headwater.spark.offsets import Offset
 from headwater.spark.settings import SourceSettings
 
 if TYPE_CHECKING:
     from headwater.client import Client
+    from headwater.protocol.dcp.coverage import Coverage
     from headwater.protocol.dcp.position import FailoverLog
+    from headwater.wire.manifest import CollectionsManifest
 
 T = TypeVar("T")
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 2.0
@@ -128,6 +131,46 @@ class SourceNodes:
         """
         return patiently(lambda: self._observe(whole, idle), self._settings.retry_seconds)
 
+    def covered(self, start: Offset) -> Coverage | None:
+        """Return the collections that are read, by id, for a reader who stands at `start`.
+
+        Raises:
+            OptionError: `start` was read with another choice.
+            UnknownCollection, UnknownScope: what was chosen is not there.
+            TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
+        """
+        if not self._settings.chooses and start.coverage is None:
+            return None
+        return patiently(lambda: self._covered(start), self._settings.retry_seconds)
+
+    def _covered(self, start: Offset) -> Coverage | None:
+        from headwater.client.collections import check_start, resolve
+
+        manifest, wanted = self._connected().manifest(), self._settings.collections
+        names = "all" if wanted == ("all",) else wanted
+        asked = resolve(manifest, names, self._settings.scope) if self._settings.chooses else None
+        # Bare seqnos that a user gave (`startingOffsets`) name no history, and are of whatever is chosen.
+        held = {vb: replace(at, coverage=start.coverage) for vb, at in start.positions.items() if at.vb_uuid}
+        check_start(held, asked, manifest)
+        return start.coverage.within(manifest) if start.coverage else asked
+
+    def manifest(self) -> CollectionsManifest:
+        """Return the scopes and collections of the bucket.
+
+        Raises:
+            TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
+        """
+        return patiently(lambda: self._connected().manifest(), self._settings.retry_seconds)
+
+    def collection_seqnos(self, collection_id: int) -> dict[int, int]:
+        """Return how far a collection has come in each vbucket.
+
+        Raises:
+            UnknownCollection: there is none of this id.
+            TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
+        """
+        return patiently(lambda: self._connected().seqnos(collection_id), self._settings.retry_seconds)
+
     def known(self) -> Known:
         """Return the nodes and the map's version that are known.
 
@@ -157,7 +200,7 @@ class SourceNodes:
     def _observe(self, whole: bool, idle: bool) -> dict[int, BranchHistory]:
         client = self._connected()
         while True:
-            highs = self._wanted(client.seqnos())
+            highs = self._wanted(client.seqnos("all") if self._settings.chooses else client.seqnos())
             if idle and self._is_seen(highs):
                 return self._seen
             if whole:

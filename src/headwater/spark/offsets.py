@@ -8,7 +8,9 @@ ten milliseconds later another one, for ever. So there is one way to write an of
 * vbuckets in numeric order; one whose history has not been touched (seqno 0) is left out;
 * each with vb uuid (16 hex digits), seqno, snapshot start, snapshot end; the snapshot collapses when both equal the
   seqno;
-* `rollback` only when there is one: the vbuckets that lost delivered changes at the start of the batch ending here.
+* `rollback` only when there is one: the vbuckets that lost delivered changes at the start of the batch ending here;
+* `collections` only when some were chosen: {"uid": "4", "collections": ["8", "9"]}, as in a stream request. What was
+  read up to a seqno is known together with the choice only, so nobody goes on with another.
 
 `{"v": 1, "latest": true}` stands for "whatever is newest when first asked": `initialOffset` is called more than once
 and has to say the same each time, so it names the wish and the first `latestOffset` turns it into numbers.
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.errors import OptionError
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position
 
 VERSION = 1
@@ -38,11 +41,13 @@ class Offset:
         positions: by vbucket; one that is missing stands at the beginning.
         rollbacks: vbuckets whose delivered changes above `snapshot_start` were taken back by the batch that ends here.
         latest: True for the symbolic start "newest", without positions.
+        coverage: the collections that were read, by id; None for the default one alone.
     """
 
     positions: Mapping[int, Position] = field(default_factory=dict)
     rollbacks: frozenset[int] = frozenset()
     latest: bool = False
+    coverage: Coverage | None = None
 
     def position(self, vbucket: int) -> Position:
         """Return the place in one vbucket."""
@@ -57,6 +62,8 @@ class Offset:
         written: dict[str, Any] = {"v": VERSION, "vb": kept}
         if self.rollbacks:
             written["rollback"] = sorted(self.rollbacks)
+        if self.coverage is not None:
+            written["collections"] = self.coverage.as_json()
         return written
 
     @classmethod
@@ -71,7 +78,9 @@ class Offset:
         if written.get("latest"):
             return cls(latest=True)
         rollbacks = frozenset(_vbucket("offset", vbucket) for vbucket in written.get("rollback", ()))
-        return cls(parse_positions("offset", written.get("vb")), rollbacks)
+        covered = written.get("collections")
+        coverage = None if covered is None else Coverage.from_json(covered)
+        return cls(parse_positions("offset", written.get("vb")), rollbacks, coverage=coverage)
 
 
 def _untouched(position: Position) -> bool:

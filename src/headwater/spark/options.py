@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headwater.errors import OptionError
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset, parse_positions
 from headwater.wire.vbucket import vbucket_set
@@ -91,13 +92,30 @@ def _starting(text: str) -> Offset:
     word = text.strip().lower()
     if word == "earliest":
         return Offset()
-    return Offset(latest=True) if word == "latest" else Offset(_json_positions("startingOffsets", text))
+    if word == "latest":
+        return Offset(latest=True)
+    given = json.loads(text)
+    coverage = Coverage.from_json(given["collections"]) if isinstance(given, dict) and "collections" in given else None
+    return Offset(_json_positions("startingOffsets", text), coverage=coverage)
 
 
 def _ending(text: str) -> Mapping[int, int] | None:
     if text.strip().lower() == "latest":
         return None
     return {vbucket: position.seqno for vbucket, position in _json_positions("endingOffsets", text).items()}
+
+
+def _collections(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if names != ("all",) and not all(name.count(".") == 1 and len(name) > 1 for name in names):
+        raise ValueError(text)
+    return names
+
+
+def _collection(text: str) -> str:
+    if text.count(".") != 1 or any(letter in ", \t\n" for letter in text):
+        raise ValueError(text)
+    return text
 
 
 def _json_positions(option: str, text: str) -> dict[int, Position]:
@@ -228,6 +246,23 @@ OPTIONS: tuple[SourceOption, ...] = (
         "Ask for extended attributes too; `value` then begins with them where bit 4 of `datatype` says so.",
         "true",
     ),
+    SourceOption(
+        "collections",
+        _collections,
+        None,
+        "all, or names like scope.collection with commas between them",
+        "Which collections to read; without it and without `scope` the default one alone. Rows then have the columns "
+        "`scope` and `collection`, and a checkpoint goes on with the same choice only.",
+        "shop.orders,shop.carts",
+    ),
+    SourceOption(
+        "scope",
+        _url,
+        None,
+        "the name of a scope",
+        "All collections of this scope, those too that are made later; instead of `collections`.",
+        "shop",
+    ),
 )
 
 
@@ -263,6 +298,15 @@ WRITE_OPTIONS: tuple[SourceOption, ...] = (
         _SECONDS,
         'How long a node that does not answer, or says "not now", is tried again before the task fails.',
         "300",
+    ),
+    SourceOption(
+        "collection",
+        _collection,
+        None,
+        "a name like scope.collection",
+        "Into which collection all rows go; without it into the one that the columns `scope` and `collection` name, or "
+        "into the default one where there are no such columns.",
+        "shop.orders",
     ),
 )
 """Options of `df.write.format("dcp")` and `writeStream.format("dcp")`."""

@@ -81,9 +81,8 @@ def plan(
     positions = dict(start.positions)
     for vb, move in moves.items():
         positions[vb] = _end(start, move, ends[vb], seen[vb], vb)
-    return Offset(
-        {vb: positions[vb] for vb in sorted(positions)}, frozenset(vb for vb, move in moves.items() if move.lost)
-    )
+    lost = frozenset(vb for vb, move in moves.items() if move.lost)
+    return Offset({vb: positions[vb] for vb in sorted(positions)}, lost, coverage=start.coverage)
 
 
 def settled(end: Offset, seen: Mapping[int, BranchHistory]) -> Offset:
@@ -100,7 +99,7 @@ def settled(end: Offset, seen: Mapping[int, BranchHistory]) -> Offset:
     }
     positions = dict(end.positions) | calm
     if not end.rollbacks - calm.keys() and positions != end.positions:
-        return Offset({vb: positions[vb] for vb in sorted(positions)})
+        return Offset({vb: positions[vb] for vb in sorted(positions)}, coverage=end.coverage)
     return end
 
 

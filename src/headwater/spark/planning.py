@@ -6,9 +6,11 @@ Offsets go in and out as Spark hands them over, dicts of JSON types (offsets.py)
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from headwater.errors import RollbackRequired
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark.history import BranchHistory, HeldPoints
 from headwater.spark.nodes import SourceNodes
 from headwater.spark.offsets import Offset
@@ -52,6 +54,7 @@ class Planning:
         self._start: dict[str, Any] | None = None
         self._calm_since = float("inf")
         self._idle = False
+        self._coverage: tuple[Coverage | None] | None = None
 
     def close(self) -> None:
         """Close the connection."""
@@ -76,9 +79,9 @@ class Planning:
             self._observe(idle=self._idle and start == self._start)
             self._calm_since = self._calm_since if start == self._start else float("inf")
             self._start = start
-        begun = Offset.from_json(start)
+        begun = self._covered(Offset.from_json(start))
         if begun.latest:
-            return newest(self._seen).to_json()
+            return replace(newest(self._seen), coverage=begun.coverage).to_json()
         self.held.record(begun.positions, self._seen, begun.rollbacks)
         end = plan(begun, self._seen, held=self.held, changes_max=changes_max, targets=self.targets)
         self._idle = end is begun
@@ -87,6 +90,16 @@ class Planning:
             return start if calm is begun else calm.to_json()
         check(self.settings.rollback_policy, begun, end)
         return end.to_json()
+
+    def _covered(self, start: Offset) -> Offset:
+        """Return an offset with the collections that are read, by id; a beginning gets those that the names mean now.
+
+        Raises:
+            OptionError: it was read with another choice. UnknownCollection, UnknownScope: a name means nothing.
+        """
+        if self._coverage is None:
+            self._coverage = (self.nodes.covered(start),)
+        return replace(start, coverage=self._coverage[0])
 
     def _settles(self) -> bool:
         self._calm_since = min(self._calm_since, self._asked_at)

@@ -75,7 +75,7 @@ class _Task:
     def __init__(self, settings: SourceSettings, maker: RowMaker, parts: Sequence[Range]) -> None:
         self.settings, self.maker = settings, maker
         self.pending = {part.vbucket: part for part in parts if part.end_seqno > part.start_seqno}
-        self.positions = {vb: claim(part) for vb, part in self.pending.items()}
+        self.positions = {vb: replace(claim(part), coverage=settings.coverage) for vb, part in self.pending.items()}
         self.logs: dict[int, Any] = {}
         self.unread: set[int] = set()
         self._refused_at: dict[int, float] = {}
@@ -92,6 +92,7 @@ class _Task:
             no_value="value" not in self.maker.names,
             patience_seconds=self.settings.retry_seconds,
             max_wait_seconds=LOOK_SECONDS,
+            collections=self.settings.coverage,
         )
         with changes:
             try:

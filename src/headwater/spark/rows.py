@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import OptionError
 from headwater.wire.datatype import Datatype
+from headwater.wire.manifest import DEFAULT
 from headwater.wire.times import RELATIVE_SECONDS_MAX
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
     "flags": (("bigint", "int"), "the application's flags, 32 bits unsigned; null is 0"),
     "cas": (("bigint",), "write only over this version; 0 and null: whatever is there. `withMeta`: the CAS to store"),
     "rev_seqno": (("bigint",), "`withMeta` alone: the revision to store"),
+    "scope": (("string",), "with `collection`: the scope of the row's collection; null is the default one"),
+    "collection": (("string",), "with `scope`: which collection the row goes to; null is the default one"),
     "datatype": (("int",), "bit 4 says that the value begins with extended attributes; `withMeta` alone stores them"),
 }
 """Column -> (types it may have, meaning)."""
@@ -61,6 +64,8 @@ def check_columns(columns: Sequence[tuple[str, str]], *, with_meta: bool) -> tup
         if name not in kinds:
             why = " with withMeta" if name in ("cas", "rev_seqno") else ""
             raise OptionError("columns", ", ".join(kinds), f"enough: {name} is missing{why}")
+    if ("scope" in kinds) != ("collection" in kinds):
+        raise OptionError("columns", ", ".join(kinds), "clear: scope and collection go together")
     if "event" in kinds and "deleted" in kinds:
         raise OptionError("columns", "event, deleted", "clear: both tell what is deleted, keep one of them")
     if "rev_seqno" in kinds and "cas" in kinds and not with_meta:
@@ -81,7 +86,16 @@ class Row:
     flags: int | None = None
     cas: int | None = None
     rev_seqno: int | None = None
+    scope: str | None = None
+    collection: str | None = None
     datatype: int | None = None
+
+    @property
+    def path(self) -> str | None:
+        """The collection that it goes to, "scope.collection"; None for the default one."""
+        if self.scope is None and self.collection is None:
+            return None
+        return f"{self.scope or DEFAULT}.{self.collection or DEFAULT}"
 
     @property
     def deletes(self) -> bool:

@@ -32,18 +32,29 @@ COLUMNS: dict[str, tuple[str, str]] = {
 """Column -> (type in Spark, meaning), in the order of the schema; all nullable."""
 
 
-def types(key_format: str = "binary", value_format: str = "binary") -> dict[str, str]:
-    """Return column -> type in Spark, with key and value as their options want them."""
-    chosen = {name: kind for name, (kind, _) in COLUMNS.items()}
+OF_COLLECTIONS: dict[str, tuple[str, str]] = {
+    "scope": ("string", "name of the scope; null in a `rollback` row, and where nobody knows it any more"),
+    "collection": ("string", "name of the collection within the scope; null as `scope`"),
+}
+"""More columns where the options choose collections; they come last."""
+
+
+def types(key_format: str = "binary", value_format: str = "binary", *, collections: bool = False) -> dict[str, str]:
+    """Return column -> type in Spark, with key and value as their options want them, and whether some `collections` are
+    chosen."""
+    chosen = {name: kind for name, (kind, _) in (COLUMNS | (OF_COLLECTIONS if collections else {})).items()}
     return chosen | {"key": key_format, "value": value_format}
 
 
-def ddl(key_format: str = "binary", value_format: str = "binary") -> str:
-    """Return the schema the way Spark writes it."""
-    return ", ".join(f"{name} {kind}" for name, kind in types(key_format, value_format).items())
+def ddl(key_format: str = "binary", value_format: str = "binary", *, collections: bool = False) -> str:
+    """Return the schema the way Spark writes it; the arguments are those of `types`."""
+    kinds = types(key_format, value_format, collections=collections)
+    return ", ".join(f"{name} {kind}" for name, kind in kinds.items())
 
 
-def choose(wanted: Sequence[tuple[str, str]], key_format: str, value_format: str) -> tuple[str, ...]:
+def choose(
+    wanted: Sequence[tuple[str, str]], key_format: str, value_format: str, *, collections: bool = False
+) -> tuple[str, ...]:
     """Check a schema that the user gave with `.schema(...)`: some of our columns, in any order.
 
     It is the one way to leave columns out: Spark tells a Python source of no other wish. Without `value`, nodes do not
@@ -52,13 +63,14 @@ def choose(wanted: Sequence[tuple[str, str]], key_format: str, value_format: str
     Args:
         wanted: (name, type as Spark writes it).
         key_format: "binary" or "string"; `value_format` the same.
+        collections: whether some are chosen.
 
     Raises:
         OptionError: a column we do not have, or of another type.
     """
-    ours = types(key_format, value_format)
+    ours = types(key_format, value_format, collections=collections)
     for name, kind in wanted:
         if ours.get(name) != kind:
-            allowed = f"a column of the dcp source: {ddl(key_format, value_format)}"
+            allowed = f"a column of the dcp source: {ddl(key_format, value_format, collections=collections)}"
             raise OptionError("schema", f"{name} {kind}", allowed)
     return tuple(name for name, _ in wanted)

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from headwater.errors import OptionError
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark.offsets import Offset
 from headwater.spark.options import OPTIONS, WRITE_OPTIONS, SourceOption
 
@@ -23,6 +24,8 @@ class SourceSettings:
     """The options of one read, checked and typed; pickled to every task.
 
     Attributes:
+        collections, scope: the choice, by names; None for none.
+        coverage: no option: the same by ids, as a batch was planned.
         map_version: no option: (epoch, rev) of the cluster map that a batch was planned by. A task believes no older.
     """
 
@@ -41,10 +44,18 @@ class SourceSettings:
     retry_seconds: float
     window_bytes: int
     xattrs: bool
+    collections: tuple[str, ...] | None = None
+    scope: str | None = None
+    coverage: Coverage | None = None
     map_version: tuple[int, int] = (0, 0)
 
     def __repr__(self) -> str:
         return f"Settings({self.url})"
+
+    @property
+    def chooses(self) -> bool:
+        """Whether anything but the default collection alone is read."""
+        return self.collections is not None or self.scope is not None
 
 
 def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceSettings:
@@ -65,6 +76,8 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceS
         values[option.name] = option.read(text)
     _require_url(values, "load(url)")
     _split_login(values)
+    if values["scope"] is not None and values["collections"] is not None:
+        raise OptionError("scope", values["scope"], "given without collections: it is one or the other")
     if streaming is False and values["startingOffsets"].latest:
         raise OptionError("startingOffsets", "latest", "possible for a batch read, which would be empty")
     return SourceSettings(*values.values())
@@ -80,6 +93,7 @@ class WriteSettings:
     dead_letters: str | None
     with_meta: bool
     retry_seconds: float
+    collection: str | None = None
     force: bool = False
     """With metadata: over newer versions as well. No option of Spark's: a restore sets it."""
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark.nodes import Known, SourceNodes
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, plan, ranges
@@ -42,7 +44,7 @@ class DcpDataSource(DataSource):
     def schema(self) -> str:
         """All columns; every option is checked here, as early as Spark lets us."""
         settings = parse(self.options)
-        return ddl(settings.key_format, settings.value_format)
+        return ddl(settings.key_format, settings.value_format, collections=settings.chooses)
 
     def reader(self, schema: StructType) -> DcpBatchReader:
         """The reader of a batch: everything up to what the nodes hold when the first action plans it."""
@@ -64,8 +66,8 @@ class DcpDataSource(DataSource):
 class DcpPartition(InputPartition):
     """The input of one task."""
 
-    def __init__(self, parts: Sequence[Range], known: Known) -> None:
-        self.parts, self.known = tuple(parts), known
+    def __init__(self, parts: Sequence[Range], known: Known, coverage: Coverage | None) -> None:
+        self.parts, self.known, self.coverage = tuple(parts), known, coverage
 
 
 class _Reading:
@@ -74,16 +76,17 @@ class _Reading:
     def __init__(self, settings: SourceSettings, schema: StructType, slots: int | None) -> None:
         self.settings = settings
         wanted = [(column.name, column.dataType.simpleString()) for column in schema.fields]
-        self.names = choose(wanted, settings.key_format, settings.value_format)
+        self.names = choose(wanted, settings.key_format, settings.value_format, collections=settings.chooses)
         self.partitions_wanted = settings.partitions or slots or os.cpu_count() or 1
 
-    def packed(self, parts: Sequence[Range], known: Known) -> Sequence[InputPartition]:
+    def packed(self, parts: Sequence[Range], known: Known, coverage: Coverage | None) -> Sequence[InputPartition]:
         """Return the partitions that read these ranges, about as many as there are slots.
 
         Args:
             known: the nodes that the planner knows; from there a task follows the cluster map by itself.
+            coverage: the collections to read, by id.
         """
-        return [DcpPartition(members, known) for members in pack(parts, self.partitions_wanted)]
+        return [DcpPartition(members, known, coverage) for members in pack(parts, self.partitions_wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a partition's rows as Arrow batches; runs in a task."""
@@ -92,7 +95,8 @@ class _Reading:
         # Spark turns "no partitions" into one without content.
         if not isinstance(partition, DcpPartition):
             return iter(())
-        return read(partition.known.told(self.settings), self.names, partition.parts)
+        settings = replace(partition.known.told(self.settings), coverage=partition.coverage)
+        return read(settings, self.names, partition.parts)
 
 
 class DcpBatchReader(_Reading, DataSourceReader):
@@ -102,6 +106,7 @@ class DcpBatchReader(_Reading, DataSourceReader):
         """Plan: from `startingOffsets` to `endingOffsets`, or to what the nodes hold now."""
         nodes, start, ends = SourceNodes(self.settings), self.settings.starting_offsets, self.settings.ending_seqnos
         try:
+            coverage = nodes.covered(start)
             seen, known = nodes.observe(whole=True), nodes.known()
         finally:
             nodes.close()
@@ -109,7 +114,7 @@ class DcpBatchReader(_Reading, DataSourceReader):
             seen = {vb: history for vb, history in seen.items() if vb in ends}
         end = plan(start, seen, targets=ends)
         check(self.settings.rollback_policy, start, end)
-        return self.packed([] if end is start else ranges(start, end), known)
+        return self.packed([] if end is start else ranges(start, end), known, coverage)
 
 
 class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -150,7 +155,8 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch from its two offsets alone, so that a restart plans the same."""
-        return self.packed(ranges(Offset.from_json(start), Offset.from_json(end)), self.planning.nodes.known())
+        until = Offset.from_json(end)
+        return self.packed(ranges(Offset.from_json(start), until), self.planning.nodes.known(), until.coverage)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the nodes keep their history anyway. An exception here would end the query."""

@@ -30,6 +30,7 @@ from headwater.spark.settings import WriteSettings
 
 if TYPE_CHECKING:
     from headwater.client import Client
+    from headwater.client.blocking import CollectionClient
     from headwater.client.writes import Failed, Write, WriteWithMeta
 
 ROWS_PER_CALL = 20_000
@@ -122,10 +123,23 @@ class _Task:
     """Writes rows by the call, and tells what became of each."""
 
     def __init__(self, settings: WriteSettings, client: Client) -> None:
-        self.settings, self.client = settings, client
+        self.settings, self._client = settings, client
+        self.client: Client | CollectionClient = client
 
     def write(self, wanted: list[Row]) -> tuple[WriteCounts, Refused]:
-        """Write some rows; what is refused for good comes back."""
+        """Write some rows, each into its collection; what is refused for good comes back."""
+        by_path: dict[str | None, list[Row]] = {}
+        for row in wanted:
+            by_path.setdefault(self.settings.collection or row.path, []).append(row)
+        told = WriteCounts()
+        refused: Refused = []
+        for path, found in by_path.items():
+            self.client = self._client if path is None else self._client.collection(path)
+            written, more = self._write(found)
+            told, refused = told + written, refused + more
+        return told, refused
+
+    def _write(self, wanted: list[Row]) -> tuple[WriteCounts, Refused]:
         asked: list[tuple[Row, Write | WriteWithMeta]] = []
         refused: Refused = []
         for row in wanted:

@@ -1,0 +1,430 @@
+"""The mirror of a bucket's collections: a table for each, `<folder>/<scope>/<collection>`, as long as there is one.
+
+Each table is a mirror by itself (mirror.py): own record, own positions, own commits, own streams, on which the nodes
+send what is of its collection. So nothing of one table hangs on another's, and a crash between two commits harms
+neither. Here is who follows all of them: looks which collections the bucket has, brings those tables up to date that
+have news, one after the other, and deals with collections that were dropped.
+
+A collection is its id: one that was dropped and made again under the same name is another one, with nothing in it of
+what was. So its table begins anew. The old one is removed, or moved aside as `<collection>.dropped-<id>`; no
+collection's name has a dot.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from headwater.client.collections import collection_id, parse_path, read_names, scope_id
+from headwater.errors import HeadwaterError, OptionError, TableError
+from headwater.lake.commit import Record, record_of
+from headwater.lake.log import FOLDER, TableLog
+from headwater.lake.places import is_url, place_of, store_of
+from headwater.lake.upkeep import Maintenance
+from headwater.lake.writer import TaskResult
+from headwater.pipelines.attempts import Attempts
+from headwater.pipelines.mirror import MirrorProgress, engine_of, retry_options
+from headwater.pipelines.query import own_session
+from headwater.pipelines.sink import TableSink, bucket_of, changes_in
+from headwater.pipelines.table import DOCUMENTS
+from headwater.pipelines.tasks import TASK_CHANGES
+from headwater.pipelines.watch import NOBODY, BatchWatch
+from headwater.spark.history import BranchHistory
+from headwater.spark.nodes import SourceNodes
+from headwater.spark.offsets import Offset
+from headwater.spark.settings import parse
+from headwater.wire.manifest import CollectionsManifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Dropped = Literal["keep", "drop"]
+"""The fate of a table whose collection was dropped."""
+
+ASIDE, REMOVING = ".dropped-", ".removing-"
+BESIDE = ("", "_changes", "_quarantine")
+"""The ends of the names of a table, its change log and its quarantine."""
+
+
+class Mirrored(NamedTuple):
+    """A collection with a table."""
+
+    scope: str
+    name: str
+    id: int
+
+    @property
+    def path(self) -> str:
+        """The collection's name, as `--collections` has it."""
+        return f"{self.scope}.{self.name}"
+
+
+@dataclass(frozen=True)
+class ChosenCollections:
+    """The collections to mirror.
+
+    Args:
+        collections: names "scope.collection"; None for all of the scope, or of the bucket.
+        scope: the only scope; None for all.
+    """
+
+    collections: frozenset[str] | None = None
+    scope: str | None = None
+
+    @classmethod
+    def of(cls, collections: str | None, scope: str | None) -> ChosenCollections:
+        """Read what a user chose: names with commas or "all", or a scope.
+
+        Raises:
+            OptionError: both or neither, or a name that can't be.
+        """
+        if (collections is None) == (scope is None):
+            raise OptionError("collections", str(collections), "given, or else a scope: one of the two")
+        names = None if collections is None else read_names(collections)
+        return cls(None if names is None else frozenset(".".join(parse_path(name)) for name in names), scope)
+
+    def has(self, scope: str, name: str) -> bool:
+        """Whether a collection of this name is meant."""
+        if self.collections is not None:
+            return f"{scope}.{name}" in self.collections
+        return self.scope in (None, scope)
+
+    def found_in(self, manifest: CollectionsManifest) -> list[Mirrored]:
+        """Return the collections that there are."""
+        every = ((scope.name, each) for scope, each in manifest.each_collection())
+        return [Mirrored(scope, each.name, each.id) for scope, each in every if self.has(scope, each.name)]
+
+    def check(self, manifest: CollectionsManifest, known: frozenset[str]) -> None:
+        """See to it that names mean something: a collection, or one that has a table already (`known`, paths).
+
+        Raises:
+            UnknownCollection, UnknownScope: one does not.
+        """
+        for path in sorted((self.collections or frozenset()) - known):
+            collection_id(manifest, *parse_path(path))
+        if self.scope is not None and not any(path.startswith(f"{self.scope}.") for path in known):
+            scope_id(manifest, self.scope)
+
+
+class Tables:
+    """The tables of one bucket's collections in a folder.
+
+    Args:
+        folder: a path or url.
+        bucket: its name.
+        dropped: what becomes of a table whose collection was dropped.
+
+    Raises:
+        TableError: the folder is a table itself.
+    """
+
+    def __init__(self, folder: str | Path, bucket: str, dropped: Dropped = "keep") -> None:
+        self.folder, self.bucket, self.dropped = place_of(folder), bucket, dropped
+        if store_of(self.folder).list(FOLDER):
+            told = "it is a table itself: choose another place for the tables of collections"
+            raise TableError(self.folder, told)
+
+    def place(self, scope: str, name: str) -> str:
+        """Return where a collection's table lies."""
+        return f"{self.folder}/{scope}/{name}"
+
+    def known(self, choice: ChosenCollections) -> dict[str, tuple[str, str]]:
+        """Return the tables of collections that are meant: path to (scope, name)."""
+        found = ((scope, name) for scope in self._folders("") for name in self._folders(scope))
+        return {f"{scope}.{name}": (scope, name) for scope, name in found if choice.has(scope, name)}
+
+    def settle(self, manifest: CollectionsManifest, choice: ChosenCollections) -> list[str]:
+        """Deal with the tables of collections that were dropped; return the places that were removed or moved aside.
+
+        Raises:
+            TableError: another bucket's table; or one on an object store that would have to be moved aside.
+        """
+        done = []
+        for scope, name in self.known(choice).values():
+            place = self.place(scope, name)
+            gone = self._gone(place, manifest)
+            if gone is not None and (self.dropped == "drop" or manifest.collection(scope, name) is not None):
+                done += self._put_away(place, gone)
+        return done
+
+    def _folders(self, below: str) -> Iterator[str]:
+        """The folders of scopes or tables; none of those that were moved aside, and no folder of our own."""
+        names = store_of(self.folder).folders(below)
+        return (name for name in names if not name.startswith((".", "_delta", "_index", "_check")) and "." not in name)
+
+    def _gone(self, place: str, manifest: CollectionsManifest) -> int | None:
+        """The id of a table's collection, if that is no more."""
+        record = recorded(place)
+        if record is None or record.kind != DOCUMENTS:
+            return None
+        if record.bucket != self.bucket:
+            raise TableError(place, f'it is of the bucket "{record.bucket}", not "{self.bucket}": choose another place')
+        coverage = Offset.from_json(record.end).coverage
+        ids = (coverage.collections or ()) if coverage else ()
+        if coverage is not None and manifest.uid < coverage.manifest_uid:
+            return None  # a node that does not know of the newest yet
+        return next((number for number in ids if not manifest.has(number)), None)
+
+    def _put_away(self, place: str, number: int) -> list[str]:
+        if is_url(place):
+            return self._remove_objects(place)
+        done = []
+        for end in BESIDE:
+            old = Path(f"{place}{end}")
+            if old.exists() and (not end or _is_beside(str(old))):
+                aside = Path(f"{place}{REMOVING if self.dropped == 'drop' else ASIDE}{number:x}{end}")
+                old.rename(aside)
+                done.append(str(old))
+                if self.dropped == "drop":
+                    shutil.rmtree(aside)
+        return done
+
+    def _remove_objects(self, place: str) -> list[str]:
+        if self.dropped == "keep":
+            told = "its collection was dropped and made again, and a table on an object store can't be moved aside"
+            raise TableError(place, f"{told}: mirror with --dropped drop, or into another place")
+        beside = [f"{place}{end}" for end in BESIDE if not end or _is_beside(f"{place}{end}")]
+        for each in beside:
+            store = store_of(each)
+            for folder in (FOLDER, "_index", ""):
+                # The newest first: what is left if this ends half way is an older version, and is removed again.
+                for listed in reversed(store.list(folder)):
+                    store.remove(listed.path)
+        return beside
+
+
+def _is_beside(place: str) -> bool:
+    """Whether a table's neighbour is its change log or quarantine, and not the table of a collection of that name."""
+    record = recorded(place)
+    return record is not None and record.kind != DOCUMENTS
+
+
+def recorded(place: str) -> Record | None:
+    """Return the record of a table; None where there is none."""
+    log = TableLog(store_of(place))
+    log.refresh()
+    return record_of(place, log.state) if log.exists else None
+
+
+class _Table:
+    """A table that is followed: its sink and upkeep, kept between its batches."""
+
+    def __init__(self, sink: TableSink, *, upkeep: bool) -> None:
+        self.sink = sink
+        self._maintenance: list[Maintenance] = sink.maintenance() if upkeep else []
+
+    def has_news(self, highs: Mapping[int, int], seen: Mapping[int, BranchHistory]) -> bool:
+        """Whether the collection has come further, or a vbucket has another history than the table.
+
+        Args:
+            highs: of the collection, by vbucket.
+            seen: the vbuckets.
+        """
+        end = Offset.from_json(self.sink.refresh().end)
+        for vb, history in seen.items():
+            at = end.position(vb)
+            moved = highs.get(vb, 0) > at.seqno or history.high_seqno < at.seqno
+            if moved or (at.seqno and at.vb_uuid != history.vb_uuid):
+                return True
+        return False
+
+    def backlog(self, highs: Mapping[int, int]) -> int:
+        """Return how many seqnos lie between the table and its collection, at most."""
+        end = Offset.from_json(self.sink.refresh().end)
+        return sum(max(0, high - end.position(vb).seqno) for vb, high in highs.items())
+
+    def cared_for(self) -> str:
+        """Do the upkeep that is due; return its problem, if it had one."""
+        problem = ""
+        for each in self._maintenance:
+            each.step()
+            problem = each.problem or problem
+        return problem
+
+    def close(self) -> None:
+        """Bring in the upkeep that is under way."""
+        for each in self._maintenance:
+            each.close(finish=True)
+
+
+class CollectionsMirror:
+    """Follows the collections of a bucket, each into a table of its own.
+
+    Args:
+        spark: a session; None for worker processes.
+        options: of the source, with `url`.
+        tables: where they lie.
+        choice: which collections.
+        shape: arguments of `TableSink`; `changelog` is whether there is one.
+        upkeep: as of `mirror`.
+        attempts: begins anew after failures that may pass.
+        workers: as of `mirror`.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        options: Mapping[str, str],
+        tables: Tables,
+        choice: ChosenCollections,
+        shape: Mapping[str, Any],
+        attempts: Attempts[MirrorProgress],
+        *,
+        upkeep: bool = True,
+        workers: int | None = None,
+        watch: BatchWatch = NOBODY,
+    ) -> None:
+        self._spark, self._options, self._tables, self._choice = spark, dict(options), tables, choice
+        self._shape, self._attempts, self._upkeep = dict(shape), attempts, upkeep
+        self._workers, self._watch = workers, watch
+        self._open: dict[Mirrored, _Table] = {}
+        self._covered: dict[Mirrored, int] = {}
+
+    def run(self, *, once: bool, interval_seconds: float) -> None:
+        """Bring the tables up to date, and keep them so unless `once`."""
+        settings = parse(self._options | {"collections": "all"}, streaming=True)
+        nodes = SourceNodes(settings)
+        try:
+            self._choice.check(nodes.manifest(), frozenset(self._tables.known(self._choice)))
+            while True:
+                began = time.monotonic()
+                self._round(nodes, once=once)
+                if once or self._attempts.stop():
+                    return
+                _rest(began + interval_seconds, self._attempts.stop)
+        finally:
+            nodes.close()
+            self._close()
+
+    def _round(self, nodes: SourceNodes, *, once: bool) -> None:
+        manifest = nodes.manifest()
+        found = self._choice.found_in(manifest)
+        self._close(keep=found)
+        if self._tables.settle(manifest, self._choice):
+            self._attempts.batch_done()
+        seen = nodes.observe(idle=True)
+        for each in found:
+            if self._attempts.stop():
+                return
+            try:
+                self._follow(each, nodes, seen, once=once)
+            except HeadwaterError:
+                if nodes.manifest().has(each.id):
+                    raise
+                # It was dropped meanwhile: the next round deals with it.
+
+    def _follow(self, each: Mirrored, nodes: SourceNodes, seen: Mapping[int, BranchHistory], *, once: bool) -> None:
+        table = self._table(each)
+        highs = nodes.collection_seqnos(each.id)
+        if not once and not table.has_news(highs, seen):
+            return
+        options = self._options | {"collections": each.path}
+        small = self._workers is None and table.backlog(highs) < TASK_CHANGES
+        engine = engine_of(self._spark, table.sink, options, 0 if small else self._workers, self._watch)
+
+        def done(written: list[TaskResult], end: Mapping[str, Any]) -> None:
+            self._done(each, table, written, end)
+
+        engine.follow(once=True, interval_seconds=0, done=done, stop=self._attempts.stop)
+
+    def _table(self, each: Mirrored) -> _Table:
+        if each not in self._open:
+            place = self._tables.place(each.scope, each.name)
+            log = f"{place}_changes" if self._shape.get("changelog") else None
+            sink = TableSink(place, self._tables.bucket, **(self._shape | {"changelog": log}))
+            self._open[each] = _Table(sink, upkeep=self._upkeep)
+            self._covered[each] = changes_in(sink.record.end)
+        return self._open[each]
+
+    def _done(self, each: Mirrored, table: _Table, written: list[TaskResult], end: Mapping[str, Any]) -> None:
+        progress = self._attempts.progress
+        progress.count(written)
+        self._covered[each] = changes_in(end)
+        progress.batch, progress.changes = progress.batch + 1, sum(self._covered.values())
+        progress.collection = each.path
+        self._attempts.batch_done(table.cared_for())
+
+    def _close(self, keep: list[Mirrored] | None = None) -> None:
+        for each in self._open.keys() - set(keep or ()):
+            self._open.pop(each).close()
+            self._covered.pop(each, None)
+
+
+def mirror_collections(
+    spark: SparkSession | None,
+    source: str,
+    to: str | Path,
+    *,
+    collections: str | None = None,
+    scope: str | None = None,
+    dropped: Dropped = "keep",
+    once: bool = False,
+    options: Mapping[str, str] | None = None,
+    upkeep: bool = True,
+    workers: int | None = None,
+    interval_seconds: float = 1.0,
+    retry_seconds: float | None = None,
+    progress: Callable[[MirrorProgress], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+    watch: BatchWatch = NOBODY,
+    **shape: bool,
+) -> MirrorProgress:
+    """Keep a Delta table for each collection of a bucket equal to it, until `stop` says so.
+
+    Args:
+        spark: a session; None for worker processes instead.
+        source: the bucket, couchbase://host:port/bucket.
+        to: the folder; the tables are `<to>/<scope>/<collection>`.
+        collections: "all", or names "scope.collection" with commas. One that is made later gets its table then.
+        scope: all collections of this scope, instead.
+        dropped: `keep` the table of a collection that was dropped as it is, or `drop` it. One that is made again under
+            the name begins anew in both cases.
+        shape: `changelog`, `json`, `variant`, `quarantine`, `copy_on_write`, as of `mirror`; so are the others.
+
+    Returns: the last progress, over all tables.
+
+    Raises:
+        UnknownCollection, UnknownScope: a name means nothing.
+        HeadwaterError: what is not in the tables is done again by the next run.
+    """
+    choice = ChosenCollections.of(collections, scope)
+    tables = Tables(to, bucket_of(source), dropped)
+    chosen, seconds = retry_options(source, options, retry_seconds, once=once)
+    attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
+    kept = {"unfold" if name == "json" else name: on for name, on in shape.items()}
+
+    def attempt() -> None:
+        made = CollectionsMirror(
+            spark, chosen, tables, choice, kept, attempts, upkeep=upkeep, workers=workers, watch=watch
+        )
+        made.run(once=once, interval_seconds=interval_seconds)
+
+    attempts.run(attempt)
+    return attempts.progress
+
+
+def run(
+    url: str, to: str | Path, *, engine: str = "spark", user: str | None, password: str | None, **asked: Any
+) -> Any:
+    """Mirror collections with a Spark or worker processes of its own; the arguments are those of `mirror_collections`.
+
+    Args:
+        engine: `spark` or `local`.
+
+    Raises:
+        SparkUnavailable: Spark can't be started here.
+    """
+    login = {name: text for name, text in (("user", user), ("password", password)) if text is not None}
+    if engine == "local":
+        return mirror_collections(None, url, to, options=login, **asked)
+    with own_session("headwater-mirror", memory="512m") as spark:
+        return mirror_collections(spark, url, to, options=login, **asked)
+
+
+def _rest(until: float, stop: Callable[[], bool]) -> None:
+    while (left := until - time.monotonic()) > 0 and not stop():
+        time.sleep(min(left, 0.05))

@@ -1,0 +1,236 @@
+"""A table for each collection of a real node: each is what its collection is, whatever comes and goes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.nodes import diverge, until
+from headwater.errors import OptionError, TableError, UnknownCollection, UnknownScope
+from headwater.pipelines.collections import ChosenCollections, Tables, mirror_collections, recorded
+from headwater.pipelines.mirror import MirrorProgress, mirror
+from headwater.testing.node import Node, node
+from headwater.wire.manifest import Collection, CollectionsManifest, Scope
+from headwater.wire.opcodes import Opcode
+from tests.node.aware import Aware
+from tests.pipelines.support import VBUCKETS, becomes, documents, folded, put_into, table, vbucket_of
+
+A, B, AGAIN = 8, 9, 10
+
+
+def remove(bucket: Node, collection: int, *keys: str) -> None:
+    with Aware(bucket.port) as client:
+        for key in keys:
+            named = bytes((collection,)) + key.encode()
+            assert client.ask(Opcode.DELETE, key=named, vbucket=vbucket_of(key)).status == 0
+
+
+def held(place: Path, name: str) -> dict[str, str]:
+    """The documents of a collection's table."""
+    found = table(place.joinpath(*name.split(".")))
+    return {key.decode(): value.decode() for key, value in found.items()}
+
+
+@pytest.fixture
+def shop() -> Iterator[Node]:
+    """A bucket with documents of the same keys in shop.a, shop.b and the default collection."""
+    with node(vbuckets=VBUCKETS) as running:
+        becomes(running, 1, a=A, b=B)
+        for collection, value in ((0, "default"), (A, "a"), (B, "b")):
+            put_into(running, collection, *(f"k{n}" for n in range(20)), value=value)
+        yield running
+
+
+def follow(bucket: Node, place: Path, **options: Any) -> MirrorProgress:
+    """One run, to the end of what there is."""
+    asked: dict[str, Any] = {"once": True, "workers": 0, "upkeep": False}
+    if not options.keys() & {"collections", "scope"}:
+        asked["collections"] = "all"
+    return mirror_collections(None, bucket.url, place, **(asked | options))
+
+
+def all_of(value: str) -> dict[str, str]:
+    return {f"k{n}": value for n in range(20)}
+
+
+def test_each_collection_has_a_table_of_its_own(shop: Node, tmp_path: Path) -> None:
+    told = follow(shop, tmp_path)
+    assert (told.mutations, told.deletions, told.rollbacks) == (60, 0, 0)
+    tables = {"_default._default": "default", "shop.a": "a", "shop.b": "b"}
+    assert {name: held(tmp_path, name) for name in tables} == {name: all_of(value) for name, value in tables.items()}
+    put_into(shop, A, "k1", "new", value="later")
+    remove(shop, B, "k2")
+    told = follow(shop, tmp_path, changelog=True)
+    assert (told.mutations, told.deletions) == (2, 1)
+    assert held(tmp_path, "shop.a") == all_of("a") | {"k1": "later", "new": "later"}
+    assert "k2" not in held(tmp_path, "shop.b")
+    assert held(tmp_path, "_default._default") == all_of("default")
+    assert folded(tmp_path / "shop" / "a_changes") == table(tmp_path / "shop" / "a")
+
+
+@pytest.mark.parametrize(
+    ("choice", "wanted"),
+    [
+        ({"collections": "shop.b"}, {"shop": ["b"]}),
+        ({"collections": "shop.b, _default._default"}, {"_default": ["_default"], "shop": ["b"]}),
+        ({"scope": "shop"}, {"shop": ["a", "b"]}),
+    ],
+)
+def test_only_what_was_chosen_has_a_table(
+    choice: dict[str, str], wanted: dict[str, list[str]], shop: Node, tmp_path: Path
+) -> None:
+    follow(shop, tmp_path, **choice)
+    assert {scope.name: sorted(each.name for each in scope.iterdir()) for scope in tmp_path.iterdir()} == wanted
+
+
+def test_a_name_that_means_nothing_is_told_before_anything_is_made(shop: Node, tmp_path: Path) -> None:
+    with pytest.raises(UnknownCollection, match=r"no collection shop\.c "):
+        follow(shop, tmp_path / "t", collections="shop.a,shop.c")
+    with pytest.raises(UnknownScope, match="no scope sea"):
+        follow(shop, tmp_path / "t", scope="sea")
+    for wrong in ({"collections": "shop.a", "scope": "shop"}, {"collections": "shop"}, {"collections": ""}):
+        with pytest.raises(OptionError):
+            follow(shop, tmp_path / "t", **wrong)
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_folder_that_is_a_table_and_a_table_of_a_folder_are_refused(shop: Node, tmp_path: Path) -> None:
+    mirror(None, shop.url, tmp_path / "t", once=True, workers=0)
+    with pytest.raises(TableError, match="a table itself"):
+        follow(shop, tmp_path / "t")
+    follow(shop, tmp_path / "u")
+    with pytest.raises(OptionError, match=r"saved with: collection shop\.a"):
+        mirror(None, shop.url, tmp_path / "u" / "shop" / "a", once=True, workers=0)
+    assert table(tmp_path / "t") == documents(shop)
+
+
+@pytest.mark.parametrize("dropped", ["keep", "drop"])
+def test_the_table_of_a_dropped_collection_is_kept_or_dropped_as_was_said(
+    dropped: str, shop: Node, tmp_path: Path
+) -> None:
+    follow(shop, tmp_path, changelog=True)
+    becomes(shop, 2, b=B)
+    put_into(shop, B, "new", value="b")
+    for _ in range(2):
+        follow(shop, tmp_path, dropped=dropped, changelog=True)
+        left = sorted(each.name for each in (tmp_path / "shop").iterdir())
+        assert left == (["a", "a_changes", "b", "b_changes"] if dropped == "keep" else ["b", "b_changes"])
+    assert held(tmp_path, "shop.b") == all_of("b") | {"new": "b"}
+    if dropped == "keep":
+        assert held(tmp_path, "shop.a") == all_of("a")
+
+
+@pytest.mark.parametrize("dropped", ["keep", "drop"])
+def test_a_collection_that_was_made_again_begins_anew(dropped: str, shop: Node, tmp_path: Path) -> None:
+    follow(shop, tmp_path, json=True, quarantine=True)
+    becomes(shop, 2, b=B)
+    becomes(shop, 3, a=AGAIN, b=B)
+    put_into(shop, AGAIN, "only", value='{"n": 1}')
+    follow(shop, tmp_path, dropped=dropped, json=True, quarantine=True)
+    assert list(table(tmp_path / "shop" / "a")) == ["only"]
+    assert table(tmp_path / "shop" / "a_quarantine") == {}
+    aside = sorted(each.name for each in (tmp_path / "shop").iterdir() if "." in each.name)
+    assert aside == (["a.dropped-8", "a.dropped-8_quarantine"] if dropped == "keep" else [])
+    put_into(shop, AGAIN, "more", value='{"n": 2}')
+    follow(shop, tmp_path, dropped=dropped, json=True, quarantine=True)
+    assert sorted(table(tmp_path / "shop" / "a")) == ["more", "only"]
+
+
+def test_a_name_whose_collection_was_dropped_may_still_be_given(shop: Node, tmp_path: Path) -> None:
+    follow(shop, tmp_path, collections="shop.a,shop.b")
+    becomes(shop, 2, b=B)
+    assert follow(shop, tmp_path, collections="shop.a,shop.b").mutations == 0
+    assert held(tmp_path, "shop.a") == all_of("a")
+
+
+def test_the_table_of_a_collection_called_like_a_change_log_is_not_dropped_with_another(
+    shop: Node, tmp_path: Path
+) -> None:
+    becomes(shop, 2, a=A, b=B, a_changes=AGAIN)
+    put_into(shop, AGAIN, "mine")
+    follow(shop, tmp_path)
+    becomes(shop, 3, b=B, a_changes=AGAIN)
+    follow(shop, tmp_path, dropped="drop")
+    assert sorted(each.name for each in (tmp_path / "shop").iterdir()) == ["a_changes", "b"]
+    assert held(tmp_path, "shop.a_changes") == {"mine": "{}"}
+
+
+def test_a_failover_takes_back_what_the_lost_branch_had_in_each_table(shop: Node, tmp_path: Path) -> None:
+    follow(shop, tmp_path)
+
+    def lost() -> None:
+        for collection in (0, A, B):
+            put_into(shop, collection, "k1", "lost", value="lost")
+        remove(shop, A, "k2")
+        follow(shop, tmp_path)
+        assert held(tmp_path, "shop.a")["lost"] == "lost"
+
+    diverge(shop, lost=lost)
+    put_into(shop, B, *(f"won{n}" for n in range(40)), value="b")  # the branch is as long by others' changes as it was
+    assert follow(shop, tmp_path).rollbacks > 0
+    assert held(tmp_path, "shop.a") == all_of("a")
+    assert held(tmp_path, "_default._default") == all_of("default")
+    assert held(tmp_path, "shop.b") == all_of("b") | {f"won{n}": "b" for n in range(40)}
+
+
+def test_another_buckets_table_is_not_dropped(shop: Node, tmp_path: Path) -> None:
+    follow(shop, tmp_path)
+    gone = CollectionsManifest(9, (Scope(0, "_default", (Collection(0, "_default"),)),))
+    with pytest.raises(TableError, match='of the bucket "default", not "other"'):
+        Tables(tmp_path, "other", "drop").settle(gone, ChosenCollections())
+    assert recorded(str(tmp_path / "shop" / "a")) is not None
+    older = CollectionsManifest(0, gone.scopes)
+    assert Tables(tmp_path, "default", "drop").settle(older, ChosenCollections()) == []
+    assert len(Tables(tmp_path, "default", "drop").settle(gone, ChosenCollections.of("shop.a", None))) == 1
+    assert held(tmp_path, "shop.b") == all_of("b")
+
+
+class Running:
+    """A mirror of all collections, in a thread."""
+
+    def __init__(self, bucket: Node, place: Path, **options: Any) -> None:
+        self.progress, self._ended = MirrorProgress(), threading.Event()
+        self.failure: BaseException | None = None
+        asked = {"once": False, "interval_seconds": 0.05, "stop": self._ended.is_set} | options
+        self._thread = threading.Thread(target=self._run, args=(bucket, place, asked))
+        self._thread.start()
+
+    def _run(self, bucket: Node, place: Path, asked: dict[str, Any]) -> None:
+        try:
+            follow(bucket, place, **asked)
+        except BaseException as error:
+            self.failure = error
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join(240)
+        assert not self._thread.is_alive()
+        assert self.failure is None
+
+
+def test_a_running_mirror_follows_what_is_made_written_dropped_and_made_again(shop: Node, tmp_path: Path) -> None:
+    running = Running(shop, tmp_path, dropped="drop", upkeep=True)
+
+    def has(name: str, **wanted: str) -> bool:
+        assert running.failure is None
+        return (tmp_path.joinpath(*name.split("."), "_delta_log")).exists() and held(tmp_path, name) == wanted
+
+    try:
+        until(lambda: has("shop.b", **all_of("b")), "shop.b is mirrored")
+        put_into(shop, B, "k1", value="later")
+        until(lambda: has("shop.b", **(all_of("b") | {"k1": "later"})), "a change of shop.b")
+        becomes(shop, 2, a=A, b=B, c=AGAIN)
+        put_into(shop, AGAIN, "one")
+        until(lambda: has("shop.c", one="{}"), "a collection that was made while it ran")
+        becomes(shop, 3, b=B, c=AGAIN)
+        until(lambda: not (tmp_path / "shop" / "a").exists(), "shop.a is dropped")
+        becomes(shop, 4, b=B, c=AGAIN, a=11)
+        put_into(shop, 11, "again")
+        until(lambda: has("shop.a", again="{}"), "shop.a was made again")
+    finally:
+        running.stop()
+    assert held(tmp_path, "_default._default") == all_of("default")
