@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headwater.errors import StorageError
 from headwater.node.committer import FULL_DISK_SECONDS
 from headwater.node.dcp.consumer import RECORDS_BYTES, ConsumerSession
 from headwater.protocol.dcp.consumer import Consumer
@@ -219,3 +220,69 @@ def test_the_statistics_of_a_stream_are_its_numbers(desk: StreamDesk) -> None:
         "cur_snapshot_end": "9",
         "rollbacks": "0",
     }
+
+
+# --------------------------------------------------------------------------- durable writes
+
+
+def prepared(fed: Fed, seqno: int, value: bytes = b"v") -> bytes:
+    return dcp.Prepare(
+        vbucket=VB,
+        opaque=fed.opaque,
+        cas=9,
+        key=b"k",
+        by_seqno=seqno,
+        rev_seqno=1,
+        durability_level=1,
+        value=value,
+    ).encode()
+
+
+def committed(fed: Fed, prepared_seqno: int, seqno: int) -> bytes:
+    return dcp.Commit(
+        vbucket=VB, opaque=fed.opaque, key=b"k", prepared_seqno=prepared_seqno, commit_seqno=seqno
+    ).encode()
+
+
+def takes_durable_writes(fed: Fed) -> None:
+    fed.session.consumer._live.takes_durable_writes = True
+
+
+def test_a_prepare_that_can_not_be_stored_ends_the_connection_and_is_not_here(
+    desk: StreamDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise StorageError("the manifest could not be written")
+
+    fed = Fed(desk)
+    takes_durable_writes(fed)
+    fed.announce(1, 1)
+    monkeypatch.setattr(desk.store, "use_prepares", fails)
+    fed.give(prepared(fed, 1))
+    assert "the manifest could not be written" in fed.connection.dropped
+    assert desk.bucket.vbuckets[VB].high_seqno == 0
+
+
+def test_a_commit_waits_until_the_document_of_its_prepare_has_room(desk: StreamDesk) -> None:
+    fed = Fed(desk)
+    takes_durable_writes(fed)
+    fed.announce(3, 1)
+    fed.give(prepared(fed, 1, bytes(1 << 20)))
+    arena, _ = desk.store.stage_arena()
+    while len(arena) - desk.store.stage_arena()[1] > 1 << 20:
+        desk.store.stage_mutation(0, b"other", bytes(900_000), cas=9, rev_seqno=1)
+    frame = committed(fed, 1, 3)
+    assert fed.give(frame) == 0 and fed.connection.is_paused
+    desk.commit()
+    assert fed.give(frame) == len(frame) and desk.bucket.vbuckets[VB].high_seqno == 3
+
+
+def test_the_commit_of_a_prepare_that_never_came_is_refused_and_what_follows_the_prepare_fetched_again(
+    desk: StreamDesk,
+) -> None:
+    fed = Fed(desk)
+    takes_durable_writes(fed)
+    fed.announce(2, 1)
+    (answer,) = FrameBuffer().receive_data((fed.give(committed(fed, 1, 2)), fed.bytes_sent())[1])
+    assert (answer.opcode, answer.status) == (Opcode.DCP_COMMIT, Status.KEY_ENOENT)
+    assert desk.bucket.vbuckets[VB].refused_changes == 1  # a mover's stream does not begin again by itself

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from headwater.errors import DiskFull
+from headwater.errors import DiskFull, StorageError
 from headwater.node.committer import FULL_DISK_SECONDS
 from headwater.node.dcp.end import DcpEnd
 from headwater.node.dcp.inbound import InboundStream
@@ -158,14 +158,26 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def _take(self, frame: Frame) -> None:
         arena, used = self._bucket.store.stage_arena()
-        if len(arena) - used < len(frame) + RECORDS_BYTES:
+        if len(arena) - used < len(frame) + self._prepared_bytes(frame) + RECORDS_BYTES:
             raise NoRoom
         refused = self.consumer.refusals.total
-        for event in self.consumer.receive_frame(frame, self._loop.time()):
-            self._handle(event)
+        try:
+            for event in self.consumer.receive_frame(frame, self._loop.time()):
+                self._handle(event)
+        except StorageError as error:  # what came with this frame is not here: it is fetched again
+            self.connection.drop(f"a change could not be stored: {error}", fault=False)
+            return
         if self.consumer.refusals.total > refused and frame.opcode in LACKED:
             self._lack(frame)
         self._answer_markers()
+
+    def _prepared_bytes(self, frame: Frame) -> int:
+        """The bytes of the document that a commit is about to make of its prepare."""
+        if frame.opcode != Opcode.DCP_COMMIT or frame.vbucket not in self.streams:
+            return 0
+        key = frame.key if self.consumer.negotiated.collections else b"\0" + frame.key
+        found = self._bucket.store.prepare(frame.vbucket, key)
+        return 0 if found is None else len(found.value)
 
     def _handle(self, event: Event) -> None:  # noqa: PLR0912 - a case for each event
         match event:
