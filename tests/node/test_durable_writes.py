@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from harness.nodes import until
 from headwater import testing
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node
 from headwater.wire import dcp
 from headwater.wire.dcp import EndReason
@@ -239,6 +242,25 @@ def test_an_acknowledgement_of_who_did_not_say_who_it_is_is_einval(owner: Node) 
     with Aware(owner.port) as reader:
         reader.opens(b"no name")
         assert reader.request(dcp.SeqnoAcknowledged(vbucket=0, prepared_seqno=1)).status == Status.EINVAL
+
+
+def test_who_may_stream_may_not_say_that_a_replica_has_something() -> None:
+    with testing.node(vbuckets=4) as node:
+        with UsersFile(node.data).editing() as accounts:
+            accounts |= {"reader": Account.made("s3cret", read_grants("stream"))}
+
+        def is_closed() -> bool:
+            with Client(node.port) as stranger:
+                return stranger.ask(Opcode.GET, key=b"k").status == Status.EACCESS
+
+        until(is_closed, "the node has taken the user up")
+        with Client(node.port) as reader:
+            assert reader.ask(Opcode.HELLO, value=XERROR.to_bytes(2)).status == 0
+            assert reader.ask(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0reader\0s3cret").status == 0
+            assert reader.ask(Opcode.DCP_OPEN, key=b"reader", extras=bytes(4) + (1).to_bytes(4)).status == 0
+            for key, value in ((b"enable_sync_writes", b"true"), (b"consumer_name", REPLICA.encode())):
+                assert reader.ask(Opcode.DCP_CONTROL, key=key, value=value).status == 0
+            assert reader.ask(Opcode.DCP_SEQNO_ACKNOWLEDGED, extras=(9).to_bytes(8)).status == Status.EACCESS
 
 
 def test_a_prepare_that_was_in_flight_when_the_owner_died_is_settled_when_it_is_back(owner: Node) -> None:

@@ -306,7 +306,7 @@ class Prepare(Request, opcode=Opcode.DCP_PREPARE, privilege=REPLICATE, key=REQUI
     durability_level: u8 = about("1 majority, 2 and persist on active, 3 persist to majority", only=(1, 2, 3))
 
 
-class SeqnoAcknowledged(Request, opcode=Opcode.DCP_SEQNO_ACKNOWLEDGED, privilege=STREAM):
+class SeqnoAcknowledged(Request, opcode=Opcode.DCP_SEQNO_ACKNOWLEDGED, privilege=REPLICATE):
     """The consumer has prepared everything up to a seqno. Source: DCP, commands/seqno-acknowledged.md."""
 
     prepared_seqno: u64 = about("highest prepare that is satisfied, and all before it")

@@ -127,6 +127,8 @@ class ProducerSession(DcpEnd[Producer]):
     def _take(self, frame: Frame) -> None:
         if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE and not self._bucket.has_room_for_record():
             raise NoRoom
+        if frame.opcode == Opcode.DCP_SEQNO_ACKNOWLEDGED and not self._may(frame):
+            return  # writes of others are committed by it
         for event in self.producer.receive_frame(frame, self._loop.time()):
             self._handle(event)
         self._keep_busy()

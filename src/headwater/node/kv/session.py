@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Generator, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from headwater.errors import BadMessage, CorruptStore, RemoteProtocolError, StorageError
 from headwater.kernels.choices import SYSTEM_COLLECTION
@@ -258,7 +258,7 @@ class KvSession:
             answer = command.handler(self, request)
             if self._write is not None:
                 write, self._write = self._write, None
-                answer = _once_committed(write, answer)
+                answer = _Committed(write, answer)
             if not isinstance(answer, Answer) and isinstance(answer, Iterator):
                 answer = None if self._send_some(frame, answer) else self._send_rest(frame, answer)
         except CommandRefused as refused:
@@ -571,12 +571,21 @@ def _check_writable(bucket: Bucket, found: Command, vbucket: int) -> None:
         raise CommandRefused(Status.ETMPFAIL, "the disk, or the bucket's quota, is full")
 
 
-async def _once_committed(write: DurableWrite, answer: Answers | Awaitable[Answers]) -> Answers:
-    """The answer of a durable write: its place in history is that of the commit."""
-    seqno = await write.outcome
-    if not isinstance(answer, Answer) or getattr(answer, "seqno", None) is None:
-        return cast("Answers", answer)
-    return replace(answer, seqno=seqno)  # type: ignore[call-arg]
+class _Committed:
+    """The answer of a durable write, to be awaited: its place in history is that of the commit.
+
+    No coroutine: one that nobody comes to await, for the connection is gone, would complain.
+    """
+
+    def __init__(self, write: DurableWrite, answer: Answers | Awaitable[Answers]) -> None:
+        self._write, self._answer = write, answer
+
+    def __await__(self) -> Generator[Any, None, Answers]:
+        seqno = yield from self._write.outcome.__await__()
+        answer = self._answer
+        if not isinstance(answer, Answer) or getattr(answer, "seqno", None) is None:
+            return cast("Answers", answer)
+        return replace(answer, seqno=seqno)  # type: ignore[call-arg]
 
 
 def _status(answer: Answers) -> int:

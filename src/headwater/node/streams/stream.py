@@ -289,7 +289,9 @@ class Stream:
             flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES if self.position < self.vbucket.complete_seqno else 0
         if self.phase is StreamPhase.TAKEOVER_SEND:
             flags |= SnapshotFlag.ACK
-        purged = self._purged_to_tell(flags)._replace(visible=self._visible(end_seqno, flags))
+        purged = self._purged_to_tell(flags)
+        if self._wanted.prepares:
+            purged = purged._replace(visible=self._visible(end_seqno, flags))
         marker = self._producer.marker(self.entry, min(self._next_start, end_seqno), end_seqno, flags, purged)
         outlet.write(marker)
         self.sent_bytes += len(marker)
@@ -310,11 +312,9 @@ class Stream:
             return NOTHING_PURGED
         return Purged(purged, vbucket.deleted_rev if settings.deleted_revs else 0)
 
-    def _visible(self, end_seqno: int, flags: int) -> Visible | None:
+    def _visible(self, end_seqno: int, flags: int) -> Visible:
         """The numbers of durable writes that the next marker tells: the highest visible seqno, and from disk up to
         where prepares are over (dcp 2.7, 8.2)."""
-        if not self._wanted.prepares:
-            return None
         vbucket = self.vbucket
         plain = vbucket.collections.shown(replace(self._wanted, prepares=False), vbucket.durable_seqno)
         with self._store.view(vbucket.id, self.position, end_seqno, plain) as view:

@@ -84,6 +84,8 @@ def _system_event(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _prepare(live: LiveStreams, frame: Frame) -> list[Event]:
+    if not live.takes_durable_writes:
+        return _not_negotiated(live, frame)
     message = dcp.Prepare.decode(frame)
     if not message.cas or message.cas > HELD_MAX or message.rev_seqno > HELD_MAX:
         raise BadMessage("Prepare", frame.opcode, f"a CAS of {message.cas}, revision {message.rev_seqno}")
@@ -91,11 +93,15 @@ def _prepare(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _commit(live: LiveStreams, frame: Frame) -> list[Event]:
+    if not live.takes_durable_writes:
+        return _not_negotiated(live, frame)
     message = dcp.Commit.decode(frame)
     return _durability(live, frame, message, message.commit_seqno)
 
 
 def _abort(live: LiveStreams, frame: Frame) -> list[Event]:
+    if not live.takes_durable_writes:
+        return _not_negotiated(live, frame)
     message = dcp.Abort.decode(frame)
     return _durability(live, frame, message, message.abort_seqno)
 
@@ -103,8 +109,6 @@ def _abort(live: LiveStreams, frame: Frame) -> list[Event]:
 def _durability(
     live: LiveStreams, frame: Frame, message: dcp.Prepare | dcp.Commit | dcp.Abort, seqno: int
 ) -> list[Event]:
-    if not live.takes_durable_writes:
-        return _not_negotiated(live, frame)
     check_key(frame, collections=live.knows_collections)
     return [DurabilityChanged(live.open_for(frame), message, frame, live.judged(frame, seqno))]
 
