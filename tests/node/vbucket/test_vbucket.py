@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.errors import DiskFull
 from headwater.kernels import index
 from headwater.node.storage.store import Store
 from headwater.node.vbucket.vbucket import VBucket
@@ -319,3 +320,20 @@ def test_what_becomes_active_is_all_there_is(home: Home) -> None:
     home.vbucket.miss(0)
     home.vbucket.set_state(State.ACTIVE)
     assert home.vbucket.refused_changes == 0
+
+
+def test_a_state_that_can_not_be_written_down_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path)
+    vbucket = home.create(State.REPLICA)
+    before = vbucket.failover.entries, vbucket.snapshot_end
+
+    def full(count: int, reserve: int) -> None:
+        raise DiskFull(tmp_path, count, 0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(home.store.staging, "_check_room", full)
+        with pytest.raises(DiskFull):
+            vbucket.set_state(State.ACTIVE)
+    assert (vbucket.state, (vbucket.failover.entries, vbucket.snapshot_end)) == (State.REPLICA, before)
+    assert vbucket.set_state(State.ACTIVE)
+    home.store.close(clean=False)

@@ -183,6 +183,10 @@ class Staging:
         self.arena.records[vbucket] = None
         self.records.pop(vbucket, None)
 
+    def check_control_room(self, count: int) -> None:
+        """Raise DiskFull or ArenaFull unless `count` bytes of control frames can be staged now."""
+        self._check_room(count, 0)
+
     def control(self, frame: bytes) -> None:
         """Stage a control frame, which may use the reserve as well. Raises DiskFull, ArenaFull."""
         self._check_room(len(frame), 0)

@@ -61,6 +61,9 @@ from headwater.wire.numbers import HELD_MAX, SEQNO_MAX
 
 __all__ = ["ArenaFull", "Store"]
 
+RECORD_BYTES = 4 << 10
+"""More than the record of one vbucket takes, with a full failover log."""
+
 _FOUR_NUMBERS = Struct("=4Q")  # as numpy has them
 
 
@@ -485,6 +488,10 @@ class Store:
     def stage_record(self, vbucket: int, record: VBucketRecord) -> None:
         """Store what a vbucket is. Its purge seqno, rollback floor and high seqno are filled in here."""
         self.staging.record(vbucket, record)
+
+    def check_record_room(self) -> None:
+        """Raise DiskFull or ArenaFull unless a record of RECORD_BYTES can be staged: before anything is changed."""
+        self.staging.check_control_room(RECORD_BYTES)
 
     def pass_seqno(self, vbucket: int, seqno: int) -> None:
         """Count `seqno` as given although no change here has it. Not durable before the vbucket's next record is."""

@@ -259,9 +259,13 @@ class VBucket:
             state: where to go.
             new_branch: whether becoming active begins a branch. Not so at the end of a DCP takeover: the history
                 goes on where the old owner stopped.
+
+        Raises:
+            ArenaFull, DiskFull: it can't be written down, and nothing happens.
         """
         if state == self.state:
             return False
+        self._store.check_record_room()  # else it would be so in memory only
         if state is State.ACTIVE and new_branch:
             # What was received of an unfinished snapshot stays, but belongs to the new branch (failover 1).
             self.failover.create(self.complete_seqno)
@@ -283,8 +287,9 @@ class VBucket:
 
         "Outbound streams are not ended": they drain what is left.
         """
-        self._leave_active()
         self._abort_prepares()
+        self._store.check_record_room()
+        self._leave_active()
         self.state = State.DEAD
         self._stage()
 
