@@ -206,11 +206,17 @@ def test_the_options_and_the_scrape_of_the_guide_to_operate() -> None:
 
 
 def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mirror, changes, care = typed("docs/howto/mirror.md")
+    mirror, quarantine, collections, changes, care = typed("docs/howto/mirror.md")
     with testing.node(vbuckets=4) as node:
         with node.client() as bucket:
             bucket.set_many((f"k{number}", "v") for number in range(50))
-        with Terminal(tmp_path, {"127.0.0.1:11210": node.address}) as terminal:
+        instead = {"127.0.0.1:11210": node.address}
+        for number, block in enumerate((quarantine, collections)):  # a table each: what a table is, is said once
+            with Terminal(tmp_path / str(number), instead) as terminal:
+                first, *others = block.commands()
+                terminal.type(first.removesuffix(" --once") + " --once")
+                assert all(terminal.type(each) for each in others)
+        with Terminal(tmp_path, instead) as terminal:
             (command,) = mirror.commands()
             terminal.type(f"{command} --engine local --once --changelog")
             monkeypatch.chdir(tmp_path)
