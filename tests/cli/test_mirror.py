@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from headwater import testing
 from headwater.cli.app import app
 from headwater.cli.demo.contents import of_table
+from tests.pipelines.support import becomes, put_into, table
 
 
 def command(url: str, table: Path, *options: str) -> list[str]:
@@ -72,3 +73,32 @@ def test_a_wrong_address_is_told_before_spark_starts(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("headwater: 127.0.0.1:1") and result.stderr.count("\n") == 1
     assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--dropped", "drop"], 'option "dropped": "drop" is not given with --collections or --scope'),
+        (["--collections", "a.b", "--scope", "a"], 'option "scope": "a" is not given without collections'),
+        (["--collections", "shop"], 'option "collection": "shop" is not a name like "scope.collection", with one dot'),
+    ],
+)
+def test_a_choice_of_collections_that_makes_no_sense_is_refused_before_anybody_is_asked(
+    options: list[str], told: str, tmp_path: Path
+) -> None:
+    asked = ["mirror", "couchbase://127.0.0.1:1/b", "--to", str(tmp_path / "t"), *options]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert not (tmp_path / "t").exists()
+
+
+def test_each_collection_has_a_table_and_each_line_says_whose_it_is(tmp_path: Path) -> None:
+    with testing.node(vbuckets=4) as node:
+        becomes(node, 1, a=8)
+        put_into(node, 8, "k", value='{"n": 1}')
+        options = ["--engine", "local", "--once", "--collections", "shop.a", "--json"]
+        result = CliRunner().invoke(app, ["mirror", node.url, "--to", str(tmp_path), *options])
+    assert result.exit_code == 0, result.output
+    assert "of shop.a: the tables hold" in result.output
+    assert table(tmp_path / "shop" / "a", "n") == {"k": {"n": 1}}

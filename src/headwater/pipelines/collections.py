@@ -82,8 +82,10 @@ class ChosenCollections:
         Raises:
             OptionError: both or neither, or a name that can't be.
         """
-        if (collections is None) == (scope is None):
-            raise OptionError("collections", str(collections), "given, or else a scope: one of the two")
+        if scope is not None and collections is not None:
+            raise OptionError("scope", scope, "given without collections: it is one or the other")
+        if scope is None and collections is None:
+            raise OptionError("collections", "", '"all", or names like "scope.collection"; or a scope is given')
         names = None if collections is None else read_names(collections)
         return cls(None if names is None else frozenset(".".join(parse_path(name)) for name in names), scope)
 
