@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from headwater.cli.app import app
+from headwater.cli.forms import FORMS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 HEAD = """# The command line
@@ -19,8 +20,17 @@ Written by `make docs` from the commands' own help; edit there, in `src/headwate
 
 A command ends with status 0 when all went well, 1 with one line on stderr when it failed, 2 for a wrong option, and 130
 or 143 when Ctrl-C or SIGTERM came before the work was done. `serve`, `tail` and `mirror` run until they are told to
-end: for them that is status 0.
+end: for them that is status 0. [All statuses](exit-codes.md).
+
+Each command but `serve` has `--json` (the result as JSON), `--quiet`, `-q` (nothing but what was asked for, and errors)
+and `--verbose`, `-v` (what it does, on stderr; `-vv`: errors with traceback). Before a command, `--config FILE` names a
+[file of options](../howto/configure.md) for it, also `HEADWATER_CONFIG` in the environment; `headwater --version`,
+`-V`, prints the version; `--install-completion` and `--show-completion` are [for the shell](../howto/configure.md).
 """
+
+
+COMMON = {each.help for _, hint, _ in FORMS.values() for each in hint.__metadata__}
+"""What every command has: the head of the page tells of it."""
 
 
 def page() -> str:
@@ -42,7 +52,7 @@ def _commands(group: Any, prefix: str) -> Iterator[str]:
 
 def _command(name: str, command: Any) -> Iterator[str]:
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
-    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    options = [each for each in command.params if each.param_type_name == "option" and each.help not in COMMON]
     yield f"## {name}\n"
     yield f"    headwater {' '.join([name, *(argument.metavar for argument in arguments), '[OPTIONS]'])}\n"
     yield f"{command.help}\n"

@@ -4,6 +4,7 @@
 function, help and examples stand in its own file; `failures.py` says how all of them end.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,6 +23,10 @@ from headwater.cli.cluster.group import group as cluster
 from headwater.cli.collection import EXAMPLES as COLLECTION_EXAMPLES
 from headwater.cli.collection import HELP as COLLECTION_HELP
 from headwater.cli.collection import group as collection
+from headwater.cli.config import EXAMPLES as CONFIG_EXAMPLES
+from headwater.cli.config import HELP as CONFIG_HELP
+from headwater.cli.config import defaults_of
+from headwater.cli.config import group as config
 from headwater.cli.console import EXAMPLES as CONSOLE_EXAMPLES
 from headwater.cli.console import console
 from headwater.cli.copy import EXAMPLES as COPY_EXAMPLES
@@ -35,6 +40,7 @@ from headwater.cli.failover import failover
 from headwater.cli.failover_log import EXAMPLES as FAILOVER_LOG_EXAMPLES
 from headwater.cli.failover_log import failover_log
 from headwater.cli.failures import Commands
+from headwater.cli.forms import with_forms
 from headwater.cli.get import EXAMPLES as GET_EXAMPLES
 from headwater.cli.get import get
 from headwater.cli.index import EXAMPLES as INDEX_EXAMPLES
@@ -116,6 +122,14 @@ app.add_typer(collection, name="collection", help=paragraphs(COLLECTION_HELP), e
 app.add_typer(user, name="user", help=paragraphs(USER_HELP), epilog=USER_EXAMPLES)
 app.add_typer(tls, name="tls", help=paragraphs(TLS_HELP), epilog=TLS_EXAMPLES)
 app.add_typer(cluster, name="cluster", help=paragraphs(CLUSTER_HELP), epilog=CLUSTER_EXAMPLES)
+app.add_typer(config, name="config", help=paragraphs(CONFIG_HELP), epilog=CONFIG_EXAMPLES)
+
+WITHOUT_FORMS = frozenset({"serve"})
+"""Its options are the node's own table, for which --log-format and --log-level are what the forms are elsewhere."""
+for _group in (app, *(each.typer_instance for each in app.registered_groups)):
+    for _info in _group.registered_commands if _group is not None else ():
+        if _info.callback is not None and _info.name not in WITHOUT_FORMS:
+            _info.callback = with_forms(_info.callback)
 
 
 def _version(wanted: bool) -> None:
@@ -128,10 +142,18 @@ def _version(wanted: bool) -> None:
 def _begin(
     context: typer.Context,
     _: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", envvar="HEADWATER_CONFIG", help="TOML file of options; see headwater config."
+        ),
+    ] = None,
 ) -> None:
     """Without a command, show which there are."""
+    if config is not None and context.invoked_subcommand not in {"config", "serve", None}:
+        context.default_map = defaults_of(config, context.command)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.failures import CommandError
+from headwater.cli.forms import answer, remark, report
 from headwater.cli.options import (
     DEFAULT_URL,
     NodeUrl,
@@ -47,7 +48,7 @@ PlaceName = Annotated[
     str, typer.Argument(metavar="PLACE", help="A folder, or a URL that fsspec can open: s3://, gs://, abfs://.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but what was asked for, and errors.")]
 
 
 def create(
@@ -83,11 +84,9 @@ def create(
             meter.show(done.done, done.total)
 
         made = making.create(target, client, _bucket(node), choice, tell)
-    if as_json:
-        typer.echo(json.dumps(made.summary()))
-        return
-    typer.echo(f"{made.id}: {_told(made)} in {meter.seconds:.1f} s")
-    _tell_rollbacks(made)
+    report(f"{made.id}: {_told(made)} in {meter.seconds:.1f} s", **made.summary())
+    if not (as_json or quiet):
+        _tell_rollbacks(made)
 
 
 def show(place: PlaceName, as_json: Json = False) -> None:
@@ -127,10 +126,8 @@ def verify(
     wanted = None if backup is None else archive.chain(backup)
     with Meter("verify", "bytes", quiet=quiet) as meter:
         found = look(archive, wanted, meter.show)
-    if as_json:
-        typer.echo(json.dumps(found.to_json()))
-    else:
-        typer.echo(f"{several(found.backups, 'backup')}, {several(found.files, 'file')}, {count(found.bytes)} bytes")
+    line = f"{several(found.backups, 'backup')}, {several(found.files, 'file')}, {count(found.bytes)} bytes"
+    report(line, **found.to_json())
     _fail(found.problems)
 
 
@@ -174,7 +171,7 @@ def restore(
     archive = _archive(place)
     point = _point(archive, backup, at, seqnos, nearest, vbucket_set(vbuckets))
     if dry_run:
-        _tell_restore(point, writing.counts(archive, point), as_json, "would be written, nothing was")
+        _tell_restore(point, writing.counts(archive, point), "would be written, nothing was")
         return
     with connect(node, user, password) as client:
         client.noop()  # a wrong address or password is told before all files are read
@@ -184,7 +181,7 @@ def restore(
         target = _target(node, user, password, retry)
         done = writing.restore(archive, point, target, force=force, tell=lambda each: meter.show(each.done, each.total))
     told = {"stored": done.stored, "deleted": done.deleted + done.absent, "not needed": done.behind}
-    _tell_restore(point, told, as_json, f"in {meter.seconds:.1f} s")
+    _tell_restore(point, told, f"in {meter.seconds:.1f} s")
 
 
 def prune(
@@ -203,15 +200,10 @@ def prune(
 
     age = None if older_than is None else older_than * DAYS
     gone = pruning.plan(_archive(place), keep, age) if dry_run else pruning.carry_out(_place(place), keep, age)
-    if as_json:
-        typer.echo(json.dumps({"removed": gone.backups, "bytes": gone.bytes, "kept": gone.kept, "dry_run": dry_run}))
-        return
-    for name in gone.backups:
-        typer.echo(name)
     would = "would be" if dry_run else "were"
-    typer.echo(
-        f"{several(len(gone.backups), 'backup')}, {count(gone.bytes)} bytes {would} removed; {len(gone.kept)} stay"
-    )
+    line = f"{several(len(gone.backups), 'backup')}, {count(gone.bytes)} bytes {would} removed; {len(gone.kept)} stay"
+    say = answer if dry_run else report
+    say("\n".join([*gone.backups, line]), removed=gone.backups, bytes=gone.bytes, kept=gone.kept, dry_run=dry_run)
 
 
 def _place(text: str) -> Any:
@@ -295,19 +287,17 @@ def _tell_rollbacks(manifest: "BackupManifest") -> None:
         )
 
 
-def _tell_restore(point: "RestorePoint", told: dict[str, int], as_json: bool, ending: str) -> None:
-    if as_json:
-        seqnos = {str(vb): seqno for vb, seqno in point.seqnos.items()}
-        fields = {name.replace(" ", "_"): number for name, number in told.items()}
-        typer.echo(json.dumps({"backup": point.chain[-1].id, "seqnos": seqnos, **fields}))
-        return
+def _tell_restore(point: "RestorePoint", told: dict[str, int], ending: str) -> None:
+    seqnos = {str(vb): seqno for vb, seqno in point.seqnos.items()}
+    fields = {name.replace(" ", "_"): number for name, number in told.items()}
     numbers = ", ".join(f"{count(number)} {name}" for name, number in told.items())
-    typer.echo(f"{point.chain[-1].id}, {several(len(point.upto), 'vbucket')}: {numbers} {ending}")
+    line = f"{point.chain[-1].id}, {several(len(point.upto), 'vbucket')}: {numbers} {ending}"
+    report(line, backup=point.chain[-1].id, seqnos=seqnos, **fields)
 
 
 def _fail(problems: list[str]) -> None:
     for problem in problems:
-        typer.echo(f"headwater: {problem}", err=True)
+        remark(problem)
     if problems:
         raise CommandError(f"{several(len(problems), 'problem')} in all; what is damaged can't be restored")
 

@@ -7,11 +7,12 @@ import typer
 
 from headwater.cli.cluster.running import Password, StopRequest, User, addresses, run
 from headwater.cli.failures import CommandError
-from headwater.cli.options import DEFAULT_URL, NodeUrl, examples, paragraphs
+from headwater.cli.forms import answer, ask, report
+from headwater.cli.options import DEFAULT_URL, DryRun, NodeUrl, examples, paragraphs
 from headwater.cli.passwords import with_password_files
 
 if TYPE_CHECKING:
-    from headwater.cluster.collections import Edit
+    from headwater.cluster.collections import CollectionPath, Edit
     from headwater.cluster.members import Members
     from headwater.wire.manifest import CollectionsManifest
 
@@ -49,11 +50,12 @@ def create(
     if max_ttl is not None and not path.collection:
         raise typer.BadParameter("--max-ttl is of a collection; a scope has none.")
     made = _change(creation(path, max_ttl), node, user, password)
-    typer.echo(f"{path} is there; manifest {made.uid:x}")
+    report(f"{path} is there; manifest {made.uid:x}", name=str(path), manifest=f"{made.uid:x}")
 
 
 def drop(
     name: Name,
+    dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it begins.")] = False,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
@@ -66,10 +68,15 @@ def drop(
     from headwater.cluster.collections import CollectionPath, removal
 
     path = CollectionPath.parse(name)
-    if not yes:
-        typer.confirm(f"Drop {path} with all its documents?", abort=True)
+    if dry_run:
+        gone = _doomed(path, _current(node, user, password))
+        answer(
+            "\n".join([*gone, f"{path} would be dropped with all documents of these"]), name=str(path), would_drop=gone
+        )
+        return
+    ask(f"Drop {path} with all its documents?", yes)
     made = _change(removal(path), node, user, password)
-    typer.echo(f"{path} is dropped; manifest {made.uid:x}")
+    report(f"{path} is dropped; manifest {made.uid:x}", name=str(path), manifest=f"{made.uid:x}", dropped=True)
 
 
 def list_(
@@ -79,14 +86,7 @@ def list_(
     password: Password = None,
 ) -> None:
     """Print each collection and its id; of a scope without any, the scope."""
-    from headwater.cluster.collections import current
-
-    seeds, place = addresses([node])
-
-    async def work(members: "Members", _: StopRequest) -> "CollectionsManifest":
-        return await current(members, seeds)
-
-    found = run(work, place, user, password)
+    found = _current(node, user, password)
     if as_json:
         typer.echo(json.dumps(found.as_json()))
         return
@@ -96,6 +96,27 @@ def list_(
             typer.echo(f"{scope.name}.{each.name} {each.id:x}{limit}")
         if not scope.collections:
             typer.echo(scope.name)
+
+
+def _current(node: str, user: str | None, password: str | None) -> "CollectionsManifest":
+    from headwater.cluster.collections import current
+
+    seeds, place = addresses([node])
+
+    async def work(members: "Members", _: StopRequest) -> "CollectionsManifest":
+        return await current(members, seeds)
+
+    return run(work, place, user, password)
+
+
+def _doomed(path: "CollectionPath", found: "CollectionsManifest") -> list[str]:
+    """The collections that go with a scope, or the one; raises CommandError when there is none of that name."""
+    scopes = [scope for scope in found.scopes if scope.name == path.scope]
+    names = [f"{scope.name}.{each.name}" for scope in scopes for each in scope.collections]
+    gone = [name for name in names if not path.collection or name == str(path)]
+    if not scopes or (path.collection and not gone):
+        raise CommandError(f"there is no {path}; see headwater collection list")
+    return gone
 
 
 def _change(edit: "Edit", node: str, user: str | None, password: str | None) -> "CollectionsManifest":

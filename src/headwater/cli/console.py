@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from headwater.cli.failures import CommandError
+from headwater.cli.forms import answer, remark
 from headwater.cli.options import DEFAULT_URL, Password, User, connect, examples
 from headwater.cli.stopping import until_stopped
 from headwater.errors import TlsError, TransportError, hide_logins
@@ -55,7 +56,7 @@ def console(
     _check_login(node if target.user is None else target.url, user, password)
     server = ConsoleServer(ConsoleSettings(target, user, password, names, tuple(lake or ()), port), host)
     with until_stopped():
-        server.run(lambda url: typer.echo(f"ready {url}"))
+        server.run(lambda url: answer(f"ready {url}", ready=url))
 
 
 def _check_installed() -> None:
@@ -72,4 +73,4 @@ def _check_login(url: str, user: str | None, password: str | None) -> None:
     except TlsError:
         raise
     except TransportError as error:
-        typer.echo(f"headwater: {hide_logins(str(error))}; the console shows it when it comes", err=True)
+        remark(f"{hide_logins(str(error))}; the console shows it when it comes")

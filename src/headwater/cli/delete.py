@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from headwater.cli.forms import report
 from headwater.cli.options import (
     DEFAULT_URL,
     CollectionName,
@@ -33,4 +34,5 @@ def delete(
     Exit status 1 when there is none.
     """
     with connect(node, user, password) as client:
-        typer.echo(f"cas {documents(client, collection).delete(key, cas=cas)}")
+        deleted = documents(client, collection).delete(key, cas=cas)
+    report(f"cas {deleted}", key=key, cas=deleted)

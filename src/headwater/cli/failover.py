@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.cluster.running import Password, StopRequest, User, Yes, addresses, ask, run
-from headwater.cli.options import Vbuckets, examples, vbucket_set
+from headwater.cli.cluster.running import Password, StopRequest, User, Yes, addresses, run
+from headwater.cli.forms import answer, ask, forms, report
+from headwater.cli.options import DryRun, Vbuckets, examples, vbucket_set
 from headwater.cli.screen import count, several
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def failover(
         bool,
         typer.Option("--force", help="Although the owner lives (its vbuckets are made dead) or replicas have gaps."),
     ] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     user: User = None,
     password: Password = None,
@@ -52,7 +54,16 @@ def failover(
 
     plan = run(look, place, user, password)
     lives = "".join(f", {count(len(each))} made dead on {where}" for where, each in plan.owned.items())
-    typer.echo(f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {found[0]}{lives}")
+    told = {
+        "node": str(found[0]),
+        "vbuckets": sorted(plan.vbuckets),
+        "made_dead": {str(k): v for k, v in plan.owned.items()},
+    }
+    if dry_run:
+        answer(f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {found[0]}{lives}", begun=False, **told)
+        return
+    if not forms().json:
+        report(f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {found[0]}{lives}")
     ask("Go on?", yes)
 
     async def work(members: "Members", _: StopRequest) -> bool:
@@ -62,4 +73,5 @@ def failover(
         return True
 
     run(work, place, user, password)
-    typer.echo(f"done: {count(sum(plan.vbuckets.values()))} changes of history are served")
+    served = sum(plan.vbuckets.values())
+    report(f"done: {count(served)} changes of history are served", begun=True, **told, changes=served)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.failures import CommandError
-from headwater.cli.options import Password, User, connect, examples, paragraphs
+from headwater.cli.forms import answer, report
+from headwater.cli.options import DryRun, Password, User, connect, examples, paragraphs
 from headwater.cli.passwords import with_password_files
 from headwater.cli.screen import count
 
@@ -33,7 +34,8 @@ def describe(place: Place) -> None:
     """Print what a table is, in numbers, as JSON."""
     from headwater.lake import upkeep
 
-    typer.echo(json.dumps(upkeep.describe(_table(place)[0]), indent=1))
+    told = upkeep.describe(_table(place)[0])
+    answer(json.dumps(told, indent=1), **told)
 
 
 def optimize(
@@ -41,6 +43,7 @@ def optimize(
     everything: Annotated[
         bool, typer.Option("--all", help="Fold all files, not only the small and dead ones.")
     ] = False,
+    dry: DryRun = False,
 ) -> None:
     """Fold small files into larger ones, and rewrite those that are mostly dead.
 
@@ -50,9 +53,15 @@ def optimize(
 
     log, indexes = _table(place)
     before = len(log.state.files)
+    if dry:
+        chosen = before if everything else len(upkeep.choose(log.state))
+        answer(f"{count(chosen)} of {count(before)} files would be folded", folded=0, chosen=chosen, before=before)
+        return
     folded = upkeep.optimize(log, indexes, everything=everything)
     upkeep.checkpoint(log)
-    typer.echo(f"folded {count(folded)} files: the table had {count(before)} and has {count(len(log.state.files))}")
+    after = len(log.state.files)
+    line = f"folded {count(folded)} files: the table had {count(before)} and has {count(after)}"
+    report(line, folded=folded, before=before, after=after)
 
 
 def vacuum(
@@ -71,10 +80,11 @@ def vacuum(
 
     log, _ = _table(place)
     gone = upkeep.vacuum(log, None if hours is None else hours * HOUR, dry=dry)
+    line = f"{count(len(gone))} files {'would be' if dry else 'were'} removed"
     if dry:
-        for path in gone:
-            typer.echo(path)
-    typer.echo(f"{count(len(gone))} files {'would be' if dry else 'were'} removed")
+        answer("\n".join([*gone, line]), files=gone, removed=0)
+    else:
+        report(line, files=gone, removed=len(gone))
 
 
 def verify(
@@ -104,11 +114,10 @@ def verify(
         found = _of_bucket(bucket, user, password)
         problems += compare(held, found)
         told += f", {count(len(found))} documents"
-    for problem in problems:
-        typer.echo(problem)
+    line = "\n".join(problems) or f"{told}: all is well"
+    (answer if problems else report)(line, rows=len(held), problems=problems)
     if problems:
         raise CommandError(f"{told}: {count(len(problems))} problems")
-    typer.echo(f"{told}: all is well")
 
 
 def _table(place: str) -> "tuple[TableLog, Indexes | None]":

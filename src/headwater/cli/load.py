@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 import typer
 
 from headwater.cli.failures import CommandError, InputError, system
+from headwater.cli.forms import remark, report
 from headwater.cli.options import (
     DEFAULT_URL,
     CollectionName,
@@ -102,7 +103,9 @@ def load(
     reading = _reading(file_format, encoding, types, infer)._replace(skip_bad=bad)
     rows, total = open_source(path, key, reading)
     if dry_run:
-        typer.echo(f"{count(sum(1 for _ in rows))} documents, nothing was stored{bad or ''}")
+        found = sum(1 for _ in rows)
+        left_out = bad.rows if bad else 0
+        report(f"{count(found)} documents, nothing was stored{bad or ''}", documents=found, stored=0, left_out=left_out)
         return
     load = Load(file.name, skip, _stored_changes if file_format is Format.CHANGES else _stored_rows)
     started = time.monotonic()
@@ -112,7 +115,13 @@ def load(
             load.store(client, collection, prefix.encode(), part)
             bar.update(task, completed=part[-1].position, rate=rate(load.stored, time.monotonic() - started))
     seconds = time.monotonic() - started
-    typer.echo(f"{count(load.stored)} documents stored in {seconds:.1f} s, {rate(load.stored, seconds)}{bad or ''}")
+    report(
+        f"{count(load.stored)} documents stored in {seconds:.1f} s, {rate(load.stored, seconds)}{bad or ''}",
+        stored=load.stored,
+        skipped=skip,
+        left_out=bad.rows if bad else 0,
+        seconds=round(seconds, 3),
+    )
 
 
 Refused: TypeAlias = dict[bytes, HeadwaterError]
@@ -177,7 +186,7 @@ class Bad:
         """Tell of one."""
         self.rows += 1
         if self.rows <= BAD_ROWS_TOLD:
-            typer.echo(f"headwater: {error}; left out", err=True)
+            remark(f"{error}; left out")
 
     def __str__(self) -> str:
         return f"; {self.rows} rows left out" if self.rows else ""

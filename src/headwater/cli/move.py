@@ -8,7 +8,8 @@ import typer
 
 from headwater.cli import stopping
 from headwater.cli.failures import CommandError
-from headwater.cli.options import Password, User, Vbuckets, check_count, endpoint, examples, vbucket_set
+from headwater.cli.forms import answer, remark, report
+from headwater.cli.options import DryRun, Password, User, Vbuckets, check_count, endpoint, examples, vbucket_set
 
 if TYPE_CHECKING:
     from headwater.cluster.admin import Endpoint, NodeAdmin
@@ -33,6 +34,7 @@ def move(
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="How many vbuckets at the same time.")] = 4,
     delete: Annotated[bool, typer.Option("--delete/--keep", help="What becomes of the old owner's dead copy.")] = False,
     patience: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Go on trying so long for nothing.")] = 60.0,
+    dry_run: DryRun = False,
     user: User = None,
     password: Password = None,
 ) -> None:
@@ -50,7 +52,9 @@ def move(
     if ends[0].address == ends[1].address:
         raise typer.BadParameter("--from and --to are the same node.")
     work = MoveRun(*ends, takeover=takeover, follow=follow, concurrency=concurrency, delete=delete, patience=patience)
-    if follow:
+    if dry_run:
+        stopping.run(work.look(vbucket_set(vbuckets)))
+    elif follow:
         with stopping.until_stopped():
             stopping.run(work.run(vbucket_set(vbuckets)))
     else:
@@ -103,6 +107,20 @@ class MoveRun:
                 finally:
                     drawing.cancel()
 
+    async def look(self, wanted: list[int] | None) -> None:
+        """Say which vbuckets with how many documents would go; nothing is changed."""
+        from headwater.cli.screen import count, several
+        from headwater.cluster.admin import NodeAdmin
+
+        async with await NodeAdmin.connect(self.source) as old, await NodeAdmin.connect(self.target) as new:
+            await refuse_members(old, new, takeover=self.takeover)
+            chosen = await choose(old, new, wanted)
+            items = await old.items()
+        documents = sum(items.get(vb, 0) for vb in chosen)
+        verb = "moved" if self.takeover else "copied"
+        line = f"{several(len(chosen), 'vbucket')} with {count(documents)} documents would be {verb}"
+        answer(line, begun=False, takeover=self.takeover, vbuckets=chosen, documents=documents)
+
     async def _warn(self, old: "NodeAdmin", chosen: list[int]) -> None:
         """Say what a takeover of a part means: without a map no client finds both halves."""
         from headwater.cli.screen import several
@@ -110,11 +128,10 @@ class MoveRun:
 
         kept = [vb for vb, state in (await old.states()).items() if state is State.ACTIVE and vb not in chosen]
         if self.takeover and kept and chosen:
-            typer.echo(
-                f"headwater: {self.source.address} keeps {several(len(kept), 'vbucket')}, and no cluster map leads "
+            remark(
+                f"{self.source.address} keeps {several(len(kept), 'vbucket')}, and no cluster map leads "
                 "clients to both nodes: each finds what is on the node it was given. For one bucket on several nodes "
-                "use headwater cluster init and headwater cluster rebalance.",
-                err=True,
+                "use headwater cluster init and headwater cluster rebalance."
             )
 
     async def _move(self, mover: "Mover", old: "NodeAdmin", vb: int) -> "Moved":
@@ -167,7 +184,8 @@ class MoveRun:
         if gaps := sorted(each.ownerless_seconds for each in moved if each.ownerless_seconds):
             median, longest = 1000 * gaps[len(gaps) // 2], 1000 * gaps[-1]
             line += f"; without an owner for {median:.0f} ms (median), {longest:.0f} ms at most"
-        typer.echo(line)
+        told = {"seconds": round(seconds, 3), "ownerless_seconds": max(gaps, default=0.0)}
+        report(line, takeover=self.takeover, vbuckets=len(moved), changes=changes, failed=len(failures), **told)
         if failures:
             raise CommandError(f"{len(failures)} of {len(ended)} vbuckets were not {verb}; the first: {failures[0]}")
 

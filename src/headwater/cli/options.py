@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater.cli.forms import detail, remark
 from headwater.cli.screen import several
 from headwater.errors import OptionError
 from headwater.wire import vbucket
@@ -62,6 +63,8 @@ Retry = Annotated[
         help="Go on trying for so long after failures that may pass: 300 unless given, 30 with --once.",
     ),
 ]
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, do nothing.")]
 
 
 class EngineName(StrEnum):
@@ -122,7 +125,9 @@ def connect(url: str, user: str | None, password: str | None) -> "Client":
     """Open the client of a command; imported here because light commands must start at once."""
     from headwater import client
 
-    return client.connect(url, user=user, password=password)
+    found = client.connect(url, user=user, password=password)
+    detail(f"connected to {', '.join(map(str, found.map.servers))}, {several(found.map.vbuckets, 'vbucket')}")
+    return found
 
 
 def check_answers(
@@ -144,7 +149,7 @@ def check_answers(
 
     unread: dict[str, int] = patiently(ask, retry_seconds or 0.0)
     if unread and say_unread:
-        typer.echo(f"headwater: only the default collection is read; left out are {told_scopes(unread)}", err=True)
+        remark(f"only the default collection is read; left out are {told_scopes(unread)}")
 
 
 def told_scopes(scopes: dict[str, int]) -> str:

@@ -8,7 +8,8 @@ import typer
 
 from headwater.cli import stopping
 from headwater.cli.failures import CommandError
-from headwater.cli.options import Password, User, Vbuckets, endpoint, examples, vbucket_set
+from headwater.cli.forms import answer, report
+from headwater.cli.options import DryRun, Password, User, Vbuckets, endpoint, examples, vbucket_set
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,7 @@ def replicate(
     vbuckets: Vbuckets = None,
     once: Annotated[bool, typer.Option("--once", help="Until B has what A has now; then it follows no more.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="B follows no more; what it has stays.")] = False,
+    dry_run: DryRun = False,
     user: User = None,
     password: Password = None,
 ) -> None:
@@ -44,10 +46,13 @@ def replicate(
     if stop:
         stopping.run(_stop(*ends, chosen))
         return
+    if dry_run:
+        stopping.run(_look(*ends, chosen))
+        return
     try:
         stopping.run(_replicate(*ends, chosen, once=once))
     except stopping.Stopped:
-        typer.echo(f"{ends[1]} goes on following {ends[0]}; --stop ends that")
+        report(f"{ends[1]} goes on following {ends[0]}; --stop ends that", following=True)
 
 
 async def _stop(source: "Endpoint", target: "Endpoint", vbuckets: list[int] | None) -> None:
@@ -56,25 +61,46 @@ async def _stop(source: "Endpoint", target: "Endpoint", vbuckets: list[int] | No
     async with await NodeAdmin.connect(target) as node:
         if not await node.stop_replicating(source, vbuckets):
             raise CommandError(f"{target} does not follow {source}")
-    typer.echo(f"{target} follows {source} no more")
+    report(f"{target} follows {source} no more", following=False)
+
+
+async def _look(source: "Endpoint", target: "Endpoint", wanted: list[int] | None) -> None:
+    """Say what would be followed, and what of it B has already; nothing is changed."""
+    from headwater.cli.screen import count, several
+    from headwater.cluster.admin import NodeAdmin
+
+    async with await NodeAdmin.connect(source) as old, await NodeAdmin.connect(target) as new:
+        owned, here = await _owned(old, source, wanted), await new.seqnos()
+    behind = sum(max(0, seqno - here.get(vb, 0)) for vb, seqno in owned.items())
+    line = f"{target} would follow {several(len(owned), 'vbucket')} of {source}; it is {count(behind)} changes behind"
+    answer(line, following=False, vbuckets=sorted(owned), behind=behind)
+
+
+async def _owned(old: "NodeAdmin", source: "Endpoint", wanted: list[int] | None) -> dict[int, int]:
+    """Return the vbuckets that are to be followed and their seqnos; raises CommandError for one that is not owned."""
+    from headwater.wire.vbucket import State
+
+    owned = await old.seqnos(State.ACTIVE)
+    if missing := set(wanted or ()) - set(owned):
+        raise CommandError(f"{source} does not own vbucket {min(missing)}, nor {len(missing) - 1} others asked for")
+    return {vb: seqno for vb, seqno in owned.items() if wanted is None or vb in wanted}
 
 
 async def _replicate(source: "Endpoint", target: "Endpoint", wanted: list[int] | None, *, once: bool) -> None:
     from headwater.cluster.admin import NodeAdmin
-    from headwater.wire.vbucket import State
 
     async with await NodeAdmin.connect(source) as old, await NodeAdmin.connect(target) as new:
-        owned = await old.seqnos(State.ACTIVE)
-        chosen = sorted(owned) if wanted is None else wanted
-        if missing := set(chosen) - set(owned):
-            raise CommandError(f"{source} does not own vbucket {min(missing)}, nor {len(missing) - 1} others asked for")
+        chosen = sorted(await _owned(old, source, wanted))
         await new.replicate(source, chosen)
         changes, seconds = await FollowingWatch(old, new, chosen).watch(once=once)
         await new.stop_replicating(source, chosen)
     from headwater.cli.screen import count, several
 
     level = several(len(chosen), "vbucket")
-    typer.echo(f"{level} level, {count(changes)} changes in {seconds:.1f} s; {target} follows no more")
+    told = {"vbuckets": len(chosen), "changes": changes, "seconds": round(seconds, 3)}
+    report(
+        f"{level} level, {count(changes)} changes in {seconds:.1f} s; {target} follows no more", following=False, **told
+    )
 
 
 class FollowingWatch:

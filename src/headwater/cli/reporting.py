@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from headwater.cli.forms import remark
 from headwater.errors import OptionError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def metered(job: str, address: str | None, report: Callable[[P], None]) -> Itera
         raise OptionError("metrics-port", address, "a port, or HOST:PORT")
     metrics, host = JobMetrics(job), host or "127.0.0.1"
     with served(metrics, host, int(port)) as found:
-        typer.echo(f"headwater: metrics at http://{host}:{found}/metrics", err=True)
+        remark(f"metrics at http://{host}:{found}/metrics")
         yield {"progress": metrics.counting(report), "watch": metrics}
 
 
@@ -64,7 +65,7 @@ def reporter(shown: ProgressFormat, line: Callable[[P], str]) -> Callable[[P], N
 
     def text(progress: P) -> None:
         if progress.problem:
-            typer.echo(f"headwater: {progress.problem}; trying again", err=True)
+            remark(f"{progress.problem}; trying again")
         else:
             typer.echo(line(progress))
 

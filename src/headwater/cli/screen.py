@@ -11,15 +11,17 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from headwater.cli.forms import forms
+
 
 def out() -> Console:
-    """Results go to stdout. Made at each use, so that it is the stdout of now."""
-    return Console(highlight=False, soft_wrap=True)
+    """Results for people go to stdout. Made at each use, so that it is the stdout of now."""
+    return Console(highlight=False, soft_wrap=True, quiet=forms().json or forms().quiet)
 
 
 def err() -> Console:
     """Progress and remarks go to stderr, so that results can be piped."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, soft_wrap=True, quiet=forms().quiet)
 
 
 def progress(console: Console, *fields: str) -> Progress:
@@ -35,7 +37,7 @@ def progress(console: Console, *fields: str) -> Progress:
         TextColumn("ETA"),
         TimeRemainingColumn(),
         console=console,
-        disable=not console.is_terminal,
+        disable=console.quiet or not console.is_terminal,
     )
 
 

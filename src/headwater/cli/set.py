@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from headwater.cli.forms import report
 from headwater.cli.options import (
     DEFAULT_URL,
     CollectionName,
@@ -46,4 +47,5 @@ def set_(
     """Store VALUE under KEY and print the new CAS; it is on the disk when the command returns."""
     body = sys.stdin.buffer.read() if value == "-" else value.encode()
     with connect(node, user, password) as client:
-        typer.echo(f"cas {documents(client, collection).set(key, body, expiry=expiry, flags=flags, cas=cas)}")
+        stored = documents(client, collection).set(key, body, expiry=expiry, flags=flags, cas=cas)
+    report(f"cas {stored}", key=key, cas=stored)

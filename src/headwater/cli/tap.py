@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater.cli.forms import remark
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets, examples, vbucket_set
 from headwater.cli.stopping import until_stopped
 from headwater.client.lines import line, text
@@ -72,10 +73,9 @@ def tap(
 
 
 def _warn() -> None:
-    typer.echo(
-        "headwater: the connection was lost and made anew; changes of the meantime may be missing. A node that keeps "
-        "sessions (--tap-keep-alive-seconds) goes on where it was, for a client with --name that acknowledges.",
-        err=True,
+    remark(
+        "the connection was lost and made anew; changes of the meantime may be missing. A node that keeps "
+        "sessions (--tap-keep-alive-seconds) goes on where it was, for a client with --name that acknowledges."
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headwater.cli.forms import answer, report
 from headwater.cli.options import examples, paragraphs
 from headwater.errors import OptionError
 
@@ -34,7 +35,8 @@ def ca(
     from headwater.tls.making import Authority
 
     Authority.make(directory, name, days)
-    typer.echo(f"{directory / 'ca.pem'}: give it to nodes (--tls-ca) and clients (trust_store=)")
+    made = directory / "ca.pem"
+    report(f"{made}: give it to nodes (--tls-ca) and clients (trust_store=)", ca=str(made))
 
 
 def node(
@@ -49,7 +51,8 @@ def node(
 ) -> None:
     """Make a certificate for a node: NAME.pem and NAME.key."""
     _issue(directory, name, tuple(host), days, renew)
-    typer.echo(f"headwater serve --tls-certificate {directory / name}.pem --tls-key {directory / name}.key ...")
+    made = {"certificate": f"{directory / name}.pem", "key": f"{directory / name}.key"}
+    report(f"headwater serve --tls-certificate {made['certificate']} --tls-key {made['key']} ...", **made)
 
 
 def user(
@@ -61,7 +64,8 @@ def user(
     """Make a certificate by which a user logs in: NAME.pem and NAME.key. The node wants --tls-clients and the user."""
     _issue(directory, name, (), days, renew)
     files = f"client_certificate={directory / name}.pem&client_key={directory / name}.key"
-    typer.echo(f"couchbases://HOST/BUCKET?trust_store={directory / 'ca.pem'}&{files}")
+    made = {"certificate": f"{directory / name}.pem", "key": f"{directory / name}.key"}
+    report(f"couchbases://HOST/BUCKET?trust_store={directory / 'ca.pem'}&{files}", **made)
 
 
 def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A PEM file.")]) -> None:
@@ -69,9 +73,12 @@ def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A PEM file."
     from headwater.tls.certificates import read_pem
 
     try:
-        typer.echo(str(read_pem(file.read_bytes())))
+        found = read_pem(file.read_bytes())
     except ValueError:
         raise OptionError("FILE", str(file), "a PEM file with a certificate") from None
+    names = (*found.dns_names, *found.addresses, *found.emails, *found.uris)
+    days = {"begins": found.begins.isoformat(), "ends": found.ends.isoformat()}
+    answer(str(found), subject=found.subject, issuer=found.issuer, names=names, **days)
 
 
 def _issue(directory: Path, name: str, hosts: tuple[str, ...], days: int, renew: bool) -> None:

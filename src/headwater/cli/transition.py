@@ -1,17 +1,30 @@
 """`headwater transition`: vbuckets of some nodes handed over to others, as a job that is watched."""
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.options import Engine, EngineName, Password, Retry, User, Vbuckets, endpoint, examples, vbucket_set
+from headwater.cli.forms import answer
+from headwater.cli.options import (
+    DryRun,
+    Engine,
+    EngineName,
+    Password,
+    Retry,
+    User,
+    Vbuckets,
+    endpoint,
+    examples,
+    vbucket_set,
+)
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
-from headwater.cli.screen import count
-from headwater.cli.stopping import asked
+from headwater.cli.screen import count, several
+from headwater.cli.stopping import asked, run
 
 if TYPE_CHECKING:
-    from headwater.pipelines.transition import TransitionProgress
+    from headwater.pipelines.transition import TransitionProgress, TransitionSurvey
 
 EXAMPLES = examples(
     "headwater transition --from a:11210 --to b:11210 --to c:11210 --journal ./expansion",
@@ -38,6 +51,7 @@ def transition(
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
+    dry_run: DryRun = False,
     user: User = None,
     password: Password = None,
 ) -> None:
@@ -49,6 +63,10 @@ def transition(
     """
     from headwater.pipelines import transition as pipeline
 
+    if dry_run:
+        old, new = ([endpoint(node, user, password) for node in nodes] for nodes in (sources, targets))
+        _show(run(pipeline.TransitionNodes(old, new, vbucket_set(vbuckets)).look()))
+        return
     with asked() as stop, metered("transition", metrics, reporter(shown, _line)) as told:
         pipeline.transition(
             [endpoint(node, user, password) for node in sources],
@@ -63,6 +81,15 @@ def transition(
             stop=stop,
             **told,
         )
+
+
+def _show(found: "TransitionSurvey") -> None:
+    """Say what would be moved from where to where; nothing was changed."""
+    pairs = Counter((str(pair.source.address), str(pair.target.address)) for pair in found.left.values())
+    lines = [f"{old} would hand {several(number, 'vbucket')} over to {new}" for (old, new), number in pairs.items()]
+    lines.append(f"{count(len(found.left))} vbuckets would be moved, {count(len(found.moved))} have been")
+    told = [{"from": old, "to": new, "vbuckets": number} for (old, new), number in pairs.items()]
+    answer("\n".join(lines), begun=False, left=len(found.left), moved=len(found.moved), pairs=told)
 
 
 def _line(progress: "TransitionProgress") -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.failures import CommandError
+from headwater.cli.forms import answer, report
 from headwater.cli.options import examples, paragraphs
 from headwater.cli.passwords import new_password
 
@@ -72,7 +73,7 @@ def add(
         if name in accounts:
             raise _is_there(name)
         accounts[name] = Account.made(password, grants)
-    typer.echo(f"{name}: {_told(accounts[name])}")
+    report(f"{name}: {_told(accounts[name])}", user=name, roles=_grants(accounts[name]))
 
 
 def password(name: Name, password_file: PasswordFile = None, data: Data = DATA) -> None:
@@ -84,7 +85,7 @@ def password(name: Name, password_file: PasswordFile = None, data: Data = DATA) 
     given = check_password(new_password(password_file, name))
     with file.editing() as accounts:
         accounts[name] = Account.made(given, _existing(accounts, name, data).grants)
-    typer.echo(f"{name} has another password")
+    report(f"{name} has another password", user=name)
 
 
 def roles(
@@ -103,7 +104,7 @@ def roles(
         before = dict(accounts)
         accounts[name] = replace(_existing(accounts, name, data), grants=grants)
         _check_left(before, accounts, force)
-    typer.echo(f"{name}: {_told(accounts[name])}")
+    report(f"{name}: {_told(accounts[name])}", user=name, roles=_grants(accounts[name]))
 
 
 def remove(name: Name, force: Force = False, data: Data = DATA) -> None:
@@ -113,7 +114,11 @@ def remove(name: Name, force: Force = False, data: Data = DATA) -> None:
         _existing(accounts, name, data)
         del accounts[name]
         _check_left(before, accounts, force)
-    typer.echo(f"{name} is removed" + ("" if accounts else "; nobody is left, and nobody comes in"))
+    report(
+        f"{name} is removed" + ("" if accounts else "; nobody is left, and nobody comes in"),
+        user=name,
+        left=len(accounts),
+    )
 
 
 def show(data: Data = DATA) -> None:
@@ -121,8 +126,8 @@ def show(data: Data = DATA) -> None:
     found = _file(data).load()
     if found is None:
         raise CommandError(f"{data}: no users were added here; a node without any listens to its own machine only")
-    for name, account in sorted(found.items()):
-        typer.echo(f"{name}: {_told(account)}")
+    told = {name: _grants(account) for name, account in sorted(found.items())}
+    answer("\n".join(f"{name}: {', '.join(roles)}" for name, roles in told.items()), users=told)
 
 
 def _file(data: Path) -> "UsersFile":
@@ -132,7 +137,11 @@ def _file(data: Path) -> "UsersFile":
 
 
 def _told(account: "Account") -> str:
-    return ", ".join(map(str, account.grants))
+    return ", ".join(_grants(account))
+
+
+def _grants(account: "Account") -> list[str]:
+    return [str(each) for each in account.grants]
 
 
 def _is_there(name: str) -> CommandError:

@@ -110,6 +110,12 @@ async def found(members: Members, nodes: Sequence[Address], replicas: int, *, en
         return await _found(members, asked, replicas, encrypted=encrypted)
 
 
+async def planned(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False) -> Founded:
+    """Return what `found` would make, and change nothing; raises what it raises."""
+    views = await asyncio.gather(*(members.view(node) for node in await members.identified(nodes)))
+    return Founded(*first_map(views, members.bucket, replicas, encrypted=encrypted))
+
+
 async def _found(members: Members, asked: Sequence[Address], replicas: int, *, encrypted: bool) -> Founded:
     views = await asyncio.gather(*(members.view(node) for node in asked))
     first, data_on = first_map(views, members.bucket, replicas, encrypted=encrypted)

@@ -17,6 +17,38 @@ from headwater.node.users.roles import ADMINISTRATOR, NODE, ORDINARY, Grant
 from headwater.wire.vbucket import VBUCKETS_MAX
 
 CONNECTION_MIB_MIN = 64  # a request of 30 MiB, an answer of 20, and what may wait behind it
+COMMAND_TABLES = frozenset(
+    [
+        "backup",
+        "cluster",
+        "collection",
+        "config",
+        "console",
+        "copy",
+        "delete",
+        "demo",
+        "failover",
+        "failover-log",
+        "get",
+        "index",
+        "invalidate",
+        "lake",
+        "load",
+        "mirror",
+        "move",
+        "observe",
+        "replicate",
+        "search",
+        "seqnos",
+        "set",
+        "tail",
+        "tap",
+        "tls",
+        "transition",
+        "user",
+    ]
+)
+"""Tables of a file that hold the options of other commands: a node has no use for them."""
 CLUSTER_USER = "@cluster"
 """Nodes log in to each other under this name; no user can have it."""
 
@@ -247,7 +279,11 @@ def read_file(path: Path) -> dict[str, Any]:
         raise OptionError("config", str(path), f"a file that can be read ({error.strerror})") from None
     except ValueError as error:
         raise OptionError("config", str(path), f"TOML: {error}") from None
-    values = {name.replace("-", "_"): value for name, value in found.items()}
+    values = {
+        name.replace("-", "_"): value
+        for name, value in found.items()
+        if not (isinstance(value, dict) and name in COMMAND_TABLES)
+    }
     for name, value in values.items():
         option = _BY_FIELD.get(name)
         if option is None or option is CONFIG:
@@ -255,6 +291,11 @@ def read_file(path: Path) -> dict[str, Any]:
         if type(value) is not option.kind:
             raise OptionError(option.name, value, f"a {_KINDS[option.kind]} ({path})")
     return values
+
+
+def wrong_type(option: Option, value: Any) -> str | None:
+    """Say what a value of a file had to be; None if it is."""
+    return None if type(value) is option.kind else f"{value!r} is not a {_KINDS[option.kind]}"
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:

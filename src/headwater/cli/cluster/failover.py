@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.cluster.running import Node, Password, StopRequest, User, Yes, addresses, agreed, run, table_of
+from headwater.cli.forms import report
 from headwater.cli.options import examples
 from headwater.cli.screen import count, out, several
 
@@ -55,9 +56,20 @@ def failover(
 
         return await Failover(members, seeds, gone, **options).run()
 
-    if agreed(run(look, place, user, password), _show, "Go on?", dry_run=dry_run, yes=yes):
+    if agreed(run(look, place, user, password), _show, facts_of, "Go on?", dry_run=dry_run, yes=yes):
         plan = run(work, place, user, password)
-        typer.echo(f"{several(len(plan.promotions), 'vbucket')} promoted, {len(plan.anew)} begun anew")
+        line = f"{several(len(plan.promotions), 'vbucket')} promoted, {len(plan.anew)} begun anew"
+        report(line, begun=True, **facts_of(plan))
+
+
+def facts_of(plan: "FailoverPlan") -> dict[str, Any]:
+    """The plan as JSON."""
+    return {
+        "map": f"{plan.after.epoch}:{plan.after.rev}",
+        "out": [str(node) for node in plan.before.servers if node not in plan.after.servers],
+        "promoted": {str(each.vbucket): str(each.chosen) for each in plan.promotions},
+        "anew": {str(vb): str(node) for vb, node in plan.anew.items()},
+    }
 
 
 def _show(plan: "FailoverPlan") -> None:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.cluster.running import Password, StopRequest, User, addresses, run
-from headwater.cli.options import examples
+from headwater.cli.forms import answer, report
+from headwater.cli.options import DryRun, examples
 from headwater.cli.screen import count, several
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def init(
         int, typer.Option("--replicas", min=0, max=3, metavar="N", help="How many replicas each vbucket is to have.")
     ] = 0,
     tls: Annotated[bool, typer.Option("--tls", help="Nodes speak TLS with each other.")] = False,
+    dry_run: DryRun = False,
     user: User = None,
     password: Password = None,
 ) -> None:
@@ -36,14 +38,19 @@ def init(
     members, place = addresses(nodes)
 
     async def work(them: "Members", _: StopRequest) -> "Founded":
-        from headwater.cluster.founding import found
+        from headwater.cluster.founding import found, planned
 
-        return await found(them, members, replicas, encrypted=tls)
+        return await (planned if dry_run else found)(them, members, replicas, encrypted=tls)
 
     made = run(work, place, user, password)
-    typer.echo(
+    version = f"{made.map.epoch}:{made.map.rev}"
+    line = (
         f"{count(made.map.vbuckets)} vbuckets of {made.map.bucket} on {several(len(made.map.servers), 'node')}, "
-        f"{several(made.map.replica_count, 'replica')} of each, map {made.map.epoch}:{made.map.rev}"
+        f"{several(made.map.replica_count, 'replica')} of each, map {version}"
     )
     if made.data_on is not None and (len(members) > 1 or replicas):
-        typer.echo(f"{made.data_on} owns them all; spread them: headwater cluster rebalance {made.data_on}")
+        line += f"\n{made.data_on} owns them all; spread them: headwater cluster rebalance {made.data_on}"
+    nodes_told = list(map(str, made.map.servers))
+    told = {"vbuckets": made.map.vbuckets, "replicas": made.map.replica_count, "map": version, "nodes": nodes_told}
+    on = None if made.data_on is None else str(made.data_on)
+    (answer if dry_run else report)(line, bucket=made.map.bucket, **told, data_on=on, begun=not dry_run)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.cluster.running import Node, Password, StopRequest, User, Yes, addresses, agreed, run, table_of
+from headwater.cli.forms import report
 from headwater.cli.options import examples
 from headwater.cli.screen import count, err, out, progress, rate, several
 
@@ -61,7 +62,7 @@ def rebalance(
     seeds, place = addresses([node])
     asked = _asked(add or [], remove or [], replicas, at_once, patience)
     plan = run(_look(seeds, asked), place, user, password)
-    if not agreed(plan, _show, "Begin?", dry_run=dry_run, yes=yes):
+    if not agreed(plan, _show, facts_of, "Begin?", dry_run=dry_run, yes=yes):
         return
     started = time.monotonic()
     with progress(err(), "rate") as bar:
@@ -78,7 +79,24 @@ def _asked(add: list[str], remove: list[str], replicas: int | None, at_once: int
 
 
 def _tell(plan: "Plan", after: "ClusterMap", seconds: float) -> None:
-    typer.echo(f"done in {seconds:.1f} s, {rate(len(plan.moves), seconds, 'vbuckets')}, map {after.epoch}:{after.rev}")
+    line = f"done in {seconds:.1f} s, {rate(len(plan.moves), seconds, 'vbuckets')}, map {after.epoch}:{after.rev}"
+    told = facts_of(plan) | {"map": f"{after.epoch}:{after.rev}", "seconds": round(seconds, 3)}
+    report(line, begun=True, **told)
+
+
+def facts_of(plan: "Plan") -> dict[str, Any]:
+    """The plan as JSON."""
+    handed = plan.handovers().items()
+    return {
+        "map": f"{plan.after.epoch}:{plan.after.rev}",
+        "joining": list(map(str, plan.joining)),
+        "leaving": list(map(str, plan.leaving)),
+        "replicas": plan.after.replica_count,
+        "vbuckets": sorted(move.vbucket for move in plan.moves),
+        "copies": {str(node): number for node, number in plan.copies().items()},
+        "handovers": [{"from": str(old), "to": str(new), "vbuckets": number} for (old, new), number in handed],
+        "strays": {str(node): strays for node, strays in plan.strays.items()},
+    }
 
 
 def _look(seeds: "list[Address]", asked: dict[str, Any]) -> Any:

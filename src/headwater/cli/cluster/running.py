@@ -7,10 +7,11 @@ way the same command typed again goes on from there, because all that is known s
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import typer
 
+from headwater.cli.forms import ask, forms, report
 from headwater.cli.options import Password, User
 from headwater.cli.stopping import Stopped
 from headwater.errors import OptionError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headwater.cluster.members import Members
     from headwater.tls.settings import TlsSettings
 
-__all__ = ["Node", "Password", "User", "Yes", "addresses", "agreed", "ask", "run", "table_of"]
+__all__ = ["Node", "Password", "User", "Yes", "addresses", "agreed", "run", "table_of"]
 
 
 class ShownPlan(Protocol):
@@ -122,19 +123,23 @@ async def _run(
     return result
 
 
-def ask(question: str, yes: bool) -> None:
-    """Ask before something is begun; ends the command if the answer is no."""
-    if not yes:
-        typer.confirm(question, abort=True)
-
-
-def agreed(plan: AnyPlan, show: Callable[[AnyPlan], None], question: str, *, dry_run: bool, yes: bool) -> bool:
+def agreed(
+    plan: AnyPlan,
+    show: Callable[[AnyPlan], None],
+    facts: Callable[[AnyPlan], dict[str, Any]],
+    question: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> bool:
     """Show a plan and ask; False if nothing is to be done, or it was only to be shown. A no ends the command."""
     if plan.is_empty:
-        typer.echo("there is nothing to do")
+        report("there is nothing to do", begun=False, **facts(plan))
         return False
     show(plan)
     if dry_run:
+        if forms().json:
+            report("", begun=False, **facts(plan))
         return False
     ask(question, yes)
     return True

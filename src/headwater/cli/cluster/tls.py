@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.cluster.running import Node, Password, StopRequest, User, addresses, run
+from headwater.cli.forms import report
 from headwater.cli.options import examples
 
 if TYPE_CHECKING:
@@ -37,4 +38,5 @@ def tls(
 
     known = run(work, place, user, password)
     how = "by TLS" if known.encrypted else "without TLS"
-    typer.echo(f"the nodes call each other {how}, map {known.epoch}:{known.rev}")
+    version = f"{known.epoch}:{known.rev}"
+    report(f"the nodes call each other {how}, map {version}", encrypted=known.encrypted, map=version)

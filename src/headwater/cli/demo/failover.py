@@ -21,6 +21,7 @@ from headwater.cli.demo.compare import compare
 from headwater.cli.demo.mirroring import MirrorProcess
 from headwater.cli.demo.steps import step
 from headwater.cli.failures import CommandError
+from headwater.cli.forms import answer, forms
 from headwater.cli.screen import count, out, several
 
 if TYPE_CHECKING:
@@ -193,3 +194,5 @@ class _Story:
         if not found.equal:
             raise CommandError(f"the table differs from the node: {found.describe()}")
         out().print("[bold green]the table equals the node")
+        if forms().json:
+            answer("", equal=True, documents=found.left)

@@ -30,6 +30,7 @@ from headwater.cli.demo.samples import Samples
 from headwater.cli.demo.steps import step
 from headwater.cli.demo.traffic import Round, Traffic
 from headwater.cli.failures import CommandError
+from headwater.cli.forms import answer, forms
 from headwater.cli.screen import count, out, rate
 from headwater.errors import TransportError
 
@@ -228,6 +229,8 @@ class Story:
         if not table.equal:
             raise CommandError(f"the table differs from the node: {table.describe()}")
         out().print("[bold green]the table equals the node")
+        if forms().json:
+            answer("", equal=True, report=str(self.plan.report), **self.facts)
 
     def _report(self, memory: Comparison, table: Comparison) -> None:
         verdict = "the table equals the node" if memory.equal and table.equal else "the table differs from the node"

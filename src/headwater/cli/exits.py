@@ -1,0 +1,77 @@
+"""Exit statuses: what each says, for all commands and for each of them. The reference and the man pages print this."""
+
+from collections.abc import Mapping
+
+__all__ = ["EXITS", "GENERAL", "exits_of"]
+
+GENERAL: Mapping[int, str] = {
+    0: "all went well",
+    1: "it failed, or the answer is no; one line on stderr says what and why",
+    2: "an option, an argument or a setting is wrong; nothing was begun",
+    130: "Ctrl-C came before the work was done",
+    143: "SIGTERM came before the work was done",
+}
+_JOB = {0: "all is done (--once), or Ctrl-C or SIGTERM ended it; it goes on from there", 1: "it gave up after --retry"}
+_UNTIL_STOPPED = {0: "Ctrl-C or SIGTERM ended it"}
+_CLUSTER = {1: "a node does not answer, or the cluster does not allow it; typed again, it goes on"}
+
+EXITS: Mapping[str, Mapping[int, str]] = {
+    "serve": {0: "Ctrl-C or SIGTERM ended it, and all is on disk", 1: "the store can't be opened, or the disk is full"},
+    "load": {1: "a row is no document, or the node refused one; the line says how many are stored, and --skip"},
+    "get": {1: "there is no such document"},
+    "set": {1: "the CAS is another, or the node refused it"},
+    "delete": {1: "there is no such document, or its CAS is another"},
+    "tail": {0: "--once: all is printed; else Ctrl-C or SIGTERM", 1: "the history has left the one printed so far"},
+    "tap": {0: "--dump: all is printed; else Ctrl-C or SIGTERM", 1: "the dump ended before all of it came"},
+    "seqnos": {},
+    "failover-log": {1: "the node has no such vbucket"},
+    "failover": {1: "the owner lives or replicas have gaps, and there is no --force"},
+    "mirror": _JOB,
+    "copy": _JOB,
+    "invalidate": _JOB,
+    "index": _JOB,
+    "search": {1: "nothing was found"},
+    "observe": _JOB,
+    "replicate": {0: "--once or --stop: done; else Ctrl-C, and the node goes on following", 1: "the node can't follow"},
+    "move": {0: "all are moved or copied; --follow: Ctrl-C", 1: "a vbucket was not; typed again, it goes on"},
+    "transition": {0: _JOB[0], 1: "some are not moved; each has one owner, and the next run goes on"},
+    "console": _UNTIL_STOPPED | {1: "the node refuses the login, or the extra is missing"},
+    "demo": {0: "node and table are equal, key by key", 1: "anything differs"},
+    "lake describe": {1: "there is no table"},
+    "lake verify": {1: "an index, a row or the comparison is wrong; each is a line"},
+    "lake optimize": {1: "there is no table"},
+    "lake vacuum": {1: "there is no table"},
+    "backup create": {1: "no new backup was made; called again, it goes on"},
+    "backup list": {1: "a backup is damaged or missing"},
+    "backup verify": {1: "a file is missing or not what was written; each is a line on stderr"},
+    "backup restore": {1: "a backup is damaged (nothing was written), or the node refused; called again, it goes on"},
+    "backup prune": {},
+    "collection create": {1: "the manifest is refused, or a node does not answer"},
+    "collection drop": {1: "there is none, or a node does not answer"},
+    "collection list": {},
+    "user add": {1: "there is such a user"},
+    "user list": {1: "no users were added here"},
+    "user roles": {1: "there is no such user, or nobody would be left who may do everything"},
+    "user password": {1: "there is no such user"},
+    "user remove": {1: "there is no such user, or nobody would be left who may do everything"},
+    "tls ca": {1: "there is a CA in the folder"},
+    "tls node": {1: "there is no CA, or one of that name, and there is no --renew"},
+    "tls user": {1: "there is no CA, or one of that name, and there is no --renew"},
+    "tls show": {},
+    "cluster init": _CLUSTER,
+    "cluster status": {1: "something needs a hand: it says what"},
+    "cluster rebalance": _CLUSTER,
+    "cluster failover": {1: "it answers, a majority is dead or replicas have gaps, and there is no --force"},
+    "cluster tls": _CLUSTER,
+    "config check": {1: "something is wrong in the file; each is a line with its place"},
+    "config show": {},
+}
+"""What a status says of a command in particular."""
+
+
+def exits_of(command: str) -> dict[int, str]:
+    """Return all statuses that a command can end with. What runs until it is ended has none for a signal."""
+    own = EXITS[command]
+    until_ended = "Ctrl-C or SIGTERM" in own.get(0, "") and "--once" not in own[0] and "--dump" not in own[0]
+    general = {status: told for status, told in GENERAL.items() if status < 128 or not until_ended}
+    return dict(sorted({**general, **own}.items()))

@@ -1,0 +1,181 @@
+"""The forms of what a command says, the same for all: for people, as JSON, quiet, verbose.
+
+    --json         the result as one JSON object on stdout, or one a line where there are many; no questions
+    --quiet, -q    no progress, no remarks, no report of what was done: only what was asked for, and errors
+    --verbose, -v  on stderr, what it talks to and how long it took; twice: with the traceback of an error
+
+`with_forms` gives a command those of them that it does not declare itself. What is said goes through `report` (what was
+done), `answer` (what was asked for), `remark` and `detail`.
+"""
+
+import functools
+import inspect
+import json
+import logging
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+import headwater
+from headwater.errors import HeadwaterError, OptionError
+
+__all__ = ["FORMS", "Forms", "answer", "ask", "detail", "forms", "remark", "report", "with_forms"]
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """What was asked for on the command line."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: int = 0
+
+
+_forms = Forms()
+
+
+def forms() -> Forms:
+    """Return those of the command that runs."""
+    return _forms
+
+
+def report(line: str, **facts: Any) -> None:
+    """Say what was done: a line for people, with --json the facts, with --quiet nothing."""
+    if _forms.json:
+        typer.echo(json.dumps(facts))
+    elif not _forms.quiet:
+        typer.echo(line)
+
+
+def answer(line: str, **facts: Any) -> None:
+    """Say what was asked for: as `report`, but not even --quiet keeps it back."""
+    typer.echo(json.dumps(facts) if _forms.json else line)
+
+
+def remark(line: str) -> None:
+    """Tell something on stderr that is no reason to fail."""
+    if not _forms.quiet:
+        typer.echo(f"headwater: {line}", err=True)
+
+
+def detail(line: str) -> None:
+    """Tell on stderr, with --verbose, what the command is doing."""
+    if _forms.verbose:
+        typer.echo(f"headwater: {line}", err=True)
+
+
+def ask(question: str, yes: bool) -> None:
+    """Ask before something is begun; ends the command if the answer is no.
+
+    Raises:
+        OptionError: nobody can be asked, since what is printed is read by a program.
+    """
+    if yes:
+        return
+    if _forms.json or _forms.quiet:
+        raise OptionError("json" if _forms.json else "quiet", True, "able to ask: give --yes as well")
+    typer.confirm(question, abort=True)
+
+
+FORMS: Mapping[str, tuple[str, Any, Any]] = {
+    "as_json": (
+        "--json",
+        Annotated[bool, typer.Option("--json", help="Print the result as JSON, an object or one a line; ask nothing.")],
+        False,
+    ),
+    "quiet": (
+        "--quiet",
+        Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but what was asked for, and errors.")],
+        False,
+    ),
+    "verbose": (
+        "--verbose",
+        Annotated[
+            int,
+            typer.Option(
+                "--verbose",
+                "-v",
+                count=True,
+                metavar="",
+                help="Tell on stderr what it does; -vv: errors with traceback.",
+            ),
+        ],
+        0,
+    ),
+}
+"""By the name of their parameter: the option, its declaration, its default."""
+_SHOWN = "shown"
+"""The parameter of jobs that says how progress is printed."""
+
+
+def with_forms(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --json, --quiet and --verbose, if it has none of its own; those it has count as well."""
+    hints, known = get_type_hints(command, include_extras=True), inspect.signature(command).parameters
+    declared = {name for hint in hints.values() for name in _declared(hint)}
+    added = {name: each for name, each in FORMS.items() if each[0] not in declared and name not in known}
+
+    @functools.wraps(command)
+    def run(*args: Any, **given: Any) -> Any:
+        asked = {name: given.pop(name) if name in added else given.get(name) for name in FORMS}
+        told = Forms(bool(asked["as_json"]), bool(asked["quiet"]), int(asked["verbose"] or 0))
+        if _SHOWN in given and (told.json or told.quiet):
+            given[_SHOWN] = type(given[_SHOWN])("json" if told.json else "none")
+        with _told(told):
+            return command(*args, **given)
+
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each[2], annotation=each[1])
+        for name, each in added.items()
+    ]
+    run.__annotations__ = hints | {name: each[1] for name, each in added.items()}
+    run.__signature__ = inspect.Signature([*known.values(), *parameters])  # type: ignore[attr-defined]
+    return run
+
+
+def _declared(hint: Any) -> Iterator[str]:
+    for each in getattr(hint, "__metadata__", ()):
+        for name in getattr(each, "param_decls", None) or ():
+            yield from name.split("/")
+
+
+@contextmanager
+def _told(wanted: Forms) -> Iterator[None]:
+    """Let these be the forms while a command runs, and tell of it as a whole."""
+    global _forms  # noqa: PLW0603 - one command runs at a time, and its callbacks run in other threads
+    before, _forms, began = _forms, wanted, time.monotonic()
+    try:
+        with _logged(wanted.verbose):
+            detail(f"headwater {headwater.__version__}, Python {platform.python_version()}")
+            yield
+    except HeadwaterError:
+        if wanted.verbose > 1:
+            traceback.print_exc()
+        raise
+    finally:
+        detail(f"took {time.monotonic() - began:.2f} s")
+        _forms = before
+
+
+@contextmanager
+def _logged(verbose: int) -> Iterator[None]:
+    """Let the package's log lines go to stderr, those for debugging with two -v."""
+    if not verbose:
+        yield
+        return
+    log, handler = logging.getLogger("headwater"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("headwater: %(name)s: %(message)s"))
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)

@@ -1,0 +1,184 @@
+"""What a file of settings says, looked at without starting a node: every fault with its line, every value's origin."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headwater.errors import OptionError
+from headwater.node.config import COMMAND_TABLES, CONFIG, OPTIONS, Option, config_from, wrong_type
+
+__all__ = ["Fault", "Setting", "faults_of", "key_lines", "settings"]
+
+FILES = ("users_file", "password_file", "cluster_secret_file")
+"""Files that are read as soon as settings are: left out when these are looked at on another machine."""
+_PLACE = re.compile(r" \(at line (\d+), column \d+\)")
+_BY_FIELD = {option.field: option for option in OPTIONS}
+_SECRET = {"HEADWATER_PASSWORD": "given where the node runs"}
+
+
+class Fault(NamedTuple):
+    """Something wrong in a file: its line, from 1 on (0: of the file as a whole), the key and what to do."""
+
+    line: int
+    key: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting as it counts: its value, and who says so: a file and line, a variable, or the default."""
+
+    option: Option
+    value: Any
+    origin: str
+
+
+def key_lines(text: str) -> dict[tuple[str, ...], int]:
+    """Return on which line, from 1 on, each key of a TOML document begins; tables are keys, too.
+
+    The reader of the standard library keeps no places, so it is given as few lines at a time as are a whole statement.
+
+    Raises:
+        tomllib.TOMLDecodeError: it is no TOML.
+    """
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    piece: list[str] = []
+    lines = text.splitlines()
+    for at, line in enumerate(lines, 1):
+        piece.append(line)
+        try:
+            told = tomllib.loads("\n".join(piece))
+        except tomllib.TOMLDecodeError:
+            if at == len(lines):
+                raise
+            continue
+        paths = list(_paths(told))
+        if line.lstrip().startswith("[") and len(piece) == 1:
+            table, names = paths[-1], paths
+        else:
+            names = [(*table, *path) for path in paths]
+        for path in names:
+            found.setdefault(path, at - len(piece) + 1)
+        piece = []
+    return found
+
+
+def _paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, value in table.items():
+        yield (*above, name)
+        inner = value[0] if isinstance(value, list) and value else value
+        if isinstance(inner, dict):
+            yield from _paths(inner, (*above, name))
+
+
+def faults_of(text: str, *, with_files: bool = True) -> list[Fault]:
+    """Return all that is wrong with a node's settings, by line: unknown keys, wrong types, values and combinations
+    that can't be; with `with_files` also files that can't be used. Tables are other commands' and not looked at.
+    """
+    try:
+        found, lines = tomllib.loads(text), key_lines(text)
+    except tomllib.TOMLDecodeError as error:
+        return [_unreadable(str(error))]
+    faults, values = [], {}
+    for key, value in found.items():
+        if isinstance(value, dict) and key in COMMAND_TABLES:
+            continue
+        if (problem := _refused(key, value)) is not None:
+            faults.append(Fault(lines[key,], key, problem))
+        else:
+            values[key.replace("-", "_")] = value
+    by_field = {key.replace("-", "_"): (key, lines[key,]) for key in found}
+    for field, problem in _impossible(values, with_files=with_files):
+        key, line = by_field.get(field, ("", 0))
+        faults.append(Fault(line, key, problem))
+    return sorted(faults)
+
+
+def _unreadable(told: str) -> Fault:
+    place = _PLACE.search(told)
+    return Fault(int(place[1]) if place else 0, "", f"not TOML: {_PLACE.sub('', told)}")
+
+
+def _refused(key: str, value: Any) -> str | None:
+    option = _BY_FIELD.get(key.replace("-", "_"))
+    if option is None or option is CONFIG:
+        near = _nearest(key)
+        return "no option of serve" + (f"; {near} is one" if near else "; headwater serve --help lists them")
+    return wrong_type(option, value)
+
+
+def _nearest(key: str) -> str | None:
+    from difflib import get_close_matches  # noqa: PLC0415 - for mistakes only
+
+    return next(iter(get_close_matches(key.replace("_", "-"), [option.name for option in OPTIONS], 1)), None)
+
+
+def _impossible(values: dict[str, Any], *, with_files: bool) -> Iterator[tuple[str, str]]:
+    """Yield (field, problem) one after another: each that is found is left out, so that the next comes to light."""
+    left = {name: value for name, value in values.items() if with_files or name not in FILES}
+    while (error := _problem(left, with_files=with_files)) is not None:
+        field = _culprit(error, left, with_files=with_files)
+        yield field, str(error)
+        if left.pop(field, None) is None:
+            return
+
+
+def _culprit(error: OptionError, values: dict[str, Any], *, with_files: bool) -> str:
+    """The field that is to change: the one that is named, or else one without which the problem is not there."""
+    named = error.name.replace("-", "_")
+    if named in values:
+        return named
+    for name in values:
+        rest = {other: value for other, value in values.items() if other != name}
+        if str(_problem(rest, with_files=with_files)) != str(error):
+            return name
+    return ""
+
+
+def _problem(values: dict[str, Any], *, with_files: bool) -> OptionError | None:
+    from headwater.node.tls import NodeTls, name_rules  # noqa: PLC0415 - cryptography, which a start may not need
+
+    try:
+        config = config_from(values, _SECRET if "user" in values and "password_file" not in values else {})
+        name_rules(config.tls_user)
+        if config.tls_certificate and with_files:
+            NodeTls(config)
+    except OptionError as error:
+        return error
+    except (OSError, UnicodeDecodeError) as error:
+        path = getattr(error, "filename", None)
+        field = next((name for name in FILES if str(values.get(name)) == str(path)), "")
+        return OptionError(field, str(path), f"a file that can be read ({error})")
+    return None
+
+
+def settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> list[Setting]:
+    """Return every setting as a node would take it now: from the environment, else the file, else the default.
+
+    Raises:
+        OptionError: as `config_from`, of which this is the explanation.
+    """
+    config = config_from({CONFIG.field: str(file)} if file else {}, environment)
+    named = file or Path(environment.get(CONFIG.variable, ""))
+    told = _of_file(named) if named != Path() else {}
+    given = [option for option in OPTIONS if option.variable in environment]
+    told |= {option.field: (environment[option.variable], option.variable) for option in given}
+    found = []
+    for option in OPTIONS:
+        value, origin = told.get(option.field, (option.default, "default"))
+        value = getattr(config, option.field, value)
+        found.append(Setting(option, str(value) if isinstance(value, Path) else value, origin))
+    return [each for each in found if each.option is not CONFIG]
+
+
+def _of_file(path: Path) -> dict[str, tuple[Any, str]]:
+    text = path.read_text("utf-8")
+    lines = key_lines(text)
+    return {key.replace("-", "_"): (value, f"{path}:{lines[key,]}") for key, value in tomllib.loads(text).items()}

@@ -1,0 +1,124 @@
+"""`headwater config`, and the options of commands that come from a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from headwater.cli.app import app
+from headwater.node.config import COMMAND_TABLES
+from tests.cli.support import Run
+
+WRONG = """port = 11211
+prot = 1
+
+[mirror]
+engine = 'locl'
+once = 1
+to = 7
+
+[backup.create]
+fulll = true
+
+[backup.crate]
+"""
+
+
+def invoke(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_every_fault_of_node_and_commands_is_a_line_with_its_place(tmp_path: Path) -> None:
+    file = write(tmp_path / "node.toml", WRONG)
+    status, shown, problems = invoke("config", "check", file)
+    assert (status, problems) == (1, f"headwater: {file}: 6 faults\n")
+    places = [line.removeprefix(f"{file}:").split(": ")[:2] for line in shown.splitlines()]
+    assert places == [
+        ["2", "prot"],
+        ["5", "mirror.engine"],
+        ["6", "mirror.once"],
+        ["7", "mirror.to"],
+        ["10", "backup.create.fulll"],
+        ["12", "backup.crate"],
+    ]
+    told = json.loads(invoke("config", "check", file, "--json")[1])
+    assert [fault["line"] for fault in told["faults"]] == [2, 5, 6, 7, 10, 12]
+
+
+def test_a_file_that_is_well_has_status_0(tmp_path: Path) -> None:
+    text = "port = 0\n[mirror]\nengine = 'local'\nonce = true\nretry = 5\n[load]\nskip = 7\n[move]\nfrom = 'a:1'\n"
+    assert invoke("config", "check", write(tmp_path / "a.toml", text))[:1] == (0,)
+
+
+def test_a_file_that_cannot_be_read_is_a_wrong_argument(tmp_path: Path) -> None:
+    status, shown, problems = invoke("config", "check", str(tmp_path / "none.toml"))
+    assert (status, shown) == (2, "") and "can be read" in problems and problems.count("\n") == 1
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    assert invoke("config", "check", str(tmp_path / "bytes.toml"))[0] == 2
+
+
+def test_settings_are_shown_with_where_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "node.toml", "vbuckets = 64\n")
+    monkeypatch.setenv("HEADWATER_BUCKET", "orders")
+    status, shown, _ = invoke("config", "show", file, "--changed")
+    assert (status, [line.split() for line in shown.splitlines()]) == (
+        0,
+        [["bucket", '"orders"', "HEADWATER_BUCKET"], ["vbuckets", "64", f"{file}:1"]],
+    )
+    told = json.loads(invoke("config", "show", file, "--json")[1])
+    assert told["port"] == {"value": 11210, "from": "default"}
+
+
+def test_the_tables_that_a_node_passes_over_are_those_of_the_commands() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert set(commands) - {"serve"} == COMMAND_TABLES
+
+
+def test_a_command_takes_what_the_line_says_then_the_environment_then_the_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("set", "configured", "text")[0] == 0
+    file = write(tmp_path / "all.toml", "port = 1\n[get]\njson = true\n[set]\nexpiry = 5\nflags = 7\n")
+    status, shown, _ = run("--config", file, "get", "configured")
+    assert status == 0 and json.loads(shown)["flags"] == 0
+    monkeypatch.setenv("HEADWATER_CONFIG", file)
+    assert run("set", "configured", "text", "--flags", "9")[0] == 0
+    assert json.loads(run("get", "configured")[1])["flags"] == 9
+    assert run("set", "configured", "text")[0] == 0
+    told = json.loads(run("get", "configured")[1])
+    assert told["flags"] == 7
+
+
+def test_the_environment_comes_before_the_file(run: Run, tmp_path: Path) -> None:
+    # HEADWATER_NODE names the node of the test; the file names one that is not there.
+    file = write(tmp_path / "node.toml", "[seqnos]\nnode = 'couchbase://127.0.0.1:1/default'\n")
+    assert run("--config", file, "seqnos")[0] == 0
+    assert run("--config", file, "seqnos", "--node", "couchbase://127.0.0.1:1/default")[0] == 1
+
+
+def test_what_a_command_needs_may_be_in_the_file(run: Run, tmp_path: Path) -> None:
+    rows = write(tmp_path / "rows.jsonl", '{"id": "configured"}\n')
+    file = write(tmp_path / "node.toml", f"[load]\nfile = '{rows}'\nkey = 'id'\ndry-run = true\n")
+    assert run("--config", file, "load")[:2] == (0, "1 documents, nothing was stored\n")
+
+
+def test_a_file_with_faults_is_refused_before_anything_is_done(run: Run, tmp_path: Path) -> None:
+    file = write(tmp_path / "node.toml", "[get]\njason = true\n")
+    status, shown, problems = run("--config", file, "get", "k")
+    assert (status, shown) == (2, "") and "get.jason" in problems and "headwater config check" in problems
+
+
+def test_a_password_in_a_file_that_others_may_read_is_refused(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    file = write(path, "[get]\npassword = 'secret'\n")
+    path.chmod(0o644)
+    status, _, problems = run("--config", file, "get", "k")
+    assert status == 2 and "chmod 600" in problems and "secret" not in problems

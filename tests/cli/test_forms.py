@@ -1,0 +1,225 @@
+"""The forms of what a command says: every command has them, and they are what they promise."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from headwater import testing
+from headwater.cli.app import app
+from headwater.cli.exits import EXITS, GENERAL, exits_of
+from headwater.cli.forms import FORMS, Forms, forms
+from tests.cli.cluster.command_lines import MEMBERS
+from tests.cli.support import Run
+
+EXCEPTIONS = {
+    ("serve", "--json"): "its table of options has --log-format json",
+    ("serve", "--quiet"): "its table of options has --log-level error",
+    ("serve", "--verbose"): "its table of options has --log-level info, by module",
+}
+CHANGES_LITTLE = {
+    "set": "one document",
+    "delete": "one document",
+    "collection create": "what is there stays as it is",
+    "user add": "one user",
+    "user roles": "one user; refuses to leave nobody who may do everything",
+    "user password": "one user",
+    "user remove": "one user; refuses to leave nobody who may do everything",
+    "tls ca": "never over a CA that is there",
+    "tls node": "two new files",
+    "tls user": "two new files",
+    "cluster tls": "one flag of the map, taken back by --off",
+    "backup create": "adds a backup, changes none",
+    "serve": "a node",
+    "console": "asks before each change, with the plan",
+    "demo": "nodes of its own in a folder of its own",
+    "mirror": "a table of its own, made if missing; it goes on where that stands",
+    "index": "an index of its own, made if missing",
+    "observe": "counts, in a folder of its own",
+    "copy": "the newer version wins, so nothing newer is lost",
+    "invalidate": "deletes what a cache can fetch again",
+}
+READS = {
+    *("get", "tail", "tap", "seqnos", "failover-log", "search", "lake describe", "lake verify", "backup list"),
+    *("backup verify", "collection list", "user list", "tls show", "cluster status", "config check", "config show"),
+}
+
+
+def commands(group: Any = None, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
+
+
+ALL = dict(commands())
+
+
+def options(name: str) -> set[str]:
+    return {text for each in ALL[name].params for text in (*each.opts, *each.secondary_opts)}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_has_the_forms_or_a_reason(name: str) -> None:
+    missing = {option for option, _, _ in FORMS.values()} - options(name)
+    assert missing == {option for command, option in EXCEPTIONS if command == name}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_that_changes_much_can_be_tried_out(name: str) -> None:
+    reasons = (name in READS) + (name in CHANGES_LITTLE) + ("--dry-run" in options(name))
+    assert reasons == 1, f"{name}: --dry-run, or one reason why there is none"
+
+
+def test_every_command_has_its_statuses() -> None:
+    assert list(EXITS) == list(ALL)
+    assert all(set(exits_of(name)) <= set(GENERAL) and {0, 1, 2} <= set(exits_of(name)) for name in ALL)
+
+
+ONE = {  # a command line for each that needs no cluster, in an order in which each finds what it needs
+    "set": ("set", "form", "1"),
+    "get": ("get", "form"),
+    "seqnos": ("seqnos",),
+    "failover-log": ("failover-log", "0"),
+    "load": ("load", "{rows}", "--key", "id"),
+    "load --dry-run": ("load", "{rows}", "--key", "id", "--dry-run"),
+    "delete": ("delete", "form"),
+    "tail": ("tail", "--once"),
+    "tap": ("tap", "--dump"),
+    "collection create": ("collection", "create", "forms.one"),
+    "collection list": ("collection", "list"),
+    "collection drop --dry-run": ("collection", "drop", "forms", "--dry-run"),
+    "collection drop": ("collection", "drop", "forms", "--yes"),
+    "backup create": ("backup", "create", "{place}/backups", "--default-collection-only"),
+    "backup list": ("backup", "list", "{place}/backups"),
+    "backup verify": ("backup", "verify", "{place}/backups"),
+    "backup restore --dry-run": ("backup", "restore", "{place}/backups", "--dry-run"),
+    "backup restore": ("backup", "restore", "{place}/backups"),
+    "backup prune": ("backup", "prune", "{place}/backups", "--keep", "1"),
+    "mirror": ("mirror", "{url}", "--to", "{place}/table", "--engine", "local", "--once", "--progress", "json"),
+    "lake describe": ("lake", "describe", "{place}/table"),
+    "lake verify": ("lake", "verify", "{place}/table"),
+    "lake optimize --dry-run": ("lake", "optimize", "{place}/table", "--dry-run", "--all"),
+    "lake optimize": ("lake", "optimize", "{place}/table", "--all"),
+    "lake vacuum --dry-run": ("lake", "vacuum", "{place}/table", "--dry-run"),
+    "lake vacuum": ("lake", "vacuum", "{place}/table"),
+    "index": ("index", "{url}", "{place}/index", "--engine", "local", "--once"),
+    "search": ("search", "{place}/index", "wine"),
+    "observe": ("observe", "{url}", "--engine", "local", "--once"),
+    "user add": ("user", "add", "ann", "--roles", "administer", "--data", "{place}"),
+    "user list": ("user", "list", "--data", "{place}"),
+    "user roles": ("user", "roles", "ann", "administer", "--data", "{place}"),
+    "user password": ("user", "password", "ann", "--data", "{place}"),
+    "user remove": ("user", "remove", "ann", "--force", "--data", "{place}"),
+    "tls ca": ("tls", "ca", "--dir", "{place}/tls"),
+    "tls node": ("tls", "node", "n1", "--host", "n1.example", "--dir", "{place}/tls"),
+    "tls user": ("tls", "user", "ann", "--dir", "{place}/tls"),
+    "tls show": ("tls", "show", "{place}/tls/n1.pem"),
+    "config check": ("config", "check", "{settings}"),
+    "config show": ("config", "show", "{settings}"),
+    "move --dry-run": ("move", "--from", "{address}", "--to", "{other}", "--dry-run"),
+    "move": ("move", "--from", "{address}", "--to", "{other}", "--vbuckets", "0"),
+    "replicate --dry-run": ("replicate", "{address}", "{other}", "--dry-run"),
+    "replicate": ("replicate", "{address}", "{other}", "--once"),
+    "failover --dry-run": ("failover", "{other}", "--from", "{address}", "--force", "--dry-run"),
+    "transition --dry-run": (
+        *("transition", "--from", "{address}", "--to", "{other}", "--journal", "{place}/journal"),
+        *("--engine", "local", "--dry-run"),
+    ),
+}
+ELSEWHERE = {
+    "serve": "has other forms",
+    "copy": "needs Spark; its --json is --progress json, tests/cli/test_copy.py",
+    "invalidate": "needs Spark; the same",
+    "console": "runs until it is ended; tests/cli/test_console.py",
+    "demo": "tests/cli/demo",
+    "failover": "leaves the shared node without vbuckets; its dry run is here",
+    "transition": "the same",
+}
+WITH_WORKERS = {"mirror", "lake", "index", "search", "observe"}
+"""What starts processes of its own, or needs what they made: once is enough."""
+PREVIEW = {name for name in ONE if "--dry-run" in name}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("forms")
+    (place / "rows.jsonl").write_text('{"id": "a", "text": "red wine"}\n{"id": "b", "text": "white"}\n')
+    (place / "node.toml").write_text("port = 11211\n[mirror]\nengine = 'local'\n")
+    return place
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[testing.Node]:
+    with testing.node(vbuckets=16, vbucket_state="none") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def words(node: testing.Node, other: testing.Node, place: Path) -> dict[str, str]:
+    files = {"rows": str(place / "rows.jsonl"), "settings": str(place / "node.toml"), "place": str(place)}
+    return files | {"url": node.url, "address": str(node.address), "other": str(other.address)}
+
+
+def test_every_command_is_tried_with_json_here_or_elsewhere() -> None:
+    tried = {name.removesuffix(" --dry-run") for name in ONE if name.removesuffix(" --dry-run") not in ELSEWHERE}
+    assert tried | set(ELSEWHERE) | {name.removesuffix(" --dry-run") for name in MEMBERS} == set(ALL)
+
+
+def test_json_is_one_object_or_one_a_line_and_nothing_else_on_stdout(run: Run, words: dict[str, str]) -> None:
+    for name, line in ONE.items():
+        form = () if name == "mirror" else ("--json",)
+        status, shown, problems = run(*(each.format(**words) for each in line), *form, stdin=b"secret\n")
+        assert status == 0, f"{name}: {problems}"
+        told = [json.loads(each) for each in shown.splitlines()]
+        assert (told or name == "observe") and all(isinstance(each, dict | list) for each in told), f"{name}: {shown}"
+
+
+def test_quiet_says_nothing_unless_it_was_asked_for(run: Run, words: dict[str, str], tmp_path: Path) -> None:
+    words = words | {"place": str(tmp_path)}
+    for name, line in ONE.items():
+        if name.partition(" ")[0] in WITH_WORKERS:
+            continue
+        status, shown, problems = run(*(each.format(**words) for each in line), "--quiet", stdin=b"secret\n")
+        assert (status, problems) == (0, ""), f"{name}: {problems}"
+        asked = name in READS or name in PREVIEW - {"load --dry-run", "backup restore --dry-run"}
+        assert bool(shown) == (asked and name != "lake verify" and name != "backup verify"), f"{name}: {shown!r}"
+
+
+def test_verbose_tells_of_the_connection_and_the_time_on_stderr(run: Run) -> None:
+    plain, told = run("set", "form", "1"), run("set", "form", "1", "-v")
+    assert plain[2] == "" and told[1].startswith("cas ")
+    first, second, last = told[2].splitlines()
+    assert first.startswith("headwater: headwater ") and "connected to 127.0.0.1:" in second and "took" in last
+
+
+def test_an_error_has_its_traceback_with_two_v_only(run: Run) -> None:
+    assert "Traceback" not in run("get", "nobody-has-this", "-v")[2]
+    status, _, problems = run("get", "nobody-has-this", "-vv")
+    assert status == 1 and "Traceback" in problems
+
+
+@pytest.mark.parametrize("form", ["--json", "--quiet"])
+def test_what_would_ask_says_that_it_needs_a_yes(run: Run, form: str) -> None:
+    status, shown, problems = run("collection", "drop", "nothing", form)
+    assert (status, shown) == (2, "") and "--yes" in problems
+
+
+def test_the_forms_end_with_their_command() -> None:
+    assert CliRunner().invoke(app, ["config", "show", "--json"]).exit_code == 0
+    assert forms() == Forms()
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_json_of_commands_on_several_nodes(told: Any, name: str) -> None:
+    make, line = MEMBERS[name]
+    status, shown, problems = told(make(), *line, "--json")
+    assert status == 0, problems
+    assert isinstance(json.loads(shown), dict)
+    status, shown, _ = told(make(), *line, "--quiet")
+    assert (status, bool(shown)) == (0, name == "cluster init --dry-run")
