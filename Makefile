@@ -12,6 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test first-day test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
+.PHONY: man dist dist-test
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,7 +105,19 @@ bench: $(READY) warm ## what every claim of speed rests on
 bench-lake: $(READY) warm ## the mirror beside its yardsticks: BENCH_LAKE="--rows 100000 --rounds 1 --only large,small"
 	@$(RUN) $(BIN)/python -m benchmarks.bench_lake $(BENCH_LAKE)
 
-docs: $(READY) ## write the generated pages of docs/ anew
+HATCHLING := hatchling==1.33.0
+
+dist: $(READY) man ## wheel and sdist of what is committed into dist/, the same bytes each time
+	@$(BIN)/pip install -q --disable-pip-version-check $(HATCHLING)
+	@$(BIN)/python tools/dist.py
+
+dist-test: dist ## the wheel in empty environments without a compiler: a node, a document, the fixtures; PYTHONS="python3.11 ..."
+	@$(BIN)/python tools/install_test.py $(PYTHONS)
+
+man: $(READY) ## write the man pages anew
+	@$(BIN)/python tools/man_pages.py
+
+docs: $(READY) man ## write the generated pages of docs/ anew
 	@for tool in tools/write_*.py; do $(BIN)/python $$tool; done
 	@$(BIN)/python -m headwater.wire.reference docs/protocol
 	@$(BIN)/python -m headwater.spark.options > docs/reference/spark-options.md
