@@ -25,7 +25,7 @@ def test_a_bucket_is_backed_up_looked_at_wiped_and_restored(tmp_path: Path) -> N
         first = json.loads(run("create", place, "--node", bucket.url, "--json").stdout)
         assert (first["kind"], first["parent"], first["rolled_back"]) == ("full", None, [])
         fill(bucket, "b")
-        told = run("create", place, "--node", bucket.url, "--quiet")
+        told = run("create", place, "--node", bucket.url)
         assert (told.exit_code, told.stderr) == (0, "")
         assert f"after {first['id']}, " in told.stdout
         shown = json.loads(run("list", place, "--json").stdout)
