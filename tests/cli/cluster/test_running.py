@@ -92,7 +92,8 @@ def asked(is_empty=False, **options):
     """Whether the work begins, and what was shown."""
     shown = []
     plan = SimpleNamespace(is_empty=is_empty)
-    return agreed(plan, shown.append, "Begin?", **{"dry_run": False, "yes": False} | options), len(shown)
+    options = {"dry_run": False, "yes": False} | options
+    return agreed(plan, shown.append, lambda _: {}, "Begin?", **options), len(shown)
 
 
 def test_a_plan_without_work_is_not_shown_and_nothing_is_asked(capsys):
