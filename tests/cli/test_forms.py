@@ -24,6 +24,7 @@ EXCEPTIONS = {
 CHANGES_LITTLE = {
     "set": "one document",
     "delete": "one document",
+    "bucket create": "an empty bucket, beside those there are",
     "collection create": "what is there stays as it is",
     "user add": "one user",
     "user roles": "one user; refuses to leave nobody who may do everything",
@@ -45,7 +46,8 @@ CHANGES_LITTLE = {
 }
 READS = {
     *("get", "tail", "tap", "seqnos", "failover-log", "search", "lake describe", "lake verify", "backup list"),
-    *("backup verify", "collection list", "user list", "tls show", "cluster status", "config check", "config show"),
+    *("backup verify", "bucket list", "collection list", "user list", "tls show", "cluster status"),
+    *("config check", "config show"),
 }
 
 
@@ -93,6 +95,10 @@ ONE = {  # a command line for each that needs no cluster, in an order in which e
     "tap": ("tap", "--dump"),
     "collection create": ("collection", "create", "forms.one"),
     "collection list": ("collection", "list"),
+    "bucket create": ("bucket", "create", "forms", "--vbuckets", "4"),
+    "bucket list": ("bucket", "list"),
+    "bucket drop --dry-run": ("bucket", "drop", "forms", "--dry-run"),
+    "bucket drop": ("bucket", "drop", "forms", "--yes"),
     "collection drop --dry-run": ("collection", "drop", "forms", "--dry-run"),
     "collection drop": ("collection", "drop", "forms", "--yes"),
     "backup create": ("backup", "create", "{place}/backups", "--default-collection-only"),

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.cluster.running import Password, StopRequest, User, addresses, run
-from headwater.cli.options import DEFAULT_URL, NodeUrl, examples, paragraphs
+from headwater.cli.failures import CommandError
+from headwater.cli.forms import answer, ask, report
+from headwater.cli.options import DEFAULT_URL, DryRun, NodeUrl, examples, paragraphs
 from headwater.cli.passwords import with_password_files
 from headwater.cli.screen import several
 
@@ -61,11 +63,13 @@ def create(
     async def work(members: "Members", _: StopRequest) -> int:
         return await create_everywhere(members, seeds, wish)
 
-    typer.echo(f"{name} is there, on {several(run(work, place, user, password), 'node')}")
+    nodes = run(work, place, user, password)
+    report(f"{name} is there, on {several(nodes, 'node')}", name=name, nodes=nodes)
 
 
 def drop(
     name: Name,
+    dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it begins.")] = False,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
@@ -77,14 +81,18 @@ def drop(
     """
     from headwater.cluster.buckets import drop as drop_everywhere
 
-    if not yes:
-        typer.confirm(f"Drop bucket {name} with all its documents?", abort=True)
     seeds, place = addresses([node])
+    if dry_run:
+        _check_droppable(name, _names(node, user, password))
+        answer(f"{name} would be dropped, with all its documents", name=name, dropped=False)
+        return
+    ask(f"Drop bucket {name} with all its documents?", yes)
 
     async def work(members: "Members", _: StopRequest) -> int:
         return await drop_everywhere(members, seeds, name)
 
-    typer.echo(f"{name} is dropped, on {several(run(work, place, user, password), 'node')}")
+    nodes = run(work, place, user, password)
+    report(f"{name} is dropped, on {several(nodes, 'node')}", name=name, nodes=nodes, dropped=True)
 
 
 def list_(
@@ -94,6 +102,11 @@ def list_(
     password: Password = None,
 ) -> None:
     """Print the buckets that the user may do something in, the first one first."""
+    found = _names(node, user, password)
+    typer.echo(json.dumps(found) if as_json else "\n".join(found))
+
+
+def _names(node: str, user: str | None, password: str | None) -> list[str]:
     from headwater.cluster.buckets import names
 
     seeds, place = addresses([node])
@@ -101,8 +114,15 @@ def list_(
     async def work(members: "Members", _: StopRequest) -> list[str]:
         return await names(members, seeds)
 
-    found = run(work, place, user, password)
-    typer.echo(json.dumps(found) if as_json else "\n".join(found))
+    return run(work, place, user, password)
+
+
+def _check_droppable(name: str, found: list[str]) -> None:
+    """Raise CommandError for a bucket that is not there, or the first."""
+    if name not in found:
+        raise CommandError(f"there is no bucket {name}; see headwater bucket list")
+    if name == found[0]:
+        raise CommandError(f"{name} is the first bucket, which is always there")
 
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")

@@ -20,6 +20,7 @@ CONNECTION_MIB_MIN = 64  # a request of 30 MiB, an answer of 20, and what may wa
 COMMAND_TABLES = frozenset(
     [
         "backup",
+        "bucket",
         "cluster",
         "collection",
         "config",
