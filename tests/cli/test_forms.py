@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from headwater import testing
 from headwater.cli.app import app
-from headwater.cli.exits import EXITS, GENERAL, exits_of
 from headwater.cli.forms import FORMS, Forms, forms
 from tests.cli.cluster.command_lines import MEMBERS
 from tests.cli.support import Run
@@ -76,11 +75,6 @@ def test_every_command_has_the_forms_or_a_reason(name: str) -> None:
 def test_every_command_that_changes_much_can_be_tried_out(name: str) -> None:
     reasons = (name in READS) + (name in CHANGES_LITTLE) + ("--dry-run" in options(name))
     assert reasons == 1, f"{name}: --dry-run, or one reason why there is none"
-
-
-def test_every_command_has_its_statuses() -> None:
-    assert list(EXITS) == list(ALL)
-    assert all(set(exits_of(name)) <= set(GENERAL) and {0, 1, 2} <= set(exits_of(name)) for name in ALL)
 
 
 ONE = {  # a command line for each that needs no cluster, in an order in which each finds what it needs

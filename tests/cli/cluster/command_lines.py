@@ -8,7 +8,7 @@ from tests.cluster.views import A, B, C, a_map, survey, view
 
 LEVEL = a_map("AB", "BC", "CA")
 INIT = ("cluster", "init", "node-a:11210", "node-b:11210")
-FAILOVER = ("cluster", "failover", "node-b:11210", "--node", "node-a:11210")
+FAILOVER = ("cluster", "failover", "node-b:11210", "--dead", "node-a:11210")
 REBALANCE = ("cluster", "rebalance", "node-a:11210")
 
 
