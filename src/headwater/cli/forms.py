@@ -31,7 +31,7 @@ __all__ = ["FORMS", "Forms", "answer", "ask", "detail", "forms", "remark", "repo
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """What was asked for on the command line."""
+    """The forms that were asked for on the command line."""
 
     json: bool = False
     quiet: bool = False
