@@ -1,4 +1,4 @@
-"""What a file of settings says, looked at without starting a node: every fault with its line, every value's origin."""
+"""A file of settings, looked at without starting a node: every fault with its line, every value with its origin."""
 
 from __future__ import annotations
 
