@@ -17,7 +17,7 @@ DIST = ROOT / "dist"
 
 
 def git(*words: str) -> str:
-    """What git says."""
+    """Run git; its output."""
     return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 

@@ -30,7 +30,7 @@ and `--verbose`, `-v` (what it does, on stderr; `-vv`: errors with traceback). B
 
 
 COMMON = {each.help for _, hint, _ in FORMS.values() for each in hint.__metadata__}
-"""What every command has: the head of the page tells of it."""
+"""Options of every command: the head of the page tells of them."""
 
 
 def page() -> str:

@@ -142,7 +142,7 @@ ELSEWHERE = {
     "transition": "the same",
 }
 WITH_WORKERS = {"mirror", "lake", "index", "search", "observe"}
-"""What starts processes of its own, or needs what they made: once is enough."""
+"""These start processes of their own, or need what those made: once is enough."""
 PREVIEW = {name for name in ONE if "--dry-run" in name}
 
 

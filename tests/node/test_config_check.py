@@ -1,4 +1,4 @@
-"""What is wrong in a file of settings, with its line; and where each setting comes from."""
+"""Faults of a file of settings, each with its line; and where each setting comes from."""
 
 import tomllib
 from pathlib import Path

@@ -69,7 +69,7 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "config check": {1: "something is wrong in the file; each is a line with its place"},
     "config show": {},
 }
-"""What a status says of a command in particular."""
+"""The meaning of a status, of a command in particular."""
 
 
 def exits_of(command: str) -> dict[int, str]:
