@@ -93,7 +93,7 @@ def load(
     does no harm, and --skip goes on behind it.
     """
     from headwater.cli.readers import open_source
-    from headwater.cli.screen import count, err, progress, rate
+    from headwater.cli.screen import err, progress, rate
 
     path = Path("/dev/stdin") if str(file) == "-" else file
     _check(path, key, file_format)
@@ -103,9 +103,7 @@ def load(
     reading = _reading(file_format, encoding, types, infer)._replace(skip_bad=bad)
     rows, total = open_source(path, key, reading)
     if dry_run:
-        found = sum(1 for _ in rows)
-        left_out = bad.rows if bad else 0
-        report(f"{count(found)} documents, nothing was stored{bad or ''}", documents=found, stored=0, left_out=left_out)
+        _tell_dry(sum(1 for _ in rows), bad)
         return
     load = Load(file.name, skip, _stored_changes if file_format is Format.CHANGES else _stored_rows)
     started = time.monotonic()
@@ -115,13 +113,26 @@ def load(
             load.store(client, collection, prefix.encode(), part)
             bar.update(task, completed=part[-1].position, rate=rate(load.stored, time.monotonic() - started))
     seconds = time.monotonic() - started
+    _tell(load, bad, seconds)
+
+
+def _tell(load: "Load", bad: "Bad | None", seconds: float) -> None:
+    from headwater.cli.screen import count, rate
+
     report(
         f"{count(load.stored)} documents stored in {seconds:.1f} s, {rate(load.stored, seconds)}{bad or ''}",
         stored=load.stored,
-        skipped=skip,
+        skipped=load.skipped,
         left_out=bad.rows if bad else 0,
         seconds=round(seconds, 3),
     )
+
+
+def _tell_dry(found: int, bad: "Bad | None") -> None:
+    from headwater.cli.screen import count
+
+    left_out = bad.rows if bad else 0
+    report(f"{count(found)} documents, nothing was stored{bad or ''}", documents=found, stored=0, left_out=left_out)
 
 
 Refused: TypeAlias = dict[bytes, HeadwaterError]
