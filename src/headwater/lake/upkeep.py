@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -175,11 +176,14 @@ class FoldTask:
         return fold(store, self.fields, indexes, self.files)
 
 
-class Doer(Protocol):
-    """Where folding is done, beside the batches."""
+T = TypeVar("T")
 
-    def submit(self, work: Callable[[], Folded], /) -> Future[Folded]:
-        """Begin a fold; its answer comes in time."""
+
+class Doer(Protocol):
+    """Where folds and checkpoints are written, beside the batches."""
+
+    def submit(self, work: Callable[[], T], /) -> Future[T]:
+        """Begin; the answer comes in time."""
 
 
 def _copy(
@@ -268,11 +272,21 @@ def optimize(log: TableLog, indexes: Indexes | None, *, everything: bool = False
 def checkpoint(log: TableLog, now: float | None = None) -> str:
     """Write a checkpoint of the newest version, without removals that have expired; return its path."""
     state = log.refresh()
+    _forget_removals(state, now)
+    return checkpoints.write(log.store, FOLDER, state.version, state.actions())
+
+
+def checkpoint_at(place: str) -> str:
+    """As `checkpoint`, of the table at a place, whoever has it open."""
+    return checkpoint(TableLog(store_of(place)))
+
+
+def _forget_removals(state: TableState, now: float | None = None) -> None:
+    """Leave out the removals that have expired."""
     oldest = 1000 * ((now or time.time()) - retention(state))
     expired = [key for key, removed in state.tombstones.items() if removed.get("deletionTimestamp", 0) < oldest]
     for key in expired:
         del state.tombstones[key]
-    return checkpoints.write(log.store, FOLDER, state.version, state.actions())
 
 
 def retention(state: TableState) -> float:
@@ -361,6 +375,7 @@ class Maintenance:
         self._folds: Doer = folds or self._thread
         self._folding: Future[Folded] | None = None
         self._other: Future[Any] | None = None
+        self._checkpoint: Future[str] | None = None
         self._checkpointed = log.state.version
         self._vacuumed = clock()
         self.problem = ""
@@ -381,6 +396,8 @@ class Maintenance:
         if finish and self._folding is not None:
             self._folding.exception()
             self.step()
+        if finish and self._checkpoint is not None:
+            self._checkpoint.exception()
         self._thread.shutdown(cancel_futures=True)
 
     def _fold(self) -> None:
@@ -393,9 +410,14 @@ class Maintenance:
             self._folding = self._folds.submit(task.run)
 
     def _write_checkpoint(self) -> None:
-        if self._log.state.version - self._checkpointed >= CHECKPOINT_EVERY:
-            checkpoint(self._log)
+        """In this process the first one would hold the batches up for seconds: Arrow imports pandas for it."""
+        if self._checkpoint is not None and self._checkpoint.done():
+            done, self._checkpoint = self._checkpoint, None
+            done.result()
+        if self._checkpoint is None and self._log.state.version - self._checkpointed >= CHECKPOINT_EVERY:
+            _forget_removals(self._log.state)
             self._checkpointed = self._log.state.version
+            self._checkpoint = self._folds.submit(partial(checkpoint_at, self._log.store.root))
 
     def _vacuum(self) -> None:
         if self._clock() - self._vacuumed >= VACUUM_SECONDS and (self._other is None or self._other.done()):
