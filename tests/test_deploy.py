@@ -7,10 +7,13 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from headwater.node.config import OPTIONS
+from headwater.node.config_check import faults_of
 from headwater.node.metrics import HISTOGRAM, METRICS
 
 FOLDER = Path(__file__).parent.parent / "deploy"
@@ -76,3 +79,84 @@ def test_prometheus_takes_the_rules_and_they_fire_when_they_should() -> None:
             ["promtool", *words], cwd=RULES.parent, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+CONTAINER, KUBERNETES = FOLDER / "container", FOLDER / "kubernetes"
+VARIABLES = {option.variable for option in OPTIONS} | {"HEADWATER_CACHE", "HEADWATER_PASSWORD"}
+
+
+def documents() -> dict[str, Any]:
+    """Each object of the manifests, by its kind and name."""
+    found = {}
+    for path in KUBERNETES.glob("*.yaml"):
+        for each in yaml.safe_load_all(path.read_text("utf-8")):
+            if path.name != "kustomization.yaml":
+                found[f"{each['kind']}/{each['metadata']['name']}"] = each
+    return found
+
+
+def test_containers_are_given_options_that_there_are() -> None:
+    for path in (CONTAINER / "Containerfile", CONTAINER / "compose.yaml", KUBERNETES / "statefulset.yaml"):
+        named = set(re.findall(r"\bHEADWATER_[A-Z_]+", path.read_text("utf-8")))
+        assert named and named <= VARIABLES, path
+
+
+def test_a_container_is_not_root_and_has_a_health_check() -> None:
+    lines = (CONTAINER / "Containerfile").read_text("utf-8").splitlines()
+    assert [line for line in lines if line.startswith("USER ")] == ["USER 10001:10001"]
+    assert any(line.startswith("HEALTHCHECK") for line in lines)
+    assert sum(line.startswith("FROM ") for line in lines) == 2
+
+
+@pytest.mark.skipif(shutil.which("hadolint") is None, reason="hadolint is not installed")
+def test_hadolint_finds_nothing_in_the_containerfile() -> None:
+    done = subprocess.run(
+        ["hadolint", CONTAINER / "Containerfile"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_what_compose_mounts_and_waits_for_is_there() -> None:
+    told = yaml.safe_load((CONTAINER / "compose.yaml").read_text("utf-8"))
+    for name, service in told["services"].items():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert (CONTAINER / source).exists() if source.startswith(".") else source in told["volumes"], volume
+        assert set(service.get("depends_on", ())) <= set(told["services"]), name
+        assert set(service.get("secrets", ())) <= set(told["secrets"]), name
+    nodes = {name for name, service in told["services"].items() if service.get("hostname") == name}
+    scraped = yaml.safe_load((CONTAINER / "prometheus.yml").read_text("utf-8"))["scrape_configs"][0]
+    assert scraped["job_name"] == "headwater", "the alerts look at this job"
+    assert {target.split(":")[0] for target in scraped["static_configs"][0]["targets"]} == nodes
+    assert nodes == set(re.findall(r"node\d", " ".join(told["services"]["cluster"]["command"])))
+
+
+def test_the_settings_of_the_pods_are_well() -> None:
+    text = (KUBERNETES / "node.toml").read_text("utf-8")
+    assert faults_of(text, with_files=False) == []
+
+
+def test_the_manifests_name_each_other() -> None:
+    found = documents()
+    pod = found["StatefulSet/headwater"]["spec"]["template"]
+    labels = pod["metadata"]["labels"]
+    for kind in ("Service", "PodDisruptionBudget", "StatefulSet"):
+        selector = found[f"{kind}/headwater"]["spec"]["selector"]
+        assert selector.get("matchLabels", selector).items() <= labels.items(), kind
+    assert found["StatefulSet/headwater"]["spec"]["serviceName"] in {each.partition("/")[2] for each in found}
+    node = pod["spec"]["containers"][0]
+    ports = {each["name"] for each in node["ports"]}
+    assert {node[f"{probe}Probe"]["httpGet"]["port"] for probe in ("startup", "liveness", "readiness")} <= ports
+    volumes = {each["name"] for each in pod["spec"]["volumes"]} | {"store"}
+    for container in (*pod["spec"]["containers"], *pod["spec"]["initContainers"]):
+        assert {each["name"] for each in container["volumeMounts"]} <= volumes
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+    told = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text("utf-8"))
+    assert {path.name for path in KUBERNETES.glob("*.yaml")} == {*told["resources"], "kustomization.yaml"}
+
+
+@pytest.mark.parametrize("version", ["1.28", "1.34"])
+def test_the_manifests_fit_the_published_schemas(version: str) -> None:
+    schemas = pytest.importorskip("kubernetes_validate")
+    for each in documents().values():
+        schemas.validate(each, version, strict=True)
