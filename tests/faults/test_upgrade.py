@@ -38,7 +38,7 @@ def tail(node: testing.Node) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=240).stdout
 
 
-@pytest.mark.parametrize("name", ["format-1", "format-2", "format-3"])
+@pytest.mark.parametrize("name", ["format-1", "format-2", "format-3", "format-4"])
 def test_a_store_of_an_earlier_release_holds_every_change_and_takes_new_ones(name: str, tmp_path: Path) -> None:
     folder = unpacked(name, tmp_path)
     before = changes_of((tmp_path / "changes.jsonl").read_text("utf-8"))
