@@ -72,6 +72,12 @@ def test_every_command_has_the_forms_or_a_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_no_option_of_a_command_is_there_twice(name: str) -> None:
+    names = [text for each in ALL[name].params for text in (*each.opts, *each.secondary_opts)]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_every_command_that_changes_much_can_be_tried_out(name: str) -> None:
     reasons = (name in READS) + (name in CHANGES_LITTLE) + ("--dry-run" in options(name))
     assert reasons == 1, f"{name}: --dry-run, or one reason why there is none"

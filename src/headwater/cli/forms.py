@@ -140,9 +140,11 @@ def with_forms(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _declared(hint: Any) -> Iterator[str]:
+    """The names that an annotation gives an option: its first stands in `default` until typer has looked at it."""
     for each in getattr(hint, "__metadata__", ()):
-        for name in getattr(each, "param_decls", None) or ():
-            yield from name.split("/")
+        for name in (getattr(each, "default", None), *(getattr(each, "param_decls", None) or ())):
+            if isinstance(name, str):
+                yield from name.split("/")
 
 
 @contextmanager
