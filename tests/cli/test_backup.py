@@ -42,16 +42,20 @@ def test_a_bucket_is_backed_up_looked_at_wiped_and_restored(tmp_path: Path) -> N
     assert again["stored"] == 0
 
 
-def test_collections_that_would_be_missing_are_refused_until_that_is_said(tmp_path: Path) -> None:
+def test_all_collections_are_backed_up_unless_they_are_left_out(tmp_path: Path) -> None:
     with testing.node(vbuckets=4) as bucket:
         fill(bucket, "a")
         made = CliRunner().invoke(app, ["collection", "create", "shop.orders", "--node", bucket.url])
         assert made.exit_code == 0, made.stderr
-        refused = run("create", tmp_path, "--node", bucket.url)
-        assert refused.exit_code == 1 and "more collections (1 in scope shop)" in refused.stderr
-        assert json.loads(run("list", tmp_path, "--json").stdout)["backups"] == []
-        assert run("create", tmp_path, "--node", bucket.url, "--default-collection-only").exit_code == 0
-        assert len(json.loads(run("list", tmp_path, "--json").stdout)["backups"]) == 1
+        told = run("create", tmp_path, "--node", bucket.url)
+        assert told.stdout.splitlines()[1] == "  collections (manifest 2): _default._default, shop.orders"
+        default = json.loads(
+            run("create", tmp_path, "--node", bucket.url, "--default-collection-only", "--json").stdout
+        )
+        assert (default["kind"], default["collections"]) == ("full", None)
+        first, second = json.loads(run("list", tmp_path, "--json").stdout)["backups"]
+    assert [scope["name"] for scope in first["collections"]["scopes"]] == ["_default", "shop"]
+    assert second["id"] == default["id"]
 
 
 def test_a_point_is_named_by_backup_time_or_seqnos(tmp_path: Path) -> None:

@@ -16,13 +16,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwater.backup.archive import Archive, folder, fresh_id, now
+from headwater.backup.collections import COLUMNS as OF_COLLECTIONS
+from headwater.backup.collections import holds_more
 from headwater.backup.files import FILE_BYTES, PartFiles
 from headwater.backup.manifest import (
     BEGUN,
     FORMAT,
+    FORMAT_OF_COLLECTIONS,
     MANIFEST,
     BackupManifest,
     BackupPart,
@@ -32,7 +35,6 @@ from headwater.backup.manifest import (
     unsealed,
 )
 from headwater.backup.place import BackupPlace
-from headwater.client.unread import unread_collections
 from headwater.errors import BackupError, RollbackRequired
 from headwater.failpoints import failpoint
 from headwater.protocol.dcp.position import FailoverLog, Position, safe_point
@@ -40,6 +42,7 @@ from headwater.spark.columns import RowMaker
 from headwater.spark.offsets import U64_MAX
 from headwater.spark.planner import Range
 from headwater.spark.schema import COLUMNS
+from headwater.wire.manifest import UID_MAX
 
 if TYPE_CHECKING:
     from headwater.client import Client
@@ -51,7 +54,6 @@ PART_CHANGES = 1_000_000
 BATCH_BYTES = 4 << 20
 ENDLESS_ROWS = (1 << 62) - 1
 TELL_SECONDS = 0.25
-ADVICE = "say --default-collection-only to have that"
 ROLLBACKS_MAX = 10_000
 """Of one backup. A bucket that was set up anew has one for each vbucket; without an end there would be a loop."""
 
@@ -82,7 +84,8 @@ Tell = Callable[[BackupProgress], None]
 class Choice:
     """The choices of a user: a full backup though an increment would do, some vbuckets only, and sizes.
 
-    A bucket that has more than the default collection is refused unless `default_only`: the others are not read.
+    Of a bucket that has more than the default collection all are read, unless `default_only`. A chain keeps to one of
+    both: where the backup before was of the other kind, this one is full.
     """
 
     full: bool = False
@@ -105,8 +108,7 @@ def create(
         tell: called with the progress, a few times a second.
 
     Raises:
-        BackupError: the archive is damaged or of another bucket, somebody else changes it, a vbucket has no node, or
-            the bucket has collections that would be left out.
+        BackupError: the archive is damaged or of another bucket, somebody else changes it, or a vbucket has no node.
         TransportError, StatusError: a node did not answer; the next call goes on.
     """
     with place.lock():
@@ -138,23 +140,31 @@ class _Run:
         self.lost: dict[int, RolledBack] = {}
         self._from: dict[int, Position] = {}
         self._rollbacks = 0
+        self._reads_all = False
 
     def run(self) -> BackupManifest:
         """Read, and make what was read a backup."""
-        self._require_all_is_read()
+        self._reads_all = self._wants_all()
+        begun = self._read_to_the_end()
+        if not self._reads_all and self._wants_all():  # the first one came while the default one was read
+            self._reads_all, self.lost, self._from = True, {}, {}
+            begun = self._read_to_the_end()
+        return self._finish(begun)
+
+    def _wants_all(self) -> bool:
+        """Whether all collections are read: there are more than the default one, or there were in this chain."""
+        if self.choice.default_only:
+            return False
+        newest = None if self.choice.full else self.archive.newest
+        return (newest is not None and newest.collections is not None) or holds_more(self.client.manifest(UID_MAX))
+
+    def _read_to_the_end(self) -> _Begun:
         begun = self._begin()
         self.progress.id = begun.id
         self.progress.resumed = len({vb for _, part in begun.parts for vb in part.ends})
         while not self._attempt(begun):
             pass
-        return self._finish(begun)
-
-    def _require_all_is_read(self) -> None:
-        unread = {} if self.choice.default_only else unread_collections(self.client)
-        if unread:
-            more = ", ".join(f"{number} in scope {scope}" for scope, number in sorted(unread.items()))
-            what = f"it has more collections ({more}), and a backup holds the default one only; " + ADVICE
-            raise BackupError(f"bucket {self.bucket}", what)
+        return begun
 
     # ------------------------------------------------------------------ where to begin
 
@@ -163,7 +173,9 @@ class _Run:
         newest = self.archive.newest
         if newest is not None:
             self._check(newest)
-        parent = None if self.choice.full or newest is None else newest
+        parent = None if self.choice.full else newest
+        if parent is not None and (parent.collections is not None) != self._reads_all:
+            parent = None  # its positions say nothing of what was left out
         chain = [] if parent is None else self.archive.chain(parent.id)
         for name in self.archive.unfinished:
             begun = self._resumed(name, chain)
@@ -171,8 +183,10 @@ class _Run:
                 return begun
             self.place.remove(folder(name))
         begun = _Begun(fresh_id("increment" if chain else "full", self.archive.backups), chain, now())
-        told = {"format": FORMAT, "parent": chain[-1].id if chain else "", "began": begun.began}
+        told: dict[str, Any] = {"format": FORMAT, "parent": chain[-1].id if chain else "", "began": begun.began}
         told["vbuckets"] = list(self.choice.vbuckets or ())
+        if self._reads_all:
+            told |= {"format": FORMAT_OF_COLLECTIONS, "collections": "all"}
         self.place.write(folder(begun.id, BEGUN), sealed(told))
         failpoint("backup.begun")
         return begun
@@ -190,7 +204,11 @@ class _Run:
         except (FileNotFoundError, BackupError):
             return None
         same = (chain[-1].id if chain else "", list(self.choice.vbuckets or ()))
-        if (told["parent"], told["vbuckets"]) != same or name <= max(self.archive.backups, default=""):
+        if (
+            (told["parent"], told["vbuckets"]) != same
+            or ("collections" in told) != self._reads_all
+            or name <= max(self.archive.backups, default="")
+        ):
             return None
         begun = _Begun(name, chain, told["began"])
         begun.parts = list(self._noted(name))
@@ -250,7 +268,7 @@ class _Run:
         return starts
 
     def _ends(self) -> dict[int, int]:
-        highs = self.client.seqnos()
+        highs = self.client.seqnos("all" if self._reads_all else None)
         wanted = self.choice.vbuckets or range(self.client.map.vbuckets)
         missing = [vb for vb in wanted if vb not in highs]
         if missing:
@@ -300,11 +318,19 @@ class _Run:
 
     def _drain(self, out: PartFiles, starts: dict[int, Position], ends: dict[int, int]) -> dict[int, Position]:
         """Write the changes of some vbuckets; return where they came to."""
-        maker = RowMaker(NAMES, "binary", "binary")
+        names = NAMES + OF_COLLECTIONS if self._reads_all else NAMES
+        maker = RowMaker(names, "binary", "binary")
         done, logs = self.progress.done, None
         # One whose end lies below what we hold is asked for all the same: the node says how much of it is history.
         until = {vb: max(end, starts[vb].seqno) for vb, end in ends.items()}
-        feed = self.client.batches(starts, vbuckets=list(starts), until=until, xattrs=True, batch_bytes=BATCH_BYTES)
+        feed = self.client.batches(
+            starts,
+            vbuckets=list(starts),
+            until=until,
+            xattrs=True,
+            batch_bytes=BATCH_BYTES,
+            collections="all" if self._reads_all else None,
+        )
         with feed as batches:
             for batch in batches:
                 if batch.failover_logs is not logs:
@@ -363,6 +389,9 @@ class _Run:
             now(),
             self._whole(begun),
             tuple(self.lost[vb] for vb in sorted(self.lost)),
+            # Asked for behind all that was read, and of every node: it has each collection that a row can be of,
+            # unless that was dropped.
+            self.client.manifest(UID_MAX) if self._reads_all else None,
         )
         failpoint("backup.before_manifest")
         self.place.write(folder(begun.id, MANIFEST), manifest.to_bytes())

@@ -16,7 +16,7 @@ from headwater.backup.place import BackupPlace, Hashed
 from headwater.failpoints import failpoint
 
 FILE_BYTES, GROUP_BYTES = 128 << 20, 16 << 20
-DICTIONARIES = ["vbucket", "vb_uuid", "event", "flags", "datatype"]
+DICTIONARIES = ["vbucket", "vb_uuid", "event", "flags", "datatype", "collection_id", "scope", "collection"]
 """Columns of few different values."""
 
 
@@ -76,7 +76,7 @@ class PartFiles:
             hashed = Hashed(self._stack.enter_context(self._place.output(folder(self._backup, path))))
             schema = self._held[0].schema
             out: Any = hashed
-            words: Any = DICTIONARIES
+            words: Any = [name for name in DICTIONARIES if name in schema.names]
             writer = pq.ParquetWriter(out, schema, compression="zstd", use_dictionary=words)
             self._open = path, hashed, writer, [0]
         _, _, writer, rows = self._open

@@ -15,9 +15,13 @@ from typing import Any, Self
 
 from headwater.errors import BackupError, OptionError
 from headwater.protocol.dcp.position import Position
+from headwater.wire.manifest import CollectionsManifest
 
 FORMAT = 1
 """Raised when an older headwater could not read what is written; a reader refuses numbers it does not know."""
+FORMAT_OF_COLLECTIONS = 2
+"""Of backups with all collections: who does not know them would put equal keys of several into one."""
+_KNOWN = (FORMAT, FORMAT_OF_COLLECTIONS)
 MANIFEST, BEGUN, INDEX, BACKUPS = "manifest.json", "begun.json", "archive.json", "backups"
 
 
@@ -40,8 +44,9 @@ def unsealed(data: bytes, path: str) -> dict[str, Any]:
         whole = False
     if not whole:
         raise BackupError(path, "the file is damaged: it does not match its own SHA-256")
-    if content.get("format") != FORMAT:
-        told = f"it has format {content.get('format')}, this headwater knows {FORMAT}; use the one that wrote it"
+    if content.get("format") not in _KNOWN:
+        known = f"this headwater knows {FORMAT} and {FORMAT_OF_COLLECTIONS}"
+        told = f"it has format {content.get('format')}, {known}; use the one that wrote it"
         raise BackupError(path, told)
     return dict(content)
 
@@ -133,6 +138,8 @@ class BackupManifest:
         began, ended: ISO 8601, UTC.
         part: all that was read.
         rolled_back: vbuckets that a failover had changed since the parent.
+        collections: the scopes and collections that there were at the end; None if only the default collection was
+            read.
     """
 
     id: str
@@ -144,6 +151,7 @@ class BackupManifest:
     ended: str
     part: BackupPart
     rolled_back: tuple[RolledBack, ...] = field(default=())
+    collections: CollectionsManifest | None = None
 
     @property
     def kind(self) -> str:
@@ -174,12 +182,15 @@ class BackupManifest:
             "files": len(self.part.files),
             "bytes": self.size,
             "rolled_back": [asdict(each) for each in self.rolled_back],
+            "collections": None if self.collections is None else self.collections.as_json(),
         }
 
     def to_bytes(self) -> bytes:
         """Return the manifest file."""
         told = {name: getattr(self, name) for name in _TEXTS} | {"vbuckets": self.vbuckets, "kind": self.kind}
         told["rolled_back"] = [asdict(each) for each in self.rolled_back]
+        if self.collections is not None:
+            told |= {"format": FORMAT_OF_COLLECTIONS, "collections": self.collections.as_json()}
         return sealed(self.part.to_json() | told)
 
     @classmethod
@@ -193,7 +204,16 @@ class BackupManifest:
         try:
             texts = {name: str(told[name]) for name in _TEXTS}
             lost = tuple(RolledBack(**each) for each in told["rolled_back"])
-            return cls(**texts, vbuckets=int(told["vbuckets"]), part=BackupPart.from_json(told), rolled_back=lost)
+            found = (
+                CollectionsManifest.decode(json.dumps(told["collections"]).encode()) if "collections" in told else None
+            )
+            return cls(
+                **texts,
+                vbuckets=int(told["vbuckets"]),
+                part=BackupPart.from_json(told),
+                rolled_back=lost,
+                collections=found,
+            )
         except (KeyError, TypeError, ValueError, OptionError) as error:
             raise BackupError(path, f"it is no manifest of a backup ({error!r})") from None
 

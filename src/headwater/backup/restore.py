@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headwater.backup.archive import Archive, folder
+from headwater.backup.collections import DEFAULT_PATH, live, routed
 from headwater.backup.manifest import BackupManifest
 from headwater.backup.verify import differs
 from headwater.errors import BackupError, OptionError
@@ -120,13 +121,23 @@ class Restoring:
 Tell = Callable[[Restoring], None]
 
 
-def rows_of(archive: Archive, point: RestorePoint) -> Iterator[pa.RecordBatch]:
+def rows_of(
+    archive: Archive, point: RestorePoint, collections: frozenset[str] | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield the changes that lead to a point, those of older backups first.
+
+    Of a backup with all collections, rows of those that were there at the point, with the names they had then (null for
+    the default one); `collections` are those that are wanted, as `chosen_of` returned them.
 
     Raises:
         BackupError: a file is missing or damaged; nothing of it was handed out.
     """
+    upto = np.zeros(VBUCKET_NUMBERS, np.int64)
+    upto[list(point.upto)] = list(point.upto.values())
+    routes = {count: live(point.chain[count - 1].collections, collections) for count in {*point.upto.values()} - {0}}
     for place, manifest in enumerate(point.chain):
+        if manifest.collections is None and collections is not None and str(DEFAULT_PATH) not in collections:
+            continue
         limits = point.limits(place)
         bounds = np.zeros(VBUCKET_NUMBERS, np.int64)
         bounds[list(limits)] = list(limits.values())
@@ -137,7 +148,8 @@ def rows_of(archive: Archive, point: RestorePoint) -> Iterator[pa.RecordBatch]:
                 raise BackupError(archive.place.name, problem)
             for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches(ROWS_PER_CALL):
                 true = batch.column("seqno").to_numpy() <= bounds[batch.column("vbucket").to_numpy()]
-                yield batch if true.all() else batch.filter(pa.array(true))
+                kept = batch if true.all() else batch.filter(pa.array(true))
+                yield kept if manifest.collections is None else routed(kept, upto, routes)
 
 
 def restore(
@@ -146,6 +158,7 @@ def restore(
     target: WriteSettings,
     *,
     force: bool = False,
+    collections: frozenset[str] | None = None,
     tell: Tell = lambda done: None,
 ) -> WriteCounts:
     """Write a point into a bucket.
@@ -154,6 +167,7 @@ def restore(
         archive: where the backups are.
         point: what to write.
         target: the bucket, with metadata.
+        collections: those that are wanted; None for all. They must be there (`collections.lacking`, `make`).
         force: over newer versions as well; otherwise whoever has the higher (revision, CAS) wins.
         tell: called with the progress after each batch.
 
@@ -165,20 +179,21 @@ def restore(
     progress = Restoring(total=sum(manifest.rows for manifest in point.chain))
 
     def watched() -> Iterator[pa.RecordBatch]:
-        for batch in rows_of(archive, point):
+        for batch in rows_of(archive, point, collections):
             yield batch
             failpoint("backup.restoring")
             progress.done += batch.num_rows
             tell(progress)
 
-    names = check_columns(list(types().items()), with_meta=True)
+    by_collection = point.chain[-1].collections is not None
+    names = check_columns(list(types(collections=by_collection).items()), with_meta=True)
     return write(replace(target, with_meta=True, force=force), names, watched(), "refused")
 
 
-def counts(archive: Archive, point: RestorePoint) -> dict[str, Any]:
+def counts(archive: Archive, point: RestorePoint, collections: frozenset[str] | None = None) -> dict[str, Any]:
     """Return what a restore of a point would write, by kind of change; every file is read and checked."""
     found = {"mutation": 0, "deletion": 0, "expiration": 0}
-    for batch in rows_of(archive, point):
+    for batch in rows_of(archive, point, collections):
         events: Any = batch.column("event")
         for each in events.value_counts().to_pylist():
             found[each["values"]] += each["counts"]

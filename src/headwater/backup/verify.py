@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.backup.archive import Archive, folder
+from headwater.backup.collections import paths_of
 from headwater.backup.manifest import BackupFile, BackupManifest
 from headwater.backup.place import BackupPlace
 
@@ -22,6 +23,7 @@ class Verified:
         backups, files, bytes: looked at.
         problems: each names the file and says what is wrong.
         unfinished: backups that were begun and are none; the next `create` goes on with them or removes them.
+        collections: the names of those that backups looked at have at their end.
     """
 
     backups: int = 0
@@ -29,6 +31,7 @@ class Verified:
     bytes: int = 0
     problems: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
+    collections: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
@@ -54,6 +57,7 @@ def verify(
     for manifest in backups:
         found.backups += 1
         found.problems += _links(archive, manifest)
+        found.collections = sorted({*found.collections, *paths_of(manifest.collections)})
         for file in manifest.part.files:
             problem = damage(archive.place, manifest.id, file)
             if problem:
@@ -71,6 +75,8 @@ def _links(archive: Archive, manifest: BackupManifest) -> list[str]:
     parent = archive.backups.get(manifest.parent)
     if parent is None or archive.digests[parent.id] != manifest.parent_sha256:
         return [f"{manifest.id}: {manifest.parent}, which it goes on from, is missing or damaged"]
+    if (parent.collections is None) != (manifest.collections is None):
+        return [f"{manifest.id}: of it and {parent.id}, which it goes on from, only one has all collections"]
     before = parent.part.ends
     gaps = [vb for vb, seqno in manifest.part.starts.items() if seqno > (before[vb].seqno if vb in before else 0)]
     return [f"{manifest.id}: vbucket {gaps[0]} begins behind the end of {parent.id}"] if gaps else []

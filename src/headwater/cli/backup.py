@@ -27,6 +27,7 @@ from headwater.cli.screen import count, several
 
 if TYPE_CHECKING:
     from headwater.backup.archive import Archive
+    from headwater.backup.collections import Lacking
     from headwater.backup.create import BackupProgress
     from headwater.backup.manifest import BackupManifest
     from headwater.backup.restore import RestorePoint
@@ -55,7 +56,7 @@ def create(
     place: PlaceName,
     full: Annotated[bool, typer.Option("--full", help="Read everything, though an increment would do.")] = False,
     default_only: Annotated[
-        bool, typer.Option("--default-collection-only", help="Leave out all other collections; else they are refused.")
+        bool, typer.Option("--default-collection-only", help="Leave out all other collections.")
     ] = False,
     vbuckets: Vbuckets = None,
     as_json: Json = False,
@@ -68,8 +69,8 @@ def create(
 
     Each vbucket is whole at a seqno of its own. One that a failover has changed since is read again from where both
     histories agree, and a line says so. Ended or killed at any moment, it goes on when called again; until it has
-    ended well there is no new backup. Of a bucket with collections only the default one can be kept, and only if
-    that is said: a copy that looks whole and is not is worse than none.
+    ended well there is no new backup. All collections are read; a backup after one that was made with the other choice
+    of collections is a full one.
     """
     from headwater.backup import create as making
     from headwater.cli.meter import Meter
@@ -86,7 +87,7 @@ def create(
         made = making.create(target, client, _bucket(node), choice, tell)
     report(f"{made.id}: {_told(made)} in {meter.seconds:.1f} s", **made.summary())
     if not (as_json or quiet):
-        _tell_rollbacks(made)
+        _tell_more(made)
 
 
 def show(place: PlaceName, as_json: Json = False) -> None:
@@ -101,7 +102,7 @@ def show(place: PlaceName, as_json: Json = False) -> None:
     else:
         for manifest in archive.backups.values():
             typer.echo(f"{manifest.id}  {manifest.ended}  {_told(manifest)}")
-            _tell_rollbacks(manifest)
+            _tell_more(manifest)
         for name in archive.unfinished:
             typer.echo(f"{name}  begun and not finished")
         if not archive.backups and not archive.unfinished:
@@ -127,6 +128,8 @@ def verify(
     with Meter("verify", "bytes", quiet=quiet) as meter:
         found = look(archive, wanted, meter.show)
     line = f"{several(found.backups, 'backup')}, {several(found.files, 'file')}, {count(found.bytes)} bytes"
+    if len(found.collections) > 1:
+        line += f"; collections {', '.join(found.collections)}"
     report(line, **found.to_json())
     _fail(found.problems)
 
@@ -147,6 +150,10 @@ def restore(
         bool, typer.Option("--nearest", help="With --seqnos: where no backup ended at one, the end before it.")
     ] = False,
     vbuckets: Vbuckets = None,
+    collections: Annotated[
+        str | None,
+        typer.Option("--collections", metavar="NAMES", help="Only these: shop.orders,shop.carts. All when left out."),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Over newer versions too. Keys that came later stay all the same.")
     ] = False,
@@ -160,26 +167,38 @@ def restore(
 ) -> None:
     """Write a backup into a bucket: documents and deletions with their revision, CAS, expiry, flags and attributes.
 
-    The version with the higher (revision, CAS) wins, so newer documents stay unless --force is given; into an empty
-    bucket the state of the backup comes whole. All files are checked before the first change is written. Interrupted,
-    it can be called again: what is there already changes nothing.
+    Each goes into its collection; scopes and collections that are missing are made. Those that had been dropped when
+    the backup ended stay away. The version with the higher (revision, CAS) wins, so newer documents stay unless --force
+    is given; into an empty bucket the state of the backup comes whole. All files are checked before the first change is
+    written. Interrupted, it can be called again: what is there already changes nothing.
     """
     from headwater.backup import restore as writing
+    from headwater.backup.collections import chosen_of, lacking
     from headwater.backup.verify import verify as look
     from headwater.cli.meter import Meter
 
     archive = _archive(place)
     point = _point(archive, backup, at, seqnos, nearest, vbucket_set(vbuckets))
+    chosen = chosen_of(point, None if collections is None else [each.strip() for each in collections.split(",")])
     if dry_run:
-        _tell_restore(point, writing.counts(archive, point), "would be written, nothing was")
+        _tell_restore(point, writing.counts(archive, point, chosen), "would be written, nothing was")
         return
     with connect(node, user, password) as client:
         client.noop()  # a wrong address or password is told before all files are read
+        missing = lacking(client, point, chosen)
     with Meter("verify", "bytes", quiet=quiet) as meter:
         _fail(look(archive, point.chain, meter.show).problems)
     with Meter("restore", "changes", quiet=quiet) as meter:
+        _make(missing, node, user, password)
         target = _target(node, user, password, retry)
-        done = writing.restore(archive, point, target, force=force, tell=lambda each: meter.show(each.done, each.total))
+        done = writing.restore(
+            archive,
+            point,
+            target,
+            force=force,
+            collections=chosen,
+            tell=lambda each: meter.show(each.done, each.total),
+        )
     told = {"stored": done.stored, "deleted": done.deleted + done.absent, "not needed": done.behind}
     _tell_restore(point, told, f"in {meter.seconds:.1f} s")
 
@@ -231,6 +250,25 @@ def _target(node: str, user: str | None, password: str | None, retry: float | No
     return parse_write({name: text for name, text in given.items() if text is not None} | {"withMeta": "true"})
 
 
+def _make(missing: "list[Lacking]", node: str, user: str | None, password: str | None) -> None:
+    """Make scopes and collections; raises CommandError when that can't be."""
+    from headwater.backup.collections import make
+    from headwater.cli.cluster.running import addresses, run
+    from headwater.client.routing import parse
+    from headwater.wire.manifest import ManifestRefused
+
+    if not missing:
+        return
+    target = parse(node)
+    if target.user is not None:
+        user, password = target.login(user, password)
+    seeds, place = addresses([target.url])
+    try:
+        run(lambda members, _: make(members, seeds, missing), place, user, password)
+    except ManifestRefused as error:
+        raise CommandError(f"the collections of the backup can't be made: {error}") from None
+
+
 def _point(
     archive: "Archive",
     backup: str | None,
@@ -279,7 +317,14 @@ def _told(manifest: "BackupManifest") -> str:
     return f"{what}, {count(changes.get('mutations', 0))} stored, {count(gone)} deleted, {count(manifest.size)} bytes"
 
 
-def _tell_rollbacks(manifest: "BackupManifest") -> None:
+def _tell_more(manifest: "BackupManifest") -> None:
+    """The collections, and the vbuckets that were read again."""
+    from headwater.backup.collections import paths_of
+
+    if manifest.collections is not None:
+        typer.echo(
+            f"  collections (manifest {manifest.collections.uid:x}): {', '.join(paths_of(manifest.collections))}"
+        )
     for each in manifest.rolled_back:
         typer.echo(
             f"  vbucket {each.vbucket}: the histories agree up to seqno {each.common}, the backup before had "

@@ -281,9 +281,10 @@ class AsyncClient(_Connected, AsyncDocuments):
         """Return a scope, to get collections of it by their own names."""
         return AsyncScopeClient(self, name)
 
-    async def manifest(self) -> CollectionsManifest:
-        """Return the bucket's scopes and collections, as the node that answered first knows them."""
-        return await self._run(manifest_of(self._cluster))
+    async def manifest(self, at_least: int = 0) -> CollectionsManifest:
+        """Return the bucket's scopes and collections, as the node that answered first knows them; while its uid is
+        below `at_least` the other nodes are asked as well, and the newest counts."""
+        return await self._run(manifest_of(self._cluster, at_least))
 
     async def choose(self, collections: Collections = None, scope: str | None = None) -> Coverage | None:
         """Look up names once, for many drains: what `changes` and `batches` take as `collections`, and what positions

@@ -254,9 +254,10 @@ class Client(_Connected, Documents):
         """Return a scope, to get collections of it by their own names."""
         return ScopeClient(self, name)
 
-    def manifest(self) -> CollectionsManifest:
-        """Return the bucket's scopes and collections, as the node that answered first knows them."""
-        return self._run(manifest_of(self._cluster))
+    def manifest(self, at_least: int = 0) -> CollectionsManifest:
+        """Return the bucket's scopes and collections, as the node that answered first knows them; while its uid is
+        below `at_least` the other nodes are asked as well, and the newest counts."""
+        return self._run(manifest_of(self._cluster, at_least))
 
     def choose(self, collections: Collections = None, scope: str | None = None) -> Coverage | None:
         """Look up names once, for many drains: what `changes` and `batches` take as `collections`, and what positions

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headwater.errors import StatusError
+from headwater.wire.status import Status
 
 if TYPE_CHECKING:
     from headwater.client import Client
 
 OWN_OF_SERVERS = "_system"
 """Couchbase's servers keep collections of their own in this scope, in every bucket."""
+_UNKNOWN = (Status.KEY_ENOENT, Status.EINVAL, Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED)
+"""What servers from before collections say to a group of statistics that they do not have."""
 
 
 def unread_collections(client: Client) -> dict[str, int]:
@@ -27,6 +30,18 @@ def unread_collections(client: Client) -> dict[str, int]:
         return _unread(client.stats("scopes"))
     except StatusError:  # a server from before collections does not know the group
         return {}
+
+
+def knows_collections(client: Client) -> bool:
+    """Whether the nodes of a bucket know of collections at all; also when they don't tell this user.
+
+    Raises:
+        TransportError: a node did not answer.
+    """
+    try:
+        return bool(client.stats("scopes"))
+    except StatusError as error:
+        return error.status not in _UNKNOWN
 
 
 def _unread(scopes: Mapping[str, str]) -> dict[str, int]:

@@ -54,7 +54,7 @@ class RowMaker:
     uuids: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        kinds = types(self.key_format, self.value_format, collections=True)
+        kinds = types(self.key_format, self.value_format, collections=True) | {"collection_id": "bigint"}
         self.schema = pa.schema([(name, ARROW[kinds[name]]) for name in self.names])
         self._bounds = np.zeros(VBUCKET_NUMBERS, np.uint64)
         self._codes = np.full(VBUCKET_NUMBERS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches

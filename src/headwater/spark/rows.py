@@ -34,7 +34,9 @@ COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 """Column -> (types it may have, meaning)."""
 
-PASSED_OVER = frozenset({"vbucket", "seqno", "vb_uuid", "snapshot_start", "snapshot_end", "timestamp", "modified_at"})
+PASSED_OVER = frozenset(
+    {"vbucket", "seqno", "vb_uuid", "snapshot_start", "snapshot_end", "timestamp", "modified_at", "collection_id"}
+)
 
 _U64 = (1 << 64) - 1
 _DELETES = {"deletion": True, "expiration": True, "mutation": False, None: False}
