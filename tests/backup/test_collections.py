@@ -14,8 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from headwater import testing
+from headwater.backup import create as creating
 from headwater.backup.archive import Archive
 from headwater.backup.collections import DEFAULT_PATH, routed
+from headwater.backup.create import Choice, create
 from headwater.backup.manifest import BACKUPS, MANIFEST, BackupManifest
 from headwater.backup.place import Folder
 from headwater.backup.verify import verify
@@ -27,6 +30,7 @@ from headwater.testing import Node, processes
 from headwater.testing.peers import Peer, serve
 from tests.backup.support import ATTRIBUTES, Held, backed_up, fill, held, restored
 from tests.node.aware import Aware, manifest
+from tests.node.kv.test_rights_in_places import PASSWORD, give
 
 OLD = Path(__file__).parents[1] / "data" / "backups" / "default-collection"
 """An archive that was made before backups knew collections: 12 documents and a deletion, then 9 and a deletion."""
@@ -202,17 +206,25 @@ def test_what_was_begun_before_there_were_collections_is_not_gone_on_with(
     bucket: Node, empty: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(bucket, "a", 10)
-    from headwater.backup import create  # noqa: PLC0415
-
     told = iter([False, True])
     becomes(bucket, 1, orders=8)
     stored(bucket, "shop.orders", "o")
-    monkeypatch.setattr(create, "holds_more", lambda manifest: next(told))
+    monkeypatch.setattr(creating, "holds_more", lambda manifest: next(told))
     made = backed_up(bucket, tmp_path)
     assert made.collections is not None
     assert len(list((tmp_path / BACKUPS).iterdir())) == 1
     run("restore", tmp_path, "--node", empty.url)
     assert held_all(empty) == held_all(bucket)
+
+
+def test_who_may_stream_only_backs_up_all_collections(tmp_path: Path) -> None:
+    with testing.node(vbuckets=1, environment={"HEADWATER_ADMINISTRATORS": ""}) as bucket:
+        becomes(bucket, 1, orders=8)
+        stored(bucket, "shop.orders", "o", 5)
+        give(bucket, {"root": "administer", "saver": "stream[default]"})
+        with connect(bucket.url, "saver", PASSWORD) as client:
+            made = create(Folder(tmp_path), client, "default", Choice())
+        assert made.collections is not None and made.collections.collection("shop", "orders") is not None
 
 
 def test_rows_count_by_what_their_own_vbucket_is_restored_to() -> None:

@@ -39,8 +39,8 @@ def test_bytes_that_say_the_same_otherwise_are_damage_too() -> None:
 
 
 def test_a_format_that_is_not_known_is_refused_by_its_number() -> None:
-    with pytest.raises(BackupError, match="it has format 2, this headwater knows 1"):
-        unsealed(sealed({"format": 2}), "x")
+    with pytest.raises(BackupError, match="it has format 3, this headwater knows 1 and 2"):
+        unsealed(sealed({"format": 3}), "x")
 
 
 def test_a_sealed_file_that_is_no_manifest_is_refused() -> None:

@@ -147,6 +147,7 @@ class _Run:
         self._reads_all = self._wants_all()
         begun = self._read_to_the_end()
         if not self._reads_all and self._wants_all():  # the first one came while the default one was read
+            self.place.remove(folder(begun.id))
             self._reads_all, self.lost, self._from = True, {}, {}
             begun = self._read_to_the_end()
         return self._finish(begun)
