@@ -24,7 +24,6 @@ from headwater.errors import BackupError, OptionError
 from headwater.wire.manifest import DEFAULT, EMPTY, UID_MAX, CollectionsManifest
 
 if TYPE_CHECKING:
-    from headwater.backup.restore import RestorePoint
     from headwater.client import Client
     from headwater.client.routing import Address
     from headwater.cluster.members import Members
@@ -35,6 +34,8 @@ COLUMNS = ("collection_id", "scope", "collection")
 
 Live = Mapping[int, CollectionPath]
 """The collections that rows are written to, by id."""
+Manifests = Sequence[CollectionsManifest | None]
+"""Those of the backups at whose ends the vbuckets of a point are, older ones first."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,15 @@ def holds_more(manifest: CollectionsManifest) -> bool:
     return any(each.id and scope.name != OWN_OF_SERVERS for scope, each in manifest.each_collection())
 
 
-def chosen_of(point: RestorePoint, names: Iterable[str] | None) -> frozenset[str] | None:
-    """Check the collections that somebody wants of a point; None is all of them.
+def chosen_of(manifests: Manifests, names: Iterable[str] | None) -> frozenset[str] | None:
+    """Check the collections that somebody wants of backups; None is all of them.
 
     Raises:
         OptionError: one is not in the backups.
     """
     if names is None:
         return None
-    known = {path for manifest in _manifests(point) for path in paths_of(manifest)}
+    known = {path for manifest in manifests for path in paths_of(manifest)}
     chosen = frozenset(str(CollectionPath.parse(name)) for name in names)
     for name in sorted(chosen - known):
         raise OptionError("collections", name, f"a collection of these backups: {', '.join(sorted(known))}")
@@ -107,14 +108,14 @@ def _with(batch: pa.RecordBatch, name: str, words: list[str | None], where: NDAr
 # --------------------------------------------------------------------------- what a bucket lacks
 
 
-def lacking(client: Client, point: RestorePoint, chosen: frozenset[str] | None) -> list[Lacking]:
-    """Return the scopes and collections of a point that a bucket does not have.
+def lacking(client: Client, manifests: Manifests, chosen: frozenset[str] | None) -> list[Lacking]:
+    """Return the scopes and collections of backups that a bucket does not have.
 
     Raises:
         BackupError: its nodes do not know collections.
         TransportError, StatusError: no node told.
     """
-    wanted = _wanted(point, chosen)
+    wanted = _wanted(manifests, chosen)
     if not wanted:
         return []
     there = client.manifest(UID_MAX)
@@ -125,9 +126,9 @@ def lacking(client: Client, point: RestorePoint, chosen: frozenset[str] | None) 
     return [each for each in wanted if not _has(there, each.path)]
 
 
-def _wanted(point: RestorePoint, chosen: frozenset[str] | None) -> list[Lacking]:
+def _wanted(manifests: Manifests, chosen: frozenset[str] | None) -> list[Lacking]:
     found: dict[CollectionPath, Lacking] = {}
-    for manifest in _manifests(point):
+    for manifest in manifests:
         for number, path in live(manifest, chosen).items():
             if path != DEFAULT_PATH and manifest is not None:
                 found[path] = Lacking(path, manifest.by_id()[number][1].max_ttl)
@@ -142,11 +143,6 @@ def _has(manifest: CollectionsManifest, path: CollectionPath) -> bool:
     if not path.collection:
         return manifest.scope(path.scope) is not None
     return manifest.collection(path.scope, path.collection) is not None
-
-
-def _manifests(point: RestorePoint) -> list[CollectionsManifest | None]:
-    """The manifests that count, older ones first: of every backup whose end is that of a vbucket."""
-    return [point.chain[count - 1].collections for count in sorted({*point.upto.values()} - {0})]
 
 
 async def make(members: Members, seeds: Sequence[Address], wanted: Sequence[Lacking]) -> CollectionsManifest:

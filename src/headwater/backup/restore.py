@@ -28,6 +28,7 @@ from headwater.spark.rows import check_columns
 from headwater.spark.schema import types
 from headwater.spark.settings import WriteSettings
 from headwater.spark.writing import ROWS_PER_CALL, WriteCounts, write
+from headwater.wire.manifest import CollectionsManifest
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 
@@ -50,6 +51,11 @@ class RestorePoint:
         return {
             vb: self.chain[count - 1].part.ends[vb].seqno if count else 0 for vb, count in sorted(self.upto.items())
         }
+
+    @property
+    def manifests(self) -> list[CollectionsManifest | None]:
+        """The collections of every backup at whose end a vbucket will be, older ones first; None as in its manifest."""
+        return [self.chain[count - 1].collections for count in sorted({*self.upto.values()} - {0})]
 
     def limits(self, backup: int) -> dict[int, int]:
         """Return, for the backup at this place of the chain, the highest seqno of each vbucket that is still true."""

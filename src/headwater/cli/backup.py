@@ -179,13 +179,15 @@ def restore(
 
     archive = _archive(place)
     point = _point(archive, backup, at, seqnos, nearest, vbucket_set(vbuckets))
-    chosen = chosen_of(point, None if collections is None else [each.strip() for each in collections.split(",")])
+    chosen = chosen_of(
+        point.manifests, None if collections is None else [each.strip() for each in collections.split(",")]
+    )
     if dry_run:
         _tell_restore(point, writing.counts(archive, point, chosen), "would be written, nothing was")
         return
     with connect(node, user, password) as client:
         client.noop()  # a wrong address or password is told before all files are read
-        missing = lacking(client, point, chosen)
+        missing = lacking(client, point.manifests, chosen)
     with Meter("verify", "bytes", quiet=quiet) as meter:
         _fail(look(archive, point.chain, meter.show).problems)
     with Meter("restore", "changes", quiet=quiet) as meter:
