@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OWN_OF_SERVERS = "_system"
 """Couchbase's servers keep collections of their own in this scope, in every bucket."""
 _UNKNOWN = (Status.KEY_ENOENT, Status.EINVAL, Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED)
-"""What servers from before collections say to a group of statistics that they do not have."""
+"""Answers of servers from before collections to a group of statistics that they do not have."""
 
 
 def unread_collections(client: Client) -> dict[str, int]:
