@@ -65,7 +65,7 @@ def chosen_of(manifests: Manifests, names: Iterable[str] | None) -> frozenset[st
     if names is None:
         return None
     known = {path for manifest in manifests for path in paths_of(manifest)}
-    chosen = frozenset(str(CollectionPath.parse(name)) for name in names)
+    chosen = frozenset(str(CollectionPath.parse(name.strip())) for name in names)
     for name in sorted(chosen - known):
         raise OptionError("collections", name, f"a collection of these backups: {', '.join(sorted(known))}")
     return chosen

@@ -172,37 +172,24 @@ def restore(
     is given; into an empty bucket the state of the backup comes whole. All files are checked before the first change is
     written. Interrupted, it can be called again: what is there already changes nothing.
     """
-    from headwater.backup import restore as writing
     from headwater.backup.collections import chosen_of, lacking
+    from headwater.backup.restore import counts
     from headwater.backup.verify import verify as look
     from headwater.cli.meter import Meter
 
     archive = _archive(place)
     point = _point(archive, backup, at, seqnos, nearest, vbucket_set(vbuckets))
-    chosen = chosen_of(
-        point.manifests, None if collections is None else [each.strip() for each in collections.split(",")]
-    )
+    chosen = chosen_of(point.manifests, None if collections is None else collections.split(","))
     if dry_run:
-        _tell_restore(point, writing.counts(archive, point, chosen), "would be written, nothing was")
+        _tell_restore(point, counts(archive, point, chosen), "would be written, nothing was")
         return
     with connect(node, user, password) as client:
         client.noop()  # a wrong address or password is told before all files are read
         missing = lacking(client, point.manifests, chosen)
     with Meter("verify", "bytes", quiet=quiet) as meter:
         _fail(look(archive, point.chain, meter.show).problems)
-    with Meter("restore", "changes", quiet=quiet) as meter:
-        _make(missing, node, user, password)
-        target = _target(node, user, password, retry)
-        done = writing.restore(
-            archive,
-            point,
-            target,
-            force=force,
-            collections=chosen,
-            tell=lambda each: meter.show(each.done, each.total),
-        )
-    told = {"stored": done.stored, "deleted": done.deleted + done.absent, "not needed": done.behind}
-    _tell_restore(point, told, f"in {meter.seconds:.1f} s")
+    _make(missing, node, user, password)
+    _write(archive, point, chosen, _target(node, user, password, retry), force, quiet)
 
 
 def prune(
@@ -250,6 +237,26 @@ def _target(node: str, user: str | None, password: str | None, retry: float | No
 
     given = {"url": node, "user": user, "password": password, "retrySeconds": None if retry is None else str(retry)}
     return parse_write({name: text for name, text in given.items() if text is not None} | {"withMeta": "true"})
+
+
+def _write(
+    archive: "Archive", point: "RestorePoint", chosen: frozenset[str] | None, target: Any, force: bool, quiet: bool
+) -> None:
+    """Write a point into a bucket and tell what became of it."""
+    from headwater.backup import restore as writing
+    from headwater.cli.meter import Meter
+
+    with Meter("restore", "changes", quiet=quiet) as meter:
+        done = writing.restore(
+            archive,
+            point,
+            target,
+            force=force,
+            collections=chosen,
+            tell=lambda each: meter.show(each.done, each.total),
+        )
+    told = {"stored": done.stored, "deleted": done.deleted + done.absent, "not needed": done.behind}
+    _tell_restore(point, told, f"in {meter.seconds:.1f} s")
 
 
 def _make(missing: "list[Lacking]", node: str, user: str | None, password: str | None) -> None:
