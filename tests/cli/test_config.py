@@ -122,3 +122,11 @@ def test_a_password_in_a_file_that_others_may_read_is_refused(run: Run, tmp_path
     path.chmod(0o644)
     status, _, problems = run("--config", file, "get", "k")
     assert status == 2 and "chmod 600" in problems and "secret" not in problems
+
+
+def test_the_file_of_the_guide_is_well(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs/howto/configure.md").read_text("utf-8")
+    place = tmp_path / "node.toml"
+    place.write_text(guide.split("```toml\n")[1].split("```")[0], "utf-8")
+    result = CliRunner().invoke(app, ["config", "check", str(place), "--skip-files"])
+    assert result.exit_code == 0, result.output

@@ -57,6 +57,18 @@ DECLARED: dict[str, dict[str, Way]] = {
             "tests/interop/test_couchbase_sdk.py::test_scopes_and_collections_are_made_used_listed_and_dropped"
         ),
     },
+    "docs/howto/configure.md": {
+        "# What stands at the top": Elsewhere("tests/cli/test_config.py::test_the_file_of_the_guide_is_well"),
+        "$ headwater config": Elsewhere("tests/cli/test_config.py"),
+        "$ headwater --install-completion": Elsewhere("tests/cli/test_completion.py"),
+    },
+    "docs/howto/container.md": {
+        "": Shown("containers and Kubernetes, which are not here; tests/test_deploy.py reads the files"),
+    },
+    "docs/howto/upgrade.md": {
+        "$ headwater backup": Shown("systemd and another release; tests/faults/test_upgrade.py has stores"),
+        "$ systemctl": Shown("a service of systemd on each machine"),
+    },
     "docs/howto/console.md": {
         "$ headwater console": Elsewhere("tests/cli/test_console.py"),
         "$ ssh": Shown("a tunnel of ssh"),
