@@ -60,6 +60,9 @@ spark-faults: $(READY) warm ## the tests of a mirror on Spark under faults, whic
 interop: $(READY) warm ## programs of others against a node, as a table: INTEROP="-k gocb"; where a toolchain is missing, its rows say how to get it
 	@$(RUN) $(BIN)/python -m pytest -q --tb=short -m interop --table tests/interop $(INTEROP)
 
+guides: $(READY) warm ## the guides of the command line, typed as printed in an empty folder; the short ones are in `make test` as well
+	@$(RUN) $(BIN)/python -m pytest -q -m "battery or not battery" tests/guides
+
 AXE := axe-core@4.11.0
 
 console-test: $(READY) ## the console in a real Chromium (Debian: chromium, chromium-driver), with axe-core by npm; makes the guide's pictures

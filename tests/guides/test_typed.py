@@ -81,6 +81,7 @@ def addresses(nodes: list[testing.Node]) -> dict[str, str]:
     return {f"10.0.0.{number}:11210": node.address for number, node in enumerate(nodes, 1)}
 
 
+@pytest.mark.battery
 def test_the_cluster_of_the_readme(tmp_path: Path) -> None:
     _, _, cluster = typed("README.md")
     with ExitStack() as stack:
@@ -97,6 +98,7 @@ def test_the_cluster_of_the_readme(tmp_path: Path) -> None:
             assert len(bucket.get_many(f"k{number}" for number in range(100))) == 100
 
 
+@pytest.mark.battery
 def test_the_guide_of_clusters(tmp_path: Path) -> None:
     begin, join, look, grow, dead, again = typed("docs/howto/cluster.md")
     with ExitStack() as stack:
@@ -122,6 +124,7 @@ def test_the_guide_of_clusters(tmp_path: Path) -> None:
         assert "each vbucket has one owner" in terminal.type(status)
 
 
+@pytest.mark.battery
 def test_the_guide_of_backups(tmp_path: Path) -> None:
     whole, sql, point = typed("docs/howto/backup.md")
     with testing.node(vbuckets=8, bucket="orders") as source, testing.node(vbuckets=8, bucket="orders") as target:
@@ -147,6 +150,7 @@ def test_the_guide_of_backups(tmp_path: Path) -> None:
                 assert bucket.get("k1").value == b"later"
 
 
+@pytest.mark.battery
 def test_the_guide_of_collections(tmp_path: Path) -> None:
     with testing.node(vbuckets=4) as node, Terminal(tmp_path, {}, {"HEADWATER_NODE": node.url}) as terminal:
         terminal.instead["couchbase://127.0.0.1/default"] = node.url
@@ -187,6 +191,7 @@ def test_the_guide_of_users(alone: Terminal) -> None:
     alone.follow(secret)
 
 
+@pytest.mark.battery
 def test_the_guide_of_tls(alone: Terminal) -> None:
     begin, ask, certificates, names = (each for each in typed("docs/howto/tls.md"))
     (alone.folder / "ann.password").write_text("secret\n")

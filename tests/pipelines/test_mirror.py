@@ -203,6 +203,7 @@ def test_json_documents_become_columns(spark: Any, bucket: Node, tmp_path: Path)
         assert reader() == 4
 
 
+@pytest.mark.battery
 def test_documents_become_variant_and_what_is_no_json_is_in_quarantine(
     spark: Any, bucket: Node, tmp_path: Path
 ) -> None:
@@ -236,6 +237,7 @@ def test_documents_become_variant_and_what_is_no_json_is_in_quarantine(
     assert {bytes(row.key) for row in quarantined} == {b"b", b"\xff"}
 
 
+@pytest.mark.battery
 def test_each_collection_becomes_a_table_and_one_that_was_made_again_begins_anew(
     spark: Any, bucket: Node, tmp_path: Path
 ) -> None:
