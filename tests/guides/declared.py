@@ -30,6 +30,7 @@ DECLARED: dict[str, dict[str, Way]] = {
     "docs/howto/backup.md": {
         "headwater backup create ./backups --node": Typed(),
         "select key, value": Typed(),
+        "headwater backup restore": Elsewhere("tests/backup/test_collections.py"),
         "20261122T154254Z-increment": Shown("what a backup printed after a failover"),
         "headwater seqnos": Typed(),
         "*/15 * * * *": Shown("lines of cron"),
