@@ -142,7 +142,7 @@ def test_a_move_that_is_stopped_while_it_tries_again_leaves_no_traceback() -> No
         command = [sys.executable, "-m", "headwater", "move", "--from", full.address, "--to", old.address, "--takeover"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
             give_up = time.monotonic() + SECONDS
-            while len(old.refused) < 12 and time.monotonic() < give_up:
+            while len(old.refused) < 4 and time.monotonic() < give_up:
                 time.sleep(0.01)
             running.send_signal(signal.SIGTERM)
             said, problems = running.communicate(timeout=SECONDS)

@@ -179,6 +179,7 @@ def test_the_guide_of_buckets(tmp_path: Path) -> None:
         assert "carts" not in terminal.type("headwater bucket list")
 
 
+@pytest.mark.battery
 def test_the_guide_of_users(alone: Terminal) -> None:
     admin, more, secret = typed("docs/howto/users.md")
     (add, told), (serve, _) = admin.answers()
@@ -210,6 +211,7 @@ def test_the_options_and_the_scrape_of_the_guide_to_operate() -> None:
     assert job["job_name"] == "headwater" and len(job["static_configs"][0]["targets"]) == 3
 
 
+@pytest.mark.battery
 def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror, quarantine, collections, changes, care = typed("docs/howto/mirror.md")
     with testing.node(vbuckets=4) as node:

@@ -192,16 +192,17 @@ def test_metrics_are_for_users_that_may_monitor_and_health_is_for_everybody() ->
 
 
 def test_a_port_of_its_own_has_the_pages_alone() -> None:
-    with testing.node(vbuckets=1, http_port=0, user="ann", environment={"HEADWATER_PASSWORD": "secret"}) as node:
+    login = {"HEADWATER_PASSWORD": "secret", "HEADWATER_LOGIN_SECONDS": "2"}  # for a request
+    with testing.node(vbuckets=1, http_port=0, user="ann", environment=login) as node:
         assert node.http_port not in (None, node.port)
         paths = ("/healthz", "/readyz", "/metrics")
         assert [fetch(node, path, node.http_port)[0] for path in paths] == [200, 200, 401]
         with socket.create_connection((node.host, node.http_port), 120) as sock:
             sock.sendall(Frame(0x80, Opcode.NOOP).encode())
             assert sock.recv(1000) == b"", "no documents there"
-        login = base64.b64encode(b"ann:secret").decode()
+        basic = base64.b64encode(b"ann:secret").decode()
         asked = urllib.request.Request(f"http://{node.host}:{node.http_port}/metrics")
-        asked.add_header("Authorization", f"Basic {login}")
+        asked.add_header("Authorization", f"Basic {basic}")
         with urllib.request.urlopen(asked, timeout=120) as answer:
             assert b"headwater_uptime_seconds" in answer.read()
 

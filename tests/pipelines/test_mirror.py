@@ -262,6 +262,7 @@ def sql(path: Path) -> int:
     return int(counted["rows"][0].as_py())
 
 
+@pytest.mark.battery
 def test_what_spark_with_delta_does_to_the_table_does_not_disturb_the_mirror(
     spark: Any, bucket: Node, tmp_path: Path
 ) -> None:

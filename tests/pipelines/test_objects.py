@@ -74,6 +74,7 @@ def test_worker_processes_reach_the_store_too(bucket: Node, place: str) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.battery
 @pytest.mark.timeout(600)
 def test_spark_goes_on_with_the_same_table_and_needs_no_library_for_the_store(bucket: Node, place: str) -> None:
     run(bucket, place)

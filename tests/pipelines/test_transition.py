@@ -212,6 +212,7 @@ def test_the_journal_holds_the_last_move_of_a_vbucket(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.battery
 def test_executors_move_them_and_one_that_is_killed_costs_nothing(spark: Any, three: Three, tmp_path: Path) -> None:
     before = contents(three[0])
     environment = spark.sparkContext.environment
