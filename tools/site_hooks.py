@@ -35,7 +35,8 @@ def place(path: Path) -> str:
 def text(path: Path) -> str:
     """Return a file of the tree as Markdown, with the links that it has on a code host."""
     if path.is_dir():
-        names = sorted(each.name + "/" * each.is_dir() for each in path.iterdir() if not each.name.startswith("."))
+        shown = [each for each in path.iterdir() if not each.name.startswith((".", "__pycache__"))]
+        names = sorted(each.name + "/" * each.is_dir() for each in shown)
         return f"# {path.relative_to(ROOT)}\n\n" + "".join(f"- [{name}]({path.name}/{name})\n" for name in names)
     told = path.read_text("utf-8")
     if path.suffix == ".md":
