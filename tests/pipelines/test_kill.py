@@ -51,6 +51,7 @@ def check(bucket: Node, place: Path) -> None:
     assert of_table(log.store, log.refresh())[1] == []
 
 
+@pytest.mark.battery
 @pytest.mark.parametrize("point", [f"lake.{step}" for step in (*STEPS, "before_fold", "after_fold")])
 def test_a_mirror_that_was_killed_goes_on_where_its_table_stands(point: str, tmp_path: Path) -> None:
     place = tmp_path / "t"

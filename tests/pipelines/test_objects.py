@@ -141,6 +141,7 @@ def test_a_mirror_folds_and_checkpoints_on_the_way(bucket: Node, place: str, mon
     assert any(".checkpoint." in each.path for each in log.store.list("_delta_log"))
 
 
+@pytest.mark.battery
 @pytest.mark.parametrize(
     ("point", "left"),
     [
