@@ -257,7 +257,7 @@ def test_a_prepare_that_can_not_be_stored_ends_the_connection_and_is_not_here(
     fed = Fed(desk)
     takes_durable_writes(fed)
     fed.announce(1, 1)
-    monkeypatch.setattr(desk.store, "use_prepares", fails)
+    monkeypatch.setattr(desk.store.prepares, "announce", fails)
     fed.give(prepared(fed, 1))
     assert "the manifest could not be written" in fed.connection.dropped
     assert desk.bucket.vbuckets[VB].high_seqno == 0

@@ -209,7 +209,7 @@ def test_a_prepare_is_no_document_until_its_commit_and_then_it_has_the_numbers_o
     assert stored is not None and replica.vbucket.high_seqno == 2
     assert (stored.seqno, stored.value, stored.cas, stored.rev_seqno) == (2, b"v", 1 << 16, 7)
     assert (stored.flags, stored.expiry, stored.deleted) == (3, 1_800_000_000, False)
-    assert not replica.vbucket.prepares.pending and desk.store.prepares(VB) == []
+    assert not replica.vbucket.prepares.pending and desk.store.prepares.waiting(VB) == []
 
 
 def test_a_prepared_deletion_becomes_a_tombstone_of_its_time(desk: StreamDesk) -> None:
@@ -228,7 +228,7 @@ def test_an_abort_leaves_the_document_as_it_was(desk: StreamDesk) -> None:
     tell(replica, prepare(2, b"k1"), dcp.Abort(key=b"k1", prepared_seqno=2, abort_seqno=3))
     stored = desk.store.document(VB, b"k1")
     assert stored is not None and (stored.seqno, replica.vbucket.high_seqno) == (1, 3)
-    assert not replica.vbucket.prepares.pending and desk.store.prepares(VB) == []
+    assert not replica.vbucket.prepares.pending and desk.store.prepares.waiting(VB) == []
 
 
 def test_the_commit_of_a_prepare_that_is_not_here_is_not_taken(desk: StreamDesk) -> None:
@@ -245,7 +245,7 @@ def test_a_document_behind_a_prepare_ends_it_and_is_not_taken_for_it_after_a_rol
     replica.marked(3, 3)
     replica.changed(3)
     replica.vbucket.prepares.settle(0)
-    assert not replica.vbucket.prepares.pending and desk.store.prepares(VB) == []
+    assert not replica.vbucket.prepares.pending and desk.store.prepares.waiting(VB) == []
     replica.vbucket.read_events()
     assert not replica.vbucket.prepares.pending
     replica.vbucket.roll_back(2)

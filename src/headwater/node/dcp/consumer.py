@@ -176,7 +176,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         if frame.opcode != Opcode.DCP_COMMIT or frame.vbucket not in self.streams:
             return 0
         key = frame.key if self.consumer.negotiated.collections else b"\0" + frame.key
-        found = self._bucket.store.prepare(frame.vbucket, key)
+        found = self._bucket.store.prepares.find(frame.vbucket, key)
         return 0 if found is None else len(found.value)
 
     def _handle(self, event: Event) -> None:  # noqa: PLR0912 - a case for each event

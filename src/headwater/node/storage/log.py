@@ -200,6 +200,17 @@ class Log:
             self._roll()
         self.make_room()
 
+    def declare(self, edit: Callable[[Manifest], Manifest]) -> None:
+        """Write down what programs must know before they open the folder; durable on return.
+
+        Raises:
+            DiskFull, StorageError: that could not be written down.
+        """
+        try:
+            self.manifest.change(edit)
+        except OSError as error:
+            raise full_error(self.folder, 0, error) from error
+
     def write(self, batch: Batch) -> None:
         """Append and sync.
 

@@ -21,6 +21,7 @@ from headwater.node.storage.log import Log
 from headwater.node.storage.records import VBucketRecord, drop_frame, record_frame, rollback_frame
 from headwater.node.storage.replay import current, restore
 from headwater.node.storage.slots import Slots
+from headwater.wire.numbers import HELD_MAX, SEQNO_MAX
 
 __all__ = ["ArenaFull", "Staging"]
 
@@ -126,6 +127,19 @@ class Staging:
         self._index.grow(vbucket, rows, rows)
 
     # ------------------------------------------------------------------ documents
+
+    def next_seqno(self, vbucket: int, seqno: int | None, *held: int) -> int:
+        """The seqno of the change that comes next, or `seqno` if that may be it. `held`: its CAS and revision.
+
+        Raises:
+            StorageError: `seqno` is not above the high seqno, or one of the numbers is too high to have a next one.
+        """
+        high = self._index.table.item(vbucket, index.HIGH)
+        if max(high + 1 if seqno is None else seqno, 0) > SEQNO_MAX or max(held, default=0) > HELD_MAX:
+            raise StorageError(f"vbucket {vbucket}: a seqno, CAS or revision is too high to have a next one")
+        if seqno is not None and seqno <= high:
+            raise StorageError(f"vbucket {vbucket}: seqno {seqno} is not above the high seqno {high}")
+        return high + 1 if seqno is None else seqno
 
     def document(self, vbucket: int, frame: bytes, value: bytes = b"") -> None:
         """Stage and index one change. `value`: its value, where that is not in the frame's bytes.

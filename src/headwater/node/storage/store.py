@@ -9,8 +9,8 @@ All methods but `write` belong to one thread (the node's event loop). What is st
 that it is not durable; views show durable changes only. One batch is in flight at a time, the next gathers meanwhile.
 
 The store owns its parts and puts them together: columns.py (the index), slots.py (where its rows point to), log.py (the
-files), staging.py and committing.py (a change's way there), compaction.py while one runs. Here are opening and closing,
-reading, documents, and what takes changes back.
+files), staging.py and committing.py (a change's way there), prepares.py (durable writes under way), compaction.py while
+one runs. Here are opening and closing, reading, documents, and what takes changes back.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from headwater.node.storage.columns import Index
 from headwater.node.storage.committing import Committing
 from headwater.node.storage.compaction import HISTORY_ROWS, Compaction, Dropped
 from headwater.node.storage.disk import Disk, FolderLock, RealDisk, is_full
-from headwater.node.storage.log import SEGMENT_BYTES, START_BYTES, Log, full_error
+from headwater.node.storage.log import SEGMENT_BYTES, START_BYTES, Log
 from headwater.node.storage.manifest import Manifest
 from headwater.node.storage.newest import NewestSeqnos
+from headwater.node.storage.prepares import StoredPrepares
 from headwater.node.storage.quarantine import Quarantine
 from headwater.node.storage.records import (
     StoredDocument,
@@ -45,19 +46,15 @@ from headwater.node.storage.records import (
     deletion_frame,
     event_frame,
     mutation_head,
-    prepare_frame,
-    prepare_key,
-    prepare_over_frame,
     stored_key,
-    told_in,
 )
 from headwater.node.storage.replay import OpenedSegment, Replay
 from headwater.node.storage.scrub import Damage, scrub
 from headwater.node.storage.slots import Slots
 from headwater.node.storage.staging import ArenaFull, Staging
+from headwater.node.storage.told import told_of
 from headwater.node.storage.views import DEFAULT_ONLY, Shown, View
-from headwater.wire.dcp import Abort, Prepare, SystemEvent
-from headwater.wire.numbers import HELD_MAX, SEQNO_MAX
+from headwater.wire.dcp import SystemEvent
 
 __all__ = ["ArenaFull", "Store"]
 
@@ -73,7 +70,7 @@ class Store:
     Attributes:
         path: the folder.
         disk: where that is; what belongs to the store but is no part of the log is kept there, too.
-        index, slots, log, staging, committing: the parts.
+        index, slots, log, staging, committing, prepares: the parts.
         table: uint64[vbuckets, FIELDS] of the index, for kernels; see kernels/index.py.
         segments: uint64[slots, 2], (address, length) of what a LOC points into, for kernels.
         lost: what was found damaged since the store was opened.
@@ -108,6 +105,7 @@ class Store:
         self._newest = NewestSeqnos(self.index, self.slots)
         self._load(manifest.content)
         self.staging = Staging(self.index, self.slots, self.log, arena_bytes, self.recovered, clock)
+        self.prepares = StoredPrepares(self.index, self.slots, self.log, self.staging)
         self.committing = Committing(self.index, self.slots, self.log, self.staging)
         self._compaction: Compaction | None = None
         self._lock = lock
@@ -241,30 +239,7 @@ class Store:
     def events(self, vbucket: int) -> list[SystemEvent]:
         """The system events of a vbucket in the order of their seqnos, of each collection and scope the newest; durable
         or not. Looks at every row of a vbucket that is mixed."""
-        return [told for told in self._told(vbucket) if isinstance(told, SystemEvent)]
-
-    def prepares(self, vbucket: int) -> list[Prepare]:
-        """The prepares of a vbucket that are not over, in the order of their seqnos, durable or not. As `events`."""
-        return [told for told in self._told(vbucket) if isinstance(told, Prepare)]
-
-    def _told(self, vbucket: int) -> Iterator[SystemEvent | Prepare | Abort]:
-        if not self.is_mixed(vbucket):
-            return
-        found = np.empty(16, np.int64)
-        while (count := int(sweep.system_rows(self.table, vbucket, self.segments, found))) > len(found):
-            found = np.empty(count, np.int64)
-        locs = self.index.columns[vbucket].loc
-        for row in found[:count].tolist():
-            told = told_in(self.slots.seen(locs.item(row)))
-            if told is not None:
-                yield told
-
-    def prepare(self, vbucket: int, key: bytes) -> Prepare | None:
-        """The prepare of a key (which begins with the id of its collection) that is not over."""
-        sought = np.frombuffer(prepare_key(key), np.uint8)
-        row = int(index.lookup(self.table, vbucket, self.segments, sought, 1))
-        told = None if row < 0 else told_in(self.slots.seen(self.index.columns[vbucket].loc.item(row)))
-        return told if isinstance(told, Prepare) else None
+        return [told for told in told_of(self.index, self.slots, vbucket) if isinstance(told, SystemEvent)]
 
     def newest_seqno(self, vbucket: int, shown: Shown) -> int:
         """Seqno of the newest durable change that is shown; 0 if there is none."""
@@ -399,7 +374,7 @@ class Store:
             ArenaFull: there is none in this batch.
             StorageError: `seqno` is not above the high seqno.
         """
-        seqno = self._next(vbucket, seqno, cas, rev_seqno)
+        seqno = self.staging.next_seqno(vbucket, seqno, cas, rev_seqno)
         head = mutation_head(
             vbucket,
             key,
@@ -432,7 +407,7 @@ class Store:
         collection: int = 0,
     ) -> int:
         """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above."""
-        seqno = self._next(vbucket, seqno, cas, rev_seqno)
+        seqno = self.staging.next_seqno(vbucket, seqno, cas, rev_seqno)
         frame = deletion_frame(
             vbucket,
             key,
@@ -451,35 +426,9 @@ class Store:
 
     def stage_event(self, vbucket: int, event: SystemEvent, *, cas: int) -> int:
         """Store a system event; returns its seqno (the next one, if it has none). Errors as above."""
-        seqno = self._next(vbucket, event.by_seqno or None, cas)
+        seqno = self.staging.next_seqno(vbucket, event.by_seqno or None, cas)
         self.staging.document(vbucket, event_frame(vbucket, replace(event, by_seqno=seqno, vbucket=vbucket), cas=cas))
         return seqno
-
-    def stage_prepare(self, vbucket: int, prepare: Prepare) -> int:
-        """Store the prepare of a durable write; returns its seqno (the next one, if it has none). Errors as above."""
-        seqno = self._next(vbucket, prepare.by_seqno or None, prepare.cas, prepare.rev_seqno)
-        self.staging.document(vbucket, prepare_frame(vbucket, replace(prepare, by_seqno=seqno)))
-        return seqno
-
-    def stage_abort(self, vbucket: int, abort: Abort, delete_time: int) -> int:
-        """Store that a prepare did not happen; returns the seqno of that. Errors as above."""
-        seqno = self._next(vbucket, abort.abort_seqno or None)
-        told = replace(abort, abort_seqno=seqno)
-        self.staging.document(vbucket, prepare_over_frame(vbucket, abort.key, seqno, delete_time, told))
-        return seqno
-
-    def stage_prepare_over(self, vbucket: int, key: bytes, delete_time: int) -> None:
-        """Store that the prepare of a key happened, right behind the document: both have one seqno. Errors as above."""
-        seqno = self.high_seqno(vbucket)
-        self.staging.document(vbucket, prepare_over_frame(vbucket, key, seqno, delete_time, None))
-
-    def _next(self, vb: int, seqno: int | None, *held: int) -> int:
-        high = self.high_seqno(vb)
-        if max(high + 1 if seqno is None else seqno, 0) > SEQNO_MAX or max(held, default=0) > HELD_MAX:
-            raise StorageError(f"vbucket {vb}: a seqno, CAS or revision is too high to have a next one")
-        if seqno is not None and seqno <= high:
-            raise StorageError(f"vbucket {vb}: seqno {seqno} is not above the high seqno {high}")
-        return high + 1 if seqno is None else seqno
 
     def record(self, vbucket: int) -> VBucketRecord | None:
         """Return a vbucket's record as staged; after `abandon`, as it is on disk. None: it does not exist."""
@@ -495,7 +444,7 @@ class Store:
 
     def pass_seqno(self, vbucket: int, seqno: int) -> None:
         """Count `seqno` as given although no change here has it. Not durable before the vbucket's next record is."""
-        self._next(vbucket, seqno)
+        self.staging.next_seqno(vbucket, seqno)
         self.table[vbucket, index.HIGH] = seqno
 
     def lacks_tombstones(self, vbucket: int, upto_seqno: int, deleted_rev: int = 0) -> None:
@@ -613,18 +562,7 @@ class Store:
             DiskFull, StorageError: that could not be written down.
         """
         if not self.log.manifest.content.collections:
-            try:
-                self.log.manifest.change(lambda manifest: replace(manifest, collections=True))
-            except OSError as error:
-                raise full_error(self.path, 0, error) from error
-
-    def use_prepares(self) -> None:
-        """Prepares of durable writes may come; as `use_collections`."""
-        if not self.log.manifest.content.prepares:
-            try:
-                self.log.manifest.change(lambda manifest: replace(manifest, collections=True, prepares=True))
-            except OSError as error:
-                raise full_error(self.path, 0, error) from error
+            self.log.declare(lambda manifest: replace(manifest, collections=True))
 
     @property
     def is_member(self) -> bool:
@@ -638,10 +576,7 @@ class Store:
             DiskFull, StorageError: that could not be written down.
         """
         if not self.is_member:
-            try:
-                self.log.manifest.change(lambda manifest: replace(manifest, member=True))
-            except OSError as error:
-                raise full_error(self.path, 0, error) from error
+            self.log.declare(lambda manifest: replace(manifest, member=True))
 
     def seal(self) -> None:
         """End the log's segment, so that compaction can have it. Blocking; like `write`, and never beside it."""

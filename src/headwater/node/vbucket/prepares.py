@@ -54,14 +54,14 @@ class VBucketPrepares:
     def read(self) -> None:
         """Know what the log tells now."""
         self.commits.clear()
-        self.pending = {key_of(each.key): each.by_seqno for each in self._store.prepares(self._vbucket)}
+        self.pending = {key_of(each.key): each.by_seqno for each in self._store.prepares.waiting(self._vbucket)}
         for key in [key for key, seqno in self.pending.items() if self._is_over(key, seqno)]:
             del self.pending[key]
 
     def add(self, prepare: dcp.Prepare) -> int:
         """Stage a prepare, with its own seqno or the next one; returns it. Raises ArenaFull, DiskFull."""
-        self._store.use_prepares()
-        seqno = self._store.stage_prepare(self._vbucket, prepare)
+        self._store.prepares.announce()
+        seqno = self._store.prepares.stage(self._vbucket, prepare)
         key = key_of(prepare.key)
         self.pending.pop(key, None)
         self.pending[key] = seqno
@@ -69,12 +69,12 @@ class VBucketPrepares:
 
     def commit(self, key: Key, now: int, seqno: int | None = None) -> int:
         """Stage the document that a prepare becomes, with a seqno or the next one; returns it. Raises as `add`."""
-        found = self._store.prepare(self._vbucket, joined(key))
+        found = self._store.prepares.find(self._vbucket, joined(key))
         if found is None:
             raise KeyError(key)
         self._check_room(len(found.value) + 2 * MARK_BYTES)
         committed = self._stage(key, found, seqno)
-        self._store.stage_prepare_over(self._vbucket, joined(key), now)
+        self._store.prepares.stage_over(self._vbucket, joined(key), now)
         del self.pending[key]
         self._note(committed, found.by_seqno)
         return committed
@@ -82,7 +82,7 @@ class VBucketPrepares:
     def abort(self, key: Key, now: int, seqno: int = 0) -> int:
         """Stage that a prepare did not happen, with a seqno or (0) the next one; returns it. Raises as `add`."""
         told = dcp.Abort(key=joined(key), prepared_seqno=self.pending.get(key, 0), abort_seqno=seqno)
-        aborted = self._store.stage_abort(self._vbucket, told, now)
+        aborted = self._store.prepares.stage_abort(self._vbucket, told, now)
         self.pending.pop(key, None)
         return aborted
 
@@ -90,7 +90,7 @@ class VBucketPrepares:
         """Put the mark behind documents that came without being told to end a prepare; ArenaFull: at another time."""
         for key in [key for key, seqno in self.pending.items() if self._is_over(key, seqno)]:
             self._check_room(MARK_BYTES)
-            self._store.stage_prepare_over(self._vbucket, joined(key), now)
+            self._store.prepares.stage_over(self._vbucket, joined(key), now)
             del self.pending[key]
 
     def newest(self, upto_seqno: int) -> int:

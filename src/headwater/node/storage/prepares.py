@@ -1,0 +1,81 @@
+"""The prepares of durable writes in a store: staged, ended, and found again.
+
+A prepare is a document of a key of its own (`prepare_key`), so the document itself stays what it is until the prepare
+is over; and it is over when that key is deleted, by the abort or by the mark behind the document that it became.
+Programs that know nothing of this must not read the folder: its manifest says so before the first one is staged.
+
+In all of this the key of a document begins with the id of its collection. Source: dcp 2.17. Why so: decision 0068.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headwater.kernels import index
+from headwater.node.storage.records import prepare_frame, prepare_key, prepare_over_frame, told_in
+from headwater.node.storage.told import told_of
+from headwater.wire.dcp import Abort, Prepare
+
+if TYPE_CHECKING:
+    from headwater.node.storage.columns import Index
+    from headwater.node.storage.log import Log
+    from headwater.node.storage.slots import Slots
+    from headwater.node.storage.staging import Staging
+
+
+class StoredPrepares:
+    """Of each vbucket of a store."""
+
+    def __init__(self, of: Index, slots: Slots, log: Log, staging: Staging) -> None:
+        self._index = of
+        self._slots = slots
+        self._log = log
+        self._staging = staging
+
+    def announce(self) -> None:
+        """Prepares may come: programs of before must not read the folder any more. Durable on return; blocks, the first
+        time.
+
+        Raises:
+            DiskFull, StorageError: that could not be written down.
+        """
+        if not self._log.manifest.content.prepares:
+            self._log.declare(lambda manifest: replace(manifest, collections=True, prepares=True))
+
+    def stage(self, vbucket: int, prepare: Prepare) -> int:
+        """Store a prepare, after `announce`; returns its seqno (the next one, if it has none).
+
+        Raises:
+            DiskFull, ArenaFull, StorageError: as `Store.stage_mutation`.
+        """
+        seqno = self._staging.next_seqno(vbucket, prepare.by_seqno or None, prepare.cas, prepare.rev_seqno)
+        self._staging.document(vbucket, prepare_frame(vbucket, replace(prepare, by_seqno=seqno)))
+        return seqno
+
+    def stage_abort(self, vbucket: int, abort: Abort, delete_time: int) -> int:
+        """Store that a prepare did not happen; returns the seqno of that (the next one, if it has none). Errors as
+        above."""
+        seqno = self._staging.next_seqno(vbucket, abort.abort_seqno or None)
+        told = replace(abort, abort_seqno=seqno)
+        self._staging.document(vbucket, prepare_over_frame(vbucket, abort.key, seqno, delete_time, told))
+        return seqno
+
+    def stage_over(self, vbucket: int, key: bytes, delete_time: int) -> None:
+        """Store that the prepare of a key happened, right behind the document: both have one seqno. Errors as above."""
+        seqno = self._index.table.item(vbucket, index.HIGH)
+        self._staging.document(vbucket, prepare_over_frame(vbucket, key, seqno, delete_time, None))
+
+    def waiting(self, vbucket: int) -> list[Prepare]:
+        """Those that are not over, in the order of their seqnos, durable or not. Looks at every row of a vbucket in
+        which not all are documents of the default collection."""
+        return [told for told in told_of(self._index, self._slots, vbucket) if isinstance(told, Prepare)]
+
+    def find(self, vbucket: int, key: bytes) -> Prepare | None:
+        """The prepare of a key; None if there is none, or it is over."""
+        sought = np.frombuffer(prepare_key(key), np.uint8)
+        row = int(index.lookup(self._index.table, vbucket, self._slots.table, sought, 1))
+        told = None if row < 0 else told_in(self._slots.seen(self._index.columns[vbucket].loc.item(row)))
+        return told if isinstance(told, Prepare) else None

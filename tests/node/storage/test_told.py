@@ -1,0 +1,40 @@
+"""The messages in a log besides documents: events and those of durable writes, in the order of their seqnos."""
+
+from __future__ import annotations
+
+from headwater.node.storage import told
+from headwater.node.storage.store import Store
+from headwater.node.storage.told import told_of
+from headwater.testing.faults import FaultyDisk
+from headwater.wire.dcp import Abort, Prepare, SystemEvent
+from tests.node.storage.model import open_store
+
+VB = 1
+
+
+def kinds(store: Store) -> list[str]:
+    return [type(each).__name__ for each in told_of(store.index, store.slots, VB)]
+
+
+def test_documents_alone_tell_nothing() -> None:
+    store = open_store(FaultyDisk())
+    store.stage_mutation(VB, b"k", b"v", cas=1, rev_seqno=1)
+    assert kinds(store) == []
+
+
+def test_events_and_messages_come_in_order_of_each_key_the_newest() -> None:
+    store = open_store(FaultyDisk())
+    event = SystemEvent(by_seqno=0, event=0, version=0, manifest_uid=1, scope_id=0, collection_id=8)
+    store.stage_event(VB, event, cas=1)
+    for key in (b"\0a", b"\0b"):
+        store.prepares.stage(VB, Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=key, value=b"", cas=1))
+    store.prepares.stage_abort(VB, Abort(key=b"\0a", prepared_seqno=2, abort_seqno=0), 50)
+    assert kinds(store) == ["SystemEvent", "Prepare", "Abort"]
+
+
+def test_more_than_a_look_has_room_for_are_all_told() -> None:
+    store = open_store(FaultyDisk())
+    for number in range(told.ROWS_FIRST + 1):
+        message = Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0%d" % number, value=b"", cas=1)
+        store.prepares.stage(VB, message)
+    assert kinds(store) == ["Prepare"] * (told.ROWS_FIRST + 1)
