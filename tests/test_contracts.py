@@ -4,11 +4,11 @@ The contracts stand in pyproject.toml ([tool.importlinter]); this runs them, and
 """
 
 import ast
-import itertools
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,12 +16,33 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "headwater"
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "harness").rglob("*.py")])
 
 
 def named(source: Path) -> str:
     """Return the path that a test names a source file by: headwater/... or harness/..."""
     return source.relative_to(ROOT).as_posix().removeprefix("src/")
+
+
+class Trees(dict[Path, ast.Module]):
+    """The syntax tree of a file; each is parsed once."""
+
+    def __missing__(self, source: Path) -> ast.Module:
+        tree = self[source] = ast.parse(source.read_text())
+        return tree
+
+
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    return Trees()
+
+
+def documented(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Yield all that has a docstring, and that."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | FUNCTIONS) and (words := ast.get_docstring(node)):
+            yield node, words
 
 
 def test_imports_point_back_up_the_map() -> None:
@@ -43,16 +64,15 @@ def test_a_node_needs_no_arrow() -> None:
     assert subprocess.run([sys.executable, "-c", check], timeout=240, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=named)
-def test_each_source_file_opens_with_its_plan(source: Path) -> None:
-    assert ast.get_docstring(ast.parse(source.read_text())), "no docstring at its head"
+def test_each_source_file_opens_with_its_plan(trees: Trees) -> None:
+    assert [named(source) for source in SOURCES if not ast.get_docstring(trees[source])] == []
 
 
-def test_each_source_file_with_a_function_has_a_test_file_of_its_name() -> None:
+def test_each_source_file_with_a_function_has_a_test_file_of_its_name(trees: Trees) -> None:
     missing = []
     for source in SOURCES:
         mirrored = named(source).removeprefix("headwater/")
-        if source.name.startswith("__") or "pyspark_headwater" in source.parts or not _has_functions(source):
+        if source.name.startswith("__") or "pyspark_headwater" in source.parts or not _has_functions(trees[source]):
             continue
         test = ROOT / "tests" / Path(mirrored).with_name(f"test_{source.name}")
         if not test.exists():
@@ -60,22 +80,22 @@ def test_each_source_file_with_a_function_has_a_test_file_of_its_name() -> None:
     assert missing == []
 
 
-def _has_functions(source: Path) -> bool:
+def _has_functions(tree: ast.Module) -> bool:
     """Declarations alone are tested by what they declare, all at once: tests/wire/test_vectors.py and the like."""
-    nodes = ast.walk(ast.parse(source.read_text()))
-    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes)
+    return any(isinstance(node, FUNCTIONS) for node in ast.walk(tree))
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=named)
-def test_no_docstring_was_broken_in_the_middle_of_a_sentence(source: Path) -> None:
+def test_no_docstring_was_broken_in_the_middle_of_a_sentence(trees: Trees) -> None:
     """A rewrapper that does not know hanging indents leaves a word or two alone, and goes on deeper."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(ast.parse(source.read_text())):
-        lines = (ast.get_docstring(node) or "").split("\n") if isinstance(node, documented) else []
-        for line, following in pairwise(lines):
-            goes_deeper = len(following) - len(following.lstrip()) > len(line) - len(line.lstrip())
-            is_alone = 0 < len(line.split()) <= 2 and line.lstrip()[0].isalnum() and line[-1].isalnum()
-            assert not (line.startswith(" ") and is_alone and goes_deeper), (line, following)
+    broken = []
+    for source in SOURCES:
+        for _, words in documented(trees[source]):
+            for line, following in pairwise(words.split("\n")):
+                goes_deeper = len(following) - len(following.lstrip()) > len(line) - len(line.lstrip())
+                is_alone = 0 < len(line.split()) <= 2 and line.lstrip()[0].isalnum() and line[-1].isalnum()
+                if line.startswith(" ") and is_alone and goes_deeper:
+                    broken.append((named(source), line, following))
+    assert broken == []
 
 
 RIDDLES = frozenset({"What", "Whatever", "Whoever", "Nobody", "It", "They", "Themselves"})
@@ -86,41 +106,38 @@ BESIDE = ("tests", "benchmarks", "examples", "tools")
 DOCUMENTED = sorted([*SOURCES, *(path for folder in BESIDE for path in (ROOT / folder).rglob("*.py"))])
 
 
-@pytest.mark.parametrize("source", DOCUMENTED, ids=named)
-def test_a_docstring_has_a_subject_or_a_verb_and_begins_with_it(source: Path) -> None:
+def test_a_docstring_has_a_subject_or_a_verb_and_begins_with_it(trees: Trees) -> None:
     """Functions say their effect ("Cancel the running handler; ..."), classes what they are ("The state of ...")."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     told = []
-    for node in ast.walk(ast.parse(source.read_text())):
-        words = (ast.get_docstring(node) or "").split() if isinstance(node, documented) else []
-        is_one_word = len(words) == 1 and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if words and (words[0].rstrip(",.:;") in RIDDLES or is_one_word):
-            told.append(f"line {node.body[0].lineno}: {' '.join(words[:8])}")  # type: ignore[attr-defined]
+    for source in DOCUMENTED:
+        for node, docstring in documented(trees[source]):
+            words = docstring.split()
+            if words[0].rstrip(",.:;") in RIDDLES or (len(words) == 1 and isinstance(node, FUNCTIONS)):
+                at = node.body[0].lineno  # type: ignore[attr-defined]
+                told.append(f"{named(source)}, line {at}: {' '.join(words[:8])}")
     assert told == []
 
 
-@pytest.mark.parametrize("source", DOCUMENTED, ids=named)
-def test_the_words_below_a_constant_begin_with_their_subject_as_well(source: Path) -> None:
+def test_the_words_below_a_constant_begin_with_their_subject_as_well(trees: Trees) -> None:
     told = []
-    for node in ast.walk(ast.parse(source.read_text())):
-        body = getattr(node, "body", None)
-        for above, below in itertools.pairwise(body if isinstance(body, list) else []):
-            if not isinstance(above, ast.Assign | ast.AnnAssign) or not isinstance(below, ast.Expr):
-                continue
-            words = str(getattr(below.value, "value", "")).split()
-            if words and words[0].rstrip(",.:;") in RIDDLES:
-                told.append(f"line {below.lineno}: {' '.join(words[:8])}")
+    for source in DOCUMENTED:
+        for node in ast.walk(trees[source]):
+            body = getattr(node, "body", None)
+            for above, below in pairwise(body if isinstance(body, list) else []):
+                if not isinstance(above, ast.Assign | ast.AnnAssign) or not isinstance(below, ast.Expr):
+                    continue
+                words = str(getattr(below.value, "value", "")).split()
+                if words and words[0].rstrip(",.:;") in RIDDLES:
+                    told.append(f"{named(source)}, line {below.lineno}: {' '.join(words[:8])}")
     assert told == []
 
 
-def test_a_public_function_takes_a_vbucket_and_not_a_vb() -> None:
+def test_a_public_function_takes_a_vbucket_and_not_a_vb(trees: Trees) -> None:
     short = []
     for source in SOURCES:
-        nodes = (
-            ast.walk(ast.parse(source.read_text())) if "kernels" not in source.parts and "src" in source.parts else ()
-        )
+        nodes = ast.walk(trees[source]) if "kernels" not in source.parts and "src" in source.parts else ()
         for node in nodes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            if isinstance(node, FUNCTIONS) and not node.name.startswith("_"):
                 given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 short += [f"{named(source)}: {node.name}" for each in given if each.arg == "vb"]
     assert short == []
@@ -131,13 +148,13 @@ FAMILIES = frozenset(f"wire/{family}.py" for family in ("admin", "bootstrap", "d
 `upr.Mutation`, `tap.Mutation`. Events of the client carry those of DCP's messages."""
 
 
-def test_no_two_public_classes_share_a_name() -> None:
+def test_no_two_public_classes_share_a_name(trees: Trees) -> None:
     places: dict[str, list[str]] = {}
-    for source in (PACKAGE).rglob("*.py"):
+    for source in PACKAGE.rglob("*.py"):
         path = source.relative_to(PACKAGE).as_posix()
         if path in FAMILIES or path.startswith("testing/"):
             continue
-        for node in ast.parse(source.read_text()).body:
+        for node in trees[source].body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(path)
     assert {name: sorted(found) for name, found in places.items() if len(found) > 1} == {}
@@ -146,18 +163,24 @@ def test_no_two_public_classes_share_a_name() -> None:
 FUNCTION_LINES_MAX = 50
 
 
-def test_no_function_but_a_kernel_is_longer_than_a_page() -> None:
+def test_no_function_but_a_kernel_is_longer_than_a_page(trees: Trees) -> None:
     long = []
     for source in SOURCES:
-        for node in ast.walk(ast.parse(source.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+        for node in ast.walk(trees[source]):
+            if isinstance(node, FUNCTIONS) and node.end_lineno is not None:
                 is_kernel = any("kernel" in ast.unparse(each) for each in node.decorator_list)
-                documented = isinstance(node.body[0], ast.Expr) and ast.get_docstring(node) is not None
-                words = (node.body[0].end_lineno or 0) - node.body[0].lineno + 1 if documented else 0
+                has_words = isinstance(node.body[0], ast.Expr) and ast.get_docstring(node) is not None
+                words = (node.body[0].end_lineno or 0) - node.body[0].lineno + 1 if has_words else 0
                 lines = node.end_lineno - node.lineno + 1 - words
                 if lines > FUNCTION_LINES_MAX and not is_kernel:
                     long.append(f"{source.relative_to(ROOT)}: {node.name} has {lines} lines")
     assert long == []
+
+
+def test_a_task_that_is_cancelled_ends() -> None:
+    """In Python 3.11 `asyncio.wait_for` swallows a cancellation that comes in the turn in which what it waits for is
+    done; `asyncio.timeout` does not."""
+    assert [named(source) for source in SOURCES if "asyncio.wait_for(" in source.read_text()] == []
 
 
 @pytest.mark.parametrize("name", ["raise NotImplementedError", "TODO", "FIXME", "XXX"])

@@ -27,6 +27,27 @@ def test_cancelling_closes_the_steps(pair):
     assert ended == [True]
 
 
+def test_a_task_that_is_cancelled_in_the_turn_in_which_it_is_woken_does_not_go_on():
+    signal, told = Signal(), []
+
+    def waiter():
+        told.append("waits")
+        yield Ready((), time.monotonic() + 120, signal)
+        told.append("goes on")
+
+    async def main():
+        task = asyncio.create_task(Waiters().run(waiter()))
+        while signal.wake is None:
+            await asyncio.sleep(0)
+        signal.fire()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return task.cancelled()
+
+    assert asyncio.run(main())
+    assert told == ["waits"]
+
+
 def test_a_signal_wakes_another_task():
     signal, order = Signal(), []
 

@@ -65,8 +65,10 @@ class Waiters:
         if asked.signal is not None:
             asked.signal.wake = lambda: _wake(woken)
         try:
+            # Not asyncio.wait_for: in Python 3.11 a task that is cancelled in the turn in which it is woken goes on.
             with suppress(TimeoutError):
-                await asyncio.wait_for(woken, timeout)
+                async with asyncio.timeout(timeout):
+                    await woken
         finally:
             for channel in asked.channels:
                 if channel in self._watched:

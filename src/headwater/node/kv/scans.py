@@ -251,6 +251,7 @@ async def _reach(session: Session, vbucket: VBucket, seqno: int, seconds: float)
         if left <= 0:
             raise CommandRefused(Status.ETMPFAIL, f"seqno {seqno} is not durable yet")
         try:
-            await asyncio.wait_for(committer.wait(committer.durable + 1), left)
+            async with asyncio.timeout(left):
+                await committer.wait(committer.durable + 1)
         except TimeoutError:
             continue

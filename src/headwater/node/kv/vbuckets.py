@@ -148,7 +148,8 @@ async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | 
     while found.durable_seqno < seqno:
         left = give_up - session.server.loop.time()
         try:  # the next batch that ends, not the open one: nothing may be staged after the batch in flight
-            await asyncio.wait_for(committer.wait(committer.durable + 1), left)
+            async with asyncio.timeout(left):
+                await committer.wait(committer.durable + 1)
         except TimeoutError:
             raise CommandRefused(Status.ETMPFAIL, f"seqno {seqno} is not durable yet") from None
     return Done()

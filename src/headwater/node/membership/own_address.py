@@ -72,7 +72,9 @@ class OwnAddress:
         while True:
             pause = ASK_AGAIN_SECONDS
             try:
-                self._told(await asyncio.wait_for(self._ask(address), ANSWER_SECONDS_MAX))
+                async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                    told = await self._ask(address)
+                self._told(told)
                 wait, silent = RETRY_SECONDS_MIN, 0
             except (OSError, TimeoutError, HeadwaterError) as error:
                 silent = silent + 1 if isinstance(error, TimeoutError) else SILENCES

@@ -78,7 +78,8 @@ class Peers:
         wait = RETRY_SECONDS_MIN
         while True:
             try:
-                config = await asyncio.wait_for(self._ask(address), ANSWER_SECONDS_MAX)
+                async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                    config = await self._ask(address)
                 await self._told(address, config)
             except (OSError, TimeoutError, HeadwaterError) as error:
                 peer.problem = str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"

@@ -252,7 +252,8 @@ class Dialer:
 
     async def _connect(self) -> None:
         """Open the connection and begin every stream."""
-        sock, features = await asyncio.wait_for(self._call(), GREETING_SECONDS_MAX)
+        async with asyncio.timeout(GREETING_SECONDS_MAX):
+            sock, features = await self._call()
         self._lost.clear()
         connection = self._server.adopt(sock, str(self.source))
         negotiated = Negotiated(
