@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -9,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
+SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "deploy").rglob("*file")])
 GENERATORS = sorted((ROOT / "tools").glob("write_*.py"))
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 
@@ -59,6 +61,35 @@ def test_options_that_pages_name_exist(page: Path) -> None:
     harness |= {"--upgrade", "--tmpfs", "--cap-drop", "--read-only", "--build-arg"}  # of pip and podman
     harness |= {"--from-literal", "--from-file", "--for", "--quiet"}  # of kubectl; and of every command of ours
     assert set(option.findall(page.read_text("utf-8"))) <= known | harness
+
+
+@pytest.mark.parametrize("text", [*PAGES, *SOURCES], ids=named)
+def test_nobody_is_told_to_install_by_a_name_that_no_index_has(text: Path) -> None:
+    assert (
+        re.findall(r"pip install [^\n`,]*?(?<![\w./-])headwater(?![\w-]).*|headwater\[.*", text.read_text("utf-8"))
+        == []
+    )
+
+
+def test_every_page_stands_in_the_list() -> None:
+    folder = ROOT / "docs"
+    linked = {(folder / link).resolve() for link in LINK.findall((folder / "README.md").read_text("utf-8"))}
+    told = [
+        *folder.glob("*.md"),
+        *folder.glob("howto/*.md"),
+        *folder.glob("reference/*.md"),
+        *folder.glob("*/README.md"),
+    ]
+    assert [named(page) for page in told if page.resolve() not in linked | {folder / "README.md"}] == []
+
+
+def test_the_guide_to_installing_has_every_extra_and_the_wheel_of_this_version() -> None:
+    page = (ROOT / "docs/howto/install.md").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = re.findall(r"^\| `([a-z0-9]+)`", page, re.MULTILINE)
+    assert sorted(extras) == sorted(project["optional-dependencies"])
+    pages = [page, (ROOT / "docs/howto/spark-cluster.md").read_text("utf-8")]
+    assert {wheel for each in pages for wheel in re.findall(r"headwater-([\d.]+)-py3", each)} == {project["version"]}
 
 
 def test_every_decision_stands_in_the_list() -> None:

@@ -1,6 +1,5 @@
 """All commands: their help, and how they end when they cannot do what was asked."""
 
-import re
 import signal
 import socket
 import subprocess
@@ -65,11 +64,6 @@ def test_a_group_without_a_command_shows_its_help_and_nothing_else(group: str) -
     status, shown, told = invoke(group)
     assert status == 2 and f"headwater {group}" in shown + told
     assert not (shown + told).rstrip().endswith("--help")
-
-
-def test_no_message_tells_to_install_by_a_name_that_is_not_ours() -> None:
-    files = Path(headwater.__file__).parent.rglob("*.py")
-    assert [str(file) for file in files if re.search(r"pip install '?headwater", file.read_text("utf-8"))] == []
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,19 @@ def test_a_wrong_option_that_is_noticed_late_is_still_a_wrong_option() -> None:
     assert status == 2 and line.startswith("headwater: ") and "1 to 65536" in line and line.count("\n") == 1
 
 
+def test_a_library_that_an_extra_brings_is_told_with_what_to_install() -> None:
+    status, line = ending(raising(ModuleNotFoundError("No module named 'pyroaring'", name="pyroaring")))
+    assert (status, line) == (
+        1,
+        "headwater: pyroaring is missing: pip install 'pyroaring>=1.0', or headwater with the extra `lake`\n",
+    )
+
+
+def test_a_module_that_no_extra_brings_is_a_bug() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        ending(raising(ModuleNotFoundError("No module named 'headwater.nothing'", name="headwater.nothing")))
+
+
 def test_a_bug_of_ours_is_not_hidden() -> None:
     with pytest.raises(ZeroDivisionError):
         ending(lambda: 1 // 0)

@@ -44,7 +44,18 @@ CHANGES_LITTLE = {
     "invalidate": "deletes what a cache can fetch again",
 }
 READS = {
-    *("get", "tail", "tap", "seqnos", "failover-log", "search", "lake describe", "lake verify", "backup list"),
+    *(
+        "get",
+        "tail",
+        "tap",
+        "seqnos",
+        "failover-log",
+        "streams",
+        "search",
+        "lake describe",
+        "lake verify",
+        "backup list",
+    ),
     *("backup verify", "bucket list", "collection list", "user list", "tls show", "cluster status"),
     *("config check", "config show"),
 }
@@ -88,6 +99,7 @@ ONE = {  # a command line for each that needs no cluster, in an order in which e
     "get": ("get", "form"),
     "seqnos": ("seqnos",),
     "failover-log": ("failover-log", "0"),
+    "streams": ("streams",),
     "load": ("load", "{rows}", "--key", "id"),
     "load --dry-run": ("load", "{rows}", "--key", "id", "--dry-run"),
     "delete": ("delete", "form"),

@@ -78,6 +78,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "headwater copy": Shown(SPARK),
         "from headwater.pipelines.copy": Bound(("headwater.pipelines.copy.copy",)),
     },
+    "docs/howto/install.md": {"$ pip install .": Elsewhere("tools/install_test.py")},
     "docs/howto/index.md": {
         "headwater": Elsewhere("tests/cli/test_index.py"),
         "from headwater.pipelines.index": Bound(("headwater.pipelines.index.index",)),
@@ -109,6 +110,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "host =": Typed(),
         "systemctl": Shown("systemd's own commands; the unit itself is verified by tests/test_deploy.py"),
         "scrape_configs": Typed(),
+        "headwater streams": Elsewhere("tests/cli/test_streams.py"),
     },
     "docs/howto/read-changes.md": {"": Ran()},
     "docs/howto/sans-io.md": {"": Elsewhere("tests/test_sans_io.py")},

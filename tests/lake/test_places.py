@@ -25,17 +25,15 @@ def test_a_scheme_that_is_not_known_to_keep_commits_apart_is_refused(place: str)
 
 @pytest.mark.parametrize(
     ("place", "library"),
-    [("gs://b/t", "gcsfs"), ("abfs://c/t", "adlfs"), ("abfss://c@a.dfs.core.windows.net/t", "adlfs")],
+    [
+        ("s3a://b/t", "s3fs"),
+        ("gs://b/t", "gcsfs"),
+        ("abfs://c/t", "adlfs"),
+        ("abfss://c@a.dfs.core.windows.net/t", "adlfs"),
+    ],
 )
 def test_a_store_whose_library_is_missing_says_which(place: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setattr(objects, "_ways", {})
     with pytest.raises(TableError, match=f"{re.escape(place)}: its store needs {library}: pip install '{library}'"):
         store_of(place)
-
-
-def test_a_table_on_s3_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "s3fs", None)
-    monkeypatch.setattr(objects, "_ways", {})
-    with pytest.raises(TableError, match=r"its store needs s3fs: pip install 'headwater\[s3\]'"):
-        store_of("s3a://b/t")

@@ -70,6 +70,8 @@ from headwater.cli.serve import EXAMPLES as SERVE_EXAMPLES
 from headwater.cli.serve import serve
 from headwater.cli.set import EXAMPLES as SET_EXAMPLES
 from headwater.cli.set import set_
+from headwater.cli.streams import EXAMPLES as STREAMS_EXAMPLES
+from headwater.cli.streams import streams
 from headwater.cli.tail import EXAMPLES as TAIL_EXAMPLES
 from headwater.cli.tail import tail
 from headwater.cli.tap import EXAMPLES as TAP_EXAMPLES
@@ -101,6 +103,7 @@ for _name, _command, _examples in (
     ("tap", tap, TAP_EXAMPLES),
     ("seqnos", seqnos, SEQNOS_EXAMPLES),
     ("failover-log", failover_log, FAILOVER_LOG_EXAMPLES),
+    ("streams", streams, STREAMS_EXAMPLES),
     ("failover", failover, FAILOVER_EXAMPLES),
     ("mirror", mirror, MIRROR_EXAMPLES),
     ("copy", copy, COPY_EXAMPLES),

@@ -25,6 +25,7 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "tap": {0: "--dump: all is printed; else Ctrl-C or SIGTERM", 1: "the dump ended before all of it came"},
     "seqnos": {},
     "failover-log": {1: "the node has no such vbucket"},
+    "streams": {},
     "failover": {1: "the owner lives or replicas have gaps, and there is no --force"},
     "mirror": _JOB,
     "copy": _JOB,

@@ -6,6 +6,7 @@ The plan: the group of all commands runs typer without its own ending ("standalo
 |----------------------------------------------------|------|---------------------------------|
 | all went well                                      | 0    |                                 |
 | a HeadwaterError, or the system refused (OSError)  | 1    | `headwater: ` and its message   |
+| a library is missing that an extra brings          | 1    | `headwater: ` and what to install |
 | a wrong option or argument (OptionError too)       | 2    | `headwater: ` and what to do    |
 | Ctrl-C or SIGTERM before the work was done         | 130, 143 | `headwater: stopped ...`    |
 
@@ -21,6 +22,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from headwater.cli import extras
 from headwater.cli.stopping import Stopped
 from headwater.errors import HeadwaterError, OptionError, hide_logins
 
@@ -87,8 +89,10 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
         return _say(told, 2) if (told := _usage(error)) else 2
     except HeadwaterError as error:
         return _say(str(error), 2 if isinstance(error, OptionError) else 1)
-    except OSError as error:
-        return _say(system(error), 1)
+    except (OSError, ModuleNotFoundError) as error:
+        if (told := system(error) if isinstance(error, OSError) else extras.told(error)) is None:
+            raise
+        return _say(told, 1)
     return result if isinstance(result, int) else 0
 
 

@@ -37,7 +37,6 @@ from headwater.lake.store import BESIDE, Listed, TableStore
 LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
 """Scheme of a url -> the package that fsspec needs for it; each of them puts under a condition (`mode="create"`)."""
 
-_PACKAGES = {"s3fs": "headwater[s3]"}
 READ_BYTES = 4 << 20
 _REFUSED = "PreconditionFailed"
 """How S3 says that the object is there; s3fs makes an OSError of it, of no kind of its own."""
@@ -251,8 +250,7 @@ def _connected(place: str) -> tuple[_Shared, str]:
         if who not in _ways:
             _ways[who] = _Shared(url_to_fs(place, use_listings_cache=False, skip_instance_cache=True)[0])
     except ImportError:
-        package = _PACKAGES.get(library, library)
-        raise TableError(place, f"its store needs {library}: pip install '{package}'") from None
+        raise TableError(place, f"its store needs {library}: pip install '{library}'") from None
     except ValueError as error:  # adlfs looks for an account at once
         raise TableError(place, f"{error}; {_ADVICE}") from error
     return _ways[who], str(_ways[who].files._strip_protocol(place)).rstrip("/")

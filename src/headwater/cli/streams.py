@@ -1,0 +1,73 @@
+"""`headwater streams`: who reads, and how far behind each reader is."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples
+from headwater.cli.screen import count, several
+from headwater.client.lines import printable
+
+if TYPE_CHECKING:
+    from headwater.console.streams import ConnectionRow
+
+EXAMPLES = examples(
+    "headwater streams", "headwater streams --worst 3", "headwater streams --json | jq '.connections[].backlog'"
+)
+_TOLD = ("node", "name", "part", "dialect", "peer", "count", "backlog", "worst", "unacked", "window", "paused")
+
+
+def streams(
+    worst: Annotated[
+        int, typer.Option("--worst", min=0, metavar="COUNT", help="Of each, the vbuckets that are furthest behind.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Show the connections on which changes flow, those that are furthest behind first.
+
+    Of each node of the bucket: who reads from it (producer), and whom it follows (consumer). The backlog is how many
+    changes a reader has yet to be sent; unacked is what it was sent and has not confirmed, in bytes.
+    """
+    from headwater.client.routing import parse
+    from headwater.console.streams import connections
+
+    with connect(node, user, password) as client:
+        dcp, tap = client.stats_by_node("dcp"), client.stats_by_node("tap")
+    seeds = {address: parse(address).seeds[0] for address in dcp}
+    found = [row for each, told in dcp.items() for row in connections(seeds[each], told, tap.get(each, {}))]
+    found.sort(key=lambda row: -(row.backlog or 0))
+    if as_json:
+        typer.echo(json.dumps({"connections": [_json(row, worst) for row in found]}))
+    elif found:
+        typer.echo("\n".join(line for row in found for line in _lines(row, worst)))
+    else:
+        typer.echo(f"nobody reads from {several(len(dcp), 'node')}")
+
+
+def _lines(row: "ConnectionRow", worst: int) -> Iterator[str]:
+    """A connection for people, and its vbuckets that are furthest behind."""
+    facts = [several(row.count or 0, "stream")]
+    if row.backlog is not None:
+        facts.append(f"backlog {count(row.backlog)}")
+    if row.worst:
+        facts.append(f"of one vbucket up to {count(row.worst)}")
+    if row.unacked is not None:
+        facts.append(f"unacked {count(row.unacked)}{f' of {count(row.window)}' if row.window else ''} bytes")
+    if row.paused:
+        facts.append("paused")
+    name, peer = printable(row.name), printable(row.peer)
+    yield f"{name}: {row.dialect} {row.part} of {row.node}, peer {peer}: {', '.join(facts)}"
+    for each in row.streams[:worst]:
+        left = "-" if each.remaining is None else count(each.remaining)
+        yield f"  vbucket {each.vbucket}: {each.state}, backlog {left}"
+
+
+def _json(row: "ConnectionRow", worst: int) -> dict[str, Any]:
+    told: dict[str, Any] = {name: getattr(row, name) for name in _TOLD} | {"node": str(row.node)}
+    return told | ({"streams": [asdict(each) for each in row.streams[:worst]]} if worst else {})
