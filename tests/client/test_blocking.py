@@ -25,6 +25,32 @@ def test_leaving_the_block_closes_the_client_but_not_its_drains() -> None:
             client.noop()
 
 
+def test_no_drain_begins_from_a_client_that_was_closed() -> None:
+    with serve(Peer(histories={0: history(5)})) as address:
+        with blocking.connect(address) as client:
+            pass
+        for begin in (client.changes, client.batches):
+            with pytest.raises(LocalProtocolError, match="closed; connect again"):
+                begin()
+
+
+def test_what_is_shown_at_a_prompt_says_what_it_is_in_one_short_line() -> None:
+    with serve(Peer(vbuckets=4, histories={0: history(5)})) as address:
+        with blocking.connect(f"couchbase://{address}/default") as client:
+            where = f"couchbase://{address}/default"
+            assert repr(client) == f"<Client {where}, 1 node, 4 vbuckets>"
+            assert (
+                repr(client.collection("shop.orders"))
+                == f"<CollectionClient shop.orders of {where}, 1 node, 4 vbuckets>"
+            )
+            assert repr(client.scope("shop")).startswith("<ScopeClient shop of <Client ")
+            assert len(repr(client.map)) < 500
+            with client.batches(until="now") as batches:
+                assert repr(batches) == f"<Batches of 4 vbuckets, {where}, 1 node, 4 vbuckets>"
+                assert repr(next(batches)).startswith("<ChangeBatch of 5 rows, ")
+        assert repr(client) == f"<Client {where}, closed>"
+
+
 def test_a_client_that_could_not_connect_leaves_nothing_open() -> None:
     with serve(Peer()) as address:
         pass

@@ -132,6 +132,17 @@ def test_deleting_tells_which_keys_were_not_there(connected):
         assert list(run(bulk.delete_many(connected(address), ["a", "b"]))) == [b"b"]
 
 
+def test_a_text_is_no_list_of_keys(connected):
+    """Its letters would be keys: `delete_many("abc")` deleted three documents that nobody meant."""
+    node = a_node()
+    with serve(node) as address:
+        for work in (bulk.get_many, bulk.delete_many):
+            for text in ("abc", b"abc"):
+                with pytest.raises(TypeError, match=r"give \[key\]"):
+                    run(work(connected(address), text))
+    assert node.keys() == []
+
+
 def test_what_has_moved_is_sent_once_more_to_the_node_of_the_new_map(connected):
     old, new = a_node(1, a=[Status.NOT_MY_VBUCKET]), a_node(1)
     owners = [0]

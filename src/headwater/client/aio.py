@@ -18,7 +18,7 @@ from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId, Collections, manifest_of, parse_path, resolve
-from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, as_json
+from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, Value, as_json
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
 from headwater.client.options import MEBI, DrainOptions, Start, Until, refuse_unknown
@@ -43,7 +43,6 @@ Result = TypeVar("Result")
 Opened = TypeVar("Opened", bound=AbstractAsyncContextManager[object])
 Feed = TypeVar("Feed", "AsyncBatches", "AsyncChanges")
 Key = str | bytes
-Value = str | bytes
 
 
 class Connecting(Awaitable[Opened]):
@@ -87,6 +86,9 @@ class _Connected(_Turns):
     """Connections that are made by `connect` and closed again."""
 
     _aware: Cluster | None = None  # connections that ask for Collections, made when they are needed
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._cluster}>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -223,12 +225,18 @@ class AsyncCollectionClient(AsyncDocuments):
         super().__init__(cluster, operations, turns)
         self.scope, self.name = of.scope, of.name
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.scope}.{self.name} of {self._cluster}>"
+
 
 class AsyncScopeClient:
     """A scope: where its collections are found; made by `AsyncClient.scope`."""
 
     def __init__(self, client: AsyncClient, name: str) -> None:
         self._client, self.name = client, name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} of {self._client!r}>"
 
     def collection(self, name: str) -> AsyncCollectionClient:
         """Return the documents of one of its collections."""

@@ -15,7 +15,7 @@ from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId, Collections, manifest_of, parse_path, resolve
-from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, as_json
+from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, Value, as_json
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
 from headwater.client.options import MEBI, DrainOptions, Start, Until, refuse_unknown
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Feed = TypeVar("Feed", "Batches", "Changes")
 Key = str | bytes
-Value = str | bytes
 
 
 class _Turns:
@@ -64,6 +63,9 @@ class _Connected(_Turns):
     """Connections that are made by `connect` and closed again."""
 
     _aware: Cluster | None = None  # connections that ask for Collections, made when they are needed
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._cluster}>"
 
     def __enter__(self) -> Self:
         return self
@@ -196,12 +198,18 @@ class CollectionClient(Documents):
         super().__init__(cluster, operations, turns)
         self.scope, self.name = of.scope, of.name
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.scope}.{self.name} of {self._cluster}>"
+
 
 class ScopeClient:
     """A scope: where its collections are found; made by `Client.scope`."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client, self.name = client, name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} of {self._client!r}>"
 
     def collection(self, name: str) -> CollectionClient:
         """Return the documents of one of its collections."""

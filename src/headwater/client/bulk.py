@@ -16,7 +16,7 @@ from typing import TypeAlias
 from headwater.client.backoff import for_requests
 from headwater.client.cluster import Cluster, tried
 from headwater.client.collections import CollectionId
-from headwater.client.kv import U32_MAX, Document, Expiry, as_expiry, as_key, as_value, document, unsigned
+from headwater.client.kv import U32_MAX, Document, Expiry, Value, as_expiry, as_key, as_value, document, unsigned
 from headwater.client.pipeline import Bulk, Pipeline, lost_write
 from headwater.client.routing import Address
 from headwater.errors import (
@@ -281,7 +281,7 @@ class BulkWriter:
             self._put_off(item, error)
 
 
-def set_items(items: Iterable[tuple[str | bytes, str | bytes]], flags: int, expiry: Expiry) -> Iterator[BulkItem]:
+def set_items(items: Iterable[tuple[str | bytes, Value]], flags: int, expiry: Expiry) -> Iterator[BulkItem]:
     """Return the requests of `set_many`."""
     extras = _SET.pack(unsigned("flags", flags, U32_MAX), as_expiry(expiry))
     return (BulkItem(as_key(key), extras, as_value(value)) for key, value in items)
@@ -289,7 +289,7 @@ def set_items(items: Iterable[tuple[str | bytes, str | bytes]], flags: int, expi
 
 def set_many(
     cluster: Cluster,
-    items: Iterable[tuple[str | bytes, str | bytes]],
+    items: Iterable[tuple[str | bytes, Value]],
     flags: int,
     expiry: Expiry,
     collection: CollectionId | None = None,
@@ -300,12 +300,19 @@ def set_many(
     return writer.errors
 
 
+def _keyed(keys: Iterable[str | bytes]) -> Iterator[BulkItem]:
+    # The letters of a text are keys, too: delete_many("order") would delete "o", "r", "d" and "e".
+    if isinstance(keys, str | bytes | bytearray | memoryview):
+        raise TypeError(f"keys are a list of keys, not one of them: {keys!r:.40}; give [key]")
+    return (BulkItem(as_key(key)) for key in keys)
+
+
 def delete_many(
     cluster: Cluster, keys: Iterable[str | bytes], collection: CollectionId | None = None
 ) -> Steps[dict[bytes, StatusError]]:
     """Delete documents; returns the failures by key (KeyNotFound among them)."""
     writer = BulkWriter(cluster, Delete, collection)
-    yield from writer.run(BulkItem(as_key(key)) for key in keys)
+    yield from writer.run(_keyed(keys))
     return writer.errors
 
 
@@ -318,7 +325,7 @@ def get_many(
         StatusError: the first refusal other than "not found".
     """
     reader = BulkWriter(cluster, Get, collection)
-    yield from reader.run(BulkItem(as_key(key)) for key in keys)
+    yield from reader.run(_keyed(keys))
     for error in reader.errors.values():
         raise error
     return {key: document(key, GetResponse.decode(frame)) for key, frame in reader.answers.items()}

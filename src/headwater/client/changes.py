@@ -208,7 +208,7 @@ CollectionEvent: TypeAlias = CollectionCreated | CollectionDropped | ScopeCreate
 Event: TypeAlias = Change | SnapshotMarker | StreamEnd | CollectionEvent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ChangeBatch:
     """Rows, and where they lead.
 
@@ -225,6 +225,9 @@ class ChangeBatch:
     ended: tuple[StreamEnd, ...]
     _positions: Positions
     collection_events: tuple[tuple[int, CollectionEvent], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<ChangeBatch of {len(self)} rows, {self.records.nbytes} bytes>"
 
     @cached_property
     def positions(self) -> dict[int, Position]:

@@ -23,6 +23,9 @@ class _Feed:
     def __init__(self, drainer: Drainer) -> None:
         self._drainer = drainer
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self._drainer.progress)} vbuckets, {self._drainer.cluster}>"
+
     def close(self) -> None:
         """Close the drain's connections; `positions` stay readable. May be called again."""
         self._drainer.close()

@@ -37,6 +37,7 @@ UNIX_SECONDS_MIN = 1_000_000_000
 JSON_FLAGS = 0x0200_0000
 """The flags with which Couchbase's SDKs mark a JSON document."""
 Expiry = int | datetime.timedelta | datetime.datetime
+Value = str | bytes | bytearray | memoryview
 U32_MAX, U64_MAX = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -98,7 +99,7 @@ def as_key(key: str | bytes) -> bytes:
     return data
 
 
-def as_value(value: str | bytes) -> bytes:
+def as_value(value: Value) -> bytes:
     """Return the value as bytes.
 
     Raises:
@@ -122,7 +123,7 @@ def as_json(value: object) -> bytes:
         raise OptionError("value", f"{value!r:.40}", f"a JSON document ({error})") from None
 
 
-def _as_bytes(name: str, data: str | bytes) -> bytes:
+def _as_bytes(name: str, data: Value) -> bytes:
     if isinstance(data, str):
         return data.encode()
     # bytes(10) would be ten NUL bytes and bytes([104, 105]) would be b"hi": whatever is not bytes is refused.
@@ -231,7 +232,7 @@ class Operations:
         self,
         request: type[documents.Set],
         key: str | bytes,
-        value: str | bytes,
+        value: Value,
         *,
         flags: int,
         expiry: Expiry,
@@ -248,7 +249,7 @@ class Operations:
         answer = yield from self._call(asked, documents.Stored)
         return answer.cas
 
-    def extend(self, request: type[documents.Append], key: str | bytes, value: str | bytes, cas: int) -> Steps[int]:
+    def extend(self, request: type[documents.Append], key: str | bytes, value: Value, cas: int) -> Steps[int]:
         """APPEND or PREPEND; returns the new CAS."""
         asked = request(key=as_key(key), value=as_value(value), cas=cas)
         answer = yield from self._call(asked, documents.Stored)

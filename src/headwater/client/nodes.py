@@ -84,6 +84,13 @@ class Nodes:
             raise ConnectionLost(str(self.settings.target.seeds[0]), "not connected yet")
         return self._map
 
+    def __str__(self) -> str:
+        """Return the bucket, and how large it is or that this was closed; no password."""
+        if self._closed or self._map is None:
+            return f"{self.settings.target.url}, {'closed' if self._closed else 'not connected'}"
+        nodes = len(self._map.servers)
+        return f"{self.settings.target.url}, {nodes} node{'s' * (nodes > 1)}, {self._map.vbuckets} vbuckets"
+
     def close(self) -> None:
         """Close all connections, those being made too, for good."""
         self._closed = True
@@ -102,7 +109,7 @@ class Nodes:
             LocalProtocolError: the client was closed.
             TransportError, StatusError, RemoteProtocolError: as `Link.open`.
         """
-        self._check_open()
+        self.check_open()
         deadline = self.clock() + self.settings.connect_timeout_seconds
         while address in self._opening and self.clock() < deadline:  # another task is at it
             yield Ready((), min(deadline, self.clock() + OTHER_TASK_SECONDS))
@@ -114,7 +121,7 @@ class Nodes:
         link = self._opening[address] = Pipeline(address, self.clock, self.settings.target.tls)
         try:
             yield from link.open(self.settings.login, self.settings.connect_timeout_seconds)
-            self._check_open()
+            self.check_open()
         except BaseException:
             link.close()
             raise
@@ -125,7 +132,8 @@ class Nodes:
             self.learn(link.greeting.config, address)
         return link
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise LocalProtocolError if this was closed."""
         if self._closed:
             raise LocalProtocolError("this client was closed; connect again")
 

@@ -33,7 +33,9 @@ def plan(
             that were saved with another choice of collections.
         UnknownCollection, UnknownScope: what was chosen is not there.
         TransportError, StatusError: the nodes could not be asked.
+        LocalProtocolError: the client was closed.
     """
+    cluster.check_open()
     if not options.chooses:
         saved = _saved(start)
         if any(position.coverage is not None for position in saved.values()):

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from headwater.client.bulk import BulkItem, BulkWriter
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId
-from headwater.client.kv import U32_MAX, U64_MAX, Expiry, as_expiry, as_key, as_value, unsigned
+from headwater.client.kv import U32_MAX, U64_MAX, Expiry, Value, as_expiry, as_key, as_value, unsigned
 from headwater.errors import OptionError, StatusError
 from headwater.transport.waiting import Steps
 from headwater.wire.documents import Delete, Set
@@ -47,7 +47,7 @@ class Write:
     """
 
     key: str | bytes
-    value: str | bytes | None
+    value: Value | None
     flags: int = 0
     expiry: Expiry = 0
     cas: int = 0
@@ -76,7 +76,7 @@ class WriteWithMeta:
     """
 
     key: str | bytes
-    value: str | bytes | None
+    value: Value | None
     flags: int
     expiry: int
     cas: int

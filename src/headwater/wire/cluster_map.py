@@ -80,7 +80,7 @@ class ClusterMap:
     epoch: int
     rev: int
     servers: tuple[Address, ...]
-    chains: tuple[Chain, ...]
+    chains: tuple[Chain, ...] = field(repr=False)  # a thousand of them
     replica_count: int = 0
     capabilities: tuple[str, ...] = CAPABILITIES
     tls_ports: Mapping[Address, int] = field(default_factory=dict, hash=False)
