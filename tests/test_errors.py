@@ -20,7 +20,7 @@ EXAMPLES = [
     (errors.LocalProtocolError("Noop: a key of 1 bytes"), "Noop: a key of 1 bytes"),
     (
         errors.PeerSilent("node:11210", 240.0),
-        "node:11210: silent for 240 s; connect again and resume from the last position",
+        "node:11210: silent for 240 s; is it a node's port? A reader goes on from its last position",
     ),
     (errors.NothingCame(1.5), "no change for 1.5 s; ask for the next one to go on waiting, nothing is missed"),
     (errors.ConnectionLost("node:11210", "connection refused"), "node:11210: connection refused"),

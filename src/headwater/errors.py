@@ -130,7 +130,8 @@ class PeerSilent(TransportError):
         self.peer, self.quiet_seconds = peer, quiet_seconds
 
     def __str__(self) -> str:
-        return f"{self.peer}: silent for {self.quiet_seconds:g} s; connect again and resume from the last position"
+        told = "is it a node's port? A reader goes on from its last position"
+        return f"{self.peer}: silent for {self.quiet_seconds:.3g} s; {told}"
 
 
 class ConnectionLost(TransportError):

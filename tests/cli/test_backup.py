@@ -123,5 +123,7 @@ def test_wrong_words_are_told_in_one_line(words: tuple[str, ...], says: str, tmp
 
 def test_where_there_is_nothing_that_is_said(tmp_path: Path) -> None:
     assert run("list", tmp_path).stdout == "there is no backup here\n"
+    looked = run("verify", tmp_path / "backsup")  # a name mistyped in a crontab: it was "0 backups" and all is well
+    assert (looked.exit_code, looked.stderr) == (1, f"headwater: {tmp_path}/backsup: there is no backup here\n")
     told = run("restore", tmp_path)
     assert (told.exit_code, told.stderr) == (1, f"headwater: {tmp_path}: there is no backup here\n")

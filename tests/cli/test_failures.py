@@ -63,6 +63,19 @@ def test_a_wrong_option_that_is_noticed_late_is_still_a_wrong_option() -> None:
     assert status == 2 and line.startswith("headwater: ") and "1 to 65536" in line and line.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("reason", "next_step"),
+    [
+        ("connection refused", "; no node listens there: start one (headwater serve), or name another address"),
+        ("Name or service not known", "; is the name right?"),
+        ("Temporary failure in name resolution", "; is the name right?"),
+        ("the peer closed the connection", ""),
+    ],
+)
+def test_a_connection_that_can_not_be_made_is_told_with_what_to_look_at(reason: str, next_step: str) -> None:
+    assert ending(raising(ConnectionLost("a:1", reason))) == (1, f"headwater: a:1: {reason}{next_step}\n")
+
+
 def test_a_library_that_an_extra_brings_is_told_with_what_to_install() -> None:
     status, line = ending(raising(ModuleNotFoundError("No module named 'pyroaring'", name="pyroaring")))
     assert (status, line) == (

@@ -36,3 +36,9 @@ def test_what_can_not_be_is_told_in_one_line(tmp_path: Path) -> None:
     ):
         ended = run(*words)
         assert (ended.exit_code, told in ended.stderr) == (2, True)
+
+
+def test_a_ca_is_not_made_over_one_that_is_there(tmp_path: Path) -> None:
+    assert [run("ca", "--dir", str(tmp_path)).exit_code for _ in range(2)] == [0, 2]
+    told = run("ca", "--dir", str(tmp_path)).stderr
+    assert told == f'headwater: option "dir": "{tmp_path}/ca.key" is not a new file: it is there already\n'

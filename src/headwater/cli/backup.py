@@ -124,6 +124,8 @@ def verify(
     from headwater.cli.meter import Meter
 
     archive = _archive(place)
+    if not archive.backups and not archive.problems:
+        raise CommandError(f"{place}: there is no backup here")
     wanted = None if backup is None else archive.chain(backup)
     with Meter("verify", "bytes", quiet=quiet) as meter:
         found = look(archive, wanted, meter.show)

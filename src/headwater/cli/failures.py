@@ -24,13 +24,16 @@ from typer.core import TyperGroup
 
 from headwater.cli import extras
 from headwater.cli.stopping import Stopped
-from headwater.errors import HeadwaterError, OptionError, hide_logins
+from headwater.errors import ConnectionLost, HeadwaterError, OptionError, hide_logins
 
 # typer brings its own copy of click since 0.26; the class above its usage errors is the same thing in both.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 
 _ARGUMENT = re.compile(r"[^\s\"'(]+:[^\s\"')]*@")
+
+
+_NAME_UNKNOWN = re.compile("name or service|name resolution|nodename nor servname", re.IGNORECASE)
 
 
 class InputError(HeadwaterError):
@@ -88,12 +91,21 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
     except _UsageError as error:
         return _say(told, 2) if (told := _usage(error)) else 2
     except HeadwaterError as error:
-        return _say(str(error), 2 if isinstance(error, OptionError) else 1)
+        return _say(f"{error}{_next_step(error)}", 2 if isinstance(error, OptionError) else 1)
     except (OSError, ModuleNotFoundError) as error:
-        if (told := system(error) if isinstance(error, OSError) else extras.told(error)) is None:
+        if (why := system(error) if isinstance(error, OSError) else extras.told(error)) is None:
             raise
-        return _say(told, 1)
+        return _say(why, 1)
     return result if isinstance(result, int) else 0
+
+
+def _next_step(error: HeadwaterError) -> str:
+    """What to look at when no connection could be made; other errors say it themselves."""
+    if not isinstance(error, ConnectionLost):
+        return ""
+    if error.reason.endswith("connection refused"):
+        return "; no node listens there: start one (headwater serve), or name another address"
+    return "; is the name right?" if _NAME_UNKNOWN.search(error.reason) else ""
 
 
 def _say(message: str, status: int) -> int:

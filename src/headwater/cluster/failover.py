@@ -190,6 +190,8 @@ class Failover:
                 it again to go on.
         """
         seeds = [node for node in self._seeds if node not in self._dead]
+        if not seeds:
+            raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
         survey = await self._members.survey(seeds, without=self._dead)
         asked = [node for node in survey.nodes if self._force or node not in map(self._members.named, self._dead)]
         async with self._members.alone("failover", asked):
@@ -224,6 +226,8 @@ class Failover:
 
     async def _look(self) -> tuple[FailoverPlan, Survey]:
         seeds = [node for node in self._seeds if node not in self._dead]
+        if not seeds:
+            raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
         survey = await self._members.survey(seeds, without=self._dead)
         self._dead = tuple(map(self._members.named, self._dead))
         await self._check(survey)

@@ -152,6 +152,7 @@ class Members:
             ClusterError: none of the seeds answered, or they have no map.
         """
         nodes: dict[Address, NodeView] = {}
+        newest: ClusterMap | None = None
         asked = await self.identified(seeds)
         while asked:
             left_out = set(map(self.named, without))

@@ -79,9 +79,11 @@ class Authority:
             key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
         except (OSError, ValueError, TypeError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise OptionError("ca", str(folder), f"a folder with ca.pem and ca.key ({why})") from None
+            raise OptionError(
+                "dir", str(folder), f"a folder with ca.pem and ca.key ({why}); headwater tls ca makes them"
+            ) from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise OptionError("ca", str(folder), "a folder with a CA made by headwater tls ca (an EC key)")
+            raise OptionError("dir", str(folder), "a folder with a CA made by headwater tls ca (an EC key)")
         return cls(certificate, key)
 
     def issue(
@@ -173,7 +175,7 @@ def _write_pair(
 
 def _write(path: Path, mode: int, data: bytes, *, replace: bool) -> None:
     if path.exists() and not replace:
-        raise OptionError("out", str(path), "a new file: it is there already")
+        raise OptionError("dir", str(path), "a new file: it is there already")
     fresh = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -182,4 +184,4 @@ def _write(path: Path, mode: int, data: bytes, *, replace: bool) -> None:
             file.write(data)
         fresh.replace(path)
     except OSError as error:
-        raise OptionError("out", str(path), f"a file that can be written ({error.strerror})") from None
+        raise OptionError("dir", str(path), f"a file that can be written ({error.strerror})") from None
