@@ -1,0 +1,33 @@
+"""What to install for a library that is not there: the extra that brings it, and not much else."""
+
+import pytest
+
+from headwater.cli import extras
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        ("pyroaring", "lake"),
+        ("redis", "redis"),
+        ("fsspec", "objects"),
+        ("s3fs.core", "s3"),
+        ("starlette.requests", "console"),
+        ("delta", "spark"),
+        ("pandas", "source"),
+    ],
+)
+def test_the_smallest_extra_that_brings_it_is_named(module: str, extra: str) -> None:
+    told = extras.told(ModuleNotFoundError(f"No module named {module!r}", name=module))
+    name = module.partition(".")[0]
+    assert told is not None and told.startswith(f"{name} is missing: pip install '{name}")
+    assert told.endswith(f", or headwater with the extra `{extra}`")
+
+
+@pytest.mark.parametrize("module", ["numpy", "headwater.nothing", "no_such_thing"])
+def test_what_no_extra_brings_is_not_told(module: str) -> None:
+    assert extras.told(ModuleNotFoundError(f"No module named {module!r}", name=module)) is None
+
+
+def test_an_error_without_a_name_is_not_told() -> None:
+    assert extras.told(ModuleNotFoundError("import of something halted")) is None
