@@ -1,4 +1,4 @@
-"""What to install for a library that is not there: the extra that brings it, and not much else."""
+"""The libraries that extras bring: one that is missing is told with the extra that brings it, and not much else."""
 
 import pytest
 

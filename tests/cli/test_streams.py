@@ -1,4 +1,4 @@
-"""Who reads, and how far behind: as the nodes tell it."""
+"""Readers, and how far behind they are: as the nodes tell it."""
 
 import json
 

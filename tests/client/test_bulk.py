@@ -133,7 +133,7 @@ def test_deleting_tells_which_keys_were_not_there(connected):
 
 
 def test_a_text_is_no_list_of_keys(connected):
-    """Its letters would be keys: `delete_many("abc")` deleted three documents that nobody meant."""
+    """The letters would be keys: `delete_many("abc")` deleted three documents that nobody meant."""
     node = a_node()
     with serve(node) as address:
         for work in (bulk.get_many, bulk.delete_many):

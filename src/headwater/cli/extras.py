@@ -1,4 +1,4 @@
-"""What an extra would have brought: a library that is missing, told with what to install."""
+"""Libraries that are missing and that an extra would have brought: each is told with how to install it."""
 
 import re
 from collections import Counter

@@ -100,7 +100,7 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
 
 
 def _next_step(error: HeadwaterError) -> str:
-    """What to look at when no connection could be made; other errors say it themselves."""
+    """Return where to look when no connection could be made; other errors say it themselves."""
     if not isinstance(error, ConnectionLost):
         return ""
     if error.reason.endswith("connection refused"):

@@ -1,4 +1,4 @@
-"""`headwater streams`: who reads, and how far behind each reader is."""
+"""`headwater streams`: the readers of a bucket, and how far behind each of them is."""
 
 import json
 from collections.abc import Iterator

@@ -26,7 +26,7 @@ def test_a_dry_run_shows_who_goes_and_who_is_promoted_and_does_nothing(told):
 
 
 def test_one_that_is_to_be_taken_for_dead_is_not_asked_for_the_others(told):
-    """It was, and the command ended with an UnboundLocalError."""
+    """Asking nobody ended with an UnboundLocalError."""
     status, _, problems = told(without_a(), "cluster", "failover", "node-a:11210", "--dead", "node-a:11210", "--yes")
     assert (status, problems) == (1, "headwater: node-a:11210: to be taken for dead; name a member that lives\n")
 
