@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.node.storage.records import deletion_frame, mutation_frame
+from headwater.node.storage.records import deletion_frame, mutation_frame, prepare_frame
 from headwater.node.storage.store import Store
 from headwater.node.streams.encoding import Encoding, encoding_of
 from headwater.protocol.dcp.controls import ControlSettings, Negotiated
@@ -71,6 +73,41 @@ def sent(encoding: Encoding, stored: bytes) -> tuple[bytes, int]:
 )
 def test_what_of_a_value_is_sent(encoding: Encoding, stored: bytes, value: bytes, datatype: int) -> None:
     assert sent(encoding, stored) == (value, datatype)
+
+
+HEAD = "8060 0002 1f %s 0007 %s 00000077 0000000000000063"  # datatype, length
+NUMBERS = "000000000000000a 0000000000000003 00000006 00000000 00000000 00 %s 01"  # deleted
+SQUEEZED = bytes.fromhex("07 18 7b2261223a317d")  # seven bytes, as one literal: {"a":1}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "datatype", "value", "is_deletion", "expected"),
+    [
+        (Encoding(), SNAPPY | JSON, SQUEEZED, 0, ("01", "00000028", "7b2261223a317d")),
+        (Encoding(xattrs=True), SNAPPY, SQUEEZED, 0, ("00", "00000028", "7b2261223a317d")),
+        (Encoding(snappy=True), SNAPPY | JSON, SQUEEZED, 0, ("03", "0000002a", "07187b2261223a317d")),
+        (Encoding(), JSON, BODY, 0, ("01", "00000028", "7b2261223a317d")),
+        (Encoding(xattrs=True), SNAPPY | XATTR, snappy.compress(SYSTEM), 1, ("04", "00000039", SYSTEM.hex())),
+        (Encoding(), SNAPPY | XATTR, snappy.compress(SYSTEM), 1, ("00", "00000021", "")),
+    ],
+)
+def test_the_value_of_a_prepare_is_what_the_connection_agreed_to(
+    encoding: Encoding, datatype: int, value: bytes, is_deletion: int, expected: tuple[str, str, str]
+) -> None:
+    prepare = dcp.Prepare(
+        by_seqno=10,
+        rev_seqno=3,
+        flags=6,
+        deleted=is_deletion,
+        durability_level=1,
+        key=b"\0k",
+        value=value,
+        datatype=datatype,
+        cas=99,
+    )
+    head, numbers = HEAD % expected[:2], NUMBERS % f"{is_deletion:02x}"
+    literal = bytes.fromhex(f"{head} {numbers} 006b {expected[2]}")
+    assert replace(encoding, collections=True).encode(prepare_frame(7, prepare), opaque=0x77) == literal
 
 
 def test_the_deletion_of_the_specification_in_both_layouts() -> None:

@@ -134,9 +134,18 @@ class Encoding:
 
     def _message(self, told: SystemEvent | Prepare | Abort, opaque: int) -> bytes:
         """A message that is stored as such; prepares and aborts have the collection in front of their key."""
+        if isinstance(told, Prepare) and told.datatype:
+            told = self._readable(told)
         if isinstance(told, SystemEvent) or self.collections:
             return replace(told, opaque=opaque, framing=self.framing).encode()
         return replace(told, opaque=opaque, framing=self.framing, key=key_of(told.key).key).encode()
+
+    def _readable(self, told: Prepare) -> Prepare:
+        """A prepare whose value is what the connection would get of the document."""
+        opcode = Opcode.DCP_DELETION if told.deleted else Opcode.DCP_MUTATION
+        document = Frame(Magic.CLIENT_REQUEST, opcode, datatype=told.datatype)
+        value, datatype = self._value(document, memoryview(told.value))
+        return replace(told, value=bytes(value), datatype=datatype)
 
     def commit(self, stored: bytes, opaque: int, prepared_seqno: int) -> bytes:
         """The commit of a prepare that the consumer has, in place of the document that it became."""
