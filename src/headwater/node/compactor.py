@@ -2,7 +2,8 @@
 loop.
 
 Compaction begins by itself when more than a given part of the log is dead and that is worth the work, and on
-COMPACT_DB. No tombstone goes that a stream has yet to send: its reader's position is the limit.
+COMPACT_DB. Documents of dropped collections are dead as well (dropped.py). No tombstone goes that a stream has yet to
+send: its reader's position is the limit.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.errors import DiskFull, StorageError
+from headwater.node.dropped import DroppedDocuments
 from headwater.node.holds import Holds
 from headwater.node.log_lines import event
 from headwater.node.storage.compaction import GAIN_PARTS, HISTORY_ROWS, NONE_DROPPED, Dropped
@@ -49,7 +51,7 @@ class Compactor:
     Attributes:
         runs, seconds, freed_bytes: how often, how long altogether, and by how much the log became smaller.
         is_running: whether it is at it.
-        holds: who keeps replaced files.
+        holds: who keeps replaced files. dropped: what there is of dropped collections.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Compactor:
         self._dead_percent = dead_percent
         self._one = asyncio.Lock()
         self.holds = Holds(bucket, hold_seconds)
+        self.dropped = DroppedDocuments(bucket)
         self._dead_left = 0
         self._again_at, self._again_dead = 0.0, 0
         self._timer: asyncio.TimerHandle | None = None
@@ -88,6 +91,7 @@ class Compactor:
     async def stop(self) -> None:
         """Stop looking, and wait for a run that is under way; it ends with the stretch it is at."""
         self._stopping = True
+        self.dropped.stop()
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:  # it may not have come to the lock yet
@@ -206,8 +210,8 @@ class Compactor:
             await asyncio.sleep(0)  # others have their turn between two vbuckets
         await asyncio.to_thread(job.remove)
         self._forgetting = self._loop.create_task(asyncio.to_thread(job.forget))
-        store = self._bucket.store
-        self._dead_left = store.log_bytes - store.live_bytes
+        self.dropped.compacted()
+        self._dead_left = self._dead_bytes
         self.runs += 1
 
     async def _forgotten(self) -> None:
@@ -225,10 +229,25 @@ class Compactor:
         found = self._bucket.vbuckets.get(vb)
         return min((reader.position for reader in found.readers), default=WIRE_SEQNO_MAX) if found else WIRE_SEQNO_MAX
 
+    @property
+    def _dead_bytes(self) -> int:
+        return self._bucket.store.log_bytes - self._live_bytes
+
+    @property
+    def _live_bytes(self) -> int:
+        return self._bucket.store.live_bytes - self.dropped.bytes
+
+    def _history_rows(self, vb: int) -> int:
+        """How many changes of a vbucket can still be taken back after a run that begins by itself: not a drop whose
+        documents it is to leave out."""
+        since = self.dropped.rows_since(vb)
+        return HISTORY_ROWS if since is None else min(HISTORY_ROWS, since)
+
     def _look(self) -> None:
         store = self._bucket.store
         self.holds.look(self._loop.time())
-        worth = is_worthwhile(store.log_bytes, store.live_bytes, self._dead_left, self._dead_percent)
+        self.dropped.look(self._loop.time())
+        worth = is_worthwhile(store.log_bytes, self._live_bytes, self._dead_left, self._dead_percent)
         if self._task is None and (worth or self._is_urgent()) and self._is_time():
             self._task = self._loop.create_task(self._automatic())
         urgent = store.full or store.log.is_short
@@ -237,25 +256,23 @@ class Compactor:
     def _is_urgent(self) -> bool:
         """Whether the disk is full, or nearly so, and there is something to give back."""
         store = self._bucket.store
-        dead, live = store.log_bytes - store.live_bytes, store.live_bytes
+        dead, live = self._dead_bytes, self._live_bytes
         return (store.full and dead > live // GAIN_PARTS) or (store.log.is_short and dead > live // SHORT_PARTS)
 
     def _is_time(self) -> bool:
         """Whether a run may succeed: after one that found no room there must be more to give back. Or after a while,
         for a disk has other users, too."""
-        store = self._bucket.store
-        dead = store.log_bytes - store.live_bytes
-        return self._loop.time() >= self._again_at or dead > self._again_dead + store.log.control_bytes
+        more = self._dead_bytes - self._again_dead
+        return self._loop.time() >= self._again_at or more > self._bucket.store.log.control_bytes
 
     async def _automatic(self) -> None:
-        store = self._bucket.store
+        # On a full disk what could be taken back is worth less than room: whoever has to go back begins anew.
+        rows = (lambda vb: 0) if self._bucket.store.full else self._history_rows
         try:
-            # On a full disk what could be taken back is worth less than room: whoever has to go back begins anew.
-            rows = 0 if store.full else HISTORY_ROWS
             before = max(0, self._bucket.now() - self._purge_age)
-            await self.run(before, self._needed, lambda vb: rows, lambda: not self._is_urgent())
+            await self.run(before, self._needed, rows, lambda: not self._is_urgent())
         except StorageError as error:
-            self._again_at, self._again_dead = self._loop.time() + GAVE_UP_SECONDS, store.log_bytes - store.live_bytes
+            self._again_at, self._again_dead = self._loop.time() + GAVE_UP_SECONDS, self._dead_bytes
             log.error("compaction gave up, the log stays as it is: %s", error, extra=event("compaction.failed"))
         finally:
             self._task = None
