@@ -267,6 +267,11 @@ class Bucket:
         last = int(self.store.table[vbucket, index.DELETED_REV]) if old is None else old.rev_seqno
         return min(last + 1, REVISION_MAX)
 
+    @property
+    def prepares_waiting(self) -> int:
+        """Durable writes that are not over, here or at their owner."""
+        return sum(len(each.prepares.pending) for each in self.vbuckets.values())
+
     def now(self) -> int:
         """Unix seconds."""
         return self.clock.time_ns() // 1_000_000_000

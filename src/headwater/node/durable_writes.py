@@ -17,7 +17,7 @@ Source: dcp 2.17, 10; kv.md 2, "Durable mutations". Why so: docs/decisions/0068.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -180,6 +180,10 @@ class DurableWrites:
             known[node] = seqno
             if vbucket in self.held:
                 self.advance(vbucket)
+
+    def acknowledged_by(self, vbucket: int) -> Mapping[str, int]:
+        """The seqno up to which each node that told has every prepare."""
+        return self._acknowledged.get(vbucket, {})
 
     # --- what the node tells ----------------------------------------------------------------------------------------
 

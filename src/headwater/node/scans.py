@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -239,6 +239,9 @@ class RangeScans:
 
     def __len__(self) -> int:
         return len(self._scans)
+
+    def __iter__(self) -> Iterator[RangeScan]:
+        return iter(self._scans.values())
 
     def create(self, vbucket: VBucket, plan: ScanPlan, now: float) -> RangeScan:
         """Begin a scan of what is durable; `now`: seconds of a monotonic clock.

@@ -1,7 +1,13 @@
 """STAT groups."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from headwater.node.metrics import METRICS
+from headwater.node.scans import ScanPlan
+from headwater.wire.dcp import Prepare
 from tests.node.support import Talk
 
 STAT = 0x10
@@ -40,6 +46,45 @@ def test_groups_about_vbuckets(talk: Talk) -> None:
         "vb_1:0:id": "2",
         "vb_1:0:seq": "0",
     }
+
+
+def metrics(talk: Talk, name: str) -> float:
+    node: Any = SimpleNamespace(bucket=talk.desk.bucket)
+    (metric,) = [each for each in METRICS if each.name == name]
+    ((labels, value),) = metric.read(node)
+    assert labels == ()
+    return float(value)
+
+
+def test_durable_writes_that_wait_are_told_with_how_far_each_replica_is(talk: Talk) -> None:
+    bucket = talk.desk.bucket
+    assert stats(talk, "durability-monitor") == {} and stats(talk)["ep_prepares_waiting"] == "0"
+    for key in (b"\0a", b"\0b"):
+        bucket.vbuckets[1].prepares.add(Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=key, cas=9))
+    bucket.durable_writes.acknowledged(1, "10.0.0.9:11210", 1)
+    told = {
+        "vb_1:state": "active",
+        "vb_1:num_tracked": "2",
+        "vb_1:oldest_prepared_seqno": "1",
+        "vb_1:high_prepared_seqno": "2",
+        "vb_1:10.0.0.9:11210:acknowledged_seqno": "1",
+    }
+    assert stats(talk, "durability-monitor") == stats(talk, "durability-monitor 1") == told
+    assert stats(talk, "durability-monitor 2")["vb_2:num_tracked"] == "0"
+    assert stats(talk)["ep_prepares_waiting"] == "2" and metrics(talk, "prepares_waiting") == 2
+
+
+def test_range_scans_that_are_open_are_told_until_they_are_over(talk: Talk) -> None:
+    talk.desk.loop = SimpleNamespace(time=lambda: 105.0)  # type: ignore[assignment]
+    bucket = talk.desk.bucket
+    scan = bucket.scans.create(bucket.vbuckets[1], ScanPlan(collection=8, key_only=True), 100.0)
+    name = f"vb_1:{scan.name[0]:016x}{scan.name[1]:016x}"
+    told = {f"{name}:collection": "0x8", f"{name}:key_only": "true", f"{name}:state": "idle"}
+    assert stats(talk, "range-scans") == stats(talk, "range-scans 1") == told | {f"{name}:idle_seconds": "5"}
+    assert stats(talk, "range-scans 2") == {}
+    assert stats(talk)["ep_range_scans"] == "1" and metrics(talk, "range_scans") == 1
+    scan.cancel()
+    assert stats(talk, "range-scans") == {} and metrics(talk, "range_scans") == 0
 
 
 def test_wrong_arguments_and_unknown_groups(talk: Talk) -> None:

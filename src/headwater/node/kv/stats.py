@@ -69,6 +69,8 @@ def _general(session: Session, arguments: list[str]) -> Pairs:
     yield "ep_removed_bytes_held", str(bucket.store.slots.retired_bytes)
     yield "ep_damaged_batches", str(len(bucket.store.quarantine.damage))
     yield "ep_damaged_vbuckets", str(len(bucket.store.quarantine.vbuckets))
+    yield "ep_prepares_waiting", str(bucket.prepares_waiting)
+    yield "ep_range_scans", str(len(bucket.scans))
 
 
 def _reset(session: Session, arguments: list[str]) -> Pairs:
@@ -162,6 +164,33 @@ def _scopes(session: Session, arguments: list[str]) -> Pairs:
         yield f"0x{scope.id:x}:collections", str(len(scope.collections))
 
 
+def _durability(session: Session, arguments: list[str]) -> Pairs:
+    """The durable writes that wait, of the vbucket named or of all in which some do, and how far each replica is."""
+    writes = session.store_bucket.durable_writes
+    for each in _chosen(session, arguments):
+        pending = each.prepares.pending.values()
+        if not pending and not arguments:
+            continue
+        yield f"vb_{each.id}:state", each.state.name.lower()
+        yield f"vb_{each.id}:num_tracked", str(len(pending))
+        yield f"vb_{each.id}:oldest_prepared_seqno", str(min(pending, default=0))
+        yield f"vb_{each.id}:high_prepared_seqno", str(max(pending, default=0))
+        for replica, seqno in sorted(writes.acknowledged_by(each.id).items()):
+            yield f"vb_{each.id}:{replica}:acknowledged_seqno", str(seqno)
+
+
+def _range_scans(session: Session, arguments: list[str]) -> Pairs:
+    """The scans that are open, of the vbucket named or of all: what each brings, and since when nobody went on."""
+    chosen, now = set(_chosen(session, arguments)), session.server.loop.time()
+    for scan in tuple(session.store_bucket.scans):
+        if scan.vbucket in chosen:
+            prefix = f"vb_{scan.vbucket.id}:{scan.name[0]:016x}{scan.name[1]:016x}"
+            yield f"{prefix}:collection", f"0x{scan.plan.collection:x}"
+            yield f"{prefix}:key_only", str(scan.plan.key_only).lower()
+            yield f"{prefix}:state", "running" if scan.is_running else "idle"
+            yield f"{prefix}:idle_seconds", f"{max(0.0, now - scan.used_at):.0f}"
+
+
 def _failovers(session: Session, arguments: list[str]) -> Pairs:
     for each in _chosen(session, arguments):
         entries = each.failover.entries
@@ -227,6 +256,8 @@ _GROUPS: dict[str, Callable[[Session, list[str]], Pairs]] = {
     "prev-vbucket": _previous,
     "vbucket-seqno": _vbucket_seqno,
     "vbucket-details": _vbucket_details,
+    "durability-monitor": _durability,
+    "range-scans": _range_scans,
     "failovers": _failovers,
     "collections": _collections,
     "scopes": _scopes,
