@@ -43,7 +43,7 @@ class DroppedDocuments:
             self._counting = asyncio.get_running_loop().create_task(self.count())
 
     def compacted(self) -> None:
-        """They are gone, as far as they were found: what is left is looked for again."""
+        """Forget what was found: a run has left it out, and what there still is is looked for again."""
         self.bytes, self._known = 0, None
         self._drops.clear()
 
