@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> int:
     """Run the command line; returns the exit status."""
+    replace_closed()
     arguments = sys.argv[1:]
     if arguments[:1] == ["serve"] and not {"--help", "-h"} & set(arguments):
         from headwater.node.main import serve  # noqa: PLC0415 - each way imports what it needs
@@ -22,6 +24,18 @@ def main() -> int:
     from headwater.cli.app import main as command_line  # noqa: PLC0415
 
     return command_line()
+
+
+def replace_closed() -> None:
+    """Open what was closed by whoever started us (`<&-`, a daemon): stdin and stdout so that using them is an error
+    of the system, and not an empty document or a result that nobody gets; stderr as one that takes all."""
+    for number, name, flags in ((0, "stdin", os.O_WRONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, flags)
+            if opened != number:  # some file has taken its number
+                os.dup2(opened, number, inheritable=True)
+                os.close(opened)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 - as Python's own
 
 
 if __name__ == "__main__":

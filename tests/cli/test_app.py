@@ -121,6 +121,21 @@ def test_the_light_commands_begin_without_the_heavy_libraries() -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("set key - --node 127.0.0.1:1 <&-", "headwater: Bad file descriptor\n"),  # it is no empty document
+        ("config show >&-", "headwater: Bad file descriptor\n"),
+        ("config show > /dev/full", "headwater: No space left on device\n"),
+        ("get key --node 127.0.0.1:1 2>&-", ""),
+    ],
+)
+def test_what_was_closed_before_the_start_is_an_error_of_one_line(words: str, told: str) -> None:
+    command = f"{sys.executable} -m headwater {words}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_work_is_done_ends_with_one_line_and_its_own_status(number: signal.Signals) -> None:
     """A listener that never answers keeps `get` waiting; the signal comes when it has connected."""

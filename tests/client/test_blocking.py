@@ -1,10 +1,13 @@
 """The blocking client: closed by `with`; what its methods do is in test_kv, test_bulk and test_feeds."""
 
+import pickle
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import polars
+import pyarrow as pa
 import pytest
 
 from headwater import testing
@@ -49,6 +52,60 @@ def test_what_is_shown_at_a_prompt_says_what_it_is_in_one_short_line() -> None:
                 assert repr(batches) == f"<Batches of 4 vbuckets, {where}, 1 node, 4 vbuckets>"
                 assert repr(next(batches)).startswith("<ChangeBatch of 5 rows, ")
         assert repr(client) == f"<Client {where}, closed>"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        (lambda client: client.changes(vbuckets=5), "a list of vbuckets"),
+        (lambda client: client.changes(vbuckets="5"), "one of the bucket's 4 vbuckets, 0 to 3"),
+        (lambda client: client.failover_log(4), "one of the bucket's 4 vbuckets, 0 to 3"),
+        (lambda client: client.failover_logs([0, 4]), "one of the bucket's 4 vbuckets, 0 to 3"),
+        (lambda client: client.set("a", "b", cas="5"), 'option "cas": "5" is not a number'),
+        (lambda client: client.set("a", "b", flags=1.5), 'option "flags": 1.5 is not a number'),
+        (lambda client: client.collection(None), 'a name like "scope.collection"'),
+    ],
+)
+def test_what_can_not_be_meant_is_refused_in_words_and_at_once(mistake: Any, says: str) -> None:
+    with (
+        serve(Peer(vbuckets=4)) as address,
+        blocking.connect(address, timeout_seconds=3600) as client,
+        pytest.raises(OptionError, match=says),
+    ):
+        mistake(client)
+
+
+def test_what_is_no_text_is_no_address_and_no_key() -> None:
+    with pytest.raises(TypeError, match="a connection is text such as couchbase://"):
+        blocking.connect(11210)  # type: ignore[arg-type]
+    with serve(Peer()) as address, blocking.connect(address) as client:
+        for ask in (client.vbucket_of, client.get):
+            with pytest.raises(TypeError, match=r"a key is text or bytes, not int: 5; give str or bytes$"):
+                ask(5)
+
+
+def test_what_lives_in_this_process_says_so_when_it_is_to_be_pickled() -> None:
+    with serve(Peer(histories={0: history(5)})) as address, blocking.connect(address) as client:
+        with pytest.raises(TypeError, match="connect in the other one"):
+            pickle.dumps(client)
+        with client.changes(until="now") as changes, pytest.raises(TypeError, match="give its `positions`"):
+            pickle.dumps(changes)
+
+
+def test_a_drain_is_one_threads_at_a_time() -> None:
+    """The second one got `generator already executing`, and the first one an end without a reason."""
+    with serve(Peer(histories={0: history(5)})) as address, blocking.connect(address) as client:
+        changes = client.changes()
+        with changes, changes._turn, pytest.raises(LocalProtocolError, match="another thread is reading"):
+            next(changes)
+
+
+def test_a_batch_is_arrow_for_whoever_asks() -> None:
+    with serve(Peer(histories={0: history(5)})) as address, blocking.connect(address) as client:
+        with client.batches(until="now") as batches:
+            batch = next(batches)
+        assert pa.record_batch(batch).equals(batch.records)
+        assert polars.DataFrame(batch)["seqno"].to_list() == [1, 2, 3, 4, 5]
 
 
 def test_a_client_that_could_not_connect_leaves_nothing_open() -> None:

@@ -143,6 +143,15 @@ def test_a_text_is_no_list_of_keys(connected):
     assert node.keys() == []
 
 
+@pytest.mark.parametrize("items", [["ab"], "ab", [b"ab"], [("a", "b", "c")], [("a",)]])
+def test_what_is_no_pair_is_no_document(connected, items):
+    """A text of two letters came apart into key and value."""
+    node = a_node()
+    with serve(node) as address, pytest.raises(TypeError, match=r"a pair \(key, value\)"):
+        run(bulk.set_many(connected(address), items, 0, 0))
+    assert node.keys() == []
+
+
 def test_what_has_moved_is_sent_once_more_to_the_node_of_the_new_map(connected):
     old, new = a_node(1, a=[Status.NOT_MY_VBUCKET]), a_node(1)
     owners = [0]

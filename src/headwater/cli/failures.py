@@ -13,6 +13,7 @@ The plan: the group of all commands runs typer without its own ending ("standalo
 Anything else is a bug of ours and keeps its traceback.
 """
 
+import os
 import re
 import sys
 from functools import partial
@@ -110,8 +111,18 @@ def _next_step(error: HeadwaterError) -> str:
 
 def _say(message: str, status: int) -> int:
     """Print the one line; a message of several lines is folded into one."""
+    _give_up_output()
     print("headwater:", hide_logins(" ".join(message.split())), file=sys.stderr)
     return status
+
+
+def _give_up_output() -> None:
+    """Drop what stdout would not take: Python would try again when it ends, and fail with a status of its own."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
 
 
 def _usage(error: Any) -> str:

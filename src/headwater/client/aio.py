@@ -18,7 +18,7 @@ from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId, Collections, manifest_of, parse_path, resolve
-from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, Value, as_json
+from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, Value, as_json, as_key
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
 from headwater.client.options import MEBI, DrainOptions, Start, Until, refuse_unknown
@@ -89,6 +89,9 @@ class _Connected(_Turns):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._cluster}>"
+
+    def __reduce__(self) -> Never:
+        raise TypeError(f"{self!r} can't be pickled: its connections belong to this process; connect in the other one")
 
     async def __aenter__(self) -> Self:
         return self
@@ -260,7 +263,7 @@ class AsyncClient(_Connected, AsyncDocuments):
 
     def vbucket_of(self, key: Key) -> int:
         """Return the vbucket a key belongs to."""
-        return self.map.vbucket_of(key.encode() if isinstance(key, str) else key)
+        return self.map.vbucket_of(as_key(key))
 
     # ------------------------------------------------------------------ collections
 

@@ -284,7 +284,14 @@ class BulkWriter:
 def set_items(items: Iterable[tuple[str | bytes, Value]], flags: int, expiry: Expiry) -> Iterator[BulkItem]:
     """Return the requests of `set_many`."""
     extras = _SET.pack(unsigned("flags", flags, U32_MAX), as_expiry(expiry))
-    return (BulkItem(as_key(key), extras, as_value(value)) for key, value in items)
+    return (BulkItem(as_key(key), extras, as_value(value)) for key, value in map(_pair, items))
+
+
+def _pair(item: tuple[str | bytes, Value]) -> tuple[str | bytes, Value]:
+    # A text of two letters comes apart into two as well: set_many(["ab"]) would store "b" under "a".
+    if isinstance(item, str | bytes) or len(item) != 2:
+        raise TypeError(f"an item is a pair (key, value), not {item!r:.40}")
+    return item
 
 
 def set_many(

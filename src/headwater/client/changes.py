@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -228,6 +228,11 @@ class ChangeBatch:
 
     def __repr__(self) -> str:
         return f"<ChangeBatch of {len(self)} rows, {self.records.nbytes} bytes>"
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Return `records` as Arrow's PyCapsules: pyarrow, Polars and pandas take a batch as it is."""
+        records: Any = self.records  # the stubs of pyarrow say nothing of it
+        return cast("tuple[object, object]", records.__arrow_c_array__(requested_schema))
 
     @cached_property
     def positions(self) -> dict[int, Position]:

@@ -172,7 +172,7 @@ def parse_path(name: str) -> tuple[str, str]:
     Raises:
         OptionError: it has no dot, or several.
     """
-    parts = name.split(".")
+    parts = name.split(".") if isinstance(name, str) else ()
     if len(parts) != 2:
         raise OptionError("collection", name, 'a name like "scope.collection", with one dot')
     return parts[0] or DEFAULT, parts[1] or DEFAULT

@@ -6,12 +6,13 @@ positions cover.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import Self
+from typing import Never, Self
 
 from headwater.client.changes import ChangeBatch, ChangeFeed, Event, batch_of
 from headwater.client.drainer import Drainer, Handout
-from headwater.errors import NothingCame
+from headwater.errors import LocalProtocolError, NothingCame
 from headwater.protocol.dcp.position import Position
 from headwater.transport import blocking
 from headwater.transport.aio import Waiters
@@ -21,7 +22,7 @@ class _Feed:
     """A drain that is closed at the end of a `with` block."""
 
     def __init__(self, drainer: Drainer) -> None:
-        self._drainer = drainer
+        self._drainer, self._turn = drainer, threading.Lock()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._drainer.progress)} vbuckets, {self._drainer.cluster}>"
@@ -36,8 +37,16 @@ class _Feed:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def __reduce__(self) -> Never:
+        raise TypeError(f"{self!r} can't be pickled; give its `positions` to the other process")
+
     def _advance(self) -> Handout | None:
-        return blocking.run(self._drainer.advance(), self._drainer.clock)
+        if not self._turn.acquire(blocking=False):
+            raise LocalProtocolError("another thread is reading from this drain; give each thread one of its own")
+        try:
+            return blocking.run(self._drainer.advance(), self._drainer.clock)
+        finally:
+            self._turn.release()
 
 
 class _BatchPositions(_Feed):

@@ -11,8 +11,9 @@ import datetime
 import json
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId
@@ -129,9 +130,8 @@ def _as_bytes(name: str, data: Value) -> bytes:
     # bytes(10) would be ten NUL bytes and bytes([104, 105]) would be b"hi": whatever is not bytes is refused.
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    raise TypeError(
-        f"a {name} is text or bytes, not {type(data).__name__}: {data!r:.40}; give str or bytes, or use set_json"
-    )
+    more = ", or use set_json" if name == "value" else ""
+    raise TypeError(f"a {name} is text or bytes, not {type(data).__name__}: {data!r:.40}; give str or bytes{more}")
 
 
 def unsigned(name: str, number: int, highest: int) -> int:
@@ -140,9 +140,17 @@ def unsigned(name: str, number: int, highest: int) -> int:
     Raises:
         OptionError: it does not.
     """
-    if not 0 <= number <= highest:
+    if not isinstance(number, SupportsIndex) or not 0 <= number <= highest:
         raise OptionError(name, number, f"a number from 0 to {highest}")
     return number
+
+
+def check_vbuckets(cluster: Cluster, vbuckets: Iterable[int]) -> None:
+    """Raise OptionError for the first number that is no vbucket of the bucket: one that is, may still be on its way."""
+    count = cluster.map.vbuckets
+    for vb in vbuckets:
+        if not isinstance(vb, SupportsIndex) or not 0 <= vb < count:
+            raise OptionError("vbuckets", vb, f"one of the bucket's {count} vbuckets, 0 to {count - 1}")
 
 
 def as_expiry(expiry: Expiry, now_seconds: float | None = None) -> int:
@@ -349,7 +357,7 @@ class Operations:
 
     def failover_log(self, vbucket: int) -> Steps[list[tuple[int, int]]]:
         """Return the failover log of a vbucket, newest history first, as (vb uuid, seqno)."""
-        unsigned("vbucket", vbucket, 0xFFFF)
+        check_vbuckets(self.cluster, [vbucket])
         asked = admin.GetFailoverLog(vbucket=vbucket).frame()
         answer = yield from self.cluster.call(vbucket, asked, "failover log", reads=True)
         return admin.GetFailoverLogResponse.decode(answer).failover_log

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headwater.client.cluster import Cluster
-from headwater.client.kv import Operations
+from headwater.client.kv import Operations, check_vbuckets
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, RemoteProtocolError
 from headwater.protocol.handshake import refused
@@ -28,6 +28,7 @@ def failover_logs(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> St
         TransportError: no connection, or no answer in time.
     """
     chosen = range(cluster.map.vbuckets) if vbuckets is None else sorted(set(vbuckets))
+    check_vbuckets(cluster, chosen)
     owned: dict[Address, list[int]] = {}
     for vbucket in chosen:
         if (owner := cluster.map.owner(vbucket)) is not None:

@@ -15,6 +15,7 @@ from typing import Any
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionNames, Streamed, check_start, covering, manifest_of, resolve
 from headwater.client.drainer import Drainer
+from headwater.client.kv import check_vbuckets
 from headwater.client.logs import failover_logs
 from headwater.client.options import DrainOptions, Start, Until
 from headwater.errors import OptionError
@@ -87,12 +88,12 @@ def _ends(
 
 
 def _chosen(cluster: Cluster, start: Start, vbuckets: Iterable[int] | None) -> list[int]:
-    count = cluster.map.vbuckets
-    chosen = list(range(count)) if vbuckets is None else sorted(set(vbuckets))
-    named = [*chosen, *(start if isinstance(start, Mapping) else ())]
-    if strange := [vb for vb in named if not 0 <= vb < count]:
-        raise OptionError("vbuckets", strange[0], f"one of the bucket's {count} vbuckets, 0 to {count - 1}")
-    return chosen
+    if vbuckets is not None and not isinstance(vbuckets, Iterable):
+        raise OptionError("vbuckets", vbuckets, "a list of vbuckets, such as [7], or None for all")
+    chosen = range(cluster.map.vbuckets) if vbuckets is None else set(vbuckets)
+    check_vbuckets(cluster, chosen)
+    check_vbuckets(cluster, start if isinstance(start, Mapping) else ())
+    return sorted(chosen)
 
 
 def _begin(cluster: Cluster, start: Start, chosen: list[int], seqnos: Mapping[int, int]) -> Steps[dict[int, Position]]:

@@ -57,6 +57,8 @@ def parse(connection: str) -> Target:
     Raises:
         OptionError: no host, a port that is none, or a scheme we do not speak. The message repeats no password.
     """
+    if not isinstance(connection, str):
+        raise TypeError(f"a connection is text such as couchbase://127.0.0.1:11210/default, not {connection!r:.40}")
     allowed = 'a connection string such as "couchbase://127.0.0.1:11210/default" or "couchbases://node.example/default"'
     scheme, _, rest = connection.partition("://") if "://" in connection else ("", "", connection)
     login, at, rest = rest.rpartition("@")

@@ -29,6 +29,9 @@ class Cluster:
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
 
+    def __repr__(self) -> str:
+        return f"<Cluster {self.url}>"
+
     @property
     def bucket(self) -> str:
         """The bucket's name."""

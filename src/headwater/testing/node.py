@@ -58,6 +58,9 @@ class Node:
         self._log = data.with_suffix(".log")
         self._process: Process | None = None
 
+    def __repr__(self) -> str:
+        return f"<Node {self.url}, {f'process {self.pid}' if self.is_running else 'not running'}>"
+
     @property
     def host(self) -> str:
         """The loopback address."""
