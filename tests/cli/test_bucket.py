@@ -26,3 +26,19 @@ def test_a_bucket_that_can_not_be_is_said_in_one_line(run: Run) -> None:
     ):
         status, _, problem = run("bucket", *arguments)
         assert status != 0 and said in problem and "Traceback" not in problem, problem
+
+
+def test_a_quota_is_changed_and_printed(run: Run) -> None:
+    assert run("bucket", "create", "carts", "--vbuckets", "4", "--quota-mib", "64")[0] == 0
+    assert run("bucket", "quota", "carts", "128")[:2] == (0, "carts may take 128 MiB, on 1 node\n")
+    assert run("bucket", "quota", "carts")[1].endswith(": 128 MiB\n")
+    assert run("bucket", "quota", "carts", "0")[:2] == (0, "carts may take the disk, on 1 node\n")
+    assert run("bucket", "quota", "carts")[1].endswith(": the disk\n")
+    for arguments, said in (
+        (("carts", "1"), "64 is the least"),
+        (("nobodys", "100"), "nobodys"),
+        (("default", "100"), "the disk is its quota"),
+    ):
+        status, _, problem = run("bucket", "quota", *arguments)
+        assert status != 0 and said in problem and "Traceback" not in problem, problem
+    assert run("bucket", "drop", "carts", "--yes")[0] == 0

@@ -17,6 +17,7 @@ from headwater.cluster.survey import NodeView
 from headwater.errors import ConnectionLost, KeyNotFound
 from headwater.wire.header import response
 from headwater.wire.status import Status
+from headwater.wire.users import UserList
 from headwater.wire.vbucket import VBUCKET_NUMBERS, State
 
 from .views import STATES
@@ -61,6 +62,12 @@ class FakeNode:
     def _do(self, *deed):
         self._hear(*deed)
         self.calls.append((self.address, *deed))
+
+    async def buckets(self):
+        return []
+
+    async def users(self):
+        return UserList()
 
     async def lease(self, operator, *, again=False):
         self._hear("lease", again)
@@ -166,6 +173,9 @@ class FakeMembers:
 
     def admin(self, address):
         return self.nodes[address]
+
+    def of(self, bucket):
+        return self
 
     async def survey(self, seeds, *, without=()):
         self.surveyed.append((tuple(seeds), tuple(without)))

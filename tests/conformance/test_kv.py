@@ -233,7 +233,7 @@ def expanded(codes: str) -> list[str]:
     "opcode",
     [
         *(Opcode.SHUTDOWN, Opcode.AUDIT_PUT, Opcode.AUDIT_CONFIG_RELOAD),
-        *(Opcode.IOCTL_GET, Opcode.RBAC_REFRESH, Opcode.GET_CMD_TIMER),
+        *(Opcode.RBAC_REFRESH, Opcode.GET_CMD_TIMER),
         Opcode.STOP_PERSISTENCE,
     ],
 )

@@ -14,9 +14,12 @@ from threading import Event, Thread
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from harness.nodes import until
 from headwater import testing
 from headwater.errors import KeyExists
 from headwater.node.metrics import METRICS
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node
 from headwater.wire.admin import IoctlSet
 from headwater.wire.header import Frame
@@ -189,6 +192,40 @@ def test_scraping_while_writes_go_on_never_goes_back(node: Node) -> None:
 def test_metrics_are_for_users_that_may_monitor_and_health_is_for_everybody() -> None:
     with testing.node(vbuckets=1, user="ann", environment={"HEADWATER_PASSWORD": "secret"}) as node:
         assert [fetch(node, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 401]
+
+
+def test_who_may_monitor_one_bucket_sees_its_series_and_no_others() -> None:
+    with testing.node(vbuckets=1) as node:
+        with node.client() as bucket:
+            bucket.set("k", "v")
+        made = urllib.request.Request(
+            f"http://{node.address}/pools/default/buckets", b"name=orders&vbuckets=1", method="POST"
+        )
+        with urllib.request.urlopen(made, timeout=120) as answer:
+            assert answer.status == 202
+        roles = {"all": "monitor", "one": "monitor[orders]", "none": "read"}
+        with UsersFile(node.data).editing() as accounts:
+            accounts |= {name: Account.made("secret", read_grants(role)) for name, role in roles.items()}
+        until(lambda: fetch(node, "/metrics")[0] == 401, "the node has taken the users up")
+        told = {name: with_password(node, name, "secret") for name in roles}
+    assert told["none"] == (403, set(), False)
+    assert told["all"] == (200, {"default", "orders"}, True)
+    assert told["one"] == (200, {"orders"}, False)
+
+
+def with_password(node: Node, name: str, password: str) -> tuple[int, set[str], bool]:
+    """Status, the buckets that have series, and whether there are series of the node and its process."""
+    basic = base64.b64encode(f"{name}:{password}".encode()).decode()
+    asked = urllib.request.Request(f"http://{node.address}/metrics", headers={"Authorization": f"Basic {basic}"})
+    try:
+        with urllib.request.urlopen(asked, timeout=120) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, set(), False
+    buckets = {each.labels["bucket"] for family in families for each in family.samples if "bucket" in each.labels}
+    names = {family.name for family in families}
+    return 200, buckets, bool(names & {"headwater_connections", "process_cpu_seconds", "headwater_disk_free_bytes"})
 
 
 def test_a_port_of_its_own_has_the_pages_alone() -> None:

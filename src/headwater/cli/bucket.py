@@ -23,6 +23,7 @@ EXAMPLES = examples(
     "headwater bucket create orders",
     "headwater bucket create carts --vbuckets 64 --quota-mib 2048",
     "headwater bucket list",
+    "headwater bucket quota carts 4096",
     "headwater bucket drop carts --yes",
 )
 
@@ -95,6 +96,43 @@ def drop(
     report(f"{name} is dropped, on {several(nodes, 'node')}", name=name, nodes=nodes, dropped=True)
 
 
+def quota(
+    name: Name,
+    mib: Annotated[
+        int | None,
+        typer.Argument(metavar="[MIB]", min=0, help="How much its files on a node may take; 0: no limit."),
+    ] = None,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Change the quota of a bucket, or print it.
+
+    It is in force at once, on all nodes. One that is less than the bucket's files take already is refused: delete
+    documents, drop collections, compact. Over its quota a bucket refuses documents as on a full disk.
+    """
+    from headwater.cluster.buckets import quotas, set_quota
+
+    seeds, place = addresses([node])
+
+    async def look(members: "Members", _: StopRequest) -> dict[str, int]:
+        return {str(each): found for each, found in (await quotas(members, seeds, name)).items()}
+
+    async def change(members: "Members", _: StopRequest) -> int:
+        return await set_quota(members, seeds, name, mib or 0)
+
+    if mib is None:
+        found = run(look, place, user, password)
+        answer("\n".join(f"{each}: {_mib(told)}" for each, told in found.items()), name=name, quota_mib=found)
+    else:
+        nodes = run(change, place, user, password)
+        report(f"{name} may take {_mib(mib)}, on {several(nodes, 'node')}", name=name, quota_mib=mib, nodes=nodes)
+
+
+def _mib(quota_mib: int) -> str:
+    return f"{quota_mib} MiB" if quota_mib else "the disk"
+
+
 def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print an array, JSON.")] = False,
     node: NodeUrl = DEFAULT_URL,
@@ -126,5 +164,5 @@ def _check_droppable(name: str, found: list[str]) -> None:
 
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
-for _name, _command in (("create", create), ("drop", drop), ("list", list_)):
+for _name, _command in (("create", create), ("drop", drop), ("list", list_), ("quota", quota)):
     group.command(_name, help=paragraphs(_command.__doc__), epilog=EXAMPLES)(with_password_files(_command))

@@ -15,7 +15,7 @@ import typer
 
 from headwater.errors import OptionError
 
-__all__ = ["new_password", "password_of", "with_password_files"]
+__all__ = ["new_password", "password_of", "typed_password", "with_password_files"]
 
 STANDARD_INPUT = "-"
 PASSWORDS = {
@@ -38,7 +38,9 @@ def with_password_files(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(**given: Any) -> Any:
         for name in wanted:
             file = given.pop(f"{name}_file")
-            given[name] = password_of(file) if file is not None else given[name] or _asked(given[PASSWORDS[name]])
+            given[name] = (
+                password_of(file) if file is not None else given[name] or typed_password(given[PASSWORDS[name]])
+            )
         return command(**given)
 
     kinds = {f"{name}_file": _file_option(name) for name in wanted}
@@ -60,7 +62,7 @@ def _file_option(name: str) -> Any:
     ]
 
 
-def _asked(user: str | None) -> str | None:
+def typed_password(user: str | None) -> str | None:
     """Return what is typed as a user's password, if anybody sits there; None where nobody is named."""
     if user is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None

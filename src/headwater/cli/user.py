@@ -1,6 +1,5 @@
-"""`headwater user`: who may log in to a node, kept in the folder of its store."""
+"""`headwater user`: who may log in to a node or to a cluster, kept in the folder of each node's store."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,26 +8,26 @@ from headwater.cli.failures import CommandError
 from headwater.cli.forms import answer, report
 from headwater.cli.options import examples, paragraphs
 from headwater.cli.passwords import new_password
+from headwater.cli.users_place import Accounts, UsersPlace, placed
 
 if TYPE_CHECKING:
-    from headwater.node.users.file import Account, UsersFile
+    from headwater.node.users.file import Account
 
-HELP = """Who may log in to a node, and what each may do: users, kept in the folder of its store.
+HELP = """Who may log in to a node or to a cluster, and what each may do.
 
-A node that runs takes changes up within a second: who was removed is cut off, who lost a right has lost it. As soon as
-there is a user, nobody else comes in. Passwords come from a prompt, a file or standard input and are not kept: only
+With --data they are changed in the folder of a node's store, with --node by a node that runs, where --by may do
+everything. A change at one node of a cluster is one at all of them: at once with --node, within some seconds with
+--data, and at one that is away as soon as it is back. Who was removed is cut off, who lost a right has lost it. As soon
+as there is a user, nobody else comes in. Passwords come from a prompt, a file or standard input and are not kept: only
 what proves that somebody knows them."""
 EXAMPLES = examples(
     "headwater user add ann --roles administer --data ./store",
-    "headwater user add app --roles 'read,write[orders]' --password-file ./app.password --data ./store",
+    "headwater user add app --roles 'read,write[orders]' --password-file ./app.password --node db1:11210 --by ann",
     "headwater user list --data ./store",
 )
 ORDINARY = "read,write,stream,monitor"
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]
-Data = Annotated[
-    Path, typer.Option("--data", metavar="DIR", envvar="HEADWATER_DATA", help="The folder of the node's store.")
-]
 PasswordFile = Annotated[
     str | None,
     typer.Option(
@@ -38,10 +37,10 @@ PasswordFile = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Also if nobody is left who may do everything.")]
-DATA = Path("headwater-data")
 
 
 def add(
+    place: UsersPlace,
     name: Name,
     roles: Annotated[
         str,
@@ -52,7 +51,6 @@ def add(
         ),
     ] = ORDINARY,
     password_file: PasswordFile = None,
-    data: Data = DATA,
 ) -> None:
     """Add a user.
 
@@ -65,34 +63,38 @@ def add(
     from headwater.node.users.roles import read_grants
 
     grants = read_grants(roles)
-    file = _file(data)
-    if check_name(name) in (file.load() or {}):
+    if check_name(name) in (place.accounts() or {}):
         raise _is_there(name)
-    password = check_password(new_password(password_file, name))
-    with file.editing() as accounts:
+    made = Account.made(check_password(new_password(password_file, name)), grants)
+
+    def edit(accounts: Accounts) -> None:
         if name in accounts:
             raise _is_there(name)
-        accounts[name] = Account.made(password, grants)
-    report(f"{name}: {_told(accounts[name])}", user=name, roles=_grants(accounts[name]))
+        accounts[name] = made
+
+    where = place.change(edit)
+    report(f"{name}: {_told(made)}{where.line}", user=name, roles=_grants(made), **where.facts)
 
 
-def password(name: Name, password_file: PasswordFile = None, data: Data = DATA) -> None:
+def password(place: UsersPlace, name: Name, password_file: PasswordFile = None) -> None:
     """Give a user another password. Who is logged in stays so."""
     from headwater.node.users.file import Account, check_password
 
-    file = _file(data)
-    _existing(file.load(), name, data)
-    given = check_password(new_password(password_file, name))
-    with file.editing() as accounts:
-        accounts[name] = Account.made(given, _existing(accounts, name, data).grants)
-    report(f"{name} has another password", user=name)
+    _existing(place.accounts(), name, place)
+    fresh = Account.made(check_password(new_password(password_file, name)), ())
+
+    def edit(accounts: Accounts) -> None:
+        accounts[name] = Account(_existing(accounts, name, place).grants, fresh.keys)
+
+    where = place.change(edit)
+    report(f"{name} has another password{where.line}", user=name, **where.facts)
 
 
 def roles(
+    place: UsersPlace,
     name: Name,
     given: Annotated[str, typer.Argument(metavar="ROLES", help="All its roles from now on, by commas.")],
     force: Force = False,
-    data: Data = DATA,
 ) -> None:
     """Give a user other roles, in place of those it has."""
     from dataclasses import replace
@@ -100,40 +102,40 @@ def roles(
     from headwater.node.users.roles import read_grants
 
     grants = read_grants(given)
-    with _file(data).editing() as accounts:
+
+    def edit(accounts: Accounts) -> None:
         before = dict(accounts)
-        accounts[name] = replace(_existing(accounts, name, data), grants=grants)
+        accounts[name] = replace(_existing(accounts, name, place), grants=grants)
         _check_left(before, accounts, force)
-    report(f"{name}: {_told(accounts[name])}", user=name, roles=_grants(accounts[name]))
+
+    where, told = place.change(edit), list(map(str, grants))
+    report(f"{name}: {', '.join(told)}{where.line}", user=name, roles=told, **where.facts)
 
 
-def remove(name: Name, force: Force = False, data: Data = DATA) -> None:
+def remove(place: UsersPlace, name: Name, force: Force = False) -> None:
     """Remove a user. Its connections are closed."""
-    with _file(data).editing() as accounts:
+    left = 0
+
+    def edit(accounts: Accounts) -> None:
+        nonlocal left
         before = dict(accounts)
-        _existing(accounts, name, data)
+        _existing(accounts, name, place)
         del accounts[name]
         _check_left(before, accounts, force)
-    report(
-        f"{name} is removed" + ("" if accounts else "; nobody is left, and nobody comes in"),
-        user=name,
-        left=len(accounts),
-    )
+        left = len(accounts)
+
+    where = place.change(edit)
+    nobody = "" if left else "; nobody is left, and nobody comes in"
+    report(f"{name} is removed{where.line}{nobody}", user=name, left=left, **where.facts)
 
 
-def show(data: Data = DATA) -> None:
+def show(place: UsersPlace) -> None:
     """Print the users and their roles."""
-    found = _file(data).load()
+    found = place.accounts()
     if found is None:
-        raise CommandError(f"{data}: no users were added here; a node without any listens to its own machine only")
+        raise CommandError(f"{place}: no users were added here; a node without any listens to its own machine only")
     told = {name: _grants(account) for name, account in sorted(found.items())}
     answer("\n".join(f"{name}: {', '.join(roles)}" for name, roles in told.items()), users=told)
-
-
-def _file(data: Path) -> "UsersFile":
-    from headwater.node.users.file import UsersFile
-
-    return UsersFile(data)
 
 
 def _told(account: "Account") -> str:
@@ -148,28 +150,28 @@ def _is_there(name: str) -> CommandError:
     return CommandError(f"there is a user {name!r}; change it: headwater user password, headwater user roles")
 
 
-def _existing(accounts: "dict[str, Account] | None", name: str, data: Path) -> "Account":
+def _existing(accounts: "Accounts | None", name: str, place: UsersPlace) -> "Account":
     if name not in (accounts or {}):
-        raise CommandError(f"{data}: there is no user {name!r}; see: headwater user list")
+        raise CommandError(f"{place}: there is no user {name!r}; see: headwater user list")
     return (accounts or {})[name]
 
 
-def _check_left(before: "dict[str, Account]", after: "dict[str, Account]", force: bool) -> None:
+def _check_left(before: Accounts, after: Accounts, force: bool) -> None:
     """Raise CommandError, which leaves all as it was, when the last user goes who may do everything."""
     if not force and _has_administrator(before) and not _has_administrator(after):
         raise CommandError("no user would be left with the role administer; give it to another first, or --force")
 
 
-def _has_administrator(accounts: "dict[str, Account]") -> bool:
+def _has_administrator(accounts: Accounts) -> bool:
     return any(each.role == "administer" for account in accounts.values() for each in account.grants)
 
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 for _name, _command, _examples in (
     ("add", add, examples("headwater user add ann --roles administer", "pass show app | headwater user add app")),
-    ("list", show, examples("headwater user list --data ./store")),
+    ("list", show, examples("headwater user list --data ./store", "headwater user list --node db1:11210 --by ann")),
     ("roles", roles, examples("headwater user roles app 'read,write[orders],stream[orders:shop]'")),
     ("password", password, examples("headwater user password ann --password-file ./new.password")),
     ("remove", remove, examples("headwater user remove app")),
 ):
-    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(placed(_command))

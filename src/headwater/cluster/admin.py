@@ -54,6 +54,7 @@ from headwater.wire.json_text import context_of
 from headwater.wire.layout import Request
 from headwater.wire.manifest import CollectionsManifest, ManifestRefused
 from headwater.wire.status import Status
+from headwater.wire.users import UserList, UserListRefused
 from headwater.wire.vbucket import State
 
 TIMEOUT_SECONDS = 5.0
@@ -272,6 +273,34 @@ class NodeAdmin:
             KeyNotFound: there is none.
         """
         await self._ask(DeleteBucket(key=name.encode()), f'drop bucket "{name}"', LONG_SECONDS_MAX)
+
+    async def set_quota(self, quota_mib: int) -> None:
+        """Let the files of our bucket take so much, MiB, 0 for no limit; on return that is durable and in force.
+
+        Raises:
+            InvalidArguments: they take more already, or it is less than there can be.
+        """
+        value = str(quota_mib << 20).encode()
+        what = f'give bucket "{self.endpoint.bucket}" a quota of {quota_mib} MiB'
+        await self._ask(wire.SetParam(param_type=1, key=b"max_size", value=value), what)
+
+    async def quota_mib(self) -> int:
+        """How much the files of our bucket may take, MiB; 0 for no limit."""
+        return int((await self.stats()).get("ep_max_size", "0")) >> 20
+
+    # --- users --------------------------------------------------------------------------------------------------------
+
+    async def users(self) -> UserList:
+        """The users that the node keeps, with their verifiers; for administrators of all buckets."""
+        answer = await self._ask(wire.IoctlGet(key=b"users"), "ask for the users")
+        try:
+            return UserList.decode(answer.value)
+        except UserListRefused as error:
+            raise RemoteProtocolError(f"{self.address}: {error}") from None
+
+    async def set_users(self, users: UserList) -> None:
+        """Give the node a list of users; it becomes one with what the node has, durably, before this returns."""
+        await self._ask(wire.IoctlSet(key=b"users", value=users.encode()), "give it the users")
 
     # --- vbuckets -----------------------------------------------------------------------------------------------------
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwater.cluster.founding import found
+from headwater.cluster.known import known_map
 from headwater.errors import ClusterError, KeyExists, KeyNotFound, StatusError, TransportError
-from headwater.wire.cluster_map import ClusterMap
 
 if TYPE_CHECKING:
     from headwater.client.routing import Address
     from headwater.cluster.members import Members
 
-__all__ = ["BucketWish", "create", "drop", "names"]
+__all__ = ["BucketWish", "create", "drop", "names", "quotas", "set_quota"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,29 @@ async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
     return len(nodes)
 
 
-async def _everywhere(nodes: Sequence[Address], results: Sequence[object], fine: type[StatusError], what: str) -> None:
+async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota_mib: int) -> int:
+    """Give a bucket another quota, of each node, on all nodes that `seeds` lead to; 0 for none. Returns how many.
+
+    Raises:
+        BucketNotFound: there is none.
+        ClusterError: a node did not take it, and has the quota of before.
+    """
+    nodes, _ = await _nodes(members, seeds)
+    given = (members.of(name).admin(each).set_quota(quota_mib) for each in nodes)
+    await _everywhere(nodes, await asyncio.gather(*given, return_exceptions=True), (), "as before")
+    return len(nodes)
+
+
+async def quotas(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, int]:
+    """The quota of a bucket on each node, MiB; 0 for none."""
+    nodes, _ = await _nodes(members, seeds)
+    told = await asyncio.gather(*(members.of(name).admin(each).quota_mib() for each in nodes))
+    return dict(zip(nodes, told, strict=True))
+
+
+async def _everywhere(
+    nodes: Sequence[Address], results: Sequence[object], fine: type[StatusError] | tuple[()], what: str
+) -> None:
     """Raise what a node said that is not `fine`: by itself where there is one node, else with all that are left."""
     failed = {
         node: result
@@ -97,11 +119,5 @@ async def _everywhere(nodes: Sequence[Address], results: Sequence[object], fine:
 
 async def _nodes(members: Members, seeds: Sequence[Address]) -> tuple[list[Address], int]:
     """The nodes of the cluster, and the replicas of its vbuckets, by the first map that names several; or the node."""
-    first = (await members.identified(seeds))[0]
-    for name in await members.of("").admin(first).buckets():
-        config = await members.of(name).admin(first).config()
-        known = ClusterMap.from_json(config, first) if config else None
-        if known is not None and len(known.servers) > 1:
-            members.learn(known)
-            return list(known.servers), known.replica_count
-    return [first], 0
+    first, known = await known_map(members, seeds)
+    return ([first], 0) if known is None else (list(known.servers), known.replica_count)

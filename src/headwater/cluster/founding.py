@@ -18,6 +18,7 @@ from headwater.cluster.balance import balance, checked_replicas
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.members import Members
 from headwater.cluster.survey import NodeView
+from headwater.cluster.users import share
 from headwater.errors import ClusterError, OptionError
 from headwater.failpoints import failpoint
 from headwater.wire.cluster_map import NOBODY, ClusterMap
@@ -128,4 +129,5 @@ async def _found(members: Members, asked: Sequence[Address], replicas: int, *, e
         inactive = {vb: State.ACTIVE for vb in owned if view.states.get(vb) is not State.ACTIVE}
         await members.set_states(view.address, inactive)
         await members.delete(view.address, sorted(set(view.states) - set(owned) - set(replicas_here)))
+    await share(members, asked)
     return Founded(first, data_on)

@@ -16,6 +16,7 @@ from headwater.node.kv import (
     scans,
     stats,
     subdocs,
+    users,
     vbuckets,
 )
 from headwater.node.replication import command as replication
@@ -23,5 +24,5 @@ from headwater.node.tap import consumer as tap_consumer
 from headwater.node.tap import hub as tap
 
 _DOCUMENTS = (counters, documents, locking, meta, scans, subdocs)
-_KV = (*_DOCUMENTS, admin, buckets, cluster, collections, hello, observe, sasl, stats, vbuckets)
+_KV = (*_DOCUMENTS, admin, buckets, cluster, collections, hello, observe, sasl, stats, users, vbuckets)
 ALL = (*_KV, dcp, replication, tap, tap_consumer)

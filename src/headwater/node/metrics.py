@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -57,12 +57,14 @@ class NodeMetric:
         """The labels, the bucket's name included."""
         return self.labels if self.is_of_node else ("bucket", *self.labels)
 
-    def values(self, node: Services) -> Iterator[tuple[tuple[str, ...], Any]]:
-        """Look it up: of the node, or of each of its buckets."""
+    def values(self, node: Services, shown: Container[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """Look it up: of the node, or of each of those of its buckets that are `shown`."""
         if self.is_of_node:
             yield from self.read(node)
             return
         for name, served in node.buckets.items():
+            if name not in shown:
+                continue
             for labels, value in self.read(served):
                 yield (name, *labels), value
 
@@ -275,36 +277,40 @@ METRICS: tuple[NodeMetric, ...] = (
 class _Looked(Collector):
     """The table's metrics, looked up when they are collected."""
 
-    def __init__(self, node: Services) -> None:
-        self._node = node
+    def __init__(self, node: Services, shown: Container[str], of_node: bool) -> None:
+        self._node, self._shown, self._of_node = node, shown, of_node
 
     def collect(self) -> Iterator[Metric]:
         for each in METRICS:
-            yield _histories(each, self._node) if each.kind == HISTOGRAM else _numbers(each, self._node)
+            if self._of_node or not each.is_of_node:
+                made = _histories if each.kind == HISTOGRAM else _numbers
+                yield made(each, self._node, self._shown)
 
     def describe(self) -> Iterator[Metric]:
         """Tell nothing beforehand: it would look everything up."""
         return iter(())
 
 
-def _numbers(metric: NodeMetric, node: Services) -> Metric:
+def _numbers(metric: NodeMetric, node: Services, shown: Container[str]) -> Metric:
     family = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
     made = family(metric.full_name, metric.about, labels=metric.all_labels)
-    for labels, value in metric.values(node):
+    for labels, value in metric.values(node, shown):
         made.add_metric(list(labels), value)
     return made
 
 
-def _histories(metric: NodeMetric, node: Services) -> Metric:
+def _histories(metric: NodeMetric, node: Services, shown: Container[str]) -> Metric:
     made = HistogramMetricFamily(metric.full_name, metric.about, labels=metric.all_labels)
-    for labels, durations in metric.values(node):
+    for labels, durations in metric.values(node, shown):
         made.add_metric(list(labels), durations.at_most(), durations.total_seconds)
     return made
 
 
-def page(node: Services) -> bytes:
-    """Return all metrics in Prometheus' text format."""
+def page(node: Services, shown: Container[str] | None = None, *, of_node: bool = True) -> bytes:
+    """Return metrics in Prometheus' text format: those of the buckets that are `shown` (None: all), and (`of_node`) of
+    the node and its process."""
     registry = CollectorRegistry()
-    registry.register(_Looked(node))
-    ProcessCollector(registry=registry)
+    registry.register(_Looked(node, tuple(node.buckets) if shown is None else shown, of_node))
+    if of_node:
+        ProcessCollector(registry=registry)
     return generate_latest(registry)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headwater.node.committer import Committer
     from headwater.node.config import NodeConfig
     from headwater.node.connection import Connection
-    from headwater.node.kv.api import BucketCatalog, Services, Session, TakeRequests, UserSession
+    from headwater.node.kv.api import BucketCatalog, Services, Session, SharedUsers, TakeRequests, UserSession
     from headwater.node.loop_watch import LoopWatch
     from headwater.node.run_queue import RunQueue
     from headwater.node.tls import NodeTls
@@ -64,6 +64,10 @@ class Node(Protocol):
     @property
     def catalog(self) -> BucketCatalog:
         """Who makes and drops them."""
+
+    @property
+    def sharing(self) -> SharedUsers:
+        """The users of the cluster."""
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
         """Make a connection of a connected socket."""
@@ -172,6 +176,11 @@ class ServedBucket:
         return self._node.catalog
 
     @property
+    def sharing(self) -> SharedUsers:
+        """The users of the cluster."""
+        return self._node.sharing
+
+    @property
     def tls_port(self) -> int | None:
         """Where TLS is spoken; None where it is not."""
         return self._node.tls_port
@@ -211,6 +220,7 @@ class ServedBucket:
     def figures(self) -> Iterable[tuple[str, str]]:
         """The node's own part of STAT: connections, their memory, and who tends the files."""
         yield from self._node.figures()
+        yield "ep_max_size", str(self.catalog.quota_mib(self.bucket.name) << 20)
         yield "ep_tap_kept_memory", str(self.tap.kept_bytes)
         yield "ep_slow_streams_ended", str(self.compactor.holds.ended)
         yield "ep_scrub_runs", str(self.scrubber.runs)

@@ -40,10 +40,12 @@ from headwater.node.served import ServedBucket
 from headwater.node.tls import NodeTls
 from headwater.node.users.file import UsersFile
 from headwater.node.users.logins import Failures, Users
+from headwater.node.users.sharing import Sharing
 from headwater.tls.socket import TlsSocket
 
 if TYPE_CHECKING:
     from headwater.node.kv.api import UserSession
+    from headwater.node.membership.member import Membership
 
 RECEIVE_BYTES = 256 << 10
 SOCKET_BUFFER_BYTES = 1 << 20
@@ -104,6 +106,7 @@ class Server:
         self.run_queue = RunQueue(loop)
         self.users = Users(config.users, config.roles, UsersFile(config.data))
         self.users.refresh()
+        self.sharing = Sharing(loop, self.users, self._member, self._refresh_users, config.account)
         self.failures = Failures()
         self.budget = Budget(config.memory_mib << 20, config.connection_memory_mib << 20, "all connections together")
         self.tls = NodeTls(config) if config.tls_certificate else None
@@ -250,6 +253,7 @@ class Server:
         if self._sweep is not None:
             self._sweep.cancel()
         self.loop_watch.stop()
+        self.sharing.stop()
         for served in tuple(self._buckets.values()):
             await served.stop()
         for connection in tuple(self.connections):
@@ -380,8 +384,14 @@ class Server:
         except OptionError as error:
             self.warn("tls", f"{error}; the one of before goes on")
 
+    def _member(self) -> Membership:
+        """This node as a member: by the first of its buckets that has a map with others, or the first."""
+        members = [each.membership for each in self._buckets.values()]
+        return next((each for each in members if each.map is not None and each.map.peers), members[0])
+
     def _sweep_connections(self) -> None:
         self._refresh_users()
+        self.sharing.watch()
         self.refresh_tls()
         self._sweep_some(list(self.connections), 0)
 

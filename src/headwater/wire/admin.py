@@ -7,14 +7,23 @@ from typing import Annotated
 from headwater.wire.codec import NUMBERS, Prefixed, RowsCodec
 from headwater.wire.layout import OPTIONAL, REQUIRED, VALUE, Answer, Done, Request, about, u8, u32, u56, u64
 from headwater.wire.opcodes import Opcode
-from headwater.wire.privilege import ADMINISTER, LOGIN, MONITOR, READ, STREAM
+from headwater.wire.privilege import ADMINISTER, LOGIN, MONITOR, READ, REPLICATE, STREAM
 from headwater.wire.records import FailoverLog
 from headwater.wire.status import Status
 
 __all__ = ["CompactDb", "DelVbucket", "DisableTraffic", "EnableTraffic", "GetAllVbSeqnos", "GetAllVbSeqnosResponse"]
 __all__ += ["GetCollectionId", "GetCollectionIdResponse", "GetFailoverLog", "GetFailoverLogResponse", "GetKeys"]
 __all__ += ["GetKeysResponse", "GetManifest", "GetManifestResponse", "GetScopeId", "GetScopeIdResponse", "GetVbucket"]
-__all__ += ["GetVbucketResponse", "IoctlSet", "SeqnoPersistence", "SeqnoPersistenceOld", "SetManifest", "SetParam"]
+__all__ += [
+    "GetVbucketResponse",
+    "IoctlGet",
+    "IoctlGetResponse",
+    "IoctlSet",
+    "SeqnoPersistence",
+    "SeqnoPersistenceOld",
+    "SetManifest",
+    "SetParam",
+]
 __all__ += ["SetVbucket", "SetVbucketOld", "SetVbucketOldest", "StartPersistence", "StopPersistence"]
 
 
@@ -137,6 +146,17 @@ class DisableTraffic(Request, opcode=Opcode.DISABLE_TRAFFIC, privilege=ADMINISTE
 
 class IoctlSet(Request, opcode=Opcode.IOCTL_SET, privilege=ADMINISTER, key=REQUIRED, value=OPTIONAL, answer=Done):
     """Controls something that is the server's own; a node of headwater learns by it whom its vbuckets follow."""
+
+
+class IoctlGetResponse(Answer, value=OPTIONAL):
+    """The text of it; nothing if it is what the request says is known."""
+
+
+class IoctlGet(
+    Request, opcode=Opcode.IOCTL_GET, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, answer=IoctlGetResponse
+):
+    """Asks for something that is the server's own; a node of headwater tells the users of its cluster to the other
+    members and to administrators, who may know their verifiers."""
 
 
 # --------------------------------------------------------------------------- collections

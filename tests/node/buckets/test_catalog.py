@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from harness.nodes import until
 from headwater import testing
 from headwater.testing.node import Node
 from headwater.wire.header import Frame
@@ -270,6 +272,60 @@ def test_a_bucket_over_its_quota_refuses_documents_and_the_others_go_on() -> Non
         assert sum(each.stat().st_blocks * 512 for each in (node.data / "buckets" / "1").iterdir()) <= 65 << 20
         assert guest.got(b"k0") == value
         assert guest.select("default") == guest.put(b"k", value) == 0
+
+
+def limited(guest: Guest, mib: float) -> int:
+    """Give the selected bucket a quota."""
+    value = str(int(mib * (1 << 20))).encode()
+    return guest.ask(Opcode.SET_PARAM, extras=(1).to_bytes(4), key=b"max_size", value=value).status
+
+
+def test_a_quota_is_changed_at_once_and_for_good_and_is_never_less_than_what_is_there() -> None:
+    with testing.node(vbuckets=2, segment_mib=32) as node:
+        with Guest(node.port) as guest:
+            assert guest.create("orders", b"ep.so\0vbuckets=2;quota_mib=64") == guest.create("carts") == 0
+            assert guest.select("orders") == 0
+            filled = [guest.put(b"k%d" % number, bytes(4 << 20)) for number in range(20)]
+            assert Status.ETMPFAIL in filled
+            assert limited(guest, 64.5) == limited(guest, 1) == Status.EINVAL
+            assert limited(guest, 256) == 0
+            until(lambda: guest.put(b"more", bytes(4 << 20)) == 0, "there is room again")
+            for number in range(8):
+                assert guest.put(b"more%d" % number, bytes(4 << 20)) == 0
+            below = guest.ask(Opcode.SET_PARAM, extras=(1).to_bytes(4), key=b"max_size", value=b"%d" % (64 << 20))
+            assert below.status == Status.EINVAL and b"compact, try again" in below.value
+        node.kill()
+        node.start()
+        with Guest(node.port, "orders") as guest:
+            assert guest.put(b"again", bytes(4 << 20)) == 0
+            assert guest.names() == ["default", "orders", "carts"], "in the order in which they were made"
+            assert limited(guest, 0) == 0
+        with Guest(node.port, "default") as guest:
+            assert limited(guest, 128) == Status.NOT_SUPPORTED
+            assert guest.ask(Opcode.SET_PARAM, extras=(1).to_bytes(4), key=b"x", value=b"1").status == Status.EINVAL
+
+
+@pytest.mark.parametrize(("place", "wanted"), [("before", 100), ("after", 200)])
+def test_killed_while_a_quota_is_changed_it_is_the_old_one_or_the_new_one(place: str, wanted: int) -> None:
+    point = f"buckets.{place}_rename=kill@3"  # a creation takes two
+    with testing.node(vbuckets=2, environment={"HEADWATER_FAILPOINTS": point}) as node:
+        with Guest(node.port) as guest:
+            assert guest.create("orders", b"ep.so\0vbuckets=2;quota_mib=100") == guest.select("orders") == 0
+            value = b"%d" % (200 << 20)
+            guest.send(guest.frame(Opcode.SET_PARAM, extras=(1).to_bytes(4), key=b"max_size", value=value))
+            assert guest.read() is None
+        assert node.wait() == -9
+        node.environment.clear()
+        node.start()
+        assert json.loads(page(node, "/pools/default/buckets/orders"))["quota"] == {
+            "ram": wanted << 20,
+            "rawRAM": wanted << 20,
+        }
+
+
+def page(node: Node, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://{node.address}{path}", timeout=120) as answer:
+        return bytes(answer.read())
 
 
 def test_the_list_says_what_it_says_on_disk() -> None:

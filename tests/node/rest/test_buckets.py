@@ -66,11 +66,32 @@ def test_a_form_that_can_not_be_is_refused_in_words(node: Node, form: str, said:
     assert status == 400 and said in body
 
 
-def test_the_first_one_stays_and_none_is_changed(node: Node) -> None:
+def test_the_first_one_stays_and_its_quota_is_the_disk(node: Node) -> None:
     status, body = http(node, "DELETE", "/pools/default/buckets/default")
     assert status == 400 and "started with" in body
     status, body = http(node, "POST", "/pools/default/buckets/default", "ramQuota=300")
-    assert status == 400 and "drop it and make another" in body
+    assert status == 400 and "the disk is its quota" in json.loads(body)["errors"]["ramQuota"]
+
+
+def test_of_a_bucket_the_quota_can_be_changed_and_nothing_else(node: Node) -> None:
+    assert http(node, "POST", "/pools/default/buckets", "name=limited&quotaMiB=100")[0] == 202
+    path = "/pools/default/buckets/limited"
+    for number, name in enumerate(("ramQuota", "ramQuotaMB", "quotaMiB"), 1):
+        assert json.loads(http(node, "GET", path)[1])["quota"]["ram"] == number * 100 << 20
+        assert http(node, "POST", path, f"{name}={(number + 1) * 100}") == (200, "")
+    for form, said in (
+        ("ramQuota=10", "64 is the least"),
+        ("ramQuota=-1", "whole number"),
+        ("ramQuota=100&replicaNumber=2", "drop it and make another"),
+        ("flushEnabled=1", "drop it and make another"),
+        ("ramQuota=100&ramQuotaMB=200", "only its quota"),
+    ):
+        status, body = http(node, "POST", path, form)
+        assert status == 400 and said in body, form
+    assert http(node, "PUT", path, "ramQuota=100")[0] == 400
+    assert http(node, "POST", "/pools/default/buckets/nobodys", "ramQuota=100")[0] == 404
+    assert json.loads(http(node, "GET", path)[1])["quota"]["rawRAM"] == 400 << 20
+    assert http(node, "DELETE", path)[0] == 200
 
 
 def test_who_watches_a_bucket_is_let_go_with_it(node: Node) -> None:

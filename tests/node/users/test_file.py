@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import stat
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from headwater.errors import CorruptStore, DiskFull, OptionError, StorageError
-from headwater.node.users.file import NAME, Account, UsersFile, check_name, check_password
+from headwater.failpoints import InjectedFault, armed
+from headwater.node.storage.text_file import encode_text_file
+from headwater.node.users.file import NAME, Account, UsersFile, check_name, check_password, edited
 from headwater.node.users.roles import read_grants
 from headwater.node.users.scram import HASHES
 from headwater.testing.faults import FaultyDisk
+from headwater.wire.users import UserList
 
 
 def made(folder: Path, *names: str) -> UsersFile:
@@ -76,9 +80,51 @@ def test_each_flipped_byte_is_found(tmp_path: Path) -> None:
 
 def test_a_format_of_later_is_told_as_such(tmp_path: Path) -> None:
     file = made(tmp_path, "ann")
-    file.path.write_bytes(file.path.read_bytes().replace(b"headwater-users 1", b"headwater-users 2"))
-    with pytest.raises(StorageError, match="format 2"):
+    file.path.write_bytes(file.path.read_bytes().replace(b"headwater-users 2", b"headwater-users 3"))
+    with pytest.raises(StorageError, match="format 3"):
         file.load()
+
+
+def test_a_file_of_format_1_is_read_and_becomes_one_of_format_2_with_the_first_change(tmp_path: Path) -> None:
+    file = UsersFile(tmp_path)
+    entry = edited(UserList(), {}, {"ann": Account.made("secret", read_grants("read"))}).told()["users"]["ann"]
+    del entry["revision"]
+    file.path.write_bytes(encode_text_file("headwater-users", "1", json.dumps({"ann": entry}).encode()))
+    before = file.load()
+    assert before is not None and list(before) == ["ann"] and (file.load_list() or UserList()).revision == 0
+    with file.editing() as accounts:
+        accounts["bob"] = accounts["ann"]
+    assert file.path.read_bytes().startswith(b"headwater-users 2 ")
+    found = file.load_list() or UserList()
+    assert {name: each.revision for name, each in found.entries.items()} == {"ann": 0, "bob": 1}
+    assert (file.load() or {})["ann"] == before["ann"]
+
+
+def test_who_was_removed_is_remembered_and_who_was_not_touched_keeps_his_revision(tmp_path: Path) -> None:
+    file = made(tmp_path, "ann", "bob")
+    with file.editing() as accounts:
+        del accounts["bob"]
+    found = file.load_list() or UserList()
+    assert {name: (each.revision, each.is_removed) for name, each in found.entries.items()} == {
+        "ann": (1, False),
+        "bob": (3, True),
+    }
+
+
+def test_a_change_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
+    file = made(tmp_path, "ann")
+    before = file.signature()
+    file.change(lambda found: found)
+    file.change(lambda found: None)
+    assert file.signature() == before
+
+
+@pytest.mark.parametrize(("place", "is_new"), [("users.before_rename", False), ("users.after_rename", True)])
+def test_killed_at_any_instant_the_file_is_the_old_one_or_the_new_one(tmp_path: Path, place: str, is_new: bool) -> None:
+    file = made(tmp_path, "ann")
+    with armed(f"{place}=raise"), pytest.raises(InjectedFault), file.editing() as accounts:
+        accounts.clear()
+    assert (file.load() == {}) == is_new
 
 
 @pytest.mark.parametrize(("number", "error"), [(errno.EIO, StorageError), (errno.ENOSPC, DiskFull)])

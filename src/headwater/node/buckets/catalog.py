@@ -217,6 +217,41 @@ class Catalog:
             await self._in_thread(self._removed, opened.store, entry)
             log.info('bucket "%s" is dropped', name, extra=event("bucket.dropped", bucket=name))
 
+    def quota_mib(self, name: str) -> int:
+        """The quota of a bucket; 0 for none, as of the first one."""
+        opened = self._open.get(name)
+        return 0 if opened is None else opened.entry.quota_mib
+
+    async def set_quota(self, name: str, quota_mib: int) -> None:
+        """Give a bucket another quota, 0 for none; on return it is durable and in force.
+
+        Raises:
+            CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first bucket; EINVAL, it is too little, or less than the
+                bucket's files take already.
+            DiskFull, StorageError: it could not be written down, and the quota is that of before.
+        """
+        if name == self._config.bucket:
+            raise CommandRefused(
+                Status.NOT_SUPPORTED,
+                f'"{name}" is the bucket that the node was started with: the disk is its quota; others have one',
+            )
+        _check_quota(quota_mib)
+        async with self._changing:
+            opened = self._open.get(name)
+            if opened is None:
+                raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
+            disk, entry = opened.store.disk, replace(opened.entry, quota_mib=quota_mib)
+            used = disk.used if isinstance(disk, QuotaDisk) else 0
+            if quota_mib and used > quota_mib << 20:
+                why = f"its files take {-(-used >> 20)} MiB: delete documents or drop collections, compact, try again"
+                raise CommandRefused(Status.EINVAL, f"a quota of {quota_mib} MiB is less than the bucket has: {why}")
+            await self._in_thread(self._save, self._known.with_entry(entry))
+            if isinstance(disk, QuotaDisk):
+                disk.set_quota(quota_mib)
+            self._open[name] = replace(opened, entry=entry)
+            told = event("bucket.quota", bucket=name, quota_mib=quota_mib)
+            log.info('bucket "%s" may take %s', name, f"{quota_mib} MiB" if quota_mib else "the disk", extra=told)
+
     def _entry(self, asked: NewBucket) -> BucketEntry:
         """The entry of a bucket to be made; CommandRefused if it can't be."""
         name = asked.name
@@ -224,8 +259,7 @@ class Catalog:
             raise CommandRefused(Status.KEY_EEXISTS, f'there is a bucket "{name}"')
         if len(self._open) + 1 >= BUCKETS_MAX:
             raise CommandRefused(Status.E2BIG, f"the node has {BUCKETS_MAX} buckets, the most there can be")
-        if asked.quota_mib and asked.quota_mib < QUOTA_MIB_MIN:
-            raise CommandRefused(Status.EINVAL, f"a quota of {asked.quota_mib} MiB; {QUOTA_MIB_MIN} is the least")
+        _check_quota(asked.quota_mib)
         vbuckets = self._config.vbuckets if asked.vbuckets is None else asked.vbuckets
         entry = BucketEntry(name, self._known.next, secrets.token_hex(16), vbuckets, asked.quota_mib)
         try:
@@ -282,8 +316,7 @@ class Catalog:
         )
 
     def _store(self, entry: BucketEntry) -> Store:
-        disk = QuotaDisk(self._disk, entry.quota_mib << 20) if entry.quota_mib else self._disk
-        return open_store(self._config_of(entry), disk)
+        return open_store(self._config_of(entry), QuotaDisk(self._disk, entry.quota_mib))
 
     def _opened(self, entry: BucketEntry, store: Store, *, is_empty: bool) -> OpenBucket:
         """A bucket of a store; of one with vbuckets in it the settings say nothing."""
@@ -310,3 +343,8 @@ class Catalog:
         log.warning(
             'bucket "%s" is gone, its files are not: %s; the next start tries again', entry.name, error, extra=told
         )
+
+
+def _check_quota(quota_mib: int) -> None:
+    if quota_mib and quota_mib < QUOTA_MIB_MIN:
+        raise CommandRefused(Status.EINVAL, f"a quota of {quota_mib} MiB; {QUOTA_MIB_MIN} is the least, 0 for none")

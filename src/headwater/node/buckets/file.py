@@ -61,8 +61,10 @@ class BucketList:
 
     def with_entry(self, entry: BucketEntry) -> BucketList:
         """The list with a new entry, whose number is given from then on, or another state of one that is there."""
-        others = (each for each in self.entries if each.number != entry.number)
-        return BucketList(max(self.next, entry.number + 1), (*others, entry))
+        if entry.number in {each.number for each in self.entries}:
+            same_place = (entry if each.number == entry.number else each for each in self.entries)
+            return replace(self, entries=tuple(same_place))
+        return BucketList(max(self.next, entry.number + 1), (*self.entries, entry))
 
     def without(self, number: int) -> BucketList:
         """The list without an entry; its number is not given again."""

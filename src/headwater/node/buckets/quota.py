@@ -23,17 +23,18 @@ __all__ = ["QUOTA_MIB_MIN", "QuotaDisk"]
 
 QUOTA_MIB_MIN = 64
 _SMALL_BYTES = 64 << 10
+_NO_LIMIT = 1 << 62
 
 
 class QuotaDisk:
     """The disk of one bucket's folder. Any thread, as the disk below.
 
     Args:
-        limit: bytes that the files opened and made here may take together.
+        quota_mib: what the files opened and made here may take together, MiB; 0 for no limit.
     """
 
-    def __init__(self, disk: Disk, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, disk: Disk, quota_mib: int) -> None:
+        self.limit = _limit(quota_mib)
         self._disk = disk
         self._taken: dict[Path, int] = {}
         self._lock = threading.Lock()
@@ -43,6 +44,10 @@ class QuotaDisk:
         """Bytes that the files take."""
         with self._lock:
             return sum(self._taken.values())
+
+    def set_quota(self, quota_mib: int) -> None:
+        """Have another limit from now on, 0 for none. One below what the files take is a full disk at once."""
+        self.limit = _limit(quota_mib)
 
     def check(self, path: Path, more: int) -> None:
         """Raise OSError, as a full disk would, when so many bytes more do not fit in."""
@@ -103,6 +108,10 @@ class QuotaDisk:
     def free(self, path: Path) -> int:
         """Bytes that are left: of the quota, or of the disk if that has less."""
         return max(0, min(self._disk.free(path), self.limit - self.used))
+
+
+def _limit(quota_mib: int) -> int:
+    return quota_mib << 20 if quota_mib else _NO_LIMIT
 
 
 class _CountedFile:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headwater.errors import StorageError
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused, NoRoom
 from headwater.wire import admin, bootstrap, documents, times
 from headwater.wire.layout import Done
+from headwater.wire.privilege import ADMINISTER
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 VERSION_TEXT = b"7.6.0-0000-headwater"
 """Digits first, and at least 5.5, or clients leave out features or refuse to talk (interop.md 4, rule 4)."""
+
+FLUSH_PARAMETERS = 1
+QUOTA_DIGITS_MAX = 18
 
 
 @handles(bootstrap.Noop)
@@ -76,6 +81,22 @@ def start_persistence(session: Session, request: admin.StartPersistence) -> Done
 
 
 @handles(admin.SetParam)
-def set_param(session: Session, request: admin.SetParam) -> Done:
-    """Refuse: there are no parameters of these kinds."""
-    raise CommandRefused(Status.EINVAL, "no such parameter")
+async def set_param(session: Session, request: admin.SetParam) -> Done:
+    """Set the quota of the selected bucket, as the other server's tools do: `max_size` of flush, bytes; 0 for none.
+
+    There are no other parameters. Buckets are the node's: who administers this one alone may not make it larger.
+    """
+    if (request.param_type, request.key) != (FLUSH_PARAMETERS, b"max_size"):
+        raise CommandRefused(Status.EINVAL, "no such parameter: there is max_size, of flush (1)")
+    name, users = session.store_bucket.name, session.server.users
+    if not users.rights(session.user, None) & ADMINISTER:
+        session.server.audit(session, "may not change a quota: that needs administer in all buckets")
+        raise CommandRefused(Status.EACCESS, "a quota is the business of who administers all buckets")
+    told = request.value
+    if not told.isdigit() or len(told) > QUOTA_DIGITS_MAX or (size := int(told)) % (1 << 20):
+        raise CommandRefused(Status.EINVAL, "a quota is a number of bytes, whole MiB")
+    try:
+        await session.server.catalog.set_quota(name, size >> 20)
+    except StorageError as error:
+        raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+    return Done()

@@ -107,6 +107,16 @@ class Member(Protocol):
         """Learn that an operator has these vbuckets follow somebody."""
 
 
+class SharedUsers(Protocol):
+    """The users of the cluster, as the members tell each other."""
+
+    def text(self, known: bytes = b"") -> bytes:
+        """The list here; nothing for one who has it already."""
+
+    async def take(self, text: bytes) -> None:
+        """Take an administrator's list; it is on disk and in force on return. Raises UserListRefused, StorageError."""
+
+
 class BucketCatalog(Protocol):
     """The buckets of a node beside its first."""
 
@@ -115,6 +125,12 @@ class BucketCatalog(Protocol):
 
     async def drop(self, name: str) -> None:
         """Drop a bucket and all that is in it; on return it is gone for good. CommandRefused if it can't be."""
+
+    def quota_mib(self, name: str) -> int:
+        """The quota of a bucket; 0 for none."""
+
+    async def set_quota(self, name: str, quota_mib: int) -> None:
+        """Give a bucket another quota; on return it is durable and in force. CommandRefused if it can't be."""
 
 
 class Services(Protocol):
@@ -154,6 +170,10 @@ class Services(Protocol):
     @property
     def buckets(self) -> Mapping[str, Services]:
         """All buckets of the node by name; a connection has the first of them until it selects another."""
+
+    @property
+    def sharing(self) -> SharedUsers:
+        """The users of the cluster."""
 
     @property
     def catalog(self) -> BucketCatalog:

@@ -18,6 +18,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headwater.errors import CorruptStore, RemoteProtocolError, StorageError
@@ -65,8 +66,8 @@ class Membership:
         self._taking = asyncio.Lock()
         self.following = Following(server.replication, self._source)
         self.reconciler = Reconciler(server, self.following)
-        self.peers = Peers(lambda: server.loop, self._login, self._call, self._told)
-        self.own = OwnAddress(lambda: server.loop, self._login, self._call, server.is_client_there, self._own_told)
+        self.peers = Peers(lambda: server.loop, self._login, self.call, self._told)
+        self.own = OwnAddress(lambda: server.loop, self._login, self.call, server.is_client_there, self._own_told)
         self._load()
 
     def _load(self) -> None:
@@ -298,8 +299,13 @@ class Membership:
         known = self.map
         return None if known is None or not known.encrypted else known.tls_ports.get(address, address.port)
 
-    async def _call(self, address: Address) -> socket.socket | TlsSocket:
+    async def call(self, address: Address) -> socket.socket | TlsSocket:
+        """Connect to another member, by TLS where the cluster speaks it."""
         return await call(self._server.loop, *address, self._tls_port(address), self._server.tls)
+
+    def login(self) -> Login:
+        """How this node introduces itself to another member, about the node and not its bucket."""
+        return replace(self._login(), agent="headwater-users", bucket="", wants_map=False)
 
     def _login(self) -> Login:
         user, password = self._account()

@@ -4,6 +4,7 @@
                                   "user": "...", "password": "...", "tls": 11207}
     key "replicate.stop"   value {"from": "host:port/bucket", "vbuckets": "0-3,7"}
     key "lease"            see node/lease.py
+    key "users"            see node/kv/users.py
 
 "tls" is the port on which to call it by TLS; without it, it is called by "from", without TLS. "vbuckets" left out
 means all that the node has (or, to stop, all that follow). A vbucket that is not here is made, as a replica; one that
@@ -14,20 +15,23 @@ far it is. A private use of an opcode that the specification leaves to each serv
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import OptionError
 from headwater.node import lease
 from headwater.node.calling import FollowProgress, ProducerAddress
 from headwater.node.kv.command import handles
+from headwater.node.kv.users import set_users
 from headwater.node.refused import CommandRefused
 from headwater.node.replication.dialer import Caller, Dialer
+from headwater.node.users.sharing import KEY as USERS
 from headwater.wire.admin import IoctlSet
 from headwater.wire.dcp import StreamFlag
 from headwater.wire.json_text import read_json
 from headwater.wire.layout import Done
 from headwater.wire.status import Status
+from headwater.wire.users import LIST_BYTES_MAX
 from headwater.wire.vbucket import State, vbucket_set
 
 if TYPE_CHECKING:
@@ -98,11 +102,14 @@ class Replication:
                 yield f"{dialer.source}:{name}", value
 
 
-@handles(IoctlSet, writes=True, frees=True)
-def ioctl_set(session: Session, request: IoctlSet) -> Done:
-    """Start or stop following a producer; take, keep or release the lease."""
+@handles(IoctlSet, writes=True, frees=True, value_bytes_max=LIST_BYTES_MAX)
+def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
+    """Start or stop following a producer; take, keep or release the lease; take a list of users."""
+    if request.key == USERS:
+        return set_users(session, request.value)
     if request.key not in _KEYS:
-        raise CommandRefused(Status.EINVAL, f"the keys are {', '.join(key.decode() for key in _KEYS)}")
+        keys = b", ".join((*_KEYS, USERS)).decode()
+        raise CommandRefused(Status.EINVAL, f"the keys are {keys}")
     asked, bucket, replication = _properties(request), session.store_bucket, session.server.replication
     if request.key == lease.KEY:
         session.server.lease.ask(session.connection, lease.read_asked(asked))

@@ -1,4 +1,4 @@
-"""The HTTP pages that make and drop buckets, as SDKs ask for it.
+"""The HTTP pages that make and drop buckets, as SDKs ask for it, and that change a quota.
 
 Of a form only the name is used, and `quotaMiB` and `vbuckets`, which are ours: settings of the other server about
 memory, replicas and eviction have no counterpart in a node, and are taken without effect.
@@ -19,8 +19,10 @@ from headwater.wire.status import Status
 if TYPE_CHECKING:
     from headwater.node.kv.api import Services
 
-__all__ = ["create", "drop"]
+__all__ = ["STAYS", "alter", "create", "drop"]
 
+_QUOTAS = ("ramQuota", "ramQuotaMB", "quotaMiB")
+STAYS = "a bucket stays as it was made: drop it and make another (headwater bucket)"
 _STATUS: dict[int, int] = {Status.KEY_ENOENT: 404}
 _OF_SEVERAL = "Not allowed on this version of cluster: of several nodes, use headwater bucket, which tells all of them"
 
@@ -55,6 +57,39 @@ async def drop(server: Services, _: tuple[str, ...], __: bytes) -> Made:
     return Made(b"", 200)
 
 
+async def alter(server: Services, _: tuple[str, ...], body: bytes) -> Made:
+    """Change the quota of a bucket, `ramQuota` or `ramQuotaMB` in the other server's words, on a node that is alone."""
+    try:
+        if _is_of_several(server):
+            return _refused(_OF_SEVERAL, 400)
+        await server.catalog.set_quota(server.bucket.name, _quota(_form(body)))
+    except CommandRefused as refused:
+        return Made(json.dumps({"errors": {"ramQuota": refused.context}}).encode(), 400)
+    except StorageError as error:
+        return _refused(str(error), 503)
+    except ValueError as error:
+        return _refused(str(error), 400)
+    return Made(b"", 200)
+
+
+def _quota(form: dict[str, str]) -> int:
+    """Return the quota in a form, MiB; ValueError if there is none, or anything else."""
+    numbers = [form.pop(name) for name in _QUOTAS if name in form]
+    if form or len(numbers) != 1:
+        raise ValueError(f"{STAYS}; only its quota can change: one of {', '.join(_QUOTAS)}, and nothing else")
+    if not _is_number(numbers[0]):
+        raise ValueError("a quota is a whole number, MiB")
+    return int(numbers[0])
+
+
+def _is_number(told: str) -> bool:
+    return told.isascii() and told.isdecimal() and len(told) < 10
+
+
+def _form(body: bytes) -> dict[str, str]:
+    return {name: values[-1] for name, values in parse_qs(body.decode(), keep_blank_values=True).items()}
+
+
 def _is_of_several(server: Services) -> bool:
     """Whether the node is one of a cluster with others, by the map of any of its buckets."""
     maps = (json.loads(each.cluster.config()) for each in server.buckets.values())
@@ -67,10 +102,10 @@ def _refused(why: str, status: int) -> Made:
 
 def _asked(body: bytes) -> NewBucket:
     """Read a form; ValueError if it can't be one."""
-    form = {name: values[-1] for name, values in parse_qs(body.decode(), keep_blank_values=True).items()}
+    form = _form(body)
     numbers = {name: form.get(name, "") for name in ("quotaMiB", "vbuckets")}
     for name, told in numbers.items():
-        if told and not (told.isascii() and told.isdecimal() and len(told) < 10):
+        if told and not _is_number(told):
             raise ValueError(f"{name} is a whole number")
     if form.get("bucketType", "membase") not in ("membase", "couchbase"):
         raise ValueError("a bucket of this node is of type couchbase: it has a disk")

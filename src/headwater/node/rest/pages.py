@@ -32,7 +32,6 @@ _SETTINGS = {  # what a bucket here is, in the words of the other server; its Py
     "durabilityMinLevel": "none",
     "replicaIndex": False,
     "maxTTL": 0,
-    "quota": {"ram": 0, "rawRAM": 0},
     "controllers": {},
 }
 _NODE = {
@@ -52,7 +51,6 @@ _ROLES = {
     "administer": "admin",
 }
 _USERS_ARE = "the users of a node are added by headwater user, or given by --user or --users-file when it is started"
-_BUCKET_IS = "a bucket stays as it was made: drop it and make another (headwater bucket)"
 _NOT = "Not allowed on this "
 
 
@@ -63,7 +61,8 @@ class Page:
     `make` is called with the server, who asks, and what the path's groups matched; it returns None where there is
     nothing by that name, what is JSON, or the page as it is sent. The server is that of the bucket in the path, and the
     privilege is needed there; without one it is that of the first bucket, and the privilege is needed in all of them,
-    as it is for a page that is `of_node`. A page without `make` never ends: the map now, and each later one; or it is
+    as it is for a page that is `of_node`; of one that is `in_some_bucket` it is enough in one of them, and it shows
+    those in which it is. A page without `make` never ends: the map now, and each later one; or it is
     one of `methods` that `change` something, which is called with what the path's groups matched and the body.
     """
 
@@ -73,6 +72,7 @@ class Page:
     methods: tuple[str, ...] = ("GET", "HEAD")
     change: collections.Change | None = None
     of_node: bool = False
+    in_some_bucket: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,14 @@ class PageRefusal:
 PAGES = (
     Page("/healthz", NONE, lambda *_: {"alive": True}),
     Page("/readyz", NONE, lambda server, *_: _readiness(server)),
-    Page("/metrics", MONITOR, lambda server, *_: _metrics(server)),
+    Page("/metrics", MONITOR, lambda server, user, _: _metrics(server, user), in_some_bucket=True),
     Page("/whoami", LOGIN, lambda server, user, _: {"id": user, "domain": "local"}),
     Page("/pools", LOGIN, lambda server, *_: _pools(server)),
     Page("/pools/default", LOGIN, lambda server, *_: _cluster(server)),
     Page("/pools/default/buckets", LOGIN, lambda server, user, _: _buckets(server, user)),
     Page("/pools/default/buckets", ADMINISTER, None, ("POST",), buckets.create),
     Page("/pools/default/buckets/{}", ADMINISTER, None, ("DELETE",), buckets.drop, of_node=True),
+    Page("/pools/default/buckets/{}", ADMINISTER, None, ("POST",), buckets.alter, of_node=True),
     Page("/pools/default/buckets/{}", LOGIN, lambda server, *_: _bucket(server)),
     Page("/pools/default/b/{}", LOGIN, lambda server, *_: _config(server)),
     Page("/pools/default/bs/{}", LOGIN, None),
@@ -132,7 +133,7 @@ REFUSED = (
         ADMINISTER,
         "Flush is disabled by HTTP: send FLUSH, opcode 0x08",
     ),
-    PageRefusal(("POST", "PUT"), "/pools/default/buckets/{}", ADMINISTER, _BUCKET_IS),
+    PageRefusal(("PUT",), "/pools/default/buckets/{}", ADMINISTER, buckets.STAYS),
     PageRefusal(("PUT", "PATCH"), "/settings/rbac/(?:users|groups)/.*", ADMINISTER, _USERS_ARE),
 )
 
@@ -149,6 +150,8 @@ def missing(server: Services, method: str, path: str, user: str) -> int:
     if found is None:
         return int(LOGIN & ~server.users.rights(user, None))
     each, served = found
+    if isinstance(each, Page) and each.in_some_bucket:
+        return each.privilege & ~server.users.rights_anywhere(user)
     of_node = served is None or (isinstance(each, Page) and each.of_node)
     return each.privilege & ~server.users.rights(user, None if of_node or served is None else served.bucket.name)
 
@@ -217,10 +220,14 @@ def _match(server: Services, pattern: str, path: str) -> _Match | None:
     return None if named is None else _Match(named, tuple(others))
 
 
-def _metrics(server: Services) -> Made:
+def _metrics(server: Services, user: str) -> Made:
+    """Those of the buckets that the reader may look at; of the node itself, if these are all, also of those to come."""
     from headwater.node import metrics  # noqa: PLC0415 - its library takes 30 ms, which nodes that nobody scrapes save
 
-    return Made(metrics.page(server), content_type=metrics.CONTENT_TYPE)
+    users = server.users
+    shown = {name for name in server.buckets if users.rights(user, name) & MONITOR}
+    made = metrics.page(server, shown, of_node=bool(users.rights(user, None) & MONITOR))
+    return Made(made, content_type=metrics.CONTENT_TYPE)
 
 
 def _readiness(server: Services) -> Made:
@@ -298,7 +305,9 @@ def _pools(server: Services) -> dict[str, Any]:
 def _bucket(server: Services) -> dict[str, Any]:
     config = _config(server)
     replicas = config.get("vBucketServerMap", {}).get("numReplicas", 0)
-    return {**config, **_SETTINGS, "replicaNumber": replicas, "nodes": _nodes(config)}
+    quota = server.catalog.quota_mib(server.bucket.name) << 20
+    told = {"replicaNumber": replicas, "quota": {"ram": quota, "rawRAM": quota}, "nodes": _nodes(config)}
+    return {**config, **_SETTINGS, **told}
 
 
 def _nodes(config: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,11 +1,14 @@
 """The users of a store, in its folder: names, roles, and what SCRAM needs to know of a password; never a password.
 
-One file, USERS: `headwater-users 1 <XXH3-64 of the rest>` and JSON, {"ann": {"roles": ["read", "write[b]"], "keys":
-{"sha256": [SALT, ITERATIONS, STORED KEY, SERVER KEY], ...}}}, bytes as base64. A new one is written and synced beside
-the old one and takes its place by rename. A file that is not what was written stops the start: who may come in is not
-guessed. Where there is a file nobody comes in without a login, even if it names nobody.
+One file, USERS: `headwater-users 2 <XXH3-64 of the rest>` and the JSON of a list of users (wire/users.py), which says
+of each user by which revision it came, and who was removed. Format 1 had users without revisions, {"ann": {"roles":
+["read", "write[b]"], "keys": {"sha256": [SALT, ITERATIONS, STORED KEY, SERVER KEY], ...}}}; those count as revision 0.
+A new file is written and synced beside the old one and takes its place by rename. A file that is not what was written
+stops the start: who may come in is not guessed. Where there is a file nobody comes in without a login, even if it names
+nobody.
 
-`headwater user` changes it, one process at a time; a node that runs sees the change and takes it up.
+`headwater user` changes it, and so does a node that hears of changes elsewhere in its cluster (sharing.py), one process
+at a time; a node that runs sees the change and takes it up.
 """
 
 from __future__ import annotations
@@ -15,26 +18,29 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from headwater.errors import CorruptStore, DiskFull, OptionError, StorageError
+from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk, RealDisk
 from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
 from headwater.node.users.roles import Grant, read_grants
 from headwater.node.users.scram import HASHES, Keys, derive
 from headwater.wire.json_text import read_json
+from headwater.wire.users import UserEntry, UserList
 
-__all__ = ["NAME", "Account", "UsersFile", "check_name", "check_password"]
+__all__ = ["NAME", "Account", "UsersFile", "accounts_of", "check_name", "check_password", "edited"]
 
 NAME: Final = "USERS"
 _NEXT_NAME: Final = "USERS.new"
 _LOCK_NAME: Final = "USERS.lock"
 _TITLE: Final = "headwater-users"
-_FORMAT: Final = "1"
+_FORMAT: Final = "2"
+_FORMATS: Final = ("1", _FORMAT)
 _NAME_BYTES_MAX: Final = 128
 _PASSWORD_BYTES_MAX: Final = 512
 _SALT_BYTES: Final = 16
@@ -80,7 +86,12 @@ class UsersFile:
         self._disk = disk or RealDisk()
 
     def load(self) -> dict[str, Account] | None:
-        """The accounts by name; None if there is no file.
+        """The accounts by name; None if there is no file. Raises as `load_list`."""
+        found = self.load_list()
+        return None if found is None else self.accounts_in(found)
+
+    def load_list(self) -> UserList | None:
+        """The list of users; None if there is no file.
 
         Raises:
             CorruptStore: the file is not what was written.
@@ -92,23 +103,37 @@ class UsersFile:
             return None
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror or error}") from error
-        body = decode_text_file(data, self.path, _TITLE, [_FORMAT], "file of users")
+        body = decode_text_file(data, self.path, _TITLE, _FORMATS, "file of users")
         try:
-            return {name: _account(told) for name, told in read_json(body).items()}
-        except (ValueError, TypeError, KeyError, AttributeError, OptionError) as error:
+            told = read_json(body)
+            return UserList.of_told(_of_format_1(told) if data.split(b" ", 2)[1] == b"1" else told)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptStore(self.path, 0, f"not a file of users: {error}") from None
+
+    def accounts_in(self, found: UserList) -> dict[str, Account]:
+        """The accounts of a list that was in the file. Raises CorruptStore."""
+        try:
+            return accounts_of(found)
+        except (ValueError, OptionError) as error:
             raise CorruptStore(self.path, 0, f"not a file of users: {error}") from None
 
     def save(self, accounts: Accounts) -> None:
-        """Put these accounts in the place of those before; durable on return.
+        """Put these accounts, and nothing else, in the place of those before; durable on return.
 
         Raises:
             DiskFull, StorageError: the old ones are still there.
         """
-        body = json.dumps({name: _told(account) for name, account in sorted(accounts.items())}, indent=1).encode()
+        self.save_list(edited(UserList(), {}, accounts))
+
+    def save_list(self, wanted: UserList) -> None:
+        """Put a list in the place of the one before; durable on return. Raises as `save`."""
+        body = json.dumps(wanted.told(), indent=1).encode()
         data, fresh = encode_text_file(_TITLE, _FORMAT, body), self._folder / _NEXT_NAME
         try:
             write_synced(self._disk, fresh, data)
+            failpoint("users.before_rename")
             self._disk.rename(fresh, self.path)
+            failpoint("users.after_rename")
             self._disk.sync_directory(self._folder)
         except OSError as error:
             if error.errno == errno.ENOSPC:
@@ -118,6 +143,24 @@ class UsersFile:
     @contextmanager
     def editing(self) -> Iterator[dict[str, Account]]:
         """Change the accounts in a block, which sees them as they are; nobody else changes them meanwhile."""
+        with self._alone():
+            found = self.load_list() or UserList()
+            before = self.accounts_in(found)
+            accounts = dict(before)
+            yield accounts
+            self.save_list(edited(found, before, accounts))
+
+    def change(self, wanted: Callable[[UserList | None], UserList | None]) -> None:
+        """Let a function say what comes in the place of the list that is there (None: no file); nothing is written if
+        that is None or the same. Durable on return; raises what `save` and the function do."""
+        with self._alone():
+            found = self.load_list()
+            made = wanted(found)
+            if made is not None and made != found:
+                self.save_list(made)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
         try:
             self._disk.make_directory(self._folder)
             lock = os.open(self._folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -125,9 +168,7 @@ class UsersFile:
             raise StorageError(f"{self._folder}: {error.strerror or error}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            accounts = self.load() or {}
-            yield accounts
-            self.save(accounts)
+            yield
         finally:
             os.close(lock)
 
@@ -142,20 +183,33 @@ class UsersFile:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _told(account: Account) -> dict[str, Any]:
-    keys = {
-        name: [_text(each.salt), each.iterations, _text(each.stored_key), _text(each.server_key)]
-        for name, each in account.keys.items()
-    }
-    return {"roles": list(map(str, account.grants)), "keys": keys}
+def edited(found: UserList, before: Accounts, after: Accounts) -> UserList:
+    """Return a list after a change of its accounts: each that differs has a new revision."""
+    for name in sorted(before.keys() - after.keys()):
+        found = found.without(name)
+    for name, account in sorted(after.items()):
+        if before.get(name) != account:
+            keys = {each: _verifier(account.keys[each]) for each in HASHES}
+            found = found.with_user(name, map(str, account.grants), keys)
+    return found
 
 
-def _account(told: dict[str, Any]) -> Account:
-    keys = {}
-    for name in HASHES:
-        salt, iterations, stored_key, server_key = told["keys"][name]
-        keys[name] = Keys(_bytes(salt), int(iterations), _bytes(stored_key), _bytes(server_key))
-    return Account(read_grants(",".join(told["roles"])) if told["roles"] else (), keys)
+def accounts_of(found: UserList) -> dict[str, Account]:
+    """Return the accounts of a list. Raises ValueError or OptionError: keys or roles that are none."""
+    return {name: _account(entry) for name, entry in found.users.items()}
+
+
+def _account(entry: UserEntry) -> Account:
+    keys = {name: Keys(_bytes(a), rounds, _bytes(b), _bytes(c)) for name, (a, rounds, b, c) in entry.keys.items()}
+    return Account(read_grants(",".join(entry.roles)) if entry.roles else (), keys)
+
+
+def _verifier(keys: Keys) -> tuple[str, int, str, str]:
+    return _text(keys.salt), keys.iterations, _text(keys.stored_key), _text(keys.server_key)
+
+
+def _of_format_1(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {"users": {name: {"revision": 0, **each} for name, each in told.items()}}
 
 
 def _text(data: bytes) -> str:

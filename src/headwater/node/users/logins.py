@@ -21,6 +21,7 @@ from headwater.node.users.places import Places
 from headwater.node.users.roles import ROLES, Grant, granted
 from headwater.node.users.scram import HASHES, ITERATIONS, Keys, derive
 from headwater.wire.privilege import EVERYTHING, LOGIN, NONE
+from headwater.wire.users import UserList
 
 __all__ = ["FAILURES_FREE", "OPEN_PASSWORD", "Failures", "TooManyWait", "Users"]
 
@@ -40,6 +41,9 @@ class Users:
     Args:
         passwords: of the users given at the start; roles: theirs.
         file: that of the store's folder, None for none. It is read by `refresh`.
+
+    Attributes:
+        list: what was in the file when it was read last; None while there was none.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Users:
         self._file = file
         self._signature: tuple[int, int, int] | None = None
         self._accounts: dict[str, Account] | None = None
+        self.list: UserList | None = None
         self._secret = secrets.token_bytes(32)
         self._derived: dict[tuple[str, str], Keys] = {}
         self._right: dict[str, tuple[Keys, bytes]] = {}
@@ -69,9 +74,16 @@ class Users:
         if self._file is None or signature is None or signature == self._signature:
             return False
         self._signature = signature
-        found = self._file.load()
-        self._accounts = self._accounts if found is None else found
-        return found is not None
+        found = self._file.load_list()
+        if found is None:
+            return False
+        self._accounts, self.list = self._file.accounts_in(found), found
+        return True
+
+    @property
+    def file(self) -> UsersFile | None:
+        """That of the store's folder."""
+        return self._file
 
     @property
     def required(self) -> bool:

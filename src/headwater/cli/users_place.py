@@ -1,0 +1,158 @@
+"""Where users are looked up and changed: in the folder of a node's store, or by a node that runs, in its cluster."""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
+
+import typer
+
+from headwater.cli.cluster.running import StopRequest, addresses, run
+from headwater.cli.failures import CommandError
+from headwater.cli.forms import remark
+from headwater.cli.passwords import password_of, typed_password
+from headwater.cli.screen import several
+
+if TYPE_CHECKING:
+    from headwater.cluster.members import Members
+    from headwater.cluster.users import Spread
+    from headwater.node.users.file import Account
+    from headwater.wire.users import UserList
+
+__all__ = ["Accounts", "UsersPlace", "Where", "placed"]
+
+Accounts: TypeAlias = "dict[str, Account]"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What a report adds about where a change was made."""
+
+    line: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class UsersPlace:
+    """A folder, or (`node`) the node to ask, as whom."""
+
+    data: Path
+    node: str | None = None
+    by: str | None = None
+    password: str | None = None
+
+    def __str__(self) -> str:
+        return self.node or str(self.data)
+
+    def accounts(self) -> "Accounts | None":
+        """The users that there are; None if there never were any."""
+        from headwater.node.users.file import UsersFile, accounts_of
+
+        if self.node is None:
+            return UsersFile(self.data).load()
+        from headwater.cluster.users import current
+
+        seeds, _ = addresses([self.node])
+
+        async def work(members: "Members", _: StopRequest) -> "UserList":
+            return await current(members, seeds)
+
+        found = self._run(work)
+        return accounts_of(found) if found.entries else None
+
+    def change(self, edit: "Callable[[Accounts], None]") -> Where:
+        """Change the users by a function, which may refuse: then all is as it was."""
+        from headwater.node.users.file import UsersFile
+
+        if self.node is None:
+            with UsersFile(self.data).editing() as accounts:
+                edit(accounts)
+            return Where()
+        spread = self._spread(edit)
+        for node, why in spread.away.items():
+            remark(f"{node} is away and asks the others when it is back ({why})")
+        nodes = [str(each) for each in spread.nodes]
+        line = "" if len(nodes) == 1 and not spread.away else f" (on {several(len(nodes), 'node')})"
+        return Where(line, {"nodes": nodes, "away": [str(each) for each in spread.away]})
+
+    def _spread(self, edit: "Callable[[Accounts], None]") -> "Spread":
+        from headwater.cluster.users import change
+        from headwater.node.users.file import accounts_of, edited
+
+        seeds, _ = addresses([self.node or ""])
+
+        def edit_list(found: "UserList") -> "UserList":
+            before = accounts_of(found)
+            accounts = dict(before)
+            edit(accounts)
+            return edited(found, before, accounts)
+
+        async def work(members: "Members", _: StopRequest) -> "Spread":
+            return await change(members, seeds, edit_list)
+
+        spread: Spread = self._run(work)
+        return spread
+
+    def _run(self, work: Any) -> Any:
+        _, place = addresses([self.node or ""])
+        return run(work, place, self.by, self.password)
+
+
+Data = Annotated[
+    Path, typer.Option("--data", metavar="DIR", envvar="HEADWATER_DATA", help="The folder of the node's store.")
+]
+Node = Annotated[
+    str | None,
+    typer.Option("--node", "-n", metavar="URL", help="A node that runs, in place of a folder: all of its cluster."),
+]
+By = Annotated[
+    str | None,
+    typer.Option("--by", metavar="NAME", envvar="HEADWATER_USER", help="Who asks the node: an administrator."),
+]
+ByPasswordFile = Annotated[
+    str | None,
+    typer.Option(
+        "--by-password-file",
+        metavar="FILE",
+        envvar="HEADWATER_PASSWORD_FILE",
+        help="The password of --by: the first line of a private file; - is standard input. Else it is asked for.",
+    ),
+]
+_OPTIONS = {
+    "data": (Data, Path("headwater-data")),
+    "node": (Node, None),
+    "by": (By, None),
+    "by_password_file": (ByPasswordFile, None),
+}
+
+
+def placed(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, which has a place as its first parameter, the options that say which."""
+    known = dict(inspect.signature(command).parameters)
+    hints = get_type_hints(command, include_extras=True)
+    known.pop("place")
+
+    @functools.wraps(command)
+    def run_there(**given: Any) -> None:
+        data, node, by, file = (given.pop(name) for name in _OPTIONS)
+        if node is None and file is not None and "HEADWATER_PASSWORD_FILE" not in os.environ:
+            raise CommandError("--by-password-file is for --node; a folder is changed without a login")
+        command(UsersPlace(data, node, by, None if node is None else _password(by, file)), **given)
+
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in _OPTIONS.items()
+    ]
+    hints.pop("place")
+    run_there.__annotations__ = hints | {name: kind for name, (kind, _) in _OPTIONS.items()}
+    run_there.__signature__ = inspect.Signature([*known.values(), *parameters])  # type: ignore[attr-defined]
+    return run_there
+
+
+def _password(by: str | None, file: str | None) -> str | None:
+    if file is not None:
+        return password_of(file)
+    return os.environ.get("HEADWATER_PASSWORD") or typed_password(by)

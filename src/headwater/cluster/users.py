@@ -1,0 +1,111 @@
+"""The users of a node, or of all nodes of a cluster: every member that answers gets the same list.
+
+What the members know is put together user by user, changed, and given to all of them; what one of them hears from
+another meanwhile is not lost by that. A member that is away asks the others when it is back. Verifiers travel, never
+passwords.
+
+Source: node/users/sharing.py; docs/decisions/0076.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from headwater.cluster.known import known_map
+from headwater.errors import ClusterError, StatusError, TransportError
+from headwater.wire.users import UserList
+
+if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.cluster.members import Members
+
+__all__ = ["Edit", "Spread", "change", "current", "share"]
+
+Edit: TypeAlias = "Callable[[UserList], UserList]"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far a change went: the list, the nodes that have it on disk, and those that will ask for it, with why."""
+
+    users: UserList
+    nodes: tuple[Address, ...]
+    away: dict[Address, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    nodes: tuple[Address, ...]
+    users: UserList
+    is_shared: bool
+    away: dict[Address, str]
+
+
+async def current(members: Members, seeds: Sequence[Address]) -> UserList:
+    """The users, as those members know them that answer. Raises as `change`."""
+    return (await _ask(members, seeds)).users
+
+
+async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spread:
+    """Change the users on all nodes that `seeds` lead to; on return that is durable on each that is not away.
+
+    Raises:
+        NoAccess: we are no administrator of all buckets. What `edit` raises: nothing was changed.
+        ClusterError: a member refused it, or none took it.
+        StatusError, TransportError: nobody answers the question what there is.
+    """
+    known = await _ask(members, seeds)
+    made = edit(known.users)
+    results = await asyncio.gather(
+        *(members.admin(each).set_users(made) for each in known.nodes), return_exceptions=True
+    )
+    away, refusals = dict(known.away), list[str]()
+    for node, result in zip(known.nodes, results, strict=True):
+        if isinstance(result, TransportError):
+            away[node] = str(result)
+        elif isinstance(result, BaseException):
+            refusals.append(f"{node}: {result}")
+    if refusals or len(away) == len(known.nodes) + len(known.away):
+        told = "; ".join([*refusals, *away.values()])
+        raise ClusterError(f"the users are not everywhere: {told}", "type the same again")
+    return Spread(made, tuple(each for each in known.nodes if each not in away), away)
+
+
+async def share(members: Members, seeds: Sequence[Address]) -> None:
+    """Let the users of a new cluster be those of all its nodes; nothing where none keeps any, or none can tell.
+
+    Raises:
+        ClusterError: a node did not take them; the same again goes on.
+    """
+    try:
+        known = await _ask(members, seeds)
+    except (StatusError, TransportError):  # they are of a release, or of a kind, whose nodes have each their own
+        return
+    if known.users.entries and not known.is_shared:
+        await change(members, seeds, lambda users: users)
+
+
+async def _ask(members: Members, seeds: Sequence[Address]) -> _Known:
+    """The lists of all members, put together: those that are the cluster's if there are any, else all of them."""
+    first, known = await known_map(members, seeds)
+    nodes, cluster = ([first], "") if known is None else (list(known.servers), known.uuid)
+    answers = await asyncio.gather(*(members.admin(each).users() for each in nodes), return_exceptions=True)
+    lists: dict[Address, UserList] = {}
+    away: dict[Address, str] = {}
+    for node, answer in zip(nodes, answers, strict=True):
+        if isinstance(answer, UserList):
+            lists[node] = answer
+        elif isinstance(answer, TransportError) and len(nodes) > 1:
+            away[node] = str(answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+    if not lists:
+        raise ClusterError("; ".join(away.values()), "start a member, or name one that runs")
+    shared = [each for each in lists.values() if cluster and each.cluster == cluster]
+    if known is None:
+        cluster = lists[first].cluster
+    together = replace(UserList.of_all(shared or lists.values()), cluster=cluster)
+    return _Known(tuple(lists), together, len(shared) == len(lists), away)

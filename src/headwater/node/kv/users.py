@@ -1,0 +1,52 @@
+"""The users of the cluster over the wire: IOCTL_GET and IOCTL_SET with the key "users" (node/users/sharing.py).
+
+IOCTL_GET   key "users"   value: the digest of the list that the asker has, or nothing   answer: the list, or nothing
+IOCTL_SET   key "users"   value: a list, to become one with what the node has            answer: it is on disk
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.errors import StorageError
+from headwater.node.config import CLUSTER_USER
+from headwater.node.kv.command import handles
+from headwater.node.refused import CommandRefused
+from headwater.node.users.sharing import KEY
+from headwater.wire.admin import IoctlGet, IoctlGetResponse
+from headwater.wire.layout import Done
+from headwater.wire.privilege import ADMINISTER
+from headwater.wire.status import Status
+from headwater.wire.users import UserListRefused
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Session
+
+
+@handles(IoctlGet, of_node=True)
+def ioctl_get(session: Session, request: IoctlGet) -> IoctlGetResponse:
+    """Tell the users, with their verifiers."""
+    if request.key != KEY:
+        raise CommandRefused(Status.EINVAL, f"the key is {KEY.decode()}")
+    if session.user != CLUSTER_USER:
+        _check_administers(session)
+    return IoctlGetResponse(value=session.server.sharing.text(request.value))
+
+
+async def set_users(session: Session, text: bytes) -> Done:
+    """Take a list of users; it is on disk when this is answered."""
+    _check_administers(session)
+    try:
+        await session.server.sharing.take(text)
+    except UserListRefused as error:
+        raise CommandRefused(Status.EINVAL, str(error)) from None
+    except StorageError as error:
+        raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+    return Done()
+
+
+def _check_administers(session: Session) -> None:
+    """Users are the node's: who administers one of its buckets may not change them, nor know their verifiers."""
+    if not session.server.users.rights(session.user, None) & ADMINISTER:
+        session.server.audit(session, "may not see or change the users: that needs administer in all buckets")
+        raise CommandRefused(Status.EACCESS, "users are the business of who administers all buckets")

@@ -1,0 +1,205 @@
+"""The users of a cluster: the same at all of its members.
+
+    an administrator's list (IOCTL_SET "users"), or another member's --merged, on disk--> the users of this node
+
+Every second each member asks every other one whether its list is another (IOCTL_GET "users", with the digest of what it
+has), so that a change at one is known at all of them, also at those that were away. A list carries the uuid of its
+cluster (that of the map of the first bucket). Members' lists become one user by user (wire/users.py). A node that joins
+takes the cluster's in the place of its own: who was let in there before is nobody here. The first list of a cluster is
+made by an administrator, of those of all its nodes (cluster/users.py); until then each has its own.
+
+A node without users lets everybody in; it asks nobody and takes no list but an administrator's. What is asked for are
+verifiers, which administrators and the members themselves may see: nobody else, whatever his role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from headwater.errors import HeadwaterError, OptionError, RemoteProtocolError
+from headwater.node.calling import converse
+from headwater.node.log_lines import event
+from headwater.node.users.file import accounts_of
+from headwater.protocol.handshake import Conversation, Login, greet, refused
+from headwater.wire.admin import IoctlGet
+from headwater.wire.users import UserList, UserListRefused
+
+if TYPE_CHECKING:
+    from headwater.node.users.logins import Users
+    from headwater.tls.socket import TlsSocket
+    from headwater.wire.address import Address
+    from headwater.wire.cluster_map import ClusterMap
+
+__all__ = ["KEY", "Sharing", "outcome"]
+
+KEY: Final = b"users"
+ASK_SECONDS: Final = 1.0
+ANSWER_SECONDS_MAX: Final = 5.0
+RETRY_SECONDS_MAX: Final = 10.0
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+
+class Place(Protocol):
+    """The part of a member's knowledge that is needed here: its map, and how to call the others."""
+
+    map: ClusterMap | None
+
+    def login(self) -> Login:
+        """How to introduce ourselves."""
+
+    async def call(self, address: Address) -> socket.socket | TlsSocket:
+        """Connect to another member."""
+
+
+def outcome(mine: UserList | None, told: UserList, cluster: str) -> UserList | None:
+    """Return the list of a member of `cluster` ("" for none) after it was told one; None if that is not for it."""
+    if mine is None or mine.cluster == told.cluster:
+        return told if mine is None else mine.merged(told)
+    if mine.cluster == cluster and cluster:
+        return None
+    return told if told.cluster == cluster else None
+
+
+class Sharing:
+    """The asking and taking of lists; all methods belong to the event loop's thread.
+
+    Args:
+        users: those of this node. place: what it knows as a member. changed: called after the file has changed.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        users: Users,
+        place: Callable[[], Place],
+        changed: Callable[[], None],
+        account: tuple[str | None, str | None],
+    ) -> None:
+        self._loop, self._users = loop, users
+        self._place, self._changed = place, changed
+        self._account = account
+        self._tasks: dict[Address, asyncio.Task[None]] = {}
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    def text(self, known: bytes = b"") -> bytes:
+        """The list here; nothing for one who has it already, by its digest."""
+        found = self._users.list or UserList()
+        return b"" if known and known == found.digest().encode() else found.encode()
+
+    async def take(self, text: bytes) -> None:
+        """Take an administrator's list: on disk, and in force, on return.
+
+        Raises:
+            UserListRefused: it is none, is another cluster's, or would shut the other members out.
+            DiskFull, StorageError: it could not be written.
+        """
+        told = _read(text)
+        if not self._users.required and self._peers() and self._account == (None, None):
+            raise UserListRefused(
+                "the members let everybody in, and could not log in to each other any more: stop them, add a user to "
+                "the folder of each (headwater user add), start them with --cluster-secret-file"
+            )
+        await self._merge(told, strictly=True)
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Ask those who are members now, and no others."""
+        wanted = set(self._peers()) if self._users.required else set()
+        for address in self._tasks.keys() - wanted:
+            self._tasks.pop(address).cancel()
+        for address in wanted - self._tasks.keys():
+            self._tasks[address] = self._loop.create_task(self._ask_on(address))
+
+    def stop(self) -> None:
+        """Ask no more."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+
+    def _peers(self) -> tuple[Address, ...]:
+        known = self._place().map
+        return () if known is None or known.this is None else tuple(known.peers)
+
+    @property
+    def _cluster(self) -> str:
+        known = self._place().map
+        return known.uuid if known is not None and self._peers() else ""
+
+    async def _ask_on(self, address: Address) -> None:
+        wait = ASK_SECONDS
+        while True:
+            try:
+                await self._talk(address)
+            except (OSError, TimeoutError, HeadwaterError) as error:
+                log.debug("%s: its users are not known: %s", address, error)
+                wait = min(2 * wait, RETRY_SECONDS_MAX)
+            else:
+                wait = ASK_SECONDS
+            await asyncio.sleep(wait * (0.5 + secrets.randbelow(1000) / 1000))
+
+    async def _talk(self, address: Address) -> None:
+        """Ask a member again and again, on one connection."""
+        place = self._place()
+        sock = await asyncio.wait_for(place.call(address), ANSWER_SECONDS_MAX)
+        try:
+            await self._hear(sock, address, greet(place.login()))
+            while True:
+                digest = "" if self._users.list is None else self._users.list.digest()
+                if text := await self._hear(sock, address, _question(digest.encode())):
+                    await self._told(address, text)
+                await asyncio.sleep(ASK_SECONDS)
+        finally:
+            sock.close()
+
+    async def _hear(self, sock: socket.socket | TlsSocket, address: Address, asked: Conversation[Result]) -> Result:
+        return await asyncio.wait_for(converse(self._loop, sock, asked, str(address)), ANSWER_SECONDS_MAX)
+
+    async def _told(self, address: Address, text: bytes) -> None:
+        try:
+            told = _read(text)
+        except UserListRefused as error:
+            raise RemoteProtocolError(f"{address}: {error}") from None
+        if told.cluster and told.cluster == self._cluster:
+            await self._merge(told)
+
+    async def _merge(self, told: UserList, *, strictly: bool = False) -> None:
+        file, cluster = self._users.file, self._cluster
+
+        def wanted(mine: UserList | None) -> UserList | None:
+            made = outcome(mine, told, cluster)
+            if made is None and strictly:
+                raise UserListRefused("a list of another cluster")
+            return made
+
+        if file is not None:
+            before = self._users.list
+            await self._loop.run_in_executor(None, file.change, wanted)
+            self._changed()
+            if not strictly and self._users.list != before:
+                log.info("the users are the cluster's by now", extra=event("users.shared", cluster=told.cluster))
+
+
+def _read(text: bytes) -> UserList:
+    """Return a list whose roles and keys we understand. Raises UserListRefused."""
+    told = UserList.decode(text)
+    try:
+        accounts_of(told)
+    except (ValueError, OptionError) as error:
+        raise UserListRefused(str(error)) from None
+    return told
+
+
+def _question(known: bytes) -> Conversation[bytes]:
+    answer = yield IoctlGet(key=KEY, value=known).frame()
+    if answer.status:
+        raise refused("ask for the users", answer)
+    return answer.value

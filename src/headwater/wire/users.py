@@ -1,0 +1,173 @@
+"""The users of a node or of a cluster, as nodes tell each other: names, roles, SCRAM verifiers, never a password.
+
+    {"cluster": "5a1c", "users": {"ann": {"revision": 7, "roles": ["read"], "keys": {"sha256": [SALT, 15000, A, B]}}},
+     "removed": {"bob": 8}}
+
+Each change of a user has a revision above all that its author's list had. Two lists become one user by user: the higher
+revision counts; of two equal ones, made at two places at once, a removal; of two others the one whose text is greater.
+So whatever order the changes come in, everybody ends with the same list, and a member that was away brings nobody back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any, Final, TypeAlias
+
+from headwater.wire.json_text import read_json
+
+__all__ = ["LIST_BYTES_MAX", "REVISION_MAX", "UserEntry", "UserList", "UserListRefused", "Verifier"]
+
+LIST_BYTES_MAX: Final = 4 << 20
+"""The longest text of a list: some five thousand users."""
+REVISION_MAX: Final = (1 << 53) - 1
+HASHES: Final = ("sha512", "sha256", "sha1")
+
+Verifier: TypeAlias = "tuple[str, int, str, str]"
+"""Salt, iterations, stored key, server key (RFC 5802); bytes as base64."""
+
+
+class UserListRefused(ValueError):  # noqa: N818 - what it is to its reader
+    """A text is no list of users."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserEntry:
+    """What the list says of one name: a user, or (`is_removed`) that there is none any more."""
+
+    revision: int
+    roles: tuple[str, ...] = ()
+    keys: Mapping[str, Verifier] = field(default_factory=dict)
+    is_removed: bool = False
+
+    def told(self) -> dict[str, Any]:
+        """Return the JSON of a user."""
+        keys = {name: list(each) for name, each in self.keys.items()}
+        return {"revision": self.revision, "roles": list(self.roles), "keys": keys}
+
+    def _rank(self) -> tuple[int, bool, str]:
+        return self.revision, self.is_removed, json.dumps(self.told(), sort_keys=True)
+
+    def newer_of(self, other: UserEntry) -> UserEntry:
+        """Return the one of two that counts."""
+        return self if self._rank() >= other._rank() else other
+
+
+@dataclass(frozen=True, slots=True)
+class UserList:
+    """All users, and the names of those that were; `cluster` is the uuid of the cluster whose list it is, or empty."""
+
+    cluster: str = ""
+    entries: Mapping[str, UserEntry] = field(default_factory=dict)
+
+    @property
+    def users(self) -> dict[str, UserEntry]:
+        """Those that are there, by name."""
+        return {name: each for name, each in sorted(self.entries.items()) if not each.is_removed}
+
+    @property
+    def revision(self) -> int:
+        """The newest change's."""
+        return max((each.revision for each in self.entries.values()), default=0)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def with_user(self, name: str, roles: Iterable[str], keys: Mapping[str, Verifier]) -> UserList:
+        """The list with a user, new or changed."""
+        return self._with(name, UserEntry(self._next(), tuple(roles), keys))
+
+    def without(self, name: str) -> UserList:
+        """The list with a user removed."""
+        return self._with(name, UserEntry(self._next(), is_removed=True))
+
+    def merged(self, other: UserList) -> UserList:
+        """What both lists know, with our cluster."""
+        mine = self.entries
+        both = {name: each.newer_of(mine[name]) if name in mine else each for name, each in other.entries.items()}
+        return replace(self, entries={**mine, **both})
+
+    @classmethod
+    def of_all(cls, lists: Iterable[UserList]) -> UserList:
+        """What all of these know, without a cluster."""
+        return reduce(cls.merged, lists, cls())
+
+    def _next(self) -> int:
+        if self.revision >= REVISION_MAX:
+            raise UserListRefused("no revision is left above those that are taken")
+        return self.revision + 1
+
+    def _with(self, name: str, entry: UserEntry) -> UserList:
+        return replace(self, entries={**self.entries, name: entry})
+
+    # --- text ---------------------------------------------------------------------------------------------------------
+
+    def told(self) -> dict[str, Any]:
+        """The JSON of the list."""
+        removed = {name: each.revision for name, each in sorted(self.entries.items()) if each.is_removed}
+        users = {name: each.told() for name, each in self.users.items()}
+        return {"cluster": self.cluster, "users": users, "removed": removed}
+
+    def encode(self) -> bytes:
+        """The list as text, the same for the same list."""
+        return json.dumps(self.told(), sort_keys=True, separators=(",", ":")).encode()
+
+    def digest(self) -> str:
+        """A short text that differs for different lists."""
+        return hashlib.sha256(self.encode()).hexdigest()[:32]
+
+    @classmethod
+    def decode(cls, text: bytes) -> UserList:
+        """Read a list. Raises UserListRefused."""
+        if len(text) > LIST_BYTES_MAX:
+            raise UserListRefused(f"{len(text)} bytes, {LIST_BYTES_MAX} are allowed")
+        try:
+            return cls.of_told(read_json(text))
+        except UserListRefused:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserListRefused(f"no list of users: {type(error).__name__} {error}") from None
+
+    @classmethod
+    def of_told(cls, told: Any) -> UserList:
+        """Read the JSON of a list. Raises UserListRefused, or what a text of another form brings about."""
+        entries = {_name(name): _entry(each) for name, each in told["users"].items()}
+        for name, revision in told.get("removed", {}).items():
+            if name in entries:
+                raise UserListRefused(f"{name!r} is there and removed")
+            entries[_name(name)] = UserEntry(_revision(revision), is_removed=True)
+        cluster = told.get("cluster", "")
+        if not isinstance(cluster, str):
+            raise UserListRefused("its cluster is no text")
+        return cls(cluster, entries)
+
+
+def _name(name: str) -> str:
+    size = len(name.encode())
+    if not 0 < size <= 128 or not name.isprintable() or name.startswith("@") or ":" in name:
+        raise UserListRefused(f"{name[:200]!r} is no user's name")
+    return name
+
+
+def _entry(told: Mapping[str, Any]) -> UserEntry:
+    if not all(isinstance(each, str) for each in told["roles"]) or isinstance(told["roles"], str):
+        raise UserListRefused("roles that are no list of texts")
+    return UserEntry(
+        _revision(told["revision"]), tuple(told["roles"]), {name: _verifier(told["keys"][name]) for name in HASHES}
+    )
+
+
+def _revision(number: Any) -> int:
+    if type(number) is not int or not 0 <= number <= REVISION_MAX:
+        raise UserListRefused(f"a revision of {str(number)[:40]}")
+    return number
+
+
+def _verifier(told: Any) -> Verifier:
+    salt, iterations, stored, server = told
+    texts = (salt, stored, server)
+    if not all(isinstance(each, str) for each in texts) or type(iterations) is not int or not 0 < iterations < 1 << 31:
+        raise UserListRefused("a verifier that is none")
+    return salt, iterations, stored, server
