@@ -17,12 +17,11 @@ from headwater.cluster import users
 from headwater.cluster.founding import found
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
-from headwater.errors import ClusterError, NoAccess
+from headwater.errors import ClusterError
 from headwater.node.users.file import Account, UsersFile, edited
 from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node
 from headwater.wire.opcodes import Opcode
-from headwater.wire.status import Status
 from headwater.wire.users import UserList
 from tests.node.replication.support import Line
 
@@ -40,7 +39,7 @@ def private(file: Path, text: str) -> Path:
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What a member is started with."""
+    """The options that a member is started with."""
     folder = tmp_path_factory.mktemp("secrets")
     return {
         "vbuckets": 4,
@@ -149,36 +148,6 @@ def test_a_member_that_is_killed_while_it_writes_them_has_the_old_or_the_new_and
     until(lambda: comes_in(nodes, place, "f4ul") == [True] * 3, "they are in force")
 
 
-def test_who_does_not_administer_all_buckets_may_neither_see_verifiers_nor_change_users(nodes: list[Node]) -> None:
-    change(nodes[0], with_user("some", "s0me", "administer[default],replicate"))
-    with pytest.raises(NoAccess):
-        on(lambda members: users.current(members, at(nodes[0])), "some", "s0me")
-    known = on(lambda members: users.current(members, at(nodes[0])))
-    with pytest.raises(NoAccess):
-        on(lambda members: members.admin(at(nodes[0])[0]).set_users(known), "some", "s0me")
-    with Line(nodes[0].port) as member:
-        member.call(Opcode.HELLO, b"test", b"\0\7")
-        assert member.call(Opcode.SASL_AUTH, b"PLAIN", f"\0@cluster\0{SECRET}".encode()).status == 0
-        assert member.call(Opcode.IOCTL_GET, b"users").value == known.encode()
-        assert member.call(Opcode.IOCTL_GET, b"users", known.digest().encode()).value == b""
-        assert member.call(Opcode.IOCTL_GET, b"cups").status == Status.EINVAL
-        member.call(Opcode.SELECT_BUCKET, b"default")
-        assert member.call(Opcode.IOCTL_SET, b"users", known.encode()).status == Status.EACCESS
-
-
-def test_a_list_that_is_none_or_another_clusters_is_refused_and_changes_nothing(nodes: list[Node]) -> None:
-    before = (nodes[0].data / "USERS").read_bytes()
-    with Line(nodes[0].port) as line:
-        line.call(Opcode.HELLO, b"test", b"\0\7")
-        assert line.call(Opcode.SASL_AUTH, b"PLAIN", f"\0root\0{ROOT}".encode()).status == 0
-        line.call(Opcode.SELECT_BUCKET, b"default")
-        roles = {"revision": 1, "roles": ["king"], "keys": {}}
-        for text in (b"", b"{", b'{"users":{}}', b'{"users":{},"cluster":"x"}', json.dumps({"users": {"a": roles}})):
-            told = text.encode() if isinstance(text, str) else text
-            assert line.call(Opcode.IOCTL_SET, b"users", told).status == Status.EINVAL, text
-    assert (nodes[0].data / "USERS").read_bytes() == before
-
-
 def test_the_command_tells_all_nodes_and_says_who_was_away(nodes: list[Node], tmp_path: Path) -> None:
     by, new = private(tmp_path / "by", ROOT), private(tmp_path / "new", "g0ra")
     where = ("--node", nodes[0].address, "--by", "root", "--by-password-file", str(by))
@@ -234,11 +203,3 @@ def test_members_that_let_everybody_in_take_no_users_by_which_they_would_shut_ea
 
         asyncio.run(run())
         assert not any((each.data / "USERS").exists() for each in two)
-
-
-def test_a_node_that_is_alone_is_given_users_the_same_way(options: dict[str, object], tmp_path: Path) -> None:
-    with testing.node(user="root", password_file=options["password_file"], vbuckets=4) as node:  # type: ignore[arg-type]
-        where = ("--node", node.address, "--by", "root", "--by-password-file", str(private(tmp_path / "by", ROOT)))
-        new = private(tmp_path / "new", "4nn")
-        status, told, why = command("user", "add", "ann", "--roles", "read", "--password-file", str(new), *where)
-        assert (status, told, why) == (0, "ann: read\n", "") and login(node, "ann", "4nn") == 0

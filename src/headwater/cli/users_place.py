@@ -29,7 +29,7 @@ Accounts: TypeAlias = "dict[str, Account]"
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What a report adds about where a change was made."""
+    """The addition to a report that says where a change was made."""
 
     line: str = ""
     facts: dict[str, Any] = field(default_factory=dict)

@@ -36,7 +36,7 @@ class UserListRefused(ValueError):  # noqa: N818 - what it is to its reader
 
 @dataclass(frozen=True, slots=True)
 class UserEntry:
-    """What the list says of one name: a user, or (`is_removed`) that there is none any more."""
+    """The list's word on one name: a user, or (`is_removed`) that there is none any more."""
 
     revision: int
     roles: tuple[str, ...] = ()
@@ -84,14 +84,14 @@ class UserList:
         return self._with(name, UserEntry(self._next(), is_removed=True))
 
     def merged(self, other: UserList) -> UserList:
-        """What both lists know, with our cluster."""
+        """Return all that both lists know, with our cluster."""
         mine = self.entries
         both = {name: each.newer_of(mine[name]) if name in mine else each for name, each in other.entries.items()}
         return replace(self, entries={**mine, **both})
 
     @classmethod
     def of_all(cls, lists: Iterable[UserList]) -> UserList:
-        """What all of these know, without a cluster."""
+        """Return all that these know, without a cluster."""
         return reduce(cls.merged, lists, cls())
 
     def _next(self) -> int:

@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
-class Place(Protocol):
+class AsMember(Protocol):
     """The part of a member's knowledge that is needed here: its map, and how to call the others."""
 
     map: ClusterMap | None
@@ -78,7 +78,7 @@ class Sharing:
         self,
         loop: asyncio.AbstractEventLoop,
         users: Users,
-        place: Callable[[], Place],
+        place: Callable[[], AsMember],
         changed: Callable[[], None],
         account: tuple[str | None, str | None],
     ) -> None:
@@ -149,7 +149,8 @@ class Sharing:
     async def _talk(self, address: Address) -> None:
         """Ask a member again and again, on one connection."""
         place = self._place()
-        sock = await asyncio.wait_for(place.call(address), ANSWER_SECONDS_MAX)
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            sock = await place.call(address)
         try:
             await self._hear(sock, address, greet(place.login()))
             while True:
@@ -161,7 +162,8 @@ class Sharing:
             sock.close()
 
     async def _hear(self, sock: socket.socket | TlsSocket, address: Address, asked: Conversation[Result]) -> Result:
-        return await asyncio.wait_for(converse(self._loop, sock, asked, str(address)), ANSWER_SECONDS_MAX)
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            return await converse(self._loop, sock, asked, str(address))
 
     async def _told(self, address: Address, text: bytes) -> None:
         try:
