@@ -7,6 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from headwater.cli import stopping
 from headwater.cli.failures import CommandError, Commands, InputError
 from headwater.cli.stopping import Stopped
 from headwater.errors import ConnectionLost, OptionError
@@ -87,6 +88,19 @@ def test_a_library_that_an_extra_brings_is_told_with_what_to_install() -> None:
 def test_a_module_that_no_extra_brings_is_a_bug() -> None:
     with pytest.raises(ModuleNotFoundError):
         ending(raising(ModuleNotFoundError("No module named 'headwater.nothing'", name="headwater.nothing")))
+
+
+def test_what_a_signal_became_on_its_way_is_still_that_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pandas, in the middle of its import, made an AttributeError of it, with a traceback and another status."""
+    monkeypatch.setattr(stopping, "_raised", [])
+
+    def importing() -> None:
+        try:
+            stopping._raise(15, None)
+        except Stopped:
+            raise AttributeError("partially initialized module") from None
+
+    assert ending(importing) == (143, "headwater: stopped by SIGTERM\n")
 
 
 def test_a_bug_of_ours_is_not_hidden() -> None:

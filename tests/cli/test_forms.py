@@ -211,6 +211,48 @@ def test_quiet_says_nothing_unless_it_was_asked_for(run: Run, words: dict[str, s
         assert bool(shown) == (asked and name != "lake verify" and name != "backup verify"), f"{name}: {shown!r}"
 
 
+WITHOUT_NODE = (
+    "lake",
+    "search",
+    "user",
+    "tls",
+    "config",
+    "load --dry-run",
+    "backup list",
+    "backup verify",
+    "backup prune",
+)
+"""These ask no node, or nothing of it."""
+ASKING = {
+    **{name: line for name, line in ONE.items() if not name.startswith(WITHOUT_NODE)},
+    "copy": ("copy", "{url}", "{url}-copy", "--checkpoint", "{place}/copied", "--once"),
+    "invalidate": ("invalidate", "{url}", "redis://{other}", "--checkpoint", "{place}/invalidated", "--once"),
+    "failover": ("failover", "{other}", "--from", "{address}", "--force"),
+    "cluster init": ("cluster", "init", "{address}"),
+    "cluster status": ("cluster", "status", "{address}"),
+    "cluster rebalance": ("cluster", "rebalance", "{address}", "--add", "{other}", "--yes"),
+    "cluster failover": ("cluster", "failover", "{address}", "--dead", "{other}", "--yes"),
+    "cluster tls": ("cluster", "tls", "{address}", "--off"),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_node_that_is_not_there_is_told_in_one_line(name: str, run: Run, tmp_path: Path) -> None:
+    """Most make one attempt, none goes on trying, and each says where to look."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": "a"}\n')
+    words = {"rows": str(rows), "place": str(tmp_path), "other": "127.0.0.1:2", "address": "127.0.0.1:1"}
+    words["url"] = f"couchbase://{words['address']}/default"
+    line = [each.format(**words) for each in ASKING[name]]
+    node = ["--node", words["url"]] if "--node" in options(name.removesuffix(" --dry-run")) else []
+    status, shown, problems = run(*line, *node, stdin=b"")
+    assert (status, shown, problems.count("\n")) == (1, "", 1), f"{name}: {shown}{problems}"
+    assert problems.startswith("headwater: ")
+    if not name.startswith("backup restore"):  # which has no backup here to restore
+        assert "127.0.0.1:" in problems and "connection refused" in problems
+        assert any(step in problems for step in ("start one", "start it")), problems
+
+
 def test_verbose_tells_of_the_connection_and_the_time_on_stderr(run: Run) -> None:
     plain, told = run("set", "form", "1"), run("set", "form", "1", "-v")
     assert plain[2] == "" and told[1].startswith("cas ")

@@ -24,7 +24,7 @@ import typer
 from typer.core import TyperGroup
 
 from headwater.cli import extras
-from headwater.cli.stopping import Stopped
+from headwater.cli.stopping import Stopped, raised
 from headwater.errors import ConnectionLost, HeadwaterError, OptionError, hide_logins
 
 # typer brings its own copy of click since 0.26; the class above its usage errors is the same thing in both.
@@ -59,7 +59,7 @@ class Commands(TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run one command line and exit; raises SystemExit always, as the one it replaces does."""
         kwargs["standalone_mode"] = False
-        sys.exit(_ending(super().main, *args, **kwargs))
+        sys.exit(_ending(_stoppable, super().main, *args, **kwargs))
 
 
 def _switches_without_type(group: Any) -> None:
@@ -79,6 +79,16 @@ def _switch(option: Any) -> Any:
     if getattr(option, "is_flag", False):
         option.display_type_rich = lambda ctx: None
     return option
+
+
+def _stoppable(run: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run; what fails after a signal was ended by it, whatever the failure looks like."""
+    try:
+        return run(*args, **kwargs)
+    except Exception as error:
+        if (stop := raised()) is None:
+            raise
+        raise stop from error
 
 
 def _ending(run: Any, *args: Any, **kwargs: Any) -> int:

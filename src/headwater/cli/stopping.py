@@ -21,12 +21,22 @@ class Stopped(BaseException):
         super().__init__(f"stopped by {signal.Signals(number).name}")
 
 
+_raised: list[Stopped] = []
+
+
 def _raise(number: int, _frame: FrameType | None) -> None:
-    raise Stopped(number)
+    _raised[:] = [Stopped(number)]
+    raise _raised[0]
+
+
+def raised() -> Stopped | None:
+    """Return what a signal raised. It may not arrive: what is imported in C makes errors of its own of it."""
+    return _raised[0] if _raised else None
 
 
 def listen() -> None:
     """From now on SIGINT and SIGTERM raise Stopped in the main thread."""
+    _raised.clear()
     signal.signal(signal.SIGINT, _raise)
     signal.signal(signal.SIGTERM, _raise)
 
@@ -37,6 +47,7 @@ def until_stopped() -> Iterator[None]:
     try:
         yield
     except (Stopped, KeyboardInterrupt):
+        _raised.clear()
         return
 
 
