@@ -134,11 +134,12 @@ class HandMade:
 
     Attributes:
         nodes: the first owns all vbuckets at the beginning.
-        owners: of each vbucket, as the next map will tell.
+        owners: of each vbucket, as the next map will tell. replicas: those of vbuckets that it gives any, in order.
     """
 
     def __init__(self, nodes: Sequence[Node], vbuckets: int) -> None:
         self.nodes, self.owners = list(nodes), [0] * vbuckets
+        self.replicas: dict[int, list[int]] = {}
         # Newer than the maps that the nodes made for themselves when they were started.
         self._rev = time.time_ns() // 1_000_000 + 1_000_000_000
 
@@ -161,9 +162,9 @@ class HandMade:
             "nodesExt": hosts,
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
-                "numReplicas": 0,
+                "numReplicas": max(map(len, self.replicas.values()), default=0),
                 "serverList": [each.address for each in self.nodes],
-                "vBucketMap": [[owner] for owner in self.owners],
+                "vBucketMap": [[owner, *self.replicas.get(vb, [])] for vb, owner in enumerate(self.owners)],
             },
         }
         return json.dumps(told).encode()

@@ -11,6 +11,7 @@
     |   +-- TlsError             TLS could not be agreed on
     |       +-- CertificateRefused   the peer's certificate is not to be trusted
     +-- NothingCame              no change came for as long as the caller wanted to wait
+    +-- NotPersisted             too few copies have a change on disk, for as long as the caller wanted to wait
     +-- StatusError              the server answered, and the answer is no (one subclass for each status clients meet)
     +-- RollbackRequired         the histories of the two ends differ
     +-- ClusterError             several nodes are not as they must be for what was asked
@@ -52,6 +53,7 @@ __all__ = [
     "LedgerError",
     "LocalProtocolError",
     "MoveError",
+    "NotPersisted",
     "NothingCame",
     "OptionError",
     "PeerSilent",
@@ -171,6 +173,27 @@ class NothingCame(HeadwaterError, TimeoutError):
 
     def __str__(self) -> str:
         return f"no change for {self.waited_seconds:g} s; ask for the next one to go on waiting, nothing is missed"
+
+
+class NotPersisted(HeadwaterError):
+    """Changes wait for copies of their vbucket to have them on disk (`min_persisted`), and those do not come on.
+
+    Attributes:
+        vbucket, seqno: what must be on disk. copies: how many have it, and how many have to.
+        waited_seconds: for how long nothing was let go. told: what the copies said.
+    """
+
+    def __init__(self, vbucket: int, seqno: int, copies: tuple[int, int], waited_seconds: float, told: str) -> None:
+        super().__init__(vbucket, seqno, copies, waited_seconds, told)
+        self.vbucket, self.seqno, self.copies = vbucket, seqno, copies
+        self.waited_seconds, self.told = waited_seconds, told
+
+    def __str__(self) -> str:
+        return (
+            f"vbucket {self.vbucket}: seqno {self.seqno} is on the disk of {self.copies[0]} of {self.copies[1]} copies "
+            f"after {self.waited_seconds:.0f} s ({self.told}); bring the replica back, fail its node over, or ask for "
+            "fewer copies (min_persisted)"
+        )
 
 
 # --------------------------------------------------------------------------- answers

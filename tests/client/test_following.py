@@ -8,11 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.nodes import HandMade, cluster
+from harness.nodes import HandMade, call, cluster, failover_log
 from headwater.client import Deletion, Mutation, aio, connect
-from headwater.errors import ConnectionLost, NotMyVbucket, RollbackRequired
+from headwater.errors import ConnectionLost, NothingCame, NotMyVbucket, RollbackRequired
 from headwater.protocol.dcp.position import safe_point
 from headwater.testing.node import node
+from headwater.wire.header import Frame
+from headwater.wire.meta import ObserveSeqnoFailedOver, ObserveSeqnoResponse
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.replication.support import high_seqno, leave, put, replicate, set_state, until
 
@@ -324,3 +328,110 @@ def test_a_replica_that_is_promoted_after_its_owner_died_is_found() -> None:
             for vbucket in range(4):
                 set_state(second, vbucket, State.ACTIVE)
             assert client.seqnos() == {0: 0, 1: 1, 2: 0, 3: 0}
+
+
+# --------------------------------------------------------------------------- changes that copies have to have
+
+
+@pytest.fixture
+def replicated() -> Iterator[HandMade]:
+    """Three nodes: the first owns vbucket 3, the others have replicas of it."""
+    with cluster(3, VBUCKETS) as made:
+        for number in range(5):
+            put(made.nodes[0], 3, f"kept-{number}", b"v")
+        made.replicas[3] = [1, 2]
+        made.publish()
+        for replica in (1, 2):
+            made.follow(3, replica)
+        yield made
+
+
+def keys(events) -> list[bytes]:
+    return [event.key for event in events if isinstance(event, Mutation | Deletion)]
+
+
+KEPT = [b"kept-%d" % number for number in range(5)]
+
+
+def more(changes) -> list[bytes]:
+    """The key of the next event, if it has one; nothing if none came for a while."""
+    try:
+        return keys([next(changes)])
+    except NothingCame:
+        return []
+
+
+def undo(three: HandMade) -> None:
+    """Kill the owner, promote a replica, and write to that one."""
+    three.nodes[0].kill()
+    three.fail_over(3, 1)
+    three.replicas[3] = []
+    put(three.nodes[1], 3, "new", b"v")
+    three.publish()
+
+
+def test_who_waits_for_the_copies_never_sees_what_a_failover_takes_back(replicated: HandMade) -> None:
+    three = replicated
+    with three.client() as client:
+        patient = client.changes(vbuckets=[3], min_persisted="all", max_wait_seconds=0.5, map_poll_seconds=0.1)
+        hasty = client.changes(vbuckets=[3], map_poll_seconds=0.1)
+        seen: list[bytes] = []
+        while len(seen) < 5:
+            seen += more(patient)
+        for replica in (1, 2):
+            leave(three.nodes[replica], three.nodes[0].address)
+        put(three.nodes[0], 3, "lost", b"v")
+        put(three.nodes[0], 3, "kept-0", b"lost")
+        told: list[bytes] = []
+        while len(told) < 6:  # the first kept-0 was replaced, or came before
+            told += keys([next(hasty)])
+        with pytest.raises(NothingCame):
+            while True:
+                seen += keys([next(patient)])
+        assert seen == KEPT and b"lost" in told
+        undo(three)
+        with pytest.raises(RollbackRequired) as caught:
+            list(hasty)
+        assert caught.value.common == 5
+        while b"new" not in seen:
+            seen += more(patient)
+        assert seen == [*KEPT, b"new"]
+        patient.close()
+
+
+def test_a_replica_that_lags_holds_its_changes_back_and_no_others(replicated: HandMade) -> None:
+    three = replicated
+    with three.client() as client:
+        leave(three.nodes[2], three.nodes[0].address)
+        put(three.nodes[0], 3, "later", b"v")
+        until(lambda: high_seqno(three.nodes[1], 3) == 6, "one replica has it")
+        with client.changes(until={3: 6}, vbuckets=[3], min_persisted="majority") as changes:
+            assert keys(changes) == [*KEPT, b"later"]
+        with client.changes(until={3: 6}, vbuckets=[3], min_persisted="all", max_wait_seconds=0.3) as changes:
+            with pytest.raises(NothingCame):
+                keys(changes)
+            assert changes.positions[3].seqno == 0, "it came in one snapshot, whose end was not everywhere"
+            three.follow(3, 2)
+            seen: list[bytes] = []
+            while len(seen) < 6:
+                seen += more(changes)
+            assert seen == [*KEPT, b"later"]
+
+
+def test_a_replica_answers_for_the_branch_it_follows_and_for_the_one_it_left(replicated: HandMade) -> None:
+    three = replicated
+    branch = failover_log(three.nodes[0], 3)[0][0]
+
+    def asked(node: int, vb_uuid: int) -> Frame:
+        return call(three.nodes[node], Opcode.OBSERVE_SEQNO, value=vb_uuid.to_bytes(8), vbucket=3)
+
+    until(lambda: asked(1, branch).status == 0, "the replica knows the branch")
+    told = ObserveSeqnoResponse.decode(asked(1, branch))
+    assert (told.format, told.vb_uuid, told.persisted_seqno, told.current_seqno) == (0, branch, 5, 5)
+    assert asked(1, 0xB0B).status == Status.KEY_ENOENT
+    undo(three)
+    newest = failover_log(three.nodes[1], 3)[0][0]
+    left = ObserveSeqnoFailedOver.decode(asked(1, branch))
+    assert (left.format, left.vb_uuid, left.persisted_seqno) == (1, newest, 6)
+    assert (left.old_vb_uuid, left.last_received_seqno) == (branch, 5)
+    assert asked(2, newest).status == Status.KEY_ENOENT, "that replica follows nobody: it has not heard of it"

@@ -33,6 +33,7 @@ class FakeClient:
         self.map = SimpleNamespace(servers=names, vbuckets=1 + max(vbuckets, default=0), label="1.7", version=(1, 7))
         self.before: Callable[[str], None] = lambda question: None
         self.asked: list[str] = []
+        self.on_disk: dict[int, int] = {}
         self.old = False
         """Whether it compares the purge seqno with the snapshot's start, as servers did once."""
 
@@ -55,6 +56,10 @@ class FakeClient:
     def seqnos(self) -> dict[int, int]:
         self._ask("seqnos")
         return {vb: vbucket.high for vb, vbucket in self.vbuckets.items()}
+
+    def persisted_seqnos(self, vb_uuids: Mapping[int, int], min_persisted: object) -> dict[int, int]:
+        self._ask(f"persisted by {min_persisted}")
+        return {vb: self.on_disk.get(vb, 0) for vb, uuid in vb_uuids.items() if self.vbuckets[vb].log[0][0] == uuid}
 
     def vbucket_stats(self, group: str) -> dict[int, dict[str, str]]:
         self._ask("stats")

@@ -68,6 +68,19 @@ def test_while_nothing_moves_one_question_is_enough_for_a_while() -> None:
     assert client.asked == ["seqnos", "stats"]
 
 
+def test_how_far_copies_are_is_asked_until_they_have_all_there_is() -> None:
+    client, clock = FakeClient({vb: FakeVbucket(OLD, range(1, 10)) for vb in range(2)}), Clock()
+    nodes = SourceNodes(settings(minPersisted="majority"), lambda _: client, lambda: clock.now)
+    client.on_disk = {0: 9, 1: 4}
+    assert [history.readable_seqno for history in nodes.observe().values()] == [9, 4]
+    assert client.asked[-1] == "persisted by majority"
+    client.on_disk[1] = 12
+    assert [history.readable_seqno for history in nodes.observe(idle=True).values()] == [9, 9]
+    client.asked.clear()
+    nodes.observe(idle=True)
+    assert client.asked == ["seqnos"]
+
+
 def test_a_failover_between_the_questions_is_noticed() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 10))})
     nodes = SourceNodes(settings(), lambda _: client)

@@ -23,12 +23,13 @@ class Seen:
     def __init__(self, **high: int) -> None:
         self.log: tuple[tuple[int, int], ...] = ONE
         self.high = high["high"]
+        self.persisted: int | None = None
         self.asked: list[bool] = []
         self.coverage: Coverage | None = None
 
     def observe(self, *, whole: bool = False, idle: bool = False) -> dict[int, BranchHistory]:
         self.asked.append(idle)
-        return {0: BranchHistory(self.log, self.high)}
+        return {0: BranchHistory(self.log, self.high, persisted_seqno=self.persisted)}
 
     def covered(self, start: Offset) -> Coverage | None:
         return start.coverage or self.coverage
@@ -83,6 +84,28 @@ def test_only_who_has_all_there_was_asks_idly() -> None:
     made.look_again()
     assert made.latest(first, None) is first
     assert seen.asked == [False, False, True, False]
+
+
+def test_a_batch_ends_where_enough_copies_are_and_the_rest_comes_when_they_have_it() -> None:
+    seen = Seen(high=10)
+    seen.persisted = 7
+    made = planning(seen)
+    first = made.latest({"v": 1, "vb": {}}, None)
+    assert first["vb"] == {"0": ["000000000000000a", 7, 0, 10]}
+    assert made.latest(first, None) is first, "nothing more is safe"
+    seen.persisted = 12
+    assert made.latest(first, None)["vb"]["0"][1] == 10
+    seen.persisted = 0
+    assert planning(seen).latest({"v": 1, "vb": {}}, None)["vb"] == {}
+
+
+def test_a_run_to_the_end_ends_with_what_enough_copies_had_when_it_began() -> None:
+    seen = Seen(high=10)
+    seen.persisted = 7
+    made = planning(seen)
+    made.aim()
+    seen.high = seen.persisted = 20
+    assert made.latest({"v": 1, "vb": {}}, None)["vb"]["0"][1] == 7
 
 
 def test_a_rollback_that_the_user_does_not_want_ends_the_read() -> None:

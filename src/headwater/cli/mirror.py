@@ -12,6 +12,7 @@ from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption,
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 from headwater.errors import OptionError
+from headwater.protocol.dcp.persistence import read_min_persisted
 
 if TYPE_CHECKING:
     from headwater.pipelines.mirror import MirrorProgress
@@ -45,6 +46,13 @@ Collections = Annotated[
 ]
 OfScope = Annotated[str | None, typer.Option("--scope", metavar="NAME", help="Likewise, all collections of a scope.")]
 
+MinPersisted = Annotated[
+    str | None,
+    typer.Option(
+        "--min-persisted", metavar="COPIES", help="Take only what 1 to 4, majority or all copies have on disk."
+    ),
+]
+
 
 class DroppedTables(StrEnum):
     """The fate of a table whose collection was dropped."""
@@ -72,6 +80,7 @@ def mirror(
     collections: Collections = None,
     scope: OfScope = None,
     dropped: Dropped = DroppedTables.KEEP,
+    min_persisted: MinPersisted = None,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -87,13 +96,14 @@ def mirror(
         from headwater.pipelines import early
 
         early.begin()
+    reading = {} if min_persisted is None else {"minPersisted": str(read_min_persisted(min_persisted))}
     by_collection = _by_collection(collections, scope, dropped)
     check_answers(url, user, password, retry, say_unread=not by_collection)
     shape = {"changelog": changelog, "json": unfold, "copy_on_write": copy_on_write}
     shape |= {"variant": variant, "quarantine": quarantine, "upkeep": upkeep, "once": once}
     with asked() as stop, metered("mirror", metrics, reporter(shown, _line)) as told:
         run: Callable[..., Any] = _pipeline(by_collection)
-        login = {"user": user, "password": password, "retry_seconds": retry}
+        login = {"user": user, "password": password, "retry_seconds": retry, "reading": reading}
         run(url, to, engine=engine.value, stop=stop, **shape, **login, **by_collection, **told)
 
 

@@ -246,14 +246,27 @@ def _line(kind: str, change: "Row", keys_only: bool) -> str:
 
 def _event(kind: str, change: "CollectionEvent") -> str:
     """One event of a collection or scope for people: `512:8 collection_created shop.orders`."""
-    name = ".".join(filter(None, (change.scope, getattr(change, "collection", ""))))
+    name = ".".join(filter(None, (getattr(change, "scope", ""), getattr(change, "collection", ""))))
     return line(f"{change.vbucket}:{change.seqno}", kind, name)
 
 
 def _json_event(kind: str, change: "CollectionEvent") -> str:
     """One event of a collection or scope for programs."""
-    told = ("vbucket", "seqno", "scope", "scope_id", "collection", "collection_id", "max_ttl", "manifest_uid")
-    return json.dumps({"event": kind} | {name: getattr(change, name) for name in told if hasattr(change, name)})
+    told = (
+        "vbucket",
+        "seqno",
+        "scope",
+        "scope_id",
+        "collection",
+        "collection_id",
+        "max_ttl",
+        "history",
+        "manifest_uid",
+    )
+    row: dict[str, Any] = {"event": kind} | {name: getattr(change, name) for name in told if hasattr(change, name)}
+    if isinstance(raw := getattr(change, "value", None), bytes):  # of an event that nobody here understands
+        row |= {"number": getattr(change, "event", None), "value_base64": base64.b64encode(raw).decode()}
+    return json.dumps(row)
 
 
 def _json_line(kind: str, change: "Row", keys_only: bool) -> str:

@@ -42,6 +42,7 @@ from headwater.errors import (
     NotInitialized,
     NotLocked,
     NotMyVbucket,
+    NotPersisted,
     NotStored,
     NotSupported,
     OpaqueNoMatch,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
         CollectionCreated,
         CollectionDropped,
         CollectionEvent,
+        CollectionModified,
         Deletion,
         Event,
         Expiration,
@@ -86,12 +88,21 @@ if TYPE_CHECKING:
         ScopeDropped,
         SnapshotMarker,
         StreamEnd,
+        UnknownSystemEvent,
     )
     from headwater.client.feeds import Batches, Changes
 
 _CHANGES = (
     *("Change", "ChangeBatch", "Deletion", "Event", "Expiration", "Mutation", "SnapshotMarker", "StreamEnd"),
-    *("CollectionCreated", "CollectionDropped", "CollectionEvent", "ScopeCreated", "ScopeDropped"),
+    *(
+        "CollectionCreated",
+        "CollectionDropped",
+        "CollectionEvent",
+        "CollectionModified",
+        "ScopeCreated",
+        "ScopeDropped",
+    ),
+    "UnknownSystemEvent",
 )
 _FEEDS = ("Batches", "Changes")
 
@@ -111,6 +122,7 @@ __all__ = [
     "CollectionCreated",
     "CollectionDropped",
     "CollectionEvent",
+    "CollectionModified",
     "CollectionName",
     "ConnectionLost",
     "Coverage",
@@ -137,6 +149,7 @@ __all__ = [
     "NotInitialized",
     "NotLocked",
     "NotMyVbucket",
+    "NotPersisted",
     "NotStored",
     "NotSupported",
     "NothingCame",
@@ -168,6 +181,7 @@ __all__ = [
     "UnknownCollection",
     "UnknownCommand",
     "UnknownScope",
+    "UnknownSystemEvent",
     "Write",
     "WriteWithMeta",
     "XattrInvalid",

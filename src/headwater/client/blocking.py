@@ -19,11 +19,13 @@ from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Obse
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
 from headwater.client.options import MEBI, DrainOptions, Start, Until, refuse_unknown
+from headwater.client.persistence import persisted_seqnos
 from headwater.client.routing import ClusterMap
 from headwater.client.settings import AGENT, settings_for
 from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import StatusError
 from headwater.protocol.dcp.coverage import Coverage
+from headwater.protocol.dcp.persistence import MinPersisted, read_min_persisted
 from headwater.tls.settings import TlsSettings
 from headwater.transport.blocking import run
 from headwater.transport.waiting import Steps
@@ -315,6 +317,15 @@ class Client(_Connected, Documents):
         """Return a vbucket's failover log, newest history first, as (vb uuid, seqno)."""
         return self._run(self._do.failover_log(vbucket))
 
+    def persisted_seqnos(self, vb_uuids: Mapping[int, int], min_persisted: MinPersisted) -> dict[int, int]:
+        """Return up to which seqno enough copies have vbuckets on disk, by OBSERVE_SEQNO to all their nodes.
+
+        Args:
+            vb_uuids: vbucket to the vb uuid of the branch that is meant.
+            min_persisted: how many copies, as for `changes`. A copy that does not answer has nothing.
+        """
+        return self._run(persisted_seqnos(self._cluster, vb_uuids, read_min_persisted(min_persisted)))
+
     def failover_logs(self, vbuckets: Iterable[int] | None = None) -> dict[int, list[tuple[int, int]]]:
         """Return the failover logs of these vbuckets, of all by default: asked for in one go from each node."""
         return self._run(failover_logs(self._cluster, vbuckets))
@@ -360,6 +371,7 @@ class Client(_Connected, Documents):
         markers: bool = True,
         collections: Collections = None,
         scope: str | None = None,
+        min_persisted: MinPersisted | None = None,
         **unknown: Never,
     ) -> Changes:
         """Iterate over the changes of a bucket, one at a time, each vbucket in the order of its seqnos.
@@ -391,6 +403,9 @@ class Client(_Connected, Documents):
             collections: "all" for the whole bucket, or names "scope.collection". Without it and without `scope` the
                 default collection alone is read, as by clients that know no others.
             scope: all collections of this scope, future ones too.
+            min_persisted: hand a change out only when so many copies of its vbucket have it on disk, the active one
+                included: a number, "majority" or "all"; a failover to one of those takes back nothing that was handed
+                out. Copies that the cluster map does not name are not waited for. None: as soon as it comes.
 
         Yields: Mutation, Deletion or Expiration after the SnapshotMarker they belong to; at last a StreamEnd. Of
         collections that were chosen also CollectionCreated, CollectionDropped, ScopeCreated and ScopeDropped, in order
@@ -398,6 +413,7 @@ class Client(_Connected, Documents):
 
         Raises:
             NothingCame: there was no change for `max_wait_seconds`.
+            NotPersisted: too few copies had something on disk for `patience_seconds` (`min_persisted`).
             RollbackRequired: a node's history left ours: its `common` is the last seqno both share; see
                 `headwater.client.safe_point` for where to go on.
             TransportError: no node could be reached, or one said nothing, for `patience_seconds`.
@@ -426,6 +442,7 @@ class Client(_Connected, Documents):
             markers=markers,
             collections=collections,
             scope=scope,
+            min_persisted=min_persisted,
         )
         return self._open(Changes, start, vbuckets, until, options)
 
@@ -447,6 +464,7 @@ class Client(_Connected, Documents):
         map_poll_seconds: float | None = 5.0,
         collections: Collections = None,
         scope: str | None = None,
+        min_persisted: MinPersisted | None = None,
         **unknown: Never,
     ) -> Batches:
         """Iterate over the changes of a bucket in Arrow record batches; as `changes`, but a batch at a time.
@@ -470,6 +488,7 @@ class Client(_Connected, Documents):
             map_poll_seconds=map_poll_seconds,
             collections=collections,
             scope=scope,
+            min_persisted=min_persisted,
         )
         return self._open(Batches, start, vbuckets, until, options)
 

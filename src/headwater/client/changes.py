@@ -20,18 +20,18 @@ import pyarrow as pa
 from headwater.client.collection_columns import with_names
 from headwater.client.collections import DEFAULT_COLLECTION, CollectionName, CollectionNames
 from headwater.client.drainer import Handout
+from headwater.client.place import Place
 from headwater.client.progress import Positions
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.events import (
-    Advanced,
-    Boundary,
     CollectionsChanged,
+    CollectionsTold,
     Ended,
     Marked,
     StreamEvent,
     Vanished,
 )
-from headwater.protocol.dcp.position import ENDLESS, FailoverLog, Position, place
+from headwater.protocol.dcp.position import FailoverLog, Position, place
 from headwater.wire.manifest import EventKind
 from headwater.wire.opcodes import Opcode
 
@@ -178,6 +178,42 @@ class CollectionDropped(_InCollection):
 
 
 @dataclass(frozen=True, slots=True)
+class CollectionModified(_InCollection):
+    """A collection has other settings; its documents stay. Servers from 7.2 on tell of it.
+
+    The fields are those of CollectionCreated, as they are from here on. history: whether its storage keeps versions.
+    """
+
+    vbucket: int
+    seqno: int
+    manifest_uid: int
+    within: CollectionName
+    snapshot_start: int
+    snapshot_end: int
+    max_ttl: int | None = None
+    history: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownSystemEvent:
+    """Something happened to the bucket's collections that this program does not understand.
+
+    Attributes:
+        vbucket, seqno: its place. event, version: what it calls itself. key, value: what it brought, as it came.
+        snapshot_start, snapshot_end: the snapshot it came in.
+    """
+
+    vbucket: int
+    seqno: int
+    event: int
+    version: int
+    key: bytes
+    value: bytes
+    snapshot_start: int
+    snapshot_end: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScopeCreated:
     """A scope came; the fields are those of CollectionCreated."""
 
@@ -204,7 +240,9 @@ class ScopeDropped:
 
 
 Change: TypeAlias = Mutation | Deletion | Expiration
-CollectionEvent: TypeAlias = CollectionCreated | CollectionDropped | ScopeCreated | ScopeDropped
+CollectionEvent: TypeAlias = (
+    CollectionCreated | CollectionDropped | CollectionModified | ScopeCreated | ScopeDropped | UnknownSystemEvent
+)
 Event: TypeAlias = Change | SnapshotMarker | StreamEnd | CollectionEvent
 
 
@@ -269,6 +307,8 @@ def collection_event(event: StreamEvent, names: CollectionNames) -> CollectionEv
     if isinstance(event, Vanished):  # it lies behind all that came of the stream, wherever that was
         here = (0, 0) if event.stream.asked is None else (event.stream.asked.seqno, event.stream.asked.snapshot_end)
         return CollectionDropped(event.vbucket, here[0], event.manifest_uid, names.of(event.collection_id), *here)
+    if isinstance(event, CollectionsTold):
+        return _told(event, names)
     if not isinstance(event, CollectionsChanged):
         return None
     told = event.message
@@ -282,52 +322,20 @@ def collection_event(event: StreamEvent, names: CollectionNames) -> CollectionEv
     return CollectionCreated(*place, within, *event.snapshot, told.max_ttl or None)
 
 
-class _Place:
-    """Where one vbucket stands, event by event: what kernels/tracker.py keeps for rows."""
-
-    __slots__ = ("held_end", "held_start", "last", "snapshot")
-
-    def __init__(self, position: Position) -> None:
-        self.last = position.seqno
-        self.held_start, self.held_end = position.snapshot_start, position.snapshot_end
-        if self.held_start == self.last:
-            self.held_end = self.last
-        self.snapshot: tuple[int, int] | None = None
-
-    def enter(self, start: int, end: int) -> None:
-        """A snapshot begins; one that was cut short widens the range (kernels/tracker.py, enter_snapshot)."""
-        self.snapshot = start, end
-        if self.held_start < self.last < self.held_end:
-            self.held_start, self.held_end = min(self.held_start, start), max(self.held_end, end)
-        else:
-            self.held_start, self.held_end = min(self.last, start), max(self.last, end)
-
-    def move(self, seqno: int, start: int, end: int) -> None:
-        """A change was taken. Where markers are no events, it is what tells of the snapshot it came in."""
-        if (start, end) != self.snapshot:
-            self.enter(start, end)
-        elif self.held_end < seqno:
-            self.held_end = end  # the first one behind a boundary
-        self.last = seqno
-
-    def advance(self, seqno: int, snapshot: tuple[int, int]) -> None:
-        """A seqno was passed, in a snapshot that is known with Collections only."""
-        if snapshot == (0, 0):
-            self.last = seqno
-        else:
-            self.move(seqno, *snapshot)
-
-    def complete(self) -> None:
-        """UPR: note that what is held is a consistent state; where the next one lies is unknown."""
-        self.held_start = self.held_end = self.last
-        self.snapshot = self.last, ENDLESS
+def _told(event: CollectionsTold, names: CollectionNames) -> CollectionEvent:
+    news, vbucket = event.news, event.vbucket
+    if news.collection_id is None or news.manifest_uid is None:
+        told = (news.event, news.version, news.key, news.value)
+        return UnknownSystemEvent(vbucket, news.by_seqno, *told, *event.snapshot)
+    place = (vbucket, news.by_seqno, news.manifest_uid, names.of(news.collection_id), *event.snapshot)
+    return CollectionModified(*place, news.max_ttl, news.history)
 
 
 class ChangeFeed:
     """Turns handouts into events, and knows where the caller stands after each."""
 
     def __init__(self, start: Mapping[int, Position]) -> None:
-        self._places = {vbucket: _Place(position) for vbucket, position in start.items()}
+        self._places = {vbucket: Place(position) for vbucket, position in start.items()}
         self._logs: dict[int, FailoverLog] = {vb: position.failover_log for vb, position in start.items()}
         self._coverage: Coverage | None = next((each.coverage for each in start.values()), None)
         self._names = CollectionNames()
@@ -337,7 +345,7 @@ class ChangeFeed:
         """The positions after the last event that was taken, by vbucket."""
         return {vb: self._position(vb, stands) for vb, stands in sorted(self._places.items())}
 
-    def _position(self, vbucket: int, stands: _Place) -> Position:
+    def _position(self, vbucket: int, stands: Place) -> Position:
         log, start = self._logs[vbucket], self._start[vbucket]
         if stands.last == start.seqno and log is start.failover_log:
             return start  # nothing came yet, not even the answer: what the caller gave us
@@ -371,17 +379,11 @@ class ChangeFeed:
         return change
 
     def _occurred(self, occurrence: StreamEvent) -> Event | None:
+        self._places[occurrence.vbucket].occur(occurrence)
         match occurrence:
             case Marked(vbucket=vbucket, start_seqno=start, end_seqno=end, flags=flags):
-                if end != ENDLESS:  # that of UPR, which is a boundary, has been heard of
-                    self._places[vbucket].enter(start, end)
                 return SnapshotMarker(vbucket, start, end, flags)
-            case Boundary(vbucket=vbucket):
-                self._places[vbucket].complete()
-            case Advanced(vbucket=vbucket, seqno=seqno, snapshot=snapshot):
-                self._places[vbucket].advance(seqno, snapshot)
-            case CollectionsChanged(vbucket=vbucket, seqno=seqno, snapshot=snapshot):
-                self._places[vbucket].advance(seqno, snapshot)
+            case CollectionsChanged() | CollectionsTold():
                 return collection_event(occurrence, self._names) if self._coverage else None
             case Vanished():
                 return collection_event(occurrence, self._names)

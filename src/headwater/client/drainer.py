@@ -20,7 +20,9 @@ from headwater.client.backoff import Backoff
 from headwater.client.cluster import Cluster, tried
 from headwater.client.collections import Streamed, manifest_of
 from headwater.client.mapwatch import REFRESH_SECONDS, watch
+from headwater.client.mitigation import Cut, Gate
 from headwater.client.options import DrainOptions
+from headwater.client.persistence import poll
 from headwater.client.progress import Positions, VBucketProgress
 from headwater.client.routing import Address
 from headwater.client.worker import AGAIN, Task, Worker
@@ -39,6 +41,7 @@ from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
     CollectionsChanged,
+    CollectionsTold,
     Ended,
     Marked,
     Opened,
@@ -118,6 +121,11 @@ class Drainer:
         self.positions = Positions(self._resting, [], {}, self._coverage)
         self._steward, self._refreshed_at = Task(self._house()), float("-inf")
         self._watch = Task(watch(cluster, options.map_poll_seconds, self._workers, self._lose))
+        self._gate: Gate | None = None
+        if options.min_persisted is not None:
+            self._gate = Gate(start, options.min_persisted, options.batch_bytes)
+            self._pollers: dict[Address, Task] = {}
+            self._polled = cluster.twin()
 
     def close(self) -> None:
         """Close all connections, those of the cluster included; positions stay readable."""
@@ -126,6 +134,10 @@ class Drainer:
         self._watch.close()
         for worker in self._workers.values():
             worker.close()
+        if self._gate is not None:
+            for poller in self._pollers.values():
+                poller.close()
+            self._polled.close()
         self._workers.clear()
         self._unassigned.clear()
         self.cluster.close()
@@ -140,13 +152,17 @@ class Drainer:
         self._waited_since = now = self.clock()
         self._forget_callers_time(now - self._left_at)
         for worker in self._workers.values():
-            worker.processed(now)
+            worker.processed(now, 0 if self._gate is None else self._gate.held_bytes(worker.vbuckets))
         while not self._over:
             more = yield from self._run_workers()
+            if self._gate is not None:
+                yield from self._pass(self._gate)
+                if self._gate.is_ready:
+                    return self._hand_out()
             if self.arena.rows or self._events:
                 if more or not self._worth_waiting():
                     return self._hand_out()
-            elif self._failure is not None or all(each.done for each in self.progress.values()):
+            elif self._failure is not None or self._is_done:
                 self.close()
                 break
             elif self._gave_up(self.clock()):
@@ -156,6 +172,10 @@ class Drainer:
         if self._failure is not None:
             raise self._failure
         return None
+
+    @property
+    def _is_done(self) -> bool:
+        return all(each.done for each in self.progress.values()) and not (self._gate and self._gate.holding)
 
     def _worth_waiting(self) -> bool:
         """Whether more is about to come: in a bulk transfer, full batches cost less than many small ones.
@@ -224,22 +244,35 @@ class Drainer:
         A drain with an end that stands still although its nodes are alive has failed, for the last reason there was.
         """
         patience, wait = self.options.patience_seconds, self.options.max_wait_seconds
-        if self._bounded and patience is not None and now >= self._moved_at + patience and self._workers:
+        if self._gate is not None and (late := self._gate.too_long(now, patience, self.cluster.map)) is not None:
+            self._failure = late
+        elif self._may_stand_still and patience is not None and now >= self._moved_at + patience:
             self._failure = self._last_error or PeerSilent("a drain with an end", now - self._moved_at)
         return wait is not None and now >= self._waited_since + wait
+
+    @property
+    def _may_stand_still(self) -> bool:
+        """Whether nodes would have to come on for this drain to end; what the gate holds has a time of its own."""
+        return self._bounded and bool(self._workers) and not (self._gate and self._gate.holding)
 
     def _next_wait(self) -> Ready:
         waits = [task.wait for task in (self._steward, self._watch, *self._workers.values())]
         moments = [wait.deadline for wait in waits] + [lost.retry_at for lost in self._unassigned.values()]
         if self.options.max_wait_seconds is not None:
             moments.append(self._waited_since + self.options.max_wait_seconds)
-        if self._bounded and self.options.patience_seconds is not None and self._workers:
+        if self._may_stand_still and self.options.patience_seconds is not None:
             moments.append(self._moved_at + self.options.patience_seconds)
+        if self._gate is not None:
+            waits += [poller.wait for poller in self._pollers.values()]
+            moments += [poller.wait.deadline for poller in self._pollers.values()]
+            moments.append(self._gate.deadline(self.options.patience_seconds))
         moments.append(self._linger_until)
         channels = tuple(channel for wait in waits for channel in wait.channels)
         return Ready(channels, min((moment for moment in moments if moment is not None), default=None))
 
     def _hand_out(self) -> Handout:
+        if self._gate is not None:
+            return self._let_go(self._gate)
         self._left_at, self._linger_until = self.clock(), None
         if self.arena.rows or self._events:
             self._moved_at, self._last_error = self._left_at, None
@@ -247,6 +280,38 @@ class Drainer:
         self.positions = Positions(self._resting, parts, self._logs, self._coverage)
         events, self._events = self._events, []
         return Handout(self.arena.batch(), events, self.positions, self.streamed)
+
+    # ------------------------------------------------------------------ what waits for copies to have it on disk
+
+    def _pass(self, gate: Gate) -> Steps[None]:
+        """Put what came into the gate, and ask the nodes how far they are with what waits there."""
+        if self.arena.rows or self._events:
+            events, self._events = self._events, []
+            gate.take(self.arena.batch(), events, self.clock())
+        for address in self.cluster.map.servers:
+            if address not in self._pollers:
+                self._pollers[address] = Task(poll(self._polled, self.cluster, address, gate))
+        for poller in self._pollers.values():
+            yield from self._run_task(poller)
+
+    def _let_go(self, gate: Gate) -> Handout:
+        self._left_at = self.clock()
+        if gate.is_ready:
+            self._moved_at, self._last_error = self._left_at, None
+        released = gate.release(self._left_at)
+        self.positions = Positions(released.resting, [], released.logs, self._coverage)
+        for _, event in released.events:
+            if isinstance(event, Ended):
+                self._finish(event.vbucket)
+        records = self.arena.batch() if released.records is None else released.records
+        return Handout(records, released.events, self.positions, self.streamed)
+
+    def _finish(self, vbucket: int) -> None:
+        """All of a stream was handed out. Its node kept it until now, for it would have had to send it again."""
+        self.progress[vbucket].done = True
+        for worker in self._workers.values():
+            if vbucket in worker.vbuckets:
+                worker.release(vbucket)
 
     # ------------------------------------------------------------------ vbuckets without a stream
 
@@ -328,12 +393,16 @@ class Drainer:
         worker = self._workers.pop(address)
         self._take_events(worker)
         for vbucket in worker.vbuckets:
-            self._rest(worker, vbucket)
+            self._rest(worker, vbucket, self.arena.rows)
         worker.close()
         self._displace([*worker.vbuckets, *worker.todo], error, stale_map=True)
 
-    def _rest(self, worker: Worker, vbucket: int) -> None:
-        """Keep where a stream came to, now that it is over."""
+    def _rest(self, worker: Worker, vbucket: int, row: int) -> None:
+        """Keep where a stream came to, now that it is over. What waits of it is not kept: it comes again."""
+        if self._gate is not None:
+            self.progress[vbucket].position = self._gate.cut(vbucket)
+            self._events.append((row, Cut(ConsumerStream(vbucket))))
+            return
         self.progress[vbucket].position = position = worker.position(vbucket)
         if self._resting is self.positions.resting:
             self._resting = dict(self._resting)
@@ -350,17 +419,23 @@ class Drainer:
         match event:
             case Opened():
                 self.progress[vbucket].opened_at = self.clock()
+                if self._gate is not None:
+                    self._gate.opened(vbucket, event.failover_log)
                 if self._logs is self.positions.logs:
                     self._logs = dict(self._logs)
                 self._logs[vbucket] = event.failover_log
             case Ended(reason=int(reason)):
-                self._rest(worker, vbucket)
-                worker.release(vbucket)
+                if self._gate is None or not self._is_final(vbucket, reason):
+                    self._rest(worker, vbucket, row)
+                    worker.release(vbucket)
                 self._ended(row, event, reason)
             case CollectionsChanged(message=message):
                 self._changed(vbucket, message)
                 self._events.append((row, event))
-            case Marked() | Boundary() | Advanced():
+            case CollectionsTold(news=news):
+                if self.streamed is not None and news.collection_id is not None and news.scope_id is not None:
+                    name = news.name.decode(errors="replace")
+                    self.streamed.names.see(EventKind.CREATE_COLLECTION, news.scope_id, news.collection_id, name)
                 self._events.append((row, event))
             case Marked() | Boundary() | Advanced():
                 self._events.append((row, event))
@@ -386,8 +461,8 @@ class Drainer:
         7 nothing left; 8 give up. 1 is treated as 2 (UPR used 1 for it), an unknown number as well. A stream without an
         end can't have reached it: then 0 is treated as 2, too."""
         progress = self.progress[event.stream.vbucket]
-        if reason in FINAL and not (reason == _OK and progress.end_seqno == ENDLESS):
-            progress.done = True
+        if self._is_final(event.vbucket, reason):
+            progress.done = self._gate is None
             self._events.append((row, event))
         elif reason == EndReason.LOST_PRIVILEGES:
             self._failure = self._failure or error_for(Status.EACCESS, f"stream of vbucket {event.vbucket}")
@@ -395,6 +470,9 @@ class Drainer:
             stale = reason not in (EndReason.SLOW, EndReason.BACKFILL_FAIL, EndReason.ROLLBACK)
             said = f"the node ended the stream of vbucket {event.vbucket} (reason {reason})"
             self._displace([event.vbucket], error_for(Status.ETMPFAIL, said), stale_map=stale)
+
+    def _is_final(self, vbucket: int, reason: int) -> bool:
+        return reason in FINAL and not (reason == _OK and self.progress[vbucket].end_seqno == ENDLESS)
 
     def _refused(self, worker: Worker, event: Refused) -> None:
         told = event.said

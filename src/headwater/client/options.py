@@ -13,6 +13,7 @@ from headwater.errors import OptionError
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.flow import WINDOW_BYTES_MAX
 from headwater.protocol.dcp.opening import NAME_BYTES_MAX
+from headwater.protocol.dcp.persistence import MinPersisted, read_min_persisted
 from headwater.protocol.dcp.position import Position
 
 Start: TypeAlias = Mapping[int, Position] | Literal["now"] | None
@@ -49,6 +50,8 @@ class DrainOptions:
         collections: "all" for the whole bucket, or names "scope.collection"; None, without a `scope`, is the default
             collection alone.
         scope: all collections of this scope, future ones too.
+        min_persisted: hand a change out only when so many copies of its vbucket have it on disk, the active one
+            included: a number, "majority" or "all"; None as soon as it comes.
 
     Raises:
         OptionError: a value out of its bounds.
@@ -67,6 +70,7 @@ class DrainOptions:
     markers: bool = False
     collections: Collections = None
     scope: str | None = None
+    min_persisted: MinPersisted | None = None
 
     def __post_init__(self) -> None:
         if len(self.name.encode()) > NAME_BYTES_MAX:
@@ -81,6 +85,10 @@ class DrainOptions:
             raise OptionError("scope", self.scope, "given without collections: it is one or the other")
         if self.collections is not None and not isinstance(self.collections, Coverage):
             read_names(self.collections)
+        if self.min_persisted is not None:
+            read_min_persisted(self.min_persisted)
+            if not self.window_bytes:
+                raise OptionError("window_bytes", 0, "above 0 with min_persisted: it bounds what waits")
 
     @property
     def chooses(self) -> bool:

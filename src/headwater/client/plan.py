@@ -37,6 +37,7 @@ def plan(
         LocalProtocolError: the client was closed.
     """
     cluster.check_open()
+    _check_copies(cluster, options)
     if not options.chooses:
         saved = _saved(start)
         if any(position.coverage is not None for position in saved.values()):
@@ -52,6 +53,12 @@ def plan(
     except BaseException:
         own.close()
         raise
+
+
+def _check_copies(cluster: Cluster, options: DrainOptions) -> None:
+    copies = 1 + cluster.map.replica_count
+    if isinstance(options.min_persisted, int) and options.min_persisted > copies:
+        raise OptionError("min_persisted", options.min_persisted, f"at most {copies}, the copies that the bucket keeps")
 
 
 def _saved(start: Start) -> Mapping[int, Position]:

@@ -144,10 +144,10 @@ class Worker(Task):
             self._open_streams = np.flatnonzero(self._opened[: self._vbuckets_max])
         return Part(self._open_streams, drain.table.rows.take(self._open_streams, axis=0))
 
-    def processed(self, now: float) -> None:
-        """The caller is done with what was handed out."""
+    def processed(self, now: float, keep_bytes: int = 0) -> None:
+        """The caller is done with what was handed out; `keep_bytes` of it wait before he gets them."""
         if self.drain is not None:
-            self.drain.processed(now)
+            self.drain.processed(now, keep_bytes)
 
     # ------------------------------------------------------------------ running
 
@@ -211,7 +211,10 @@ class Worker(Task):
         if self._streamed is not None and not (self._knows_collections or self._streamed.asked.is_whole):
             raise NotSupported(f"a choice of collections: {self.address} does not know collections")
         deadline = self._cluster.clock() + settings.connect_timeout_seconds
-        accepted = yield from self._link.converse(open_producer(opening(options)), deadline)
+        asked = opening(options, modified=self._streamed is not None and self._knows_collections)
+        accepted = yield from self._link.converse(open_producer(asked), deadline)
+        if options.min_persisted is not None and "connection_buffer_size" not in accepted:
+            raise NotSupported(f"min_persisted: {self.address} has no flow control, so what waits can't be bounded")
         return Drain(
             self._arena,
             str(self.address),
@@ -236,8 +239,8 @@ def _check_alive(drain: Drain, now: float) -> None:
             raise PeerSilent(what, event.silent_seconds or 0.0)
 
 
-def opening(options: DrainOptions) -> Opening:
-    """Return what to open and negotiate for these options."""
+def opening(options: DrainOptions, *, modified: bool = False) -> Opening:
+    """Return what to open and negotiate for these options; `modified`: ask to be told of modified collections too."""
     flags = OpenFlag.PRODUCER
     if options.xattrs:
         flags |= OpenFlag.INCLUDE_XATTRS
@@ -248,6 +251,8 @@ def opening(options: DrainOptions) -> Opening:
         controls.append(("connection_buffer_size", str(options.window_bytes)))
     # Needs the delete times asked for below; where it is refused, what ran out arrives as a deletion (dcp.md 4).
     controls.append(("enable_expiry_opcode", "true"))
+    if modified:  # only events of version 2 tell of those; where it is refused, all else comes as before (dcp 2.16)
+        controls.append(("flatbuffers_system_events", "true"))
     return Opening(options.name, flags, OpenFlag.INCLUDE_DELETE_TIMES, optional=tuple(controls))
 
 

@@ -410,17 +410,26 @@ def mirror_collections(
 
 
 def run(
-    url: str, to: str | Path, *, engine: str = "spark", user: str | None, password: str | None, **asked: Any
+    url: str,
+    to: str | Path,
+    *,
+    engine: str = "spark",
+    user: str | None,
+    password: str | None,
+    reading: Mapping[str, str] | None = None,
+    **asked: Any,
 ) -> Any:
     """Mirror collections with a Spark or worker processes of its own; the arguments are those of `mirror_collections`.
 
     Args:
         engine: `spark` or `local`.
+        reading: more options of the source, such as `minPersisted`.
 
     Raises:
         SparkUnavailable: Spark can't be started here.
     """
     login = {name: text for name, text in (("user", user), ("password", password)) if text is not None}
+    login |= reading or {}
     if engine == "local":
         return mirror_collections(None, url, to, options=login, **asked)
     with own_session("headwater-mirror", memory="512m") as spark:

@@ -112,6 +112,7 @@ def run(
     upkeep: bool = True,
     user: str | None = None,
     password: str | None = None,
+    reading: Mapping[str, str] | None = None,
     retry_seconds: float | None = None,
     progress: Callable[[MirrorProgress], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
@@ -121,11 +122,13 @@ def run(
 
     Args:
         engine: `spark` or `local`.
+        reading: more options of the source, such as `minPersisted`.
 
     Raises:
         SparkUnavailable: Spark can't be started here.
     """
     login = {name: text for name, text in (("user", user), ("password", password)) if text is not None}
+    login |= reading or {}
     asked: dict[str, Any] = {"once": once, "changelog": changelog, "json": json, "options": login, "upkeep": upkeep}
     asked |= {"copy_on_write": copy_on_write, "variant": variant, "quarantine": quarantine}
     asked |= {"retry_seconds": retry_seconds, "progress": progress, "stop": stop, "watch": watch}

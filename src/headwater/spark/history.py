@@ -27,12 +27,19 @@ POINTS_MAX = 32
 class BranchHistory:
     """A vbucket as a node tells it: failover log (newest first, never empty), high seqno, and up to where it purged.
 
+    Nothing above `persisted_seqno` is read: there too few copies have it on disk. None where nobody asks for copies.
     Deletions up to `purge_seqno` are no longer sent to anyone: who stands below it, but not at 0, may keep dead keys.
     """
 
     log: FailoverLog
     high_seqno: int
     purge_seqno: int = 0
+    persisted_seqno: int | None = None
+
+    @property
+    def readable_seqno(self) -> int:
+        """The last seqno that may be read now."""
+        return self.high_seqno if self.persisted_seqno is None else min(self.high_seqno, self.persisted_seqno)
 
     @property
     def vb_uuid(self) -> int:

@@ -209,14 +209,23 @@ class SourceNodes:
             known, self._logs = self._logs, self._logs_of(client, highs, stats)
             if all(known.get(vb) == log for vb, log in self._logs.items()):
                 self._seen_at = self._clock()
+                on_disk = self._on_disk(client)
                 self._seen = {
-                    vb: BranchHistory(log, highs[vb], purge_seqno(stats, vb)) for vb, log in self._logs.items()
+                    vb: BranchHistory(log, highs[vb], purge_seqno(stats, vb), on_disk.get(vb))
+                    for vb, log in self._logs.items()
                 }
                 return self._seen
 
+    def _on_disk(self, client: Client) -> dict[int, int]:
+        wanted = self._settings.min_persisted
+        if wanted is None:
+            return {}
+        return client.persisted_seqnos({vb: log[0][0] for vb, log in self._logs.items()}, wanted)
+
     def _is_seen(self, highs: Mapping[int, int]) -> bool:
         """Whether nothing has moved since all was looked at, which was not long ago."""
-        same = highs == {vb: history.high_seqno for vb, history in self._seen.items()}
+        # What waits for other copies moves though no seqno does.
+        same = highs == {vb: history.readable_seqno for vb, history in self._seen.items()}
         return same and self._clock() < self._seen_at + WHOLE_LOOK_SECONDS
 
     def _wanted(self, highs: Mapping[int, int]) -> dict[int, int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from headwater.errors import OptionError
 from headwater.protocol.dcp.coverage import Coverage
+from headwater.protocol.dcp.persistence import COPIES_MAX, read_min_persisted
 from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset, parse_positions
 from headwater.wire.vbucket import vbucket_set
@@ -262,6 +263,15 @@ OPTIONS: tuple[SourceOption, ...] = (
         "the name of a scope",
         "All collections of this scope, those too that are made later; instead of `collections`.",
         "shop",
+    ),
+    SourceOption(
+        "minPersisted",
+        read_min_persisted,
+        None,
+        f"a number of copies from 1 to {COPIES_MAX}, majority or all",
+        "Read only what so many copies of a vbucket have on disk, the active one included: a failover to one of those "
+        "takes back nothing that was read. Copies that the cluster map does not name are not waited for.",
+        "majority",
     ),
 )
 

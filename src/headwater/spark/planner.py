@@ -128,7 +128,7 @@ def _move(
     if going.seqno == 0:
         # Nobody can stop between 0 and the purge seqno: the node would send him back to 0, batch after batch.
         floor = max(floor, min(history.purge_seqno, history.high_seqno))
-    ceiling = history.high_seqno if targets is None else min(history.high_seqno, targets.get(vb, 0))
+    ceiling = history.readable_seqno if targets is None else min(history.readable_seqno, targets.get(vb, 0))
     return _Move(going.seqno, floor, max(ceiling - floor, 0), going.lost)
 
 

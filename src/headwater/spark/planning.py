@@ -67,7 +67,7 @@ class Planning:
     def aim(self) -> None:
         """Make what there is now the end of this run."""
         self._observe(whole=True)
-        self.targets = {vb: history.high_seqno for vb, history in self._seen.items()}
+        self.targets = {vb: history.readable_seqno for vb, history in self._seen.items()}
 
     def latest(self, start: dict[str, Any], changes_max: int | None) -> dict[str, Any]:
         """Plan the batch that begins at `start`.

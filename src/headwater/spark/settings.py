@@ -12,6 +12,7 @@ from typing import Any
 
 from headwater.errors import OptionError
 from headwater.protocol.dcp.coverage import Coverage
+from headwater.protocol.dcp.persistence import MinPersisted
 from headwater.spark.offsets import Offset
 from headwater.spark.options import OPTIONS, WRITE_OPTIONS, SourceOption
 
@@ -46,6 +47,7 @@ class SourceSettings:
     xattrs: bool
     collections: tuple[str, ...] | None = None
     scope: str | None = None
+    min_persisted: MinPersisted | None = None
     coverage: Coverage | None = None
     map_version: tuple[int, int] = (0, 0)
 

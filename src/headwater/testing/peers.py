@@ -29,6 +29,7 @@ from headwater.wire.admin import GetAllVbSeqnosResponse
 from headwater.wire.features import Feature
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame, response
+from headwater.wire.meta import ObserveSeqno, ObserveSeqnoFailedOver, ObserveSeqnoResponse
 from headwater.wire.opcodes import Opcode
 from headwater.wire.records import encode_log
 from headwater.wire.status import Status
@@ -86,6 +87,7 @@ class Peer:
         vbuckets: how many the map names; all of them are this node's, unless `config` says otherwise.
         histories: what it holds; vbuckets without one are empty.
         config: the cluster map to hand out, as a function of the peer's address; None for the map of one node.
+        persisted: up to which seqno a vbucket is on this node's disk; all of those that are not named.
         seen: every request that arrived, in order; whole once `serve` is left.
         connections: how many were accepted.
     """
@@ -98,6 +100,7 @@ class Peer:
     refuse: dict[int, int] = field(default_factory=dict)
     ends: list[tuple[int, int]] = field(default_factory=list)
     silent: set[int] = field(default_factory=set)
+    persisted: dict[int, int] = field(default_factory=dict)
     address: tuple[str, int] = ("127.0.0.1", 0)
     seen: list[Frame] = field(default_factory=list)
     connections: int = 0
@@ -139,6 +142,23 @@ class Peer:
 
     def _log(self, request: Frame) -> Iterator[Frame]:
         yield response(request, value=encode_log(self.history(request.vbucket).failover_log))
+
+    def _persisted(self, request: Frame) -> Iterator[Frame]:
+        """Format 0 for the newest branch, 1 for an older one, KEY_ENOENT for one that is not known (kv.md 2)."""
+        asked = ObserveSeqno.decode(request)
+        held = self.history(asked.vbucket)
+        log, high = held.failover_log, held.high_seqno
+        ends = {uuid: end for (uuid, _), end in zip(log, [high, *(begins for _, begins in log)], strict=False)}
+        on_disk = min(high, self.persisted.get(asked.vbucket, high))
+        if asked.vb_uuid not in ends:
+            yield response(request, Status.KEY_ENOENT)
+            return
+        told = {"vbucket": asked.vbucket, "vb_uuid": log[0][0], "persisted_seqno": on_disk, "current_seqno": high}
+        if asked.vb_uuid == log[0][0]:
+            yield response(request, value=ObserveSeqnoResponse(**told).frame().value)
+            return
+        older = {"old_vb_uuid": asked.vb_uuid, "last_received_seqno": ends[asked.vb_uuid]}
+        yield response(request, value=ObserveSeqnoFailedOver(**told, **older).frame().value)
 
     def _stream(self, request: Frame) -> Iterator[Frame]:
         asked, held = dcp.StreamRequest.decode(request), self.history(request.vbucket)
@@ -203,6 +223,7 @@ _ANSWERS: dict[int, Callable[[Peer, Frame], Iterator[Frame]]] = {
     Opcode.GET_CLUSTER_CONFIG: Peer._map,
     Opcode.GET_ALL_VB_SEQNOS: Peer._seqnos,
     Opcode.GET_FAILOVER_LOG: Peer._log,
+    Opcode.OBSERVE_SEQNO: Peer._persisted,
     Opcode.DCP_OPEN: Peer._agree,
     Opcode.DCP_CONTROL: Peer._agree,
     Opcode.DCP_STREAM_REQ: Peer._stream,

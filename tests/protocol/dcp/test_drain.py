@@ -4,15 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.client import CollectionModified, UnknownSystemEvent
+from headwater.client.changes import collection_event
+from headwater.client.collections import CollectionNames
 from headwater.errors import RemoteProtocolError
+from headwater.kernels.columns import Arena
 from headwater.protocol.dcp.consumer_stream import Phase
 from headwater.protocol.dcp.drain import Drain
-from headwater.protocol.dcp.events import Advanced, Ended, Marked, Opened, Refused, RollbackNeeded, Rows
+from headwater.protocol.dcp.events import (
+    Advanced,
+    CollectionsTold,
+    Ended,
+    Marked,
+    Opened,
+    Refused,
+    RollbackNeeded,
+    Rows,
+)
 from headwater.protocol.dcp.position import ENDLESS, Position
 from headwater.protocol.end import PeerGone
 from headwater.wire import dcp
 from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
 from headwater.wire.layout import Done
+from headwater.wire.manifest import EventKind
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from tests.protocol.dcp.drain_talk import (
@@ -30,6 +45,7 @@ from tests.protocol.dcp.drain_talk import (
     marker,
     outcome,
 )
+from tests.protocol.dcp.test_answers import MODIFIED
 
 
 def test_the_request_carries_all_five_numbers():
@@ -295,3 +311,30 @@ def test_what_was_handed_out_counts_as_processed_when_the_next_bytes_come():
     assert drain.data_to_send() == b""
     drain.receive_data(change(2), 101.0)
     assert dcp.BufferAck.decode(drain.data_to_send()).acked_bytes == 44 + 55 + 1 + 200
+
+
+def test_collections_that_were_modified_and_events_that_nobody_knows_are_told_and_counted() -> None:
+    drain = Drain(
+        Arena(value_bytes=4096, key_bytes=4096, with_ids=True),
+        "node:11210",
+        window_bytes=1000,
+        silence_seconds=240.0,
+        answer_seconds=1000.0,
+        now=100.0,
+        with_ids=True,
+    )
+    drain.request(Position.beginning(0), ENDLESS, 100.0)
+    feed(drain, ACCEPTED, marker(1, 4), change(1, key=b"\x00k"))
+    drain.events.clear()
+    table = bytes.fromhex(MODIFIED)
+    told = dcp.SystemEventV2(vbucket=0, opaque=1, by_seqno=2, event=5, key=b"orders", value=table).encode()
+    strange = Frame(0x80, Opcode.DCP_SYSTEM_EVENT, extras=(3).to_bytes(8) + b"\x00\x00\x00\x09\x07", opaque=1).encode()
+    feed(drain, told, strange, change(4, key=b"\x00k"))
+    (row, modified), (_, unknown) = drain.events
+    assert isinstance(modified, CollectionsTold) and isinstance(unknown, CollectionsTold) and row == 1
+    names = CollectionNames()
+    names.see(EventKind.CREATE_COLLECTION, 8, 12, "orders")
+    event = collection_event(modified, names)
+    assert event == CollectionModified(0, 2, 10, names.of(12), 1, 4, max_ttl=None, history=True)
+    assert collection_event(unknown, names) == UnknownSystemEvent(0, 3, 9, 7, b"", b"", 1, 4)
+    assert drain.position(0).seqno == 4

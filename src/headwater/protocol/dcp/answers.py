@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from headwater.errors import BadMessage, RemoteProtocolError
 from headwater.kernels.scan import Stop
 from headwater.kernels.tracker import StreamTable  # not by way of columns: a node needs no pyarrow
 from headwater.protocol.dcp.position import FailoverLog
 from headwater.wire import dcp
+from headwater.wire.flatbuffer import Table
 from headwater.wire.header import HEADER, HEADER_BYTES, Frame
 from headwater.wire.manifest import EventKind
 from headwater.wire.opcodes import name_of
@@ -17,6 +18,11 @@ from headwater.wire.status import Status
 
 _ROLLBACK_BYTES = dcp.StreamRollback.layout.value_bytes
 _OF_COLLECTIONS = (EventKind.CREATE_COLLECTION, EventKind.DROP_COLLECTION)
+
+_KINDS = frozenset(EventKind)
+_SYSTEM_EVENT = dcp.SystemEventV2.layout.extras_struct
+MODIFY_COLLECTION = 5
+"""The kind of event that version 2 has alone (dcp 2.16)."""
 
 LOG_ENTRIES_MAX = 1024
 """Real failover logs hold 25 entries at most; a longer one would be kept with every position."""
@@ -57,6 +63,81 @@ def read_system_event(frame: Frame) -> dcp.SystemEvent:
     if message.event in _OF_COLLECTIONS and message.collection_id is None:
         raise BadMessage("SystemEvent", frame.opcode, "an event of a collection names none")
     return message
+
+
+@dataclass(frozen=True, slots=True)
+class SystemNews:
+    """A system event that older versions can't tell: a collection that was modified, or what is not known here.
+
+    Attributes:
+        by_seqno: its place. event, version: as on the wire.
+        manifest_uid, scope_id, collection_id, name, max_ttl, history: of a modified collection, as it is now;
+            `max_ttl` None for no limit, `history` whether its storage keeps versions. None where not understood.
+        key, value: as they came.
+    """
+
+    by_seqno: int
+    event: int
+    version: int
+    key: bytes
+    value: bytes
+    manifest_uid: int | None = None
+    scope_id: int | None = None
+    collection_id: int | None = None
+    name: bytes = b""
+    max_ttl: int | None = None
+    history: bool | None = None
+
+
+def read_any_system_event(frame: Frame) -> dcp.SystemEvent | SystemNews:
+    """Read a system event of any version. What it says in version 2 that others say too is a SystemEvent; what is
+    not understood comes whole, for its seqno counts all the same.
+
+    Raises:
+        BadMessage: an event of version 0 or 1 is malformed.
+    """
+    if len(frame.extras) != _SYSTEM_EVENT.size:
+        return read_system_event(frame)
+    by_seqno, event, version = _SYSTEM_EVENT.unpack(frame.extras)
+    if version < 2 and event in _KINDS:
+        return read_system_event(frame)
+    try:
+        return _of_version_2(by_seqno, event, frame) if version == 2 else _unread(by_seqno, event, version, frame)
+    except ValueError:
+        return _unread(by_seqno, event, version, frame)
+
+
+def _unread(by_seqno: int, event: int, version: int, frame: Frame) -> SystemNews:
+    return SystemNews(by_seqno, event, version, frame.key, frame.value)
+
+
+def _of_version_2(by_seqno: int, event: int, frame: Frame) -> dcp.SystemEvent | SystemNews:
+    """Read the table of an event: uid, scope id, then by kind (kv_engine's events.fbs)."""
+    if event != MODIFY_COLLECTION and event not in _KINDS:
+        return _unread(by_seqno, event, 2, frame)
+    table = Table(frame.value)
+    uid, scope_id = table.number(0, 8), table.number(1, 4)
+    of_collection = event == MODIFY_COLLECTION or event in _OF_COLLECTIONS
+    collection_id = table.number(2, 4) if of_collection else None
+    brings_name = {MODIFY_COLLECTION: 5, EventKind.CREATE_COLLECTION: 5, EventKind.CREATE_SCOPE: 2}.get(event)
+    name = frame.key if brings_name is None else table.text(brings_name) or frame.key
+    has_ttl = event in (MODIFY_COLLECTION, EventKind.CREATE_COLLECTION) and table.number(3, 1) == 1
+    max_ttl = table.number(4, 4) if has_ttl else None
+    if event == MODIFY_COLLECTION:
+        told = (uid, scope_id, collection_id, name, max_ttl, table.number(6, 1) == 1)
+        return SystemNews(by_seqno, event, 2, frame.key, frame.value, *told)
+    version = 0 if max_ttl is None else 1
+    return dcp.SystemEvent(
+        vbucket=frame.vbucket,
+        by_seqno=by_seqno,
+        event=event,
+        version=version,
+        manifest_uid=uid,
+        scope_id=scope_id,
+        collection_id=collection_id,
+        max_ttl=max_ttl,
+        key=name,
+    )
 
 
 def named(opcode: int) -> str:

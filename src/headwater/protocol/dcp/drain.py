@@ -26,13 +26,14 @@ from numpy.typing import NDArray
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
-from headwater.protocol.dcp.answers import complaint, may_be_log, named, read_system_event
+from headwater.protocol.dcp.answers import SystemNews, complaint, may_be_log, named, read_any_system_event
 from headwater.protocol.dcp.consumer_core import ConsumerCore, ends_whole
 from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase, Step
 from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
     CollectionsChanged,
+    CollectionsTold,
     Ended,
     Marked,
     Opened,
@@ -147,9 +148,9 @@ class Drain:
         coverage = None if stream.asked is None else stream.asked.coverage
         return place(vbucket, *self.table.held(vbucket), stream.failover_log, coverage)
 
-    def processed(self, now: float) -> None:
-        """The caller is done with all rows and events handed out so far."""
-        self.window.process(now)
+    def processed(self, now: float, keep_bytes: int = 0) -> None:
+        """The caller is done with all rows and events handed out so far, but for `keep_bytes` of them."""
+        self.window.process(now, keep_bytes)
         self._core.acknowledge(now)
 
     # ------------------------------------------------------------------ the five methods (protocol/end.py)
@@ -364,9 +365,12 @@ class Drain:
         if not self._with_ids:
             self._advance(frame, row, now)
             return
-        message = read_system_event(frame)
+        message, stream = read_any_system_event(frame), self.streams[frame.vbucket]
         snapshot = self._snapshots.get(frame.vbucket, (0, 0))
-        self.events.append((row, CollectionsChanged(self.streams[frame.vbucket], message, snapshot)))
+        if isinstance(message, SystemNews):
+            self.events.append((row, CollectionsTold(stream, message, snapshot)))
+        else:
+            self.events.append((row, CollectionsChanged(stream, message, snapshot)))
 
     def _succeed(self, frame: Frame, row: int, now: float) -> None:
         self._core.succeed(frame)

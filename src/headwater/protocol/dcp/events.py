@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headwater.protocol.dcp.answers import SystemNews
 from headwater.protocol.dcp.consumer_stream import ConsumerStream
 from headwater.protocol.dcp.position import FailoverLog
 from headwater.protocol.dcp.producer_events import NotDcp
@@ -123,6 +124,19 @@ class CollectionsChanged(StreamEvent):
     def seqno(self) -> int:
         """The place of the event in the vbucket's history."""
         return self.message.by_seqno
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionsTold(StreamEvent):
+    """A collection was modified, or what happened is not known here: `news`; as CollectionsChanged."""
+
+    news: SystemNews
+    snapshot: tuple[int, int] = (0, 0)
+
+    @property
+    def seqno(self) -> int:
+        """The place of the event in the vbucket's history."""
+        return self.news.by_seqno
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,9 @@ class ConsumerWindow:
         """Enter bytes of counted messages (dcp.md 7), also those of streams that are over."""
         self.received_bytes += size_bytes
 
-    def process(self, now: float) -> None:
-        """The application is done with all that was received so far."""
-        self.processed_bytes = self.received_bytes
+    def process(self, now: float, keep_bytes: int = 0) -> None:
+        """The application is done with all that was received so far, but for `keep_bytes` of it."""
+        self.processed_bytes = max(self.processed_bytes, self.received_bytes - keep_bytes)
         if self.owed_bytes and self._owed_since is None:
             self._owed_since = now
 

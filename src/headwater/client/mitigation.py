@@ -1,0 +1,332 @@
+"""Rollback mitigation: changes wait until enough copies have them on disk (`min_persisted`).
+
+A gate between the decoder and the caller. It holds what came, by vbucket and in order, and lets go of it as the copies
+say how far they are (persistence.py asks them). What is handed out is no longer the connection's to lose:
+
+* A change waits for the end of its snapshot. A snapshot that was cut off in the middle has lost versions that its later
+  part replaced, so the reader of half of one has to go back to its beginning; of a whole one that enough copies have
+  never. A snapshot of old data, whose end is on all disks, is let through as it comes.
+* What is held belongs to one stream and so to one branch. When the stream is over other than by its end, all that is
+  held of it is dropped, and it is asked for again behind what was handed out: nothing is lost, nothing comes twice, and
+  what a failover took back meanwhile never comes at all.
+* Held bytes are not acknowledged: the producer stops when its window is full. That bounds the memory.
+
+No socket, no clock. Source: dcp 7, 9; kv 2 (OBSERVE_SEQNO); failover 2.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.client.place import Place
+from headwater.client.routing import Address, ClusterMap
+from headwater.errors import NotPersisted
+from headwater.protocol.dcp.events import (
+    Advanced,
+    CollectionsChanged,
+    CollectionsTold,
+    Marked,
+    StreamEvent,
+)
+from headwater.protocol.dcp.persistence import MinPersisted, copies_needed, persisted_by
+from headwater.protocol.dcp.position import ENDLESS, FailoverLog, Position, place
+
+ROW_BYTES = 56
+"""A change counts with so much beside its key and value: about what it takes on the wire (dcp 7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut(StreamEvent):
+    """The stream is over before its end: what is held of it goes, and comes again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Changes of one snapshot, or one event, of one vbucket.
+
+    Attributes:
+        needs: the seqno that must be on disk before they may go.
+        last: the last seqno of the changes; snapshot: theirs.
+        size: bytes that stay unacknowledged meanwhile.
+        source: where the changes are: its rows from `first` up to `end`.
+    """
+
+    needs: int
+    last: int = 0
+    snapshot: tuple[int, int] = (0, 0)
+    size: int = 0
+    source: pa.RecordBatch | None = None
+    first: int = 0
+    end: int = 0
+    event: StreamEvent | None = None
+
+
+@dataclass(slots=True)
+class _Vbucket:
+    place: Place
+    position: Position
+    log: FailoverLog = ()
+    queue: deque[Held] = field(default_factory=deque)
+    size: int = 0
+    persisted: int = 0
+    told: dict[Address, int] = field(default_factory=dict)
+    waits_since: float = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self.queue) and self.queue[0].needs <= self.persisted
+
+
+@dataclass(slots=True)
+class Released:
+    """What may be handed out: rows, the events among them, and the places afterwards, all in the drain's own form."""
+
+    records: pa.RecordBatch | None
+    events: list[tuple[int, StreamEvent]]
+    resting: Mapping[int, Position]
+    logs: Mapping[int, FailoverLog]
+
+
+class Gate:
+    """What waits for the copies of its vbucket.
+
+    Args:
+        start: where each vbucket begins.
+        wanted: how many copies have to have a change.
+        batch_bytes: about how much is let out at once.
+    """
+
+    def __init__(self, start: Mapping[int, Position], wanted: MinPersisted, batch_bytes: int) -> None:
+        self._wanted, self._batch_bytes = wanted, batch_bytes
+        self._vbuckets = {vb: _Vbucket(Place(position), position) for vb, position in start.items()}
+        self._resting: dict[int, Position] = dict(start)
+        self._logs: dict[int, FailoverLog] = {}
+        self._holding: set[int] = set()
+        self._ready: set[int] = set()
+        self._troubles: dict[Address, str] = {}
+
+    # ------------------------------------------------------------------ what comes
+
+    def opened(self, vbucket: int, log: FailoverLog) -> None:
+        """A stream was accepted: what comes on it is of the newest branch of this log."""
+        found = self._vbuckets[vbucket]
+        found.log, found.persisted, found.told = log, 0, {}
+        self._logs = self._logs | {vbucket: log}
+        self._settle(vbucket, found)
+
+    def cut(self, vbucket: int) -> Position:
+        """Drop what is held of a stream that is over; returns where to ask for it again."""
+        found = self._vbuckets[vbucket]
+        found.queue.clear()
+        found.size = 0
+        self._holding.discard(vbucket)
+        self._ready.discard(vbucket)
+        return found.position
+
+    def take(self, records: pa.RecordBatch, events: Iterable[tuple[int, StreamEvent]], now: float) -> None:
+        """Hold changes and the events among them, which came before the row with their number."""
+        for vbucket, held in _sorted_out(records, list(events)):
+            if isinstance(held.event, Cut):
+                self.cut(vbucket)
+                continue
+            found = self._vbuckets[vbucket]
+            if not found.queue:
+                found.waits_since = now
+            found.queue.append(held)
+            found.size += held.size
+            self._holding.add(vbucket)
+            if found.is_ready:
+                self._ready.add(vbucket)
+
+    # ------------------------------------------------------------------ what the copies say
+
+    def asked(self, address: Address, known: ClusterMap) -> dict[int, int]:
+        """Return what to ask a node: vbucket to vb uuid, of those that wait for what it has."""
+        return {
+            vb: found.log[0][0]
+            for vb in sorted(self._holding - self._ready)
+            if (found := self._vbuckets[vb]).log and address in known.copies(vb)
+        }
+
+    def hear(self, address: Address, answers: Mapping[int, tuple[int, int]], known: ClusterMap) -> None:
+        """Enter what a node said: by vbucket the vb uuid it was asked for, and the seqno it has on disk of that."""
+        self._troubles.pop(address, None)
+        for vbucket, (vb_uuid, seqno) in answers.items():
+            found = self._vbuckets[vbucket]
+            if found.log and found.log[0][0] == vb_uuid:  # or it was asked before the stream was made anew
+                found.told[address] = seqno
+                copies = known.copies(vbucket)
+                count = copies_needed(self._wanted, len(copies), 1 + known.replica_count)
+                found.persisted = persisted_by(count, copies, found.told)
+                if found.is_ready:
+                    self._ready.add(vbucket)
+
+    def missed(self, address: Address, trouble: Exception) -> None:
+        """Note that a node did not answer: for the error, should it come to one."""
+        self._troubles[address] = str(trouble)
+
+    # ------------------------------------------------------------------ what goes
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to hand out."""
+        return bool(self._ready)
+
+    @property
+    def holding(self) -> bool:
+        """Whether anything waits or is ready."""
+        return bool(self._holding)
+
+    def held_bytes(self, vbuckets: Iterable[int]) -> int:
+        """Return how many bytes of these vbuckets wait."""
+        return sum(self._vbuckets[vb].size for vb in self._holding.intersection(vbuckets))
+
+    def release(self, now: float) -> Released:
+        """Return what may go, about `batch_bytes` of it at most."""
+        rows, events, size = _Rows(), list[tuple[int, StreamEvent]](), 0
+        self._resting = dict(self._resting)
+        for vbucket in sorted(self._ready):
+            found = self._vbuckets[vbucket]
+            for held in self._let_go(found, self._batch_bytes - size):
+                size += held.size
+                if held.event is not None:
+                    events.append((rows.count, held.event))
+                else:
+                    rows.add(held)
+            found.waits_since = now
+            self._settle(vbucket, found)
+            if not found.is_ready:
+                self._ready.discard(vbucket)
+            if not found.queue:
+                self._holding.discard(vbucket)
+            if size >= self._batch_bytes:
+                break
+        return Released(rows.batch(), events, self._resting, self._logs)
+
+    @staticmethod
+    def _let_go(found: _Vbucket, room: int) -> Iterator[Held]:
+        while found.is_ready and room > 0:
+            held = found.queue.popleft()
+            found.size -= held.size
+            room -= held.size
+            if held.event is not None:
+                found.place.occur(held.event)
+            else:
+                found.place.move(held.last, *held.snapshot)
+            yield held
+
+    def _settle(self, vbucket: int, found: _Vbucket) -> None:
+        stands, coverage = found.place, found.position.coverage
+        if found.log:
+            found.position = place(vbucket, stands.last, stands.held_start, stands.held_end, found.log, coverage)
+            if self._resting.get(vbucket) != found.position:
+                self._resting[vbucket] = found.position
+
+    # ------------------------------------------------------------------ what does not
+
+    def deadline(self, patience_seconds: float | None) -> float | None:
+        """When the first of what waits will have waited for too long."""
+        if patience_seconds is None:
+            return None
+        waiting = (self._vbuckets[vb].waits_since for vb in self._holding - self._ready)
+        return min(waiting, default=float("inf")) + patience_seconds if self._holding - self._ready else None
+
+    def too_long(self, now: float, patience_seconds: float | None, known: ClusterMap) -> NotPersisted | None:
+        """Return the error for what has waited for so long."""
+        deadline = self.deadline(patience_seconds)
+        if deadline is None or now < deadline:
+            return None
+        vbucket = min(self._holding - self._ready, key=lambda vb: self._vbuckets[vb].waits_since)
+        found, copies = self._vbuckets[vbucket], known.copies(vbucket)
+        needs = found.queue[0].needs
+        having = sum(found.told.get(copy, 0) >= needs for copy in copies)
+        count = copies_needed(self._wanted, len(copies), 1 + known.replica_count)
+        told = "; ".join(_told(copy, found, self._troubles) for copy in copies)
+        return NotPersisted(vbucket, needs, (having, count), now - found.waits_since, told or "the map names no copies")
+
+
+def _told(copy: Address, found: _Vbucket, troubles: Mapping[Address, str]) -> str:
+    if copy in troubles:
+        return troubles[copy]
+    return f"{copy} has {found.told[copy]}" if copy in found.told else f"{copy} was not heard yet"
+
+
+class _Rows:
+    """Rows that are let go, gathered; those that lie side by side are copied together."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._parts: list[tuple[pa.RecordBatch, int, int]] = []
+
+    def add(self, held: Held) -> None:
+        self.count += held.end - held.first
+        if self._parts and self._parts[-1][0] is held.source and self._parts[-1][2] == held.first:
+            source, first, _ = self._parts.pop()
+            self._parts.append((source, first, held.end))
+        elif held.source is not None:
+            self._parts.append((held.source, held.first, held.end))
+
+    def batch(self) -> pa.RecordBatch | None:
+        slices = [source.slice(first, end - first) for source, first, end in self._parts]
+        if len(slices) > 1:
+            return pa.Table.from_batches(slices).combine_chunks().to_batches()[0]
+        return slices[0] if slices else None
+
+
+def _sorted_out(records: pa.RecordBatch, events: list[tuple[int, StreamEvent]]) -> Iterator[tuple[int, Held]]:
+    """Yield the parts of a handout by vbucket, each vbucket's in the order in which they came."""
+    order = np.argsort(records.column("vbucket").to_numpy(), kind="stable")
+    ours = records.take(pa.array(order, pa.int64()))  # a copy: the memory of the arena is used again
+    vbuckets = ours.column("vbucket").to_numpy()
+    found: list[tuple[int, int, int, Held]] = []  # (vbucket, row, whether it is a change, what it is)
+    for row, event in events:
+        first, end = np.searchsorted(vbuckets, (event.vbucket, event.vbucket + 1))
+        at = int(first + np.searchsorted(order[first:end], row))
+        found.append((event.vbucket, at, 0, Held(_needed_for(event), event=event)))
+    if len(order):
+        found += [
+            (int(vbuckets[held.first]), held.first, 1, held) for held in _runs(ours, {at for _, at, _, _ in found})
+        ]
+    found.sort(key=lambda each: each[:3])
+    return ((vbucket, held) for vbucket, _, _, held in found)
+
+
+def _runs(records: pa.RecordBatch, cuts: set[int]) -> Iterator[Held]:
+    """Yield the changes of each snapshot, cut where an event lies among them too."""
+    names = ("vbucket", "snapshot_start", "snapshot_end", "seqno")
+    vbuckets, starts, ends, seqnos = (records.column(name).to_numpy() for name in names)
+    changes = (vbuckets[1:] != vbuckets[:-1]) | (starts[1:] != starts[:-1]) | (ends[1:] != ends[:-1])
+    edges = sorted({0, len(seqnos), *cuts, *(np.flatnonzero(changes) + 1).tolist()})
+    lengths = [
+        pc.binary_length(cast("pa.BinaryArray", records.column(name))).to_numpy().astype(np.int64)
+        for name in ("key", "value")
+    ]
+    sizes = np.concatenate(([0], np.cumsum(lengths[0] + lengths[1] + ROW_BYTES)))[edges]
+    at = np.array(edges[1:]) - 1
+    numbers = (
+        edges[:-1],
+        edges[1:],
+        seqnos[at].tolist(),
+        starts[at].tolist(),
+        ends[at].tolist(),
+        np.diff(sizes).tolist(),
+    )
+    for first, end, last, snapshot_start, snapshot_end, size in zip(*numbers, strict=True):
+        # A snapshot of UPR has no end: then each run of changes stands for itself.
+        needs = last if snapshot_end == ENDLESS else snapshot_end
+        yield Held(needs, last, (snapshot_start, snapshot_end), size, records, first, end)
+
+
+def _needed_for(event: StreamEvent) -> int:
+    if isinstance(event, Marked):
+        return 0 if event.end_seqno == ENDLESS else event.end_seqno
+    if isinstance(event, Advanced | CollectionsChanged | CollectionsTold):
+        return max(event.seqno, event.snapshot[1])
+    return 0

@@ -1,0 +1,115 @@
+"""Ask the copies of vbuckets how much they have on disk: OBSERVE_SEQNO, all of a node's vbuckets in one go (kv.md 2).
+
+The requests to a node leave together with a no-op behind them (pipeline.py): a thousand vbuckets cost one round trip.
+What a node does not know, or has not at the moment, counts as nothing: it is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headwater.client.cluster import Cluster
+from headwater.client.nodes import Nodes
+from headwater.client.routing import Address
+from headwater.errors import RemoteProtocolError, StatusError, TransportError
+from headwater.protocol.dcp.persistence import MinPersisted, copies_needed, persisted, persisted_by
+from headwater.protocol.handshake import refused
+from headwater.transport.waiting import Ready, Steps
+from headwater.wire.header import Frame
+from headwater.wire.meta import ObserveSeqno, ObserveSeqnoFailedOver, ObserveSeqnoResponse
+from headwater.wire.opcodes import Opcode, name_of
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.client.mitigation import Gate  # which needs arrow: not for key-value work alone
+
+POLL_SECONDS = 0.1
+"""How often a node is asked while something waits for it: as often as other clients do."""
+
+
+def poll(nodes: Nodes, cluster: Cluster, address: Address, gate: Gate) -> Steps[None]:
+    """Ask one node, for ever, how far it has come with what waits in the gate; a node that is away is asked again.
+
+    Args:
+        nodes: connections for this alone: on one that others use, their answers would have to be waited for.
+        cluster: knows the map.
+
+    Raises:
+        StatusError: the node refuses to tell, for good.
+    """
+    while True:
+        asked = gate.asked(address, cluster.map)
+        if not asked:
+            yield Ready()
+            continue
+        try:
+            found = yield from observe(nodes, address, asked)
+            gate.hear(address, {vb: (asked[vb], seqno) for vb, seqno in found.items()}, cluster.map)
+        except (TransportError, StatusError) as error:
+            if not error.retriable:
+                raise
+            gate.missed(address, error)
+        until = cluster.clock() + POLL_SECONDS
+        while cluster.clock() < until:
+            yield Ready((), until)
+
+
+def observe(nodes: Nodes, address: Address, asked: Mapping[int, int]) -> Steps[dict[int, int]]:
+    """Return up to which seqno a node has each branch on disk; `asked` are vbuckets and their vb uuids.
+
+    Raises:
+        TransportError: no connection, or no answer in time. StatusError: the node refuses to tell.
+    """
+    link = yield from nodes.link(address)
+    vbuckets = list(asked)
+    first = link.reserve(len(vbuckets) + 1)
+    requests = (
+        ObserveSeqno(vbucket=vb, vb_uuid=asked[vb], opaque=first + at).encode() for at, vb in enumerate(vbuckets)
+    )
+    bulk = link.send_bulk(first, len(vbuckets), b"".join(requests))
+    found = dict.fromkeys(vbuckets, 0)
+    for frame in (yield from link.finish_bulk(bulk, nodes.deadline())):
+        vbucket = vbuckets[frame.opaque - first]
+        found[vbucket] = _told(frame, vbucket, asked[vbucket])
+    return found
+
+
+def _told(frame: Frame, vbucket: int, vb_uuid: int) -> int:
+    if frame.opcode != Opcode.OBSERVE_SEQNO:
+        raise RemoteProtocolError(f"{name_of(frame.opcode)}: the answer to OBSERVE_SEQNO (opcode 0x91)")
+    if frame.status == Status.KEY_ENOENT:
+        return 0
+    if frame.status:
+        refusal = refused(f"how far vbucket {vbucket} is persisted", frame)
+        if refusal.retriable:
+            return 0
+        raise refusal
+    failed_over = frame.value[:1] == b"\x01"
+    return persisted((ObserveSeqnoFailedOver if failed_over else ObserveSeqnoResponse).decode(frame), vb_uuid)
+
+
+def persisted_seqnos(cluster: Cluster, vb_uuids: Mapping[int, int], wanted: MinPersisted) -> Steps[dict[int, int]]:
+    """Return up to which seqno enough copies have each of these branches on disk, as they are now.
+
+    A copy that does not answer has nothing.
+
+    Args:
+        vb_uuids: vbucket to the vb uuid of the branch. wanted: how many copies.
+
+    Raises:
+        StatusError: a node refuses to tell.
+    """
+    known, told = cluster.map, dict[int, dict[Address, int]]()
+    for address in known.servers:
+        asked = {vb: uuid for vb, uuid in vb_uuids.items() if address in known.copies(vb)}
+        try:
+            found = (yield from observe(cluster, address, asked)) if asked else {}
+        except (TransportError, StatusError) as error:
+            if not error.retriable:
+                raise
+            continue
+        for vb, seqno in found.items():
+            told.setdefault(vb, {})[address] = seqno
+    counts = {vb: copies_needed(wanted, len(known.copies(vb)), 1 + known.replica_count) for vb in vb_uuids}
+    return {vb: persisted_by(counts[vb], known.copies(vb), told.get(vb, {})) for vb in vb_uuids}

@@ -1,0 +1,71 @@
+"""Where one vbucket of a drain stands, change by change: what kernels/tracker.py keeps for rows, for who hands them on.
+
+Between the decoder and the caller rows may wait (mitigation.py), or be turned into events one at a time (changes.py).
+The decoder's numbers run ahead then; these follow what was handed on.
+"""
+
+from __future__ import annotations
+
+from headwater.protocol.dcp.events import (
+    Advanced,
+    Boundary,
+    CollectionsChanged,
+    CollectionsTold,
+    Marked,
+    StreamEvent,
+)
+from headwater.protocol.dcp.position import ENDLESS, Position
+
+
+class Place:
+    """The last seqno that was handed on, and the range that is held of its snapshot."""
+
+    __slots__ = ("held_end", "held_start", "last", "snapshot")
+
+    def __init__(self, position: Position) -> None:
+        self.last = position.seqno
+        self.held_start, self.held_end = position.snapshot_start, position.snapshot_end
+        if self.held_start == self.last:
+            self.held_end = self.last
+        self.snapshot: tuple[int, int] | None = None
+
+    def enter(self, start: int, end: int) -> None:
+        """A snapshot begins; one that was cut short widens the range (kernels/tracker.py, enter_snapshot)."""
+        self.snapshot = start, end
+        if self.held_start < self.last < self.held_end:
+            self.held_start, self.held_end = min(self.held_start, start), max(self.held_end, end)
+        else:
+            self.held_start, self.held_end = min(self.last, start), max(self.last, end)
+
+    def move(self, seqno: int, start: int, end: int) -> None:
+        """A change was taken. Where markers are no events, it is what tells of the snapshot it came in."""
+        if (start, end) != self.snapshot:
+            self.enter(start, end)
+        elif self.held_end < seqno:
+            self.held_end = end  # the first one behind a boundary
+        self.last = seqno
+
+    def advance(self, seqno: int, snapshot: tuple[int, int]) -> None:
+        """A seqno was passed, in a snapshot that is known with Collections only."""
+        if snapshot == (0, 0):
+            self.last = seqno
+        else:
+            self.move(seqno, *snapshot)
+
+    def complete(self) -> None:
+        """UPR: note that what is held is a consistent state; where the next one lies is unknown."""
+        self.held_start = self.held_end = self.last
+        self.snapshot = self.last, ENDLESS
+
+    def occur(self, event: StreamEvent) -> None:
+        """Something came that is no change; what moves no place is passed over."""
+        match event:
+            case Marked(start_seqno=start, end_seqno=end):
+                if end != ENDLESS:  # that of UPR, which is a boundary, has been heard of
+                    self.enter(start, end)
+            case Boundary():
+                self.complete()
+            case Advanced(seqno=seqno, snapshot=snapshot):
+                self.advance(seqno, snapshot)
+            case CollectionsChanged(seqno=seqno, snapshot=snapshot) | CollectionsTold(seqno=seqno, snapshot=snapshot):
+                self.advance(seqno, snapshot)
