@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from headwater.protocol.dcp.failover import Claim, Ok, Rollback, decide
 from headwater.wire import bootstrap, dcp
@@ -153,11 +154,16 @@ class Peer:
         if asked.vb_uuid not in ends:
             yield response(request, Status.KEY_ENOENT)
             return
-        told = {"vbucket": asked.vbucket, "vb_uuid": log[0][0], "persisted_seqno": on_disk, "current_seqno": high}
+        told: dict[str, Any] = {
+            "vbucket": asked.vbucket,
+            "vb_uuid": log[0][0],
+            "persisted_seqno": on_disk,
+            "current_seqno": high,
+        }
         if asked.vb_uuid == log[0][0]:
             yield response(request, value=ObserveSeqnoResponse(**told).frame().value)
             return
-        older = {"old_vb_uuid": asked.vb_uuid, "last_received_seqno": ends[asked.vb_uuid]}
+        older: dict[str, Any] = {"old_vb_uuid": asked.vb_uuid, "last_received_seqno": ends[asked.vb_uuid]}
         yield response(request, value=ObserveSeqnoFailedOver(**told, **older).frame().value)
 
     def _stream(self, request: Frame) -> Iterator[Frame]:
