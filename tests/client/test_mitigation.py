@@ -1,4 +1,4 @@
-"""The gate by itself: what goes, what stays, and what never comes."""
+"""The gate by itself: changes that go, that stay, and that never come."""
 
 from __future__ import annotations
 

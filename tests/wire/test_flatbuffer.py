@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.wire.flatbuffer import Table
+from headwater.wire.flatbuffer import FlatTable
 
 CREATED = bytes.fromhex(
     "1c000000000000000000120028001c001800140013000c0004000b00120000002400000000000001100e000000000001"
@@ -14,20 +14,20 @@ CREATED = bytes.fromhex(
 
 
 def test_fields_are_found_by_their_number():
-    table = Table(CREATED)
+    table = FlatTable(CREATED)
     assert (table.number(0, 8), table.number(1, 4), table.number(2, 4)) == (9, 8, 12)
     assert (table.number(3, 1), table.number(4, 4), table.text(5), table.number(6, 1)) == (1, 3600, b"orders", 1)
 
 
 def test_what_was_left_out_and_what_came_later_has_its_default():
-    table = Table(CREATED)
+    table = FlatTable(CREATED)
     assert table.number(7, 8) == 0 and table.number(9, 8, default=7) == 7 and table.text(12) is None
 
 
 @pytest.mark.parametrize("size", range(len(CREATED) - 2))
 def test_a_table_that_was_cut_is_refused_or_lacks_nothing_that_is_read(size):
     try:
-        table = Table(CREATED[:size])
+        table = FlatTable(CREATED[:size])
         found = table.number(0, 8), table.number(4, 4), table.text(5)
     except ValueError as error:
         assert "in a buffer of" in str(error) or "a vtable of" in str(error)
@@ -38,7 +38,7 @@ def test_a_table_that_was_cut_is_refused_or_lacks_nothing_that_is_read(size):
 @given(st.binary(max_size=120), st.integers(0, 12))
 def test_garbage_is_a_value_error_or_some_number(data, field):
     try:
-        table = Table(data)
+        table = FlatTable(data)
         table.number(field, 8)
         text = table.text(field)
     except ValueError:
@@ -52,7 +52,7 @@ def test_a_table_with_changed_bytes_reads_nothing_beyond_itself(data):
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     try:
-        table = Table(bytes(changed))
+        table = FlatTable(bytes(changed))
         assert len(table.text(5) or b"") <= len(changed) and table.number(0, 8) < 1 << 64
     except ValueError:
         pass

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headwater.client.collection_columns import with_names
 from headwater.client.collections import DEFAULT_COLLECTION, CollectionName, CollectionNames
 from headwater.client.drainer import Handout
-from headwater.client.place import Place
+from headwater.client.foothold import Foothold
 from headwater.client.progress import Positions
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.events import (
@@ -335,7 +335,7 @@ class ChangeFeed:
     """Turns handouts into events, and knows where the caller stands after each."""
 
     def __init__(self, start: Mapping[int, Position]) -> None:
-        self._places = {vbucket: Place(position) for vbucket, position in start.items()}
+        self._places = {vbucket: Foothold(position) for vbucket, position in start.items()}
         self._logs: dict[int, FailoverLog] = {vb: position.failover_log for vb, position in start.items()}
         self._coverage: Coverage | None = next((each.coverage for each in start.values()), None)
         self._names = CollectionNames()
@@ -345,7 +345,7 @@ class ChangeFeed:
         """The positions after the last event that was taken, by vbucket."""
         return {vb: self._position(vb, stands) for vb, stands in sorted(self._places.items())}
 
-    def _position(self, vbucket: int, stands: Place) -> Position:
+    def _position(self, vbucket: int, stands: Foothold) -> Position:
         log, start = self._logs[vbucket], self._start[vbucket]
         if stands.last == start.seqno and log is start.failover_log:
             return start  # nothing came yet, not even the answer: what the caller gave us

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.client.place import Place
+from headwater.client.foothold import Foothold
 from headwater.client.routing import Address, ClusterMap
 from headwater.errors import NotPersisted
 from headwater.protocol.dcp.events import (
@@ -48,7 +48,7 @@ class Cut(StreamEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Withheld:
     """Changes of one snapshot, or one event, of one vbucket.
 
     Attributes:
@@ -70,10 +70,10 @@ class Held:
 
 @dataclass(slots=True)
 class _Vbucket:
-    place: Place
+    place: Foothold
     position: Position
     log: FailoverLog = ()
-    queue: deque[Held] = field(default_factory=deque)
+    queue: deque[Withheld] = field(default_factory=deque)
     size: int = 0
     persisted: int = 0
     told: dict[Address, int] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class _Vbucket:
 
 @dataclass(slots=True)
 class Released:
-    """What may be handed out: rows, the events among them, and the places afterwards, all in the drain's own form."""
+    """The part that may be handed out: rows, the events among them, and the places afterwards, all in the drain's own form."""
 
     records: pa.RecordBatch | None
     events: list[tuple[int, StreamEvent]]
@@ -95,7 +95,7 @@ class Released:
 
 
 class Gate:
-    """What waits for the copies of its vbucket.
+    """The gate: changes wait in it for the copies of their vbucket.
 
     Args:
         start: where each vbucket begins.
@@ -105,7 +105,7 @@ class Gate:
 
     def __init__(self, start: Mapping[int, Position], wanted: MinPersisted, batch_bytes: int) -> None:
         self._wanted, self._batch_bytes = wanted, batch_bytes
-        self._vbuckets = {vb: _Vbucket(Place(position), position) for vb, position in start.items()}
+        self._vbuckets = {vb: _Vbucket(Foothold(position), position) for vb, position in start.items()}
         self._resting: dict[int, Position] = dict(start)
         self._logs: dict[int, FailoverLog] = {}
         self._holding: set[int] = set()
@@ -211,7 +211,7 @@ class Gate:
         return Released(rows.batch(), events, self._resting, self._logs)
 
     @staticmethod
-    def _let_go(found: _Vbucket, room: int) -> Iterator[Held]:
+    def _let_go(found: _Vbucket, room: int) -> Iterator[Withheld]:
         while found.is_ready and room > 0:
             held = found.queue.popleft()
             found.size -= held.size
@@ -265,7 +265,7 @@ class _Rows:
         self.count = 0
         self._parts: list[tuple[pa.RecordBatch, int, int]] = []
 
-    def add(self, held: Held) -> None:
+    def add(self, held: Withheld) -> None:
         self.count += held.end - held.first
         if self._parts and self._parts[-1][0] is held.source and self._parts[-1][2] == held.first:
             source, first, _ = self._parts.pop()
@@ -280,16 +280,16 @@ class _Rows:
         return slices[0] if slices else None
 
 
-def _sorted_out(records: pa.RecordBatch, events: list[tuple[int, StreamEvent]]) -> Iterator[tuple[int, Held]]:
+def _sorted_out(records: pa.RecordBatch, events: list[tuple[int, StreamEvent]]) -> Iterator[tuple[int, Withheld]]:
     """Yield the parts of a handout by vbucket, each vbucket's in the order in which they came."""
     order = np.argsort(records.column("vbucket").to_numpy(), kind="stable")
     ours = records.take(pa.array(order, pa.int64()))  # a copy: the memory of the arena is used again
     vbuckets = ours.column("vbucket").to_numpy()
-    found: list[tuple[int, int, int, Held]] = []  # (vbucket, row, whether it is a change, what it is)
+    found: list[tuple[int, int, int, Withheld]] = []  # (vbucket, row, whether it is a change, what it is)
     for row, event in events:
         first, end = np.searchsorted(vbuckets, (event.vbucket, event.vbucket + 1))
         at = int(first + np.searchsorted(order[first:end], row))
-        found.append((event.vbucket, at, 0, Held(_needed_for(event), event=event)))
+        found.append((event.vbucket, at, 0, Withheld(_needed_for(event), event=event)))
     if len(order):
         found += [
             (int(vbuckets[held.first]), held.first, 1, held) for held in _runs(ours, {at for _, at, _, _ in found})
@@ -298,7 +298,7 @@ def _sorted_out(records: pa.RecordBatch, events: list[tuple[int, StreamEvent]]) 
     return ((vbucket, held) for vbucket, _, _, held in found)
 
 
-def _runs(records: pa.RecordBatch, cuts: set[int]) -> Iterator[Held]:
+def _runs(records: pa.RecordBatch, cuts: set[int]) -> Iterator[Withheld]:
     """Yield the changes of each snapshot, cut where an event lies among them too."""
     names = ("vbucket", "snapshot_start", "snapshot_end", "seqno")
     vbuckets, starts, ends, seqnos = (records.column(name).to_numpy() for name in names)
@@ -321,7 +321,7 @@ def _runs(records: pa.RecordBatch, cuts: set[int]) -> Iterator[Held]:
     for first, end, last, snapshot_start, snapshot_end, size in zip(*numbers, strict=True):
         # A snapshot of UPR has no end: then each run of changes stands for itself.
         needs = last if snapshot_end == ENDLESS else snapshot_end
-        yield Held(needs, last, (snapshot_start, snapshot_end), size, records, first, end)
+        yield Withheld(needs, last, (snapshot_start, snapshot_end), size, records, first, end)
 
 
 def _needed_for(event: StreamEvent) -> int:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["Table"]
+__all__ = ["FlatTable"]
 
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 _NUMBERS = {1: struct.Struct("<B"), 4: _U32, 8: struct.Struct("<Q")}
 
 
-class Table:
+class FlatTable:
     """The root table of a buffer; its fields are known by their numbers in the schema.
 
     Raises:

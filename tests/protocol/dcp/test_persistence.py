@@ -1,4 +1,4 @@
-"""What copies say about their disks, put together."""
+"""Answers of copies about their disks, put together."""
 
 import pytest
 from hypothesis import given

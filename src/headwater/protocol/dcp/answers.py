@@ -9,7 +9,7 @@ from headwater.kernels.scan import Stop
 from headwater.kernels.tracker import StreamTable  # not by way of columns: a node needs no pyarrow
 from headwater.protocol.dcp.position import FailoverLog
 from headwater.wire import dcp
-from headwater.wire.flatbuffer import Table
+from headwater.wire.flatbuffer import FlatTable
 from headwater.wire.header import HEADER, HEADER_BYTES, Frame
 from headwater.wire.manifest import EventKind
 from headwater.wire.opcodes import name_of
@@ -115,7 +115,7 @@ def _of_version_2(by_seqno: int, event: int, frame: Frame) -> dcp.SystemEvent | 
     """Read the table of an event: uid, scope id, then by kind (kv_engine's events.fbs)."""
     if event != MODIFY_COLLECTION and event not in _KINDS:
         return _unread(by_seqno, event, 2, frame)
-    table = Table(frame.value)
+    table = FlatTable(frame.value)
     uid, scope_id = table.number(0, 8), table.number(1, 4)
     of_collection = event == MODIFY_COLLECTION or event in _OF_COLLECTIONS
     collection_id = table.number(2, 4) if of_collection else None

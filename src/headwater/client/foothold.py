@@ -17,7 +17,7 @@ from headwater.protocol.dcp.events import (
 from headwater.protocol.dcp.position import ENDLESS, Position
 
 
-class Place:
+class Foothold:
     """The last seqno that was handed on, and the range that is held of its snapshot."""
 
     __slots__ = ("held_end", "held_start", "last", "snapshot")
