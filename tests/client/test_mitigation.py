@@ -48,7 +48,7 @@ def say(gate: Gate, vbucket: int, known: ClusterMap = ALL, vb_uuid: int = UUID, 
 
 
 def released(gate: Gate) -> list[tuple[int, int]]:
-    """What goes now: (vbucket, seqno) of each change."""
+    """Release what may go; return (vbucket, seqno) of each change."""
     batch = gate.release(0.0).records
     return [] if batch is None else list(zip(*(batch.column(n).to_pylist() for n in ("vbucket", "seqno")), strict=True))
 

@@ -86,7 +86,7 @@ class _Vbucket:
 
 @dataclass(slots=True)
 class Released:
-    """The part that may be handed out: rows, the events among them, and the places afterwards, all in the drain's own form."""
+    """The part that may be handed out: rows, the events among them, and the places afterwards."""
 
     records: pa.RecordBatch | None
     events: list[tuple[int, StreamEvent]]
