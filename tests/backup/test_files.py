@@ -18,13 +18,13 @@ ROWS = pa.RecordBatch.from_pydict(
 
 
 def test_files_are_told_with_rows_bytes_and_hash(tmp_path: Path) -> None:
-    with PartFiles(Folder(tmp_path), "b", 3, file_bytes=1 << 20) as out:
+    with PartFiles(Folder(tmp_path), "b", 3, "r", file_bytes=1 << 20) as out:
         out.add(ROWS)
         out.add(ROWS)
         (file,) = out.close()
-    written = (tmp_path / "backups" / "b" / "00003-00000.parquet").read_bytes()
+    written = (tmp_path / "backups" / "b" / "00003-00000-r.parquet").read_bytes()
     assert (file.path, file.rows, file.bytes, file.sha256) == (
-        "00003-00000.parquet", 2, len(written), digest(written),
+        "00003-00000-r.parquet", 2, len(written), digest(written),
     )  # fmt: skip
     assert (out.rows, out.bytes, out.changes["mutations"]) == (2, len(written), 2)
     assert pq.read_table(pa.BufferReader(written)).num_rows == 2
@@ -32,14 +32,14 @@ def test_files_are_told_with_rows_bytes_and_hash(tmp_path: Path) -> None:
 
 def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.backup.files.GROUP_BYTES", 1)
-    with PartFiles(Folder(tmp_path), "b", 0, file_bytes=1) as out:
+    with PartFiles(Folder(tmp_path), "b", 0, "r", file_bytes=1) as out:
         out.add(ROWS)
         out.add(ROWS)
-        assert [file.path for file in out.close()] == ["00000-00000.parquet", "00000-00001.parquet"]
+        assert [file.path for file in out.close()] == ["00000-00000-r.parquet", "00000-00001-r.parquet"]
 
 
 def test_a_part_without_changes_has_no_files(tmp_path: Path) -> None:
-    with PartFiles(Folder(tmp_path), "b", 0, file_bytes=1) as out:
+    with PartFiles(Folder(tmp_path), "b", 0, "r", file_bytes=1) as out:
         assert out.close() == []
 
 
@@ -47,7 +47,7 @@ def test_what_was_not_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("headwater.backup.files.GROUP_BYTES", 1)
 
     def fails() -> None:
-        with PartFiles(Folder(tmp_path), "b", 0, file_bytes=1 << 20) as out:
+        with PartFiles(Folder(tmp_path), "b", 0, "r", file_bytes=1 << 20) as out:
             out.add(ROWS)
             raise RuntimeError
 

@@ -30,6 +30,7 @@ DECLARED: dict[str, dict[str, Way]] = {
     "docs/howto/backup.md": {
         "headwater backup create ./backups --node": Typed(),
         "select key, value": Typed(),
+        "export AWS": Typed(),
         "headwater backup restore": Elsewhere("tests/backup/test_collections.py"),
         "20261122T154254Z-increment": Shown("what a backup printed after a failover"),
         "headwater seqnos": Typed(),
@@ -65,6 +66,11 @@ DECLARED: dict[str, dict[str, Way]] = {
     },
     "docs/howto/container.md": {
         "": Shown("containers and Kubernetes, which are not here; tests/test_deploy.py reads the files"),
+    },
+    "docs/howto/traces.md": {
+        "export OTEL": Elsewhere("tests/test_tracing.py::test_a_command_sends_its_spans_where_the_environment_says"),
+        "receivers:": Shown("a file of OpenTelemetry's collector, which is not here"),
+        "from opentelemetry": Elsewhere("tests/tracing.py"),
     },
     "docs/howto/upgrade.md": {
         "$ headwater backup": Shown("systemd and another release; tests/faults/test_upgrade.py has stores"),

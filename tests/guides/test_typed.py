@@ -18,6 +18,7 @@ from tests.cli.guides import follow
 from tests.guides.blocks import Block, Typed, blocks, pages
 from tests.guides.declared import way
 from tests.guides.terminal import Terminal
+from tests.lake.s3_server import BUCKET, make_bucket, s3_server
 
 FOLLOWED = {
     "README.md",
@@ -126,7 +127,7 @@ def test_the_guide_of_clusters(tmp_path: Path) -> None:
 
 @pytest.mark.battery
 def test_the_guide_of_backups(tmp_path: Path) -> None:
-    whole, sql, point = typed("docs/howto/backup.md")
+    whole, sql, _, point = typed("docs/howto/backup.md")
     with testing.node(vbuckets=8, bucket="orders") as source, testing.node(vbuckets=8, bucket="orders") as target:
         with source.client() as bucket:
             bucket.set_many((f"k{number}", f"v{number}") for number in range(100))
@@ -148,6 +149,31 @@ def test_the_guide_of_backups(tmp_path: Path) -> None:
             terminal.type(restore)
             with source.client() as bucket:
                 assert bucket.get("k1").value == b"later"
+
+
+@pytest.mark.battery
+def test_the_guide_of_backups_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, block, _ = typed("docs/howto/backup.md")
+    access, create, *more = block.commands()
+    with (
+        s3_server() as environment,
+        testing.node(vbuckets=4, bucket="orders") as source,
+        testing.node(vbuckets=4, bucket="orders") as target,
+    ):
+        for name, text in environment.items():
+            monkeypatch.setenv(name, text)
+        make_bucket()
+        with source.client() as bucket:
+            bucket.set_many((f"k{number}", "v") for number in range(100))
+        instead = {"10.0.0.7:11210": source.address, "10.1.0.7:11210": target.address, "copies": BUCKET}
+        instead |= {"https://s3.example.com": environment["AWS_ENDPOINT_URL"], "=...": "=test"}
+        with Terminal(tmp_path, instead) as terminal:
+            terminal.type(access)
+            assert ": full, 100 stored" in terminal.type(create)
+            shown = [terminal.type(command) for command in more]
+        with target.client() as bucket:
+            assert len(bucket.get_many(f"k{number}" for number in range(100))) == 100
+    assert "full" in shown[0] and "1 backup, 1 file" in shown[1] and "1 stay" in shown[3]
 
 
 @pytest.mark.battery

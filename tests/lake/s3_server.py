@@ -9,12 +9,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.lake.s3_faults import MIDDLEWARE
+
 BUCKET = "lake"
-_SERVE = """
+_SERVE = f"""{MIDDLEWARE}
 import sys, threading
 from werkzeug.serving import make_server
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+app = Faulty(DomainDispatcherApplication(create_backend_app))
+server = make_server("127.0.0.1", 0, app, threaded=True)
 threading.Thread(target=lambda: (sys.stdin.read(), server.shutdown()), daemon=True).start()
 print("port", server.server_port, flush=True)
 server.serve_forever()

@@ -244,6 +244,11 @@ def test_a_port_of_its_own_has_the_pages_alone() -> None:
             assert b"headwater_uptime_seconds" in answer.read()
 
 
+def test_a_node_without_metrics_has_no_page_of_them() -> None:
+    with testing.node(vbuckets=1, no_metrics=True) as node:
+        assert [fetch(node, path)[0] for path in ("/metrics", "/healthz")] == [404, 200]
+
+
 def test_every_metric_is_told_with_its_meaning(node: Node) -> None:
     _, _, text = fetch(node, "/metrics")
     for each in METRICS:

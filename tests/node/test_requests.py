@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headwater.node.requests import Requests
+from headwater.node.requests import Requests, Uncounted
 
 
 class Clock:
@@ -99,3 +99,16 @@ def test_what_the_kernel_answered_is_counted_as_well() -> None:
     requests.answered(0x11, 2)
     assert requests.counts() == {(0x11, 0): 8, (0x11, 2): 1}
     assert requests.counts() == {(0x11, 0): 8, (0x11, 2): 1}, "looking changes nothing"
+
+
+def test_without_metrics_nothing_is_counted_and_no_clock_is_looked_at() -> None:
+    clock = Clock()
+    requests = Uncounted(Kernel(), clock)
+    requests.begin()
+    requests.answered(0x00, 0)
+    requests.ran(0x00, 2, 0)
+    requests.ran(0x01, 1, 7)
+    requests.finished(0x92, 99.0)
+    requests.end()
+    requests.settled(7)
+    assert (clock.looks, requests.durations, requests.counts()) == (0, {}, {})

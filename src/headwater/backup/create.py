@@ -4,6 +4,10 @@ Vbuckets are read part by part. A part's files and the positions it came to are 
 whoever is killed goes on behind the last note, and tops up what was noted, so that all vbuckets end where they stood
 when the backup was finished rather than when it was begun.
 
+Where a place has no lock (an object store), a second run may take a backup over whose first run still lives. Each run
+writes its own word into the backup's folder as it begins or goes on, files have it in their names, and whoever finds
+another word there before noting a part or writing the manifest ends: what was noted before that is the other's to use.
+
 A node that does not know a position any more, since a failover took changes back, says how far the histories agree.
 Then the vbucket is read again from the newest place at or below that at which an earlier backup was whole (its end, or
 0), and the backup says so. What earlier backups hold above it is void.
@@ -12,6 +16,7 @@ Then the vbucket is read again from the newest place at or below that at which a
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -121,11 +126,12 @@ def create(
 
 @dataclass
 class _Begun:
-    """A backup under way: its id, the chain it goes on from, and the parts that are read."""
+    """A backup under way: its id, the chain it goes on from, the word of this run, and the parts that are read."""
 
     id: str
     chain: list[BackupManifest]
     began: str
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     parts: list[tuple[str, BackupPart]] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=count)
 
@@ -182,15 +188,35 @@ class _Run:
             begun = self._resumed(name, chain)
             if begun is not None:
                 return begun
+            self._require_unfinished(name, self.place.names(folder(name)))
             self.place.remove(folder(name))
         begun = _Begun(fresh_id("increment" if chain else "full", self.archive.backups), chain, now())
-        told: dict[str, Any] = {"format": FORMAT, "parent": chain[-1].id if chain else "", "began": begun.began}
-        told["vbuckets"] = list(self.choice.vbuckets or ())
+        self._mark(begun)
+        failpoint("backup.begun")
+        return begun
+
+    def _mark(self, begun: _Begun) -> None:
+        """Say in the backup's folder what is read, and that it is this run that reads."""
+        told: dict[str, Any] = {"format": FORMAT, "parent": begun.chain[-1].id if begun.chain else ""}
+        told |= {"began": begun.began, "vbuckets": list(self.choice.vbuckets or ()), "run": begun.run}
         if self._reads_all:
             told |= {"format": FORMAT_OF_COLLECTIONS, "collections": "all"}
         self.place.write(folder(begun.id, BEGUN), sealed(told))
-        failpoint("backup.begun")
-        return begun
+
+    def _require_ours(self, begun: _Begun) -> None:
+        """Look whether another run works on this backup by now.
+
+        Raises:
+            BackupError: it does.
+        """
+        path = folder(begun.id, BEGUN)
+        try:
+            found = unsealed(self.place.read(path), path).get("run")
+        except FileNotFoundError:
+            found = None
+        if found != begun.run:
+            told = "another run has taken this backup over; one at a time, and this one is of no use any more"
+            raise BackupError(f"{self.place.name}/{folder(begun.id)}", told)
 
     def _check(self, newest: BackupManifest) -> None:
         here = (self.bucket, self.client.map.vbuckets)
@@ -212,9 +238,10 @@ class _Run:
         ):
             return None
         begun = _Begun(name, chain, told["began"])
+        self._mark(begun)  # before the look at what is noted: from here on another run notes nothing that lasts
         begun.parts = list(self._noted(name))
         self._sweep(begun)
-        numbers = [int(note.partition(".")[0].rpartition("-")[2]) for note, _ in begun.parts]
+        numbers = [int(note.split("-")[1].partition(".")[0]) for note, _ in begun.parts]
         begun.numbers = count(max(numbers, default=-1) + 1)
         return begun
 
@@ -232,9 +259,16 @@ class _Run:
         """Remove what no note names: files of a part that was not finished."""
         kept = {BEGUN, *(note for note, _ in begun.parts)}
         kept |= {file.path for _, part in begun.parts for file in part.files}
-        for name in self.place.names(folder(begun.id)):
+        there = self.place.names(folder(begun.id))
+        self._require_unfinished(begun.id, there)
+        for name in there:
             if name not in kept:
                 self.place.remove(folder(begun.id, name))
+
+    def _require_unfinished(self, backup: str, there: list[str]) -> None:
+        """Refuse to tidy a folder in which another run has finished its backup since the look at the archive."""
+        if MANIFEST in there:
+            raise BackupError(f"{self.place.name}/{folder(backup)}", "another run has just finished it; try again")
 
     # ------------------------------------------------------------------ reading
 
@@ -305,11 +339,12 @@ class _Run:
     def _read(self, begun: _Begun, starts: dict[int, Position], ends: dict[int, int]) -> None:
         """Read some vbuckets and note that they are."""
         number, done = next(begun.numbers), self.progress.done
-        with PartFiles(self.place, begun.id, number, self.choice.file_bytes) as out:
+        with PartFiles(self.place, begun.id, number, begun.run, self.choice.file_bytes) as out:
             reached = self._drain(out, starts, ends)
             files = tuple(out.close())
         part = BackupPart({vb: start.seqno for vb, start in starts.items()}, reached, files, out.changes)
-        note = f"part-{number:05d}.json"
+        note = f"part-{number:05d}-{begun.run}.json"
+        self._require_ours(begun)
         self.place.write(folder(begun.id, note), sealed(part.to_json()))
         begun.parts.append((note, part))
         failpoint("backup.part_noted")
@@ -395,7 +430,9 @@ class _Run:
             self.client.manifest(UID_MAX) if self._reads_all else None,
         )
         failpoint("backup.before_manifest")
+        self._require_ours(begun)
         self.place.write(folder(begun.id, MANIFEST), manifest.to_bytes())
+        self._require_ours(begun)  # who did not see the manifest yet may have removed it
         failpoint("backup.after_manifest")
         Archive(self.place).enter()
         failpoint("backup.entered")

@@ -27,11 +27,13 @@ class PartFiles:
         place: of the archive.
         backup: the backup's id.
         number: of the part, in the files' names.
+        run: who writes, in the files' names as well: another run that takes this one for dead touches none of them.
         file_bytes: about how many bytes of rows go into a file.
     """
 
-    def __init__(self, place: BackupPlace, backup: str, number: int, file_bytes: int) -> None:
-        self._place, self._backup, self._number, self._file_bytes = place, backup, number, file_bytes
+    def __init__(self, place: BackupPlace, backup: str, number: int, run: str, file_bytes: int) -> None:
+        self._place, self._backup, self._file_bytes = place, backup, file_bytes
+        self._number, self._run = number, run
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = self._file_held = 0
         self.files: list[BackupFile] = []
@@ -72,7 +74,7 @@ class PartFiles:
 
     def _write_group(self) -> None:
         if self._open is None:
-            path = f"{self._number:05d}-{len(self.files):05d}.parquet"
+            path = f"{self._number:05d}-{len(self.files):05d}-{self._run}.parquet"
             hashed = Hashed(self._stack.enter_context(self._place.output(folder(self._backup, path))))
             schema = self._held[0].schema
             out: Any = hashed

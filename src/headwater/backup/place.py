@@ -1,4 +1,4 @@
-"""Where an archive lies: a folder, or whatever fsspec can open, such as s3://bucket/path.
+"""Where an archive lies: a folder, a prefix of an object store such as s3://bucket/path, or what else fsspec can open.
 
 Files are written whole and never touched again, but for the index, which is put in place of the one before. In a folder
 a file is synced before it gets its name; an object store shows an object when all of it has come.
@@ -14,18 +14,18 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NoReturn, Protocol
 from urllib.parse import urlsplit
 
 from headwater.errors import BackupError, OptionError
+from headwater.lake.objects import LIBRARIES, ObjectStore
 from headwater.lake.store import TableStore, folder_of
 
 LOCK = ".lock"
-PLUGINS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
+PLUGINS = {**LIBRARIES, "az": "adlfs"}
 """Scheme -> the package that fsspec needs for it."""
-ARROWS_OWN = ("s3", "gs", "gcs", "abfs", "abfss")
-"""Schemes that pyarrow opens by itself, with options behind a question mark: s3://bucket/path?region=eu-west-1."""
 
 
 class BackupPlace(Protocol):
@@ -102,9 +102,78 @@ class Folder:
             os.close(held)
 
 
-class Objects:
-    """A place that fsspec opens. Nobody can be kept out: that only one process at a time changes it is up to whoever
-    starts them; `create` looks again before it makes its backup part of the archive."""
+class ObjectPlace:
+    """A prefix of a bucket in S3, Google's or Azure's store, or in whatever speaks as they do.
+
+    Nobody can be kept out: two runs that work on one backup find out by the word in its folder (create.py).
+
+    Args:
+        url: s3://BUCKET/PREFIX and the like; addresses and credentials are in the environment (lake/objects.py).
+
+    Raises:
+        OptionError: the library of the store is not installed, or the url says more than a place.
+    """
+
+    def __init__(self, url: str) -> None:
+        if urlsplit(url).query:
+            told = "without options behind a question mark: AWS_ENDPOINT_URL, AWS_REGION and the like say them"
+            raise OptionError("place", url, told)
+        try:
+            import_module(LIBRARIES[urlsplit(url).scheme])
+        except ImportError as error:
+            raise OptionError("place", url, _advice(url, error)) from None
+        self._store = ObjectStore(url)
+        self.name = self._store.root
+        self.read, self.size = self._store.read, self._store.size
+
+    def write(self, path: str, content: bytes) -> None:
+        """Put an object in place, in one request."""
+        with self._bucket(), self._store.output(path) as out:
+            out.write(content)
+
+    @contextmanager
+    def output(self, path: str) -> Iterator[IO[bytes]]:
+        """A file of this machine to write to; it is sent when the block ends well."""
+        draft = Path(self._store.draft(path))
+        try:
+            with draft.open("wb") as out:
+                yield out
+            with self._bucket():
+                self._store.publish(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names directly below a prefix."""
+        files = (each.path.rpartition("/")[2] for each in self._store.list(folder))
+        found = sorted({*files, *self._store.folders(folder)})
+        if not found and not self._store.has_bucket():
+            self._no_bucket()
+        return found
+
+    def remove(self, path: str) -> None:
+        """Remove an object, or all below a prefix."""
+        self._store.remove_all(path)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Object stores have no lock that a killed process would let go of."""
+        yield
+
+    @contextmanager
+    def _bucket(self) -> Iterator[None]:
+        """Say that the bucket is missing where the store says that something is."""
+        try:
+            yield
+        except FileNotFoundError:
+            self._no_bucket()
+
+    def _no_bucket(self) -> NoReturn:
+        raise BackupError(self.name, "there is no such bucket; make it first, in the store's own way")
+
+
+class FsspecPlace:
+    """A place that another library of fsspec opens; of two runs at once the same is true."""
 
     def __init__(self, url: str) -> None:
         self.name = url
@@ -117,11 +186,11 @@ class Objects:
         return f"{self._root}/{path}" if path else self._root
 
     def read(self, path: str) -> bytes:
-        """Return an object's bytes."""
+        """Return a file's bytes."""
         return bytes(self._fs.cat_file(self._full(path)))
 
     def write(self, path: str, content: bytes) -> None:
-        """Put an object in place."""
+        """Put a file in place."""
         self._fs.pipe_file(self._full(path), content)
         self._fs.invalidate_cache()
 
@@ -135,7 +204,7 @@ class Objects:
         self._fs.invalidate_cache()
 
     def names(self, folder: str) -> list[str]:
-        """Return the names directly below a prefix."""
+        """Return the names directly below a folder."""
         root = self._full(folder)
         with suppress(FileNotFoundError):
             found = (str(each).rstrip("/").rpartition("/")[2] for each in self._fs.ls(root, detail=False, refresh=True))
@@ -143,20 +212,20 @@ class Objects:
         return []
 
     def size(self, path: str) -> int | None:
-        """Return an object's size."""
+        """Return a file's size."""
         with suppress(FileNotFoundError):
             return int(self._fs.info(self._full(path))["size"])
         return None
 
     def remove(self, path: str) -> None:
-        """Remove an object, or all below a prefix."""
+        """Remove a file or a folder."""
         with suppress(FileNotFoundError):
             self._fs.rm(self._full(path), recursive=True)
         self._fs.invalidate_cache()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Object stores have no lock that a killed process would let go of."""
+        """Hold nothing: such a place has no lock that is known."""
         yield
 
 
@@ -169,31 +238,23 @@ def place_of(text: str) -> BackupPlace:
     scheme = urlsplit(text).scheme
     if "://" not in text or scheme == "file":
         return Folder(text)
-    return Objects(text)
+    return ObjectPlace(text) if scheme in LIBRARIES else FsspecPlace(text)
 
 
 def _opened(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system and the path in it. Where the package for a scheme is missing, Arrow may do."""
+    """Return fsspec's file system and the path in it."""
     import fsspec  # noqa: PLC0415 -- folders do without it
 
-    try:
-        filesystem, root = fsspec.core.url_to_fs(url)
-    except ImportError:
-        if urlsplit(url).scheme not in ARROWS_OWN:
-            raise
-        from fsspec.implementations.arrow import ArrowFSWrapper  # noqa: PLC0415
-        from pyarrow.fs import FileSystem  # noqa: PLC0415
-
-        found, root = FileSystem.from_uri(url)
-        filesystem = ArrowFSWrapper(found)
+    filesystem, root = fsspec.core.url_to_fs(url)
     return filesystem, root.rstrip("/")
 
 
 def _advice(url: str, error: Exception) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) and error.name == "fsspec" else None
-    package = missing or PLUGINS.get(urlsplit(url).scheme)
-    wanted = f"; install {package}" if package and isinstance(error, ImportError) else ""
-    return f"a folder, or a URL that fsspec can open here ({error}){wanted}"
+    package = PLUGINS.get(urlsplit(url).scheme) or missing
+    if package and isinstance(error, ImportError):
+        return f"possible without {package}: pip install {package}"
+    return f"a folder, or a URL that fsspec can open here ({error})"
 
 
 class Hashed(io.RawIOBase):

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import headwater
+from headwater import tracing
 from headwater.cli import stopping
 from headwater.cli.backup import EXAMPLES as BACKUP_EXAMPLES
 from headwater.cli.backup import HELP as BACKUP_HELP
@@ -40,7 +41,7 @@ from headwater.cli.failover import failover
 from headwater.cli.failover_log import EXAMPLES as FAILOVER_LOG_EXAMPLES
 from headwater.cli.failover_log import failover_log
 from headwater.cli.failures import Commands
-from headwater.cli.forms import with_forms
+from headwater.cli.forms import remark, with_forms
 from headwater.cli.get import EXAMPLES as GET_EXAMPLES
 from headwater.cli.get import get
 from headwater.cli.index import EXAMPLES as INDEX_EXAMPLES
@@ -135,6 +136,10 @@ for _group in (app, *(each.typer_instance for each in app.registered_groups)):
             _info.callback = with_forms(_info.callback)
 
 
+TRACED = frozenset({"mirror", "index", "observe", "move", "transition", "cluster"})
+"""Commands that have spans; to prepare for them costs others a third of a second where the environment asks for it."""
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"headwater {headwater.__version__}")
@@ -159,6 +164,8 @@ def _begin(
         context.default_map = defaults_of(config, context.command)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    elif context.invoked_subcommand in TRACED and (told := tracing.begin()):
+        remark(told)
 
 
 def main() -> int:

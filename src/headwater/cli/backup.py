@@ -39,7 +39,7 @@ changed since, and needs those before it."""
 EXAMPLES = examples(
     "headwater backup create ./backups --node couchbase://127.0.0.1:11210/orders",
     "headwater backup list ./backups",
-    "headwater backup verify s3://copies/orders?region=eu-west-1",
+    "headwater backup verify s3://copies/orders",
     "headwater backup restore ./backups --node couchbase://10.1.0.7:11210/orders --dry-run",
     "headwater backup prune ./backups --keep 4",
 )

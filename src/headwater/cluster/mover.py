@@ -53,6 +53,7 @@ from headwater.errors import (
 )
 from headwater.failpoints import failpoint
 from headwater.protocol.dcp.opening import HAND_OVER
+from headwater.tracing import span
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 CONCURRENCY = 4
@@ -280,7 +281,11 @@ class Mover:
         vb = transfer.vb
         self._progress(MoveEvent(vb, MoveStage.COPYING))
         async with self._alternation.copying():
-            await transfer.copy(self._connections[_COPY])
+            with span("move.copy", vbucket=vb) as told:
+                await transfer.copy(self._connections[_COPY])
+                if told.is_heard:
+                    changes, count = self.passed(vb)
+                    told.tell(changes=changes, bytes=count)
         patience.copied(time.monotonic())
         if not takeover:
             self._progress(MoveEvent(vb, MoveStage.COPIED))
@@ -302,7 +307,9 @@ class Mover:
         await self._leave(vb)
         failpoint("move.closed")
         try:
-            await transfer.take_over(connection)
+            with span("move.take_over", vbucket=vb) as told:
+                await transfer.take_over(connection)
+                told.tell(ownerless_seconds=transfer.ownerless_seconds)
         except BaseException:
             known = transfer.active_sent or connection.proxy.fallen is not Side.PRODUCER
             self._settling.active_sent[vb] = transfer.active_sent if known else None
@@ -317,7 +324,8 @@ class Mover:
         failpoint("move.owned")
         self.lags[vb] = 0
         if self._on_owned is not None:
-            await self._on_owned(vb)
+            with span("move.map", vbucket=vb):
+                await self._on_owned(vb)
         self._progress(MoveEvent(vb, MoveStage.OWNED))
         return 0.0
 

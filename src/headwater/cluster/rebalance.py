@@ -31,6 +31,7 @@ from headwater.cluster.repair import repair
 from headwater.cluster.watch import Watch
 from headwater.errors import HeadwaterError, MoveError
 from headwater.failpoints import failpoint
+from headwater.tracing import span
 from headwater.wire.cluster_map import ClusterMap
 
 VBUCKETS_AT_ONCE = 8
@@ -103,9 +104,12 @@ class Rebalance:
             ClusterError, TransportError, StatusError: a node does not do its part. What is under way comes to its end
                 first; run it again to go on. Another operator is at work.
         """
-        survey = await self._members.survey((*self._seeds, *self._add))
-        async with self._members.alone("rebalance", survey.nodes):
-            return await self._run()
+        with span("rebalance") as told:
+            survey = await self._members.survey((*self._seeds, *self._add))
+            async with self._members.alone("rebalance", survey.nodes):
+                after = await self._run()
+            told.tell(moves=self._done)
+            return after
 
     async def _run(self) -> ClusterMap | None:
         plan, survey_rev = await self._look()
@@ -124,11 +128,18 @@ class Rebalance:
         async with AsyncExitStack() as movers:
             if not await self._move_all(plan.moves, movers):
                 return None
-        return await self._finish(plan)
+        with span("rebalance.finish"):
+            return await self._finish(plan)
 
     # ------------------------------------------------------------------ before and after
 
     async def _look(self) -> tuple[Plan, int]:
+        with span("rebalance.plan") as told:
+            plan, rev = await self._planned()
+            told.tell(moves=len(plan.moves), servers=len(plan.after.servers))
+            return plan, rev
+
+    async def _planned(self) -> tuple[Plan, int]:
         survey = await self._members.survey((*self._seeds, *self._add))
         self._add, self._remove = (tuple(map(self._members.named, each)) for each in (self._add, self._remove))
         self._tls_ports = survey.tls_ports
@@ -144,7 +155,8 @@ class Rebalance:
         survey = await self._members.survey((*self._seeds, *self._add))
         publisher = Publisher(self._members, survey.map.after(rev))
         await self._members.send(publisher.current)
-        await repair(self._members, publisher, survey, plan.settlement)
+        with span("rebalance.settle"):
+            await repair(self._members, publisher, survey, plan.settlement)
         return await self._look()
 
     async def _finish(self, plan: Plan) -> ClusterMap:
@@ -172,7 +184,8 @@ class Rebalance:
             while waiting and not failures and not self._stopping():
                 move = waiting.popleft()
                 try:
-                    await self._move(move, movers)
+                    with span("rebalance.move", vbucket=move.vbucket, source=str(move.source), target=str(move.target)):
+                        await self._move(move, movers)
                 except HeadwaterError as error:
                     failures.append(error)
                     return
@@ -196,17 +209,19 @@ class Rebalance:
         new = [node for node in move.copied_to if node != target]
         if new:
             chain = (*publisher.current.copies(vb), *new)
-            await publisher.change(vb, chain, first=(owner, *new))
-            await self._watch.until_level(vb, owner, new)
+            with span("rebalance.join", vbucket=vb):
+                await publisher.change(vb, chain, first=(owner, *new))
+                await self._watch.until_level(vb, owner, new)
             failpoint("rebalance.joined")
         if move.changes_owner:
             await self._hand_over(move, owner, target, movers)
-        replicas = [node for node in move.after[1:] if node is not None]
-        await self._watch.until_level(vb, target, replicas)
-        await publisher.change(vb, move.after, first=(target,))
-        failpoint("rebalance.narrowed")
-        for node in move.dropped_from:
-            await self._members.admin(node).delete(vb)
+        with span("rebalance.narrow", vbucket=vb):
+            replicas = [node for node in move.after[1:] if node is not None]
+            await self._watch.until_level(vb, target, replicas)
+            await publisher.change(vb, move.after, first=(target,))
+            failpoint("rebalance.narrowed")
+            for node in move.dropped_from:
+                await self._members.admin(node).delete(vb)
 
     async def _hand_over(self, move: Move, owner: Address, target: Address, movers: AsyncExitStack) -> None:
         pair = (owner, target)

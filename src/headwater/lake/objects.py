@@ -175,6 +175,22 @@ class ObjectStore(TableStore):
             return tuple(sorted(path.rpartition("/")[2] for path in below))
         return ()
 
+    def size(self, path: str) -> int | None:
+        """Return an object's size in bytes, None if there is none."""
+        with self._told(), suppress(FileNotFoundError):
+            return int(self._files.info(self._key(path))["size"])
+        return None
+
+    def remove_all(self, path: str) -> None:
+        """Remove an object, and all below a prefix; none is as good."""
+        with self._told(), suppress(FileNotFoundError):
+            self._files.rm(self._key(path), recursive=True)
+
+    def has_bucket(self) -> bool:
+        """Whether there is such a bucket."""
+        with self._told():
+            return bool(self._files.exists(self._top.partition("/")[0]))
+
     def _key(self, path: str) -> str:
         """The object's name as the library has it."""
         return str(self._files._strip_protocol(path)) if "://" in path else f"{self._top}/{path}"

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
+from headwater import tracing
 from headwater.failpoints import failpoint
 from headwater.lake import checkpoints, index, vectors
 from headwater.lake.files import DataWriter, NewFile, live_mask
@@ -374,6 +375,7 @@ class Maintenance:
         self._thread = ThreadPoolExecutor(1, "lake-upkeep")
         self._folds: Doer = folds or self._thread
         self._folding: Future[Folded] | None = None
+        self._fold_began = 0.0
         self._other: Future[Any] | None = None
         self._checkpoint: Future[str] | None = None
         self._checkpointed = log.state.version
@@ -403,10 +405,14 @@ class Maintenance:
     def _fold(self) -> None:
         if self._folding is not None and self._folding.done():
             folding, self._folding = self._folding, None
-            commit(self._log, folding.result())
+            folded = folding.result()
+            commit(self._log, folded)
+            numbers = {"files": len(folded.sources), "into": len(folded.files)}
+            tracing.past("batch.fold", self._fold_began, time.time(), **numbers)
         if self._folding is None and (files := choose(self._log.state)):
             state = self._log.state
             task = FoldTask(self._log.store.root, state.id, state.fields, self._seed, files)
+            self._fold_began = time.time()
             self._folding = self._folds.submit(task.run)
 
     def _write_checkpoint(self) -> None:

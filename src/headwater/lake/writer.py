@@ -77,6 +77,7 @@ class TaskResult:
         changes_after: digest of the record that the log had when they were written.
         unread: vbuckets of which not all could be read that was planned. Such a batch must not be committed.
         aside: the same of the quarantine, if there is one.
+        times: Unix seconds at which the task `began`, had its `first` changes, had `read` all, and `ended`.
     """
 
     version: int
@@ -89,6 +90,7 @@ class TaskResult:
     conflicts: list[str] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
     aside: TaskResult | None = None
+    times: dict[str, float] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return it as it travels from a task to the driver."""

@@ -85,6 +85,7 @@ class NodeConfig:
     scrub_mib_per_second: int = option(32, "how much of the log a verification reads a second, MiB")
     expiry_pager_seconds: int = option(60, "how often expired documents are looked for (0: only when touched)")
     loop_watch_ms: int = option(100, "how often the node looks how late its event loop is, for STAT loop (0: never)")
+    no_metrics: bool = option(False, "count no requests and not how long they take; /metrics is not served then")
     takeover_seconds: int = option(60, "a vbucket whose hand-over takes longer refuses writes until it is done")
     slow_stream_seconds: int = option(300, "a stream that keeps files which compaction replaced for longer is ended")
     tap_keep_alive_seconds: int = option(0, "how long a named TAP session waits for its client (0: not at all)")

@@ -108,3 +108,26 @@ class Requests:
         if durations is None:
             durations = self.durations[opcode] = Durations(BOUNDS_SECONDS)
         durations.add(seconds, count)
+
+
+class Uncounted(Requests):
+    """Counts nothing: of a node without metrics."""
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+    def answered(self, opcode: int, status: int) -> None:
+        """Do nothing."""
+
+    def ran(self, opcode: int, count: int, gate: int) -> None:
+        """Do nothing."""
+
+    def finished(self, opcode: int, begun_at: float) -> None:
+        """Do nothing."""
+
+    def counts(self) -> Counter[tuple[int, int]]:
+        """Return none."""
+        return Counter()

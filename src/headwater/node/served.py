@@ -21,7 +21,7 @@ from headwater.node.membership.member import Membership
 from headwater.node.membership.stats import stats as cluster_stats
 from headwater.node.pager import Pager
 from headwater.node.replication.command import Replication
-from headwater.node.requests import Requests
+from headwater.node.requests import Requests, Uncounted
 from headwater.node.scrubber import Scrubber
 from headwater.node.tap.hub import TapHub
 
@@ -104,7 +104,7 @@ class ServedBucket:
         self.users, self.failures = node.users, node.failures
         self.loop_watch, self.tls = node.loop_watch, node.tls
         self._workspace = Workspace()
-        self.requests = Requests(self._workspace)
+        self.requests = Uncounted() if config.no_metrics else Requests(self._workspace)
         self._flush: asyncio.TimerHandle | None = None
         self._tend(node, config, bucket)
         bucket.stat_groups["loop"] = node.loop_watch.stats

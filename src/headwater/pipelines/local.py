@@ -21,13 +21,14 @@ from typing import Any, TypeVar
 
 from headwater.client.routing import parse as parse_url
 from headwater.errors import TableChanged, TransportError
-from headwater.pipelines import early
+from headwater.pipelines import early, spans
 from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, Done, SinkTask
 from headwater.pipelines.tasks import forget
 from headwater.pipelines.watch import NOBODY, BatchWatch, LagWatch
 from headwater.spark.offsets import Offset
 from headwater.spark.planning import Planning
 from headwater.spark.settings import SourceSettings
+from headwater.tracing import Told, past, span
 
 T = TypeVar("T")
 
@@ -199,26 +200,34 @@ class LocalEngine:
 
     def _batch(self, planning: Planning, done: Done) -> bool:
         for repeat in range(REPEATS_MAX):
-            before, begun = self.sink.refresh(), self.sink.begun()
+            began, before, begun = time.time(), self.sink.refresh(), self.sink.begun()
             end = planning.latest(dict(before.end), self.settings.max_changes) if begun is None else dict(begun)
             if end == before.end:
                 return False
-            try:
-                written = self._written(planning, end)
-                then = self.sink.commit(before.digest, end, written)
-            except TableChanged:
-                if repeat == REPEATS_MAX - 1:
-                    raise
-                planning.look_again()
-                continue
-            done(written, then.end)
-            return True
+            with span("batch", began=began) as told:
+                spans.tell_plan(told, parse_url(self.settings.url).bucket, before, end)
+                try:
+                    written = self._written(planning, end, began, told)
+                    with span("batch.commit"):
+                        then = self.sink.commit(before.digest, end, written)
+                except TableChanged:
+                    if repeat == REPEATS_MAX - 1:
+                        raise
+                    planning.look_again()
+                    continue
+                done(written, then.end)
+                spans.tell_lag(told, then.end, planning.reported)
+                return True
         return False
 
-    def _written(self, planning: Planning, end: Mapping[str, Any]) -> list[Any]:
+    def _written(self, planning: Planning, end: Mapping[str, Any], began: float, told: Told) -> list[Any]:
         settings = replace(planning.nodes.known().told(self.settings), coverage=Offset.from_json(end).coverage)
-        answers = self._workers.run(self.sink.tasks(end, settings, max(self._count, 1)))
-        return [self.sink.read(answer) for answer in answers]
+        tasks = self.sink.tasks(end, settings, max(self._count, 1))
+        past("batch.plan", began, time.time(), tasks=len(tasks))
+        with span("batch.tasks"):
+            written = [self.sink.read(answer) for answer in self._workers.run(tasks)]
+            spans.tell_tasks(told, written)
+        return written
 
 
 def _rest(until: float, stop: Callable[[], bool]) -> None:

@@ -30,6 +30,10 @@ class Standing(Protocol):
     def digest(self) -> str:
         """A short name of exactly this record."""
 
+    @property
+    def batch(self) -> int:
+        """How many batches were brought in."""
+
 
 class SinkTask(Protocol):
     """One task's work; travels pickled to wherever it runs."""

@@ -9,18 +9,22 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from headwater.client.routing import parse as parse_url
 from headwater.errors import TableChanged
 from headwater.lake.places import is_url
+from headwater.pipelines import spans
 from headwater.pipelines.checkpoint import mend
 from headwater.pipelines.query import started, until_ended
 from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, Done, to_text
 from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark import slots
+from headwater.tracing import past, span
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +55,7 @@ class SparkEngine:
         Raises:
             Exception: Spark's, with the reason somewhere in its text.
         """
-        batches = _Batches(self.sink, done)
+        batches = _Batches(parse_url(self.options["url"]).bucket, self.sink, done)
 
         def start() -> Any:
             query = self._start(batches, once, interval_seconds)
@@ -83,25 +87,32 @@ class SparkEngine:
 class _Batches:
     """Commits what the tasks of each batch wrote."""
 
-    def __init__(self, sink: ChangeSink, done: Done) -> None:
-        self._sink, self._done = sink, done
+    def __init__(self, job: str, sink: ChangeSink, done: Done) -> None:
+        self._job, self._sink, self._done = job, sink, done
         self.query: Future[str] = Future()
 
     def take(self, batch: DataFrame, number: int) -> None:
         """Commit a batch; one that was planned from another record than the sink has is left out."""
         for repeat in range(REPEATS_MAX):
+            began = time.time()
             rows = batch.collect()
-            if not rows or rows[0].after != self._sink.refresh().digest:
+            ran = time.time()
+            if not rows or rows[0].after != (before := self._sink.refresh()).digest:
                 return
             written = [self._sink.read(bytes(row.written)) for row in rows if row.written]
             if self._sink.begun() is None and any(each.unread for each in written):
                 return  # a failover came between: the next batch is planned from the same record
-            named = (self.query.result(), number)
-            try:
-                then = self._sink.commit(rows[0].after, json.loads(rows[0].end), written, named)
-            except TableChanged:
-                if repeat == REPEATS_MAX - 1:
-                    raise
-                continue  # the tasks run again and look up anew
-            self._done(written, then.end)
-            return
+            end, named = json.loads(rows[0].end), (self.query.result(), number)
+            with span("batch", began=began) as told:
+                past("batch.tasks", began, ran)
+                spans.tell_plan(told, self._job, before, end)
+                spans.tell_tasks(told, written)
+                try:
+                    with span("batch.commit"):
+                        then = self._sink.commit(rows[0].after, end, written, named)
+                except TableChanged:
+                    if repeat == REPEATS_MAX - 1:
+                        raise
+                    continue  # the tasks run again and look up anew
+                self._done(written, then.end)
+                return

@@ -9,6 +9,7 @@ indexes, and a connection.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -178,9 +179,10 @@ def run(task: MirrorTask) -> TaskResult:
     logging = _Logging(task) if task.beside.changelog else None
     aside = _aside(task.beside.quarantine) if task.beside.quarantine else None
     unread: set[int] = set()
+    times = {"began": time.time()}
     try:
         names = logging.names if logging else SOURCE
-        batches = _begun(read(task.settings, names, _wholes(task), _borrowed, unread))
+        batches = _begun(read(task.settings, names, _wholes(task), _borrowed, unread), times)
         tapped = logging.tap(batches) if logging else batches
         written = write(view.store, state, view.indexes, shape, task.portion, tapped, aside)
         if logging is not None:
@@ -194,6 +196,7 @@ def run(task: MirrorTask) -> TaskResult:
     if unread:
         _hang_up(task.settings)  # whom it asked may own these vbuckets no more
     failpoint("lake.files_written")
+    written.times = times | {"ended": time.time()}
     return written
 
 
@@ -210,11 +213,14 @@ def _aside(where: tuple[str, str]) -> Aside:
     return Aside(view.store, state, view.indexes, QuarantineShape(state.fields))
 
 
-def _begun(batches: Iterator[Any]) -> Iterator[Any]:
-    for number, batch in enumerate(batches):
-        if not number:
+def _begun(batches: Iterator[Any], times: dict[str, float]) -> Iterator[Any]:
+    """Yield them, and note when the first came, and the last had."""
+    for batch in batches:
+        if "first" not in times:
+            times["first"] = time.time()
             failpoint("lake.reading")
         yield batch
+    times["read"] = time.time()
 
 
 def _wholes(task: MirrorTask) -> list[Range]:

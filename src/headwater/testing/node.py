@@ -220,6 +220,10 @@ class Node:
         return data.decode()
 
 
+_OWN = frozenset({"environment", "unknown", "tls"})
+"""Arguments of `node` that are no options of a node."""
+
+
 @contextlib.contextmanager
 def node(
     *,
@@ -245,6 +249,7 @@ def node(
     scrub_mib_per_second: int | None = None,
     expiry_pager_seconds: int | None = None,
     loop_watch_ms: int | None = None,
+    no_metrics: bool | None = None,
     takeover_seconds: int | None = None,
     slow_stream_seconds: int | None = None,
     tap_keep_alive_seconds: int | None = None,
@@ -279,8 +284,7 @@ def node(
         OptionError: there is no option of this name.
         NodeError: the node did not come up, or left a traceback behind; with its log.
     """
-    given = {name: value for name, value in locals().items() if value is not None}
-    options = {name: value for name, value in given.items() if name not in ("environment", "unknown", "tls")}
+    options = {name: value for name, value in locals().items() if value is not None and name not in _OWN}
     refuse_unknown(unknown, node)
     with _running(options, environment, tls=tls) as made:
         yield made

@@ -1,0 +1,51 @@
+"""The spans of a job's batch, for every engine: what was planned, what the tasks say of themselves, how far it is.
+
+Tasks run in other processes, which know no trace: they answer when they began, read and ended, and the driver tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headwater import tracing
+from headwater.pipelines.sinks import Standing
+from headwater.spark.offsets import Offset
+from headwater.tracing import Told
+
+
+def tell_plan(told: Told, job: str, before: Standing, end: Mapping[str, Any]) -> None:
+    """Say what a batch is to bring."""
+    if not told.is_heard:
+        return
+    start, until = Offset.from_json(before.end).positions, Offset.from_json(end).positions
+    moved = {vb: each.seqno - (start[vb].seqno if vb in start else 0) for vb, each in until.items()}
+    vbuckets = sum(1 for seqnos in moved.values() if seqnos)
+    told.tell(job=job, batch=before.batch + 1, vbuckets=vbuckets, changes=sum(max(0, each) for each in moved.values()))
+
+
+def tell_tasks(told: Told, written: Sequence[Any]) -> None:
+    """Say what the tasks of a batch did, and when, as far as they tell."""
+    if not told.is_heard:
+        return
+    for number, each in enumerate(written):
+        times: Mapping[str, float] = getattr(each, "times", {})
+        if "ended" not in times:
+            continue
+        ended = times["ended"]
+        tracing.past("batch.read", times["began"], times.get("read", ended), task=number)
+        about = {"task": number, "rows": _rows(each), "files": len(each.files)}
+        tracing.past("batch.write", times.get("first", ended), ended, **about)
+    told.tell(rows=sum(map(_rows, written)))
+
+
+def tell_lag(told: Told, end: Mapping[str, Any], latest: Mapping[str, Any] | None) -> None:
+    """Say how many changes the nodes had been seen to have beyond the end of a batch."""
+    if told.is_heard and latest is not None:
+        there, here = Offset.from_json(latest).positions, Offset.from_json(end).positions
+        told.tell(lag=sum(max(0, each.seqno - (here[vb].seqno if vb in here else 0)) for vb, each in there.items()))
+
+
+def _rows(answer: Any) -> int:
+    counts: Mapping[str, int] = getattr(answer, "counts", {})
+    return sum(counts.get(kind, 0) for kind in ("mutations", "deletions"))
