@@ -44,9 +44,12 @@ def test_following_goes_on_until_it_is_stopped_and_that_is_no_failure(nodes):
     command = [sys.executable, "-m", "headwater", "move", "--from", one.address, "--to", other.address, "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         line = running.stdout.readline()
+        second = headwater("move", "--from", one.address, "--to", other.address, "--once")
         running.send_signal(signal.SIGINT)
         _, problems = running.communicate(timeout=SECONDS)
     assert line.startswith("8 vbuckets copied")
+    told = f"copies vbuckets from {one.address} to {other.address} already"
+    assert told in " ".join(second[2].split()) and second[2].count("already") == 1
     assert (running.returncode, problems) == (0, "")
 
 

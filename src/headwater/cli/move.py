@@ -91,6 +91,7 @@ class MoveRun:
             await refuse_members(old, new, takeover=self.takeover)
             chosen = await choose(old, new, wanted)
             await self._warn(old, chosen)
+            await self._tell_of_another(old)
             items = await old.items()
             total = sum(items.get(vb, 0) for vb in chosen)
             limits = Limits(patience_seconds=self.patience)
@@ -120,6 +121,16 @@ class MoveRun:
         verb = "moved" if self.takeover else "copied"
         line = f"{several(len(chosen), 'vbucket')} with {count(documents)} documents would be {verb}"
         answer(line, begun=False, takeover=self.takeover, vbuckets=chosen, documents=documents)
+
+    async def _tell_of_another(self, old: "NodeAdmin") -> None:
+        """Say that a mover copies between the two nodes already: both would begin again and again."""
+        from headwater.cluster.mover import copying_peer
+
+        if (peer := await copying_peer(old, self.target)) is not None:
+            remark(
+                f"{peer} copies vbuckets from {self.source.address} to {self.target.address} already: two that do end "
+                "each other's connections, and begin again; stop one of them"
+            )
 
     async def _warn(self, old: "NodeAdmin", chosen: list[int]) -> None:
         """Say what a takeover of a part means: without a map no client finds both halves."""

@@ -34,7 +34,7 @@ from headwater.cluster.admin import Endpoint, NodeAdmin, Operator
 from headwater.cluster.alone import WAIT_SECONDS, lease_all
 from headwater.cluster.alternation import Alternation
 from headwater.cluster.patience import Patience
-from headwater.cluster.proxied import Limits, ProxiedConnection, open_proxied
+from headwater.cluster.proxied import Limits, ProxiedConnection, connection_name, open_proxied
 from headwater.cluster.proxy import Side
 from headwater.cluster.settling import Settling
 from headwater.cluster.transfer import AGAIN, Transfer
@@ -102,6 +102,18 @@ class Moved:
     seconds: float
     attempts: int
     ownerless_seconds: float
+
+
+async def copying_peer(source: NodeAdmin, target: Endpoint) -> str | None:
+    """The address from which somebody copies vbuckets between two nodes now, as the source tells; None if nobody does.
+
+    Movers that take vbuckets over wait for each other's lease; those that copy end each other's connections.
+    """
+    try:
+        told = await source.stats("dcp")
+    except (StatusError, ProtocolError):
+        return None
+    return told.get(f"eq_dcpq:{connection_name(source.endpoint, target, _COPY)}:peer")
 
 
 class Mover:

@@ -139,6 +139,13 @@ class ProxiedConnection:
             listener.told(side, frame)
 
 
+def connection_name(source: Endpoint, target: Endpoint, purpose: str) -> str:
+    """The name that every mover between two nodes gives its connection for a purpose."""
+    # The node's own dialler has the name without a purpose; two of one name would end each other for ever.
+    end = f":{purpose}"
+    return f"replication:{source.address}->{target.address}:{target.bucket}"[: NAME_BYTES_MAX - len(end)] + end
+
+
 async def open_proxied(
     source: Endpoint,
     target: Endpoint,
@@ -156,9 +163,7 @@ async def open_proxied(
     Raises:
         TransportError, StatusError: a node can't be reached, or refuses.
     """
-    # The node's own dialler has the name without a purpose; two of one name would end each other for ever.
-    end = f":{purpose}"
-    name = f"replication:{source.address}->{target.address}:{target.bucket}"[: NAME_BYTES_MAX - len(end)] + end
+    name = connection_name(source, target, purpose)
     connection, opener = ProxiedConnection(name, limits), _Opener(limits, clock)
     try:
         # What one end grants and the other does not would make frames that the other can't read: so both get the same.
