@@ -54,8 +54,8 @@ ENGINE ?= local
 lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-199 ENGINE=local or spark; those in artifacts/ are not run again
 	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS) --engine $(ENGINE)
 
-spark-faults: $(READY) warm ## the tests of a mirror on Spark under faults, which take minutes: a JVM for each step that a driver dies at
-	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults tests/guides
+spark-faults: $(READY) warm ## tests of jobs on Spark that take minutes: a mirror under faults, and what starts a Spark of its own
+	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults tests/guides tests/cli tests/examples tests/test_readme.py
 
 interop: $(READY) warm ## programs of others against a node, as a table: INTEROP="-k gocb"; where a toolchain is missing, its rows say how to get it
 	@$(RUN) $(BIN)/python -m pytest -q --tb=short -m interop --table tests/interop $(INTEROP)

@@ -4,6 +4,7 @@
 marked `spark` go to one worker: they share a JVM, hence a process. Nothing here is needed to run a file alone.
 """
 
+import ast
 import os
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 @cache
 def group_of(file: str) -> str:
     """Return what is given to one worker as a whole: a test file (path from the root), or all that need Spark."""
-    return "spark" if "mark.spark" in text_of(file) else file
+    return "spark" if needs_spark(text_of(file)) else file
 
 
 @cache
@@ -33,6 +34,19 @@ def text_of(file: str) -> str:
     """Return what is in a test file (path from the root)."""
     path = ROOT / file
     return path.read_text("utf-8") if path.exists() else ""
+
+
+def needs_spark(text: str) -> bool:
+    """Return whether some of a file's tests need Spark, those left aside that `make test` does not run."""
+    if "mark.spark" not in text:
+        return False
+    for node in ast.parse(text).body:
+        marks = [ast.unparse(each) for each in getattr(node, "decorator_list", [])]
+        if isinstance(node, ast.Assign) and any(getattr(each, "id", "") == "pytestmark" for each in node.targets):
+            marks = [ast.unparse(node.value)]
+        if any("mark.spark" in each for each in marks) and not any("mark.battery" in each for each in marks):
+            return True
+    return False
 
 
 def turn_of(file: str) -> int:

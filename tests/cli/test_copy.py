@@ -11,9 +11,27 @@ from typer.testing import CliRunner
 from headwater import testing
 from headwater.cli.app import app
 from tests.pipelines.buckets import state
+from tests.spark.conftest import lent_spark, spark
+
+__all__ = ["lent_spark", "spark"]
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("lent_spark")
+def test_a_copy_that_is_made_once_goes_on_where_its_checkpoint_stands(tmp_path: Path) -> None:
+    with testing.node(vbuckets=8) as source, testing.node(vbuckets=8) as target, source.client() as client:
+        line = ["copy", source.url, target.url, "--checkpoint", str(tmp_path / "checkpoint"), "--once"]
+        client.set_many({"kept": "1", "changed": "1", "dropped": "1"})
+        first = CliRunner().invoke(app, line)
+        assert (first.exit_code, state(target)) == (0, state(source)), first.output
+        client.set("changed", "2")
+        client.delete("dropped")
+        second = CliRunner().invoke(app, line)
+        assert (second.exit_code, state(target)) == (0, state(source)), second.output
+
+
+@pytest.mark.spark
+@pytest.mark.battery
 @pytest.mark.timeout(900)  # two starts of a JVM, one after the other
 def test_a_copy_that_is_killed_goes_on_where_its_checkpoint_stands(tmp_path: Path) -> None:
     with testing.node(vbuckets=8) as source, testing.node(vbuckets=8) as target, source.client() as client:

@@ -1,7 +1,5 @@
 """The invalidate command. The pipeline itself is tested in tests/pipelines."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,19 +9,23 @@ from typer.testing import CliRunner
 from headwater import testing
 from headwater.cli.app import app
 from tests.pipelines.redis_server import redis_server
+from tests.spark.conftest import lent_spark, spark
+
+__all__ = ["lent_spark", "spark"]
 
 
 @pytest.mark.spark
 @pytest.mark.interop
+@pytest.mark.usefixtures("lent_spark")
 def test_what_changed_is_deleted_in_redis(tmp_path: Path) -> None:
     with redis_server() as cache, testing.node(vbuckets=8) as bucket, bucket.client() as client:
         server = redis.Redis.from_url(cache)
         client.set_many({"a": "1", "b": "1"})
         server.mset({"user:a": "cached", "a:page": "cached", "user:c": "cached"})
-        line = [sys.executable, "-m", "headwater", "invalidate", bucket.url, cache, "--once"]
+        line = ["invalidate", bucket.url, cache, "--once"]
         line += ["--checkpoint", str(tmp_path / "checkpoint"), "--template", "user:{key}", "--template", "{key}:page"]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=540, check=False)
-        assert done.returncode == 0, done.stderr
+        done = CliRunner().invoke(app, line)
+        assert done.exit_code == 0, done.output
         assert "2 changes, 4 keys deleted, 2 of them were there" in done.stdout
         assert server.keys() == [b"user:c"]
         server.close()

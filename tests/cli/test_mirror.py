@@ -19,13 +19,13 @@ def command(url: str, table: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "headwater", "mirror", url, "--to", str(table), *options]
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)  # two starts of a JVM, one after the other
-def test_a_mirror_that_was_stopped_goes_on_where_its_table_stands(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.battery])])
+@pytest.mark.timeout(900)  # on Spark two starts of a JVM, one after the other
+def test_a_mirror_that_was_stopped_goes_on_where_its_table_stands(engine: str, tmp_path: Path) -> None:
     table = tmp_path / "table"
     with testing.node(vbuckets=8) as node, node.client() as client:
         client.set_many({"kept": "1", "changed": "1", "dropped": "1"})
-        following = command(node.url, table, "--progress", "json")
+        following = command(node.url, table, "--engine", engine, "--progress", "json")
         process = subprocess.Popen(following, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None
         while json.loads(process.stdout.readline())["changes"] < 3:
@@ -37,7 +37,11 @@ def test_a_mirror_that_was_stopped_goes_on_where_its_table_stands(tmp_path: Path
         client.set("changed", "2")
         client.delete("dropped")
         done = subprocess.run(
-            command(node.url, table, "--once"), capture_output=True, text=True, timeout=540, check=False
+            command(node.url, table, "--engine", engine, "--once"),
+            capture_output=True,
+            text=True,
+            timeout=540,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert "the table holds 5 changes, 1 stored and 1 deleted" in done.stdout

@@ -1,10 +1,15 @@
 """Each example is run as its reader would run it."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.spark.conftest import lent_spark, spark
+
+__all__ = ["lent_spark", "spark"]
 
 FOLDER = Path(__file__).parent.parent.parent / "examples"
 
@@ -40,7 +45,15 @@ def test_pytest_with_a_node_passes() -> None:
 
 
 @pytest.mark.spark
-def test_a_spark_batch_counts_the_changes_by_kind() -> None:
+@pytest.mark.usefixtures("lent_spark")
+def test_a_spark_batch_counts_the_changes_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(FOLDER / "spark_count.py"), run_name="__main__")
+    assert capsys.readouterr().out.splitlines() == ["deletion 100", "mutation 900"]
+
+
+@pytest.mark.spark
+@pytest.mark.battery
+def test_it_does_so_with_a_spark_of_its_own() -> None:
     assert run("spark_count.py") == ["deletion 100", "mutation 900"]
 
 

@@ -40,7 +40,7 @@ def test_a_copy_whose_target_dies_goes_on_and_keeps_revision_cas_and_expiry(
         assert client.write_many([WriteWithMeta("k100", "theirs, later", 0, 0, cas=2**62, rev_seqno=9)]) == {}
         client.set("theirs", "alone")
     target.kill()
-    short = {"writing": {"retrySeconds": "0.5"}, "reading": {"maxChangesPerTrigger": "60"}}
+    short = {"writing": {"retrySeconds": "0.5"}, "reading": {"maxChangesPerTrigger": "90"}}
     with pytest.raises(HeadwaterError, match=str(target.port)):
         go(spark, pair, tmp_path, **short)
     target.restart()

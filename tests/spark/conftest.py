@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headwater.pipelines import query
 from headwater.pipelines.session import DELTA_SPARK, local_session
 from headwater.testing.node import Node, node
 
@@ -22,6 +23,14 @@ def spark() -> Iterator[Any]:
     session = local_session("headwater-tests", cores="local[2,2]", quiet=True, delta=delta)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def lent_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The Spark that is there, lent to programs that make one in this process and stop it: a JVM less for each."""
+    monkeypatch.setattr(type(spark), "stop", lambda session: None)
+    monkeypatch.setattr(query, "_end_jvm", lambda archive: None)
+    return spark
 
 
 @pytest.fixture(scope="module")

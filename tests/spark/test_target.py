@@ -41,7 +41,7 @@ def test_a_stream_that_is_killed_and_started_again_loses_nothing(spark: Any, tmp
     with node(vbuckets=4) as source, node(vbuckets=8) as target:
 
         def run(**options: str) -> None:
-            changes = spark.readStream.format("dcp").options(maxChangesPerTrigger="40").load(source.url)
+            changes = spark.readStream.format("dcp").options(maxChangesPerTrigger="80").load(source.url)
             query = (
                 changes.writeStream.format("dcp")
                 .options(withMeta="true", checkpointLocation=str(tmp_path / "checkpoint"), **options)
