@@ -7,6 +7,7 @@ from headwater.errors import (
     OptionError,
     TemporaryFailure,
     UnknownCollection,
+    UnknownScope,
 )
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position
@@ -211,3 +212,37 @@ def test_another_choice_than_before_is_refused_with_what_it_was(before: Coverage
 def test_a_collection_that_was_dropped_since_is_left_out() -> None:
     before, now = Coverage(SHOP.uid, collections=(8, 9)), SHOP.without_collection("shop", "b")
     assert choosing(now, collections="shop.a").covered(held(before)) == Coverage(SHOP.uid, collections=(8,))
+
+
+BOTH, WHOLE_SCOPE = Coverage(SHOP.uid, collections=(8, 9)), Coverage(SHOP.uid, scope=8)
+LEFT = SHOP.without_collection("shop", "b")
+EMPTIED = LEFT.without_collection("shop", "a")
+
+
+@pytest.mark.parametrize("now", [LEFT, EMPTIED, EMPTIED.without_scope("shop")])
+def test_who_goes_on_may_still_name_what_was_dropped_as_often_as_he_starts(now: CollectionsManifest) -> None:
+    for _ in range(2):
+        assert choosing(now, collections="shop.a,shop.b").covered(held(BOTH)) == BOTH
+
+
+def test_who_reads_a_scope_goes_on_when_it_is_dropped() -> None:
+    gone = EMPTIED.without_scope("shop")
+    assert choosing(gone, scope="shop").covered(held(WHOLE_SCOPE)) == WHOLE_SCOPE
+    with pytest.raises(UnknownScope):
+        choosing(gone, scope="shop").covered(Offset())
+
+
+@pytest.mark.parametrize(
+    ("now", "names", "error"),
+    [
+        (LEFT, "shop.a,shop.b,shop.c", UnknownCollection),  # one was dropped, so one name may mean nothing
+        (SHOP, "shop.a,shop.b,shop.c", UnknownCollection),
+        (LEFT, "shop.b", UnknownCollection),  # without the one that is left it is another choice
+        (LEFT.with_collection("shop", "b", None, 10), "shop.a,shop.b", OptionError),  # another one of the name
+    ],
+)
+def test_a_name_that_never_was_and_one_that_was_made_again_are_refused(
+    now: CollectionsManifest, names: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        choosing(now, collections=names).covered(held(BOTH))

@@ -224,3 +224,9 @@ def test_collections_come_with_their_names_and_a_checkpoint_goes_on_with_the_sam
             drain(bucket.url, **other)
     with pytest.raises(PySparkException, match=r"no collection shop\.c"):
         spark.read.format("dcp").option("collections", "shop.c").load(bucket.url).count()
+    becomes(bucket, 2, b=9)
+    put_into(bucket, 9, "k5", value="b")
+    assert [(row.collection, bytes(row.key)) for _, row in drain(bucket.url, **chosen)] == [("b", b"k5")]
+    becomes(bucket, 3)
+    put_into(bucket, 0, "k6", value="default")
+    assert [drain(bucket.url, **chosen) for _ in range(2)] == [[], []]

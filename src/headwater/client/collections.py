@@ -149,6 +149,29 @@ def resolve(manifest: CollectionsManifest, collections: Collections, scope: str 
     return Coverage(manifest.uid, collections=tuple(sorted(ids)))
 
 
+def resolve_again(
+    manifest: CollectionsManifest, collections: Iterable[str] | Literal["all"] | None, scope: str | None, held: Coverage
+) -> Coverage:
+    """Find what is to be read by who goes on: names whose collections were dropped since stand for the ids that he
+    held of them, as long as there are no more such names than such ids.
+
+    Returns: `held` itself where something was dropped: the next start has the same names.
+
+    Raises: as `resolve`.
+    """
+    if manifest.uid >= held.manifest_uid:
+        if scope is not None and held.scope is not None and manifest.scope(scope) is None and held.has_gone(manifest):
+            return held
+        names = read_names(collections) if scope is None else None
+        if names is not None and held.collections is not None:
+            found = [manifest.collection(*path) for path in {parse_path(name) for name in names}]
+            there = {each.id for each in found if each is not None}
+            left = set(held.within(manifest).collections or ())
+            if there == left and 0 < found.count(None) <= len(held.collections) - len(left):
+                return held
+    return resolve(manifest, collections, scope)
+
+
 def read_names(collections: Iterable[str] | None) -> list[str] | None:
     """The names that were given, one by one or in one text with commas; None for "all".
 

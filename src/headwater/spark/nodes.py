@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError
@@ -144,15 +145,20 @@ class SourceNodes:
         return patiently(lambda: self._covered(start), self._settings.retry_seconds)
 
     def _covered(self, start: Offset) -> Coverage | None:
-        from headwater.client.collections import check_start, resolve
+        from headwater.client.collections import check_start, resolve, resolve_again
 
         manifest, wanted = self._connected().manifest(), self._settings.collections
         names = "all" if wanted == ("all",) else wanted
-        asked = resolve(manifest, names, self._settings.scope) if self._settings.chooses else None
+        asked = None
+        if self._settings.chooses:
+            again = resolve if start.coverage is None else partial(resolve_again, held=start.coverage)
+            asked = again(manifest, names, self._settings.scope)
         # Bare seqnos that a user gave (`startingOffsets`) name no history, and are of whatever is chosen.
         held = {vb: replace(at, coverage=start.coverage) for vb, at in start.positions.items() if at.vb_uuid}
         check_start(held, asked, manifest)
-        return start.coverage.within(manifest) if start.coverage else asked
+        if start.coverage is None or asked is start.coverage:
+            return asked
+        return start.coverage.within(manifest)
 
     def manifest(self) -> CollectionsManifest:
         """Return the scopes and collections of the bucket.

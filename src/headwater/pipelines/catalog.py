@@ -1,0 +1,244 @@
+"""A table by its name in a catalog of a Spark session: `catalog.schema.name`.
+
+A name points to a folder, and what the folder holds is the table. So a name is looked up once, at each start of a
+mirror; from there on everything is as with a folder: tasks, commits, indexes and the checkpoint know the place only. A
+new table is made at its place first, whole and with its record, and gets its name then. After a crash between the two
+the next start finds it there and gives it the name.
+
+Tables are registered as external ones, USING delta LOCATION: whoever drops the name keeps the documents.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from headwater.errors import OptionError, TableChanged, TableError
+from headwater.lake.objects import LIBRARIES
+from headwater.lake.places import CHANGES, QUARANTINE, place_of
+from headwater.pipelines.sink import TableSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ALLOWED = "a name such as catalog.schema.name"
+IN_MEMORY, SESSION_CATALOG = "in-memory", "spark_catalog"
+_PART = re.compile(r"`((?:[^`]|``)+)`|([^`.\s]+)")
+_DETAILS = "# Detailed Table Information"
+_SHOWN_MAX = 5
+
+
+def parse_name(text: str) -> tuple[str, ...]:
+    """Split a name at its dots; a part between backticks may have dots itself.
+
+    Raises:
+        OptionError: it is no name.
+    """
+    parts, at = [], 0
+    while (found := _PART.match(text, at)) is not None:
+        parts.append(found[2] or found[1].replace("``", "`"))
+        at = found.end()
+        if at == len(text):
+            return tuple(parts)
+        if text[at] != ".":
+            break
+        at += 1
+    raise OptionError("table", text, f"{ALLOWED}; a part with a dot stands in backticks")
+
+
+def quoted(parts: tuple[str, ...]) -> str:
+    """Return a name as SQL has it."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+
+
+class NamedTable:
+    """A mirror's table by its name.
+
+    Args:
+        spark: the session whose catalogs know it, with Delta Lake.
+        name: with catalog and schema; those of the session where they are left out.
+        to: where a new table is made; None for the schema's own place.
+
+    Raises:
+        OptionError: no name, or no session: worker processes have no catalog.
+    """
+
+    def __init__(self, spark: SparkSession | None, name: str, to: str | Path | None = None) -> None:
+        parts = parse_name(name)
+        if spark is None:
+            told = "given with a Spark session (--engine spark): the local engine has no catalog"
+            raise OptionError("table", name, f"{told}; give it the table's folder instead, with --to")
+        self._spark, self._to = spark, to
+        if len(parts) < 3:
+            namespace = (str(spark.catalog.currentDatabase()),) if len(parts) == 1 else ()
+            parts = (str(spark.catalog.currentCatalog()), *namespace, *parts)
+        self.parts = parts
+
+    @property
+    def name(self) -> str:
+        """The whole name, for people."""
+        return ".".join(part if _PART.fullmatch(part) and "`" not in part else quoted((part,)) for part in self.parts)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the catalog outlives the session: Spark's own may be in memory."""
+        kept: Any = self._spark.conf.get("spark.sql.catalogImplementation", IN_MEMORY)
+        return self.parts[0] != SESSION_CATALOG or kept != IN_MEMORY
+
+    def found(self) -> str | None:
+        """Return where the catalog says that the table lies; None if it knows none of this name.
+
+        Raises:
+            TableError: a view, or a table that is not Delta's.
+        """
+        return self._found("")
+
+    def place(self) -> str:
+        """Return where the table lies, or a new one is to be made.
+
+        Raises:
+            TableError: as `found`; no such schema, or one that has no place of its own.
+            OptionError: `to` is another place than the catalog's.
+        """
+        found, asked = self.found(), None if self._to is None else place_of(self._to)
+        if found is not None:
+            if asked not in (None, found):
+                raise OptionError("to", str(self._to), f"where the catalog has {self.name}, {found}: leave it out")
+            return found
+        below = self._schema_place()
+        if asked is None and below is None:
+            raise TableError(self.name, "its schema has no place for new tables: say with --to where it is to lie")
+        last = self.parts[-1]
+        if asked is None and ("/" in last or last.startswith(".")):
+            raise TableError(self.name, "no folder can be called like that: say with --to where it is to lie")
+        return asked or f"{below}/{last}"
+
+    def register(self, sink: TableSink) -> None:
+        """Give a table its name, and those beside it theirs, as far as they have none.
+
+        Raises:
+            TableError: one of the names is another table's.
+        """
+        named = {"": sink.place}
+        named |= {CHANGES: sink.changes.place} if sink.changes else {}
+        named |= {QUARANTINE: sink.quarantine.place} if sink.quarantine else {}
+        for end, place in named.items():
+            found = self._found(end)
+            if found is None:
+                with self._told(end):
+                    self._spark.sql(f"CREATE TABLE IF NOT EXISTS {self._sql(end)} USING delta LOCATION {_text(place)}")
+                found = self._found(end)
+            if found != place:
+                told = f"the catalog has a table of this name at {found}, and this one lies at {place}"
+                raise TableError(f"{self.name}{end}", f"{told}: drop that name or rename it, or choose another")
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Let errors about the table name it, beside its place."""
+        try:
+            yield
+        except TableError as error:
+            if isinstance(error, TableChanged) or error.place.startswith(self.name):
+                raise
+            raise type(error)(f"{self.name} ({error.place})", error.problem) from error
+
+    def _sql(self, end: str = "") -> str:
+        return quoted((*self.parts[:-1], f"{self.parts[-1]}{end}"))
+
+    def _found(self, end: str) -> str | None:
+        details = self._described(end)
+        if details is None:
+            return None
+        name, kind, provider = f"{self.name}{end}", details.get("type", "VIEW"), details.get("provider", "")
+        if "VIEW" in kind.upper():
+            raise TableError(name, "it is a view, and a mirror needs a table of Delta's: choose another name")
+        if provider.lower() != "delta":
+            told = f"it is a table of {provider or 'no format that is told'}, not of Delta's"
+            raise TableError(name, f"{told}: choose another name, or drop it and let the mirror make it")
+        return located(name, details.get("location", ""))
+
+    def _described(self, end: str) -> Mapping[str, str] | None:
+        """What the catalog tells of a table, by names in small letters; None if there is none."""
+        self._check_catalog()
+        with self._told(end):
+            if not self._spark.catalog.tableExists(self._sql(end)):
+                return None
+            rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {self._sql(end)}").collect()
+        # The columns come first, and one of them may be called like anything.
+        last = max((at for at, row in enumerate(rows) if row.col_name == _DETAILS), default=len(rows))
+        return {row.col_name.strip().lower(): (row.data_type or "").strip() for row in rows[last + 1 :]}
+
+    def _schema_place(self) -> str | None:
+        """Where the schema keeps new tables; None if it does not say.
+
+        Raises:
+            TableError: there is no such schema.
+        """
+        schema = quoted(self.parts[:-1])
+        with self._told():
+            if not self._spark.catalog.databaseExists(schema):
+                raise TableError(self.name, self._no_schema(schema))
+            rows = self._spark.sql(f"DESCRIBE NAMESPACE EXTENDED {schema}").collect()
+        told = {str(row[0]).strip().lower(): str(row[1] or "").strip() for row in rows}.get("location")
+        return located(self.name, told, encoded=True) if told else None
+
+    def _check_catalog(self) -> None:
+        """See to it that the session has the catalog: Spark takes the name of one that it has not for a schema's."""
+        catalog = self.parts[0]
+        if catalog != SESSION_CATALOG and self._spark.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
+            known = [row[0] for row in self._spark.sql("SHOW CATALOGS").collect()]
+            told = f'the session has no catalog "{catalog}" ({_some(known, "catalog")})'
+            advice = f"it is configured by --conf spark.sql.catalog.{catalog}=CLASS, or choose another name"
+            raise TableError(self.name, f"{told}: {advice}")
+
+    def _no_schema(self, schema: str) -> str:
+        catalog = self.parts[0]
+        there = [row[0] for row in self._spark.sql(f"SHOW NAMESPACES IN {quoted((catalog,))}").collect()]
+        told = f'the catalog "{catalog}" has no schema "{".".join(self.parts[1:-1])}" ({_some(there, "schema")})'
+        return f"{told}: create it (CREATE SCHEMA {schema}), or choose another name"
+
+    @contextmanager
+    def _told(self, end: str = "") -> Iterator[None]:
+        """Say in one line what Spark refuses. What has no name of its own there is a metastore's outage for example,
+        and may pass."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            yield
+        except AnalysisException as error:
+            if (error.getCondition() or "_LEGACY").startswith("_LEGACY"):
+                raise
+            raise TableError(f"{self.name}{end}", f"Spark refuses: {' '.join(str(error).split())}") from error
+
+
+def located(name: str, location: str, *, encoded: bool = False) -> str:
+    """Return a catalog's location as our places are written.
+
+    Args:
+        name: whose it is.
+        location: as Spark prints it.
+        encoded: whether %20 in it is a space: so it prints those of schemas, but those of tables as they are.
+
+    Raises:
+        TableError: nothing that we reach.
+    """
+    scheme = urlsplit(location).scheme
+    if not location or (scheme not in ("", "file") and scheme not in LIBRARIES):
+        told = f'the catalog has it at "{location}"'
+        raise TableError(name, f"{told}, and a mirror reaches folders, s3:, gs: and abfss: only: choose another place")
+    if scheme != "file" or encoded:
+        return place_of(location)
+    return place_of("/" + location.partition(":")[2].lstrip("/"))
+
+
+def _some(names: list[str], what: str) -> str:
+    shown = ", ".join(names[:_SHOWN_MAX]) + (" ..." if len(names) > _SHOWN_MAX else "")
+    return f"of {len(names)} there {'is' if len(names) == 1 else 'are'} {shown}" if names else f"there is no {what}"
+
+
+def _text(place: str) -> str:
+    return "'" + place.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,237 @@
+"""Tables by their names in a catalog, with a real Spark: found, made, and refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.errors import OptionError, TableError, UnsupportedTable
+from headwater.lake.log import TableLog
+from headwater.lake.store import TableStore
+from headwater.pipelines.catalog import NamedTable, located, parse_name, quoted
+from headwater.pipelines.mirror import MirrorProgress, mirror, opened
+from headwater.pipelines.sink import TableSink
+from headwater.testing.node import Node, node
+from tests.pipelines.support import change, documents, table
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("orders", ("orders",)),
+        ("shop.orders", ("shop", "orders")),
+        ("lake.shop.orders", ("lake", "shop", "orders")),
+        ("lake.`a.b`.`c``d`", ("lake", "a.b", "c`d")),
+        ("lake.größe.名", ("lake", "größe", "名")),
+    ],
+)
+def test_a_name_is_split_at_its_dots(text: str, parts: tuple[str, ...]) -> None:
+    assert parse_name(text) == parts
+    assert parse_name(quoted(parts)) == parts
+
+
+@pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a..b", "a b", "`a", "a`b`", "``", "a.b "])
+def test_what_is_no_name_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"is not a name such as catalog\.schema\.name"):
+        parse_name(text)
+
+
+def test_worker_processes_have_no_catalog_and_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"the local engine has no catalog; give it the table's folder.* --to"):
+        mirror(None, "couchbase://127.0.0.1:1/default", table="lake.shop.orders", once=True)
+    with pytest.raises(OptionError, match="or a name in a catalog is given with --table"):
+        mirror(None, "couchbase://127.0.0.1:1/default", once=True)
+
+
+@pytest.mark.parametrize("location", ["", "hdfs://n/lake", "dbfs:/lake", "wasbs://c@a/lake"])
+def test_a_location_that_nobody_here_reaches_is_refused(location: str) -> None:
+    with pytest.raises(TableError, match=f'^shop.t: the catalog has it at "{location}", .*: choose another place'):
+        located("shop.t", location)
+
+
+def test_a_location_is_written_as_places_are() -> None:
+    assert (
+        located("t", "file:/lake/a b") == located("t", "file:///lake/a b") == located("t", "/lake/a b") == "/lake/a b"
+    )
+    assert located("t", "file:/lake/100%20") == "/lake/100%20"
+    assert located("t", "file:/lake/100%20", encoded=True) == "/lake/100 "
+    assert located("t", "s3://lake/t/") == "s3://lake/t"
+
+
+# --------------------------------------------------------------------------- with a session
+
+
+@pytest.fixture
+def bucket() -> Iterator[Node]:
+    with node(vbuckets=4) as running, running.client() as client:
+        assert client.set_many((f"a{i}", b"one") for i in range(60)) == {}
+        yield running
+
+
+@pytest.fixture
+def schema(spark: Any, tmp_path: Path) -> Iterator[str]:
+    """A schema of Spark's own catalog, which is in memory."""
+    name = f"s{uuid.uuid4().hex[:8]}"
+    spark.sql(f"CREATE SCHEMA {name} LOCATION '{tmp_path / 'lake house'}'")
+    yield name
+    spark.sql(f"DROP SCHEMA {name} CASCADE")
+
+
+def begin(spark: Any, bucket: Node, name: str, to: Path | None = None, **shape: bool) -> TableSink:
+    """A mirror's start: what is asked of the catalog, and of nobody else."""
+    asked = {"unfold": False, "variant": False, "copy_on_write": False, "quarantine": False} | shape
+    return opened(NamedTable(spark, name, to), "default", changelog=asked.pop("changelog", False), shape=asked)
+
+
+def fill(bucket: Node, place: str | Path, **shape: bool) -> MirrorProgress:
+    return mirror(None, bucket.url, place, once=True, workers=0, upkeep=False, **shape)
+
+
+def read(spark: Any, name: str) -> dict[bytes, bytes]:
+    return {bytes(row.key): bytes(row.value) for row in spark.table(name).collect()}
+
+
+def test_a_table_is_made_found_again_and_read_by_its_name(
+    spark: Any, bucket: Node, schema: str, tmp_path: Path
+) -> None:
+    made = begin(spark, bucket, f"spark_catalog.{schema}.orders", changelog=True).place
+    assert made == str(tmp_path / "lake house" / "orders")
+    assert followed(made).state.version == 0  # to have a name cost the table no commit
+    fill(bucket, made, changelog=True)
+    change(bucket, "two")
+    assert begin(spark, bucket, f"{schema}.orders", changelog=True).place == made  # the session's catalog
+    spark.sql(f"USE {schema}")
+    try:
+        assert begin(spark, bucket, "orders").place == made
+    finally:
+        spark.sql("USE default")
+    fill(bucket, made, changelog=True)
+    assert read(spark, f"{schema}.orders") == documents(bucket)
+    assert spark.table(f"{schema}.orders_changes").count() == 60 + 70
+    assert {row.tableName for row in spark.sql(f"SHOW TABLES IN {schema}").collect()} == {"orders", "orders_changes"}
+
+
+def followed(place: str) -> TableLog:
+    log = TableLog(TableStore(place))
+    log.refresh()
+    return log
+
+
+def test_the_quarantine_has_a_name_and_new_fields_are_columns_at_once(spark: Any, bucket: Node, schema: str) -> None:
+    place = begin(spark, bucket, f"{schema}.orders", unfold=True, quarantine=True).place
+    fill(bucket, place, json=True, quarantine=True)
+    with bucket.client() as client:
+        client.set("new", b'{"n": 1}')
+    fill(bucket, place, json=True, quarantine=True)
+    assert [row.n for row in spark.table(f"{schema}.orders").where("key = 'new'").collect()] == [1]
+    assert spark.table(f"{schema}.orders_quarantine").count() == 60
+
+
+def test_a_folder_with_a_mirrors_table_gets_a_name_as_does_one_whose_run_died_before_it_had(
+    spark: Any, bucket: Node, schema: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "it's 100%20" / "t"
+    fill(bucket, place)
+    assert begin(spark, bucket, f"{schema}.orders", place).place == str(place)
+    assert read(spark, f"{schema}.orders") == documents(bucket)
+    spark.sql(f"DROP TABLE {schema}.orders")  # the name; the documents stay
+    assert begin(spark, bucket, f"{schema}.orders", place).record.batch > 0
+    with pytest.raises(OptionError, match=r"where the catalog has spark_catalog\..*\.orders, .*/t: leave it out"):
+        begin(spark, bucket, f"{schema}.orders", tmp_path / "elsewhere")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_name_is_looked_up_at_each_start(spark: Any, bucket: Node, schema: str, tmp_path: Path) -> None:
+    first = begin(spark, bucket, f"{schema}.orders").place
+    fill(bucket, tmp_path / "moved")
+    spark.sql(f"DROP TABLE {schema}.orders")
+    spark.sql(f"CREATE TABLE {schema}.orders USING delta LOCATION '{tmp_path / 'moved'}'")
+    assert begin(spark, bucket, f"{schema}.orders").place == str(tmp_path / "moved") != first
+
+
+def refuses(spark: Any, bucket: Node, name: str, told: str, error: type[Exception] = TableError, **asked: Any) -> None:
+    with pytest.raises(error, match=told) as refused:
+        begin(spark, bucket, name, **asked)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_table_of_deltas_is_refused_by_name(spark: Any, bucket: Node, schema: str, tmp_path: Path) -> None:
+    spark.sql(f"CREATE VIEW {schema}.v AS SELECT 1 AS key")
+    spark.sql(f"CREATE TABLE {schema}.p (key BINARY) USING parquet")
+    refuses(spark, bucket, f"{schema}.v", rf"^spark_catalog\.{schema}\.v: it is a view")
+    refuses(spark, bucket, f"{schema}.p", rf"^spark_catalog\.{schema}\.p: it is a table of parquet, not of Delta's")
+    assert not list((tmp_path / "lake house").rglob("_delta_log"))
+    spark.sql(f"CREATE TABLE {schema}.o_changes (key BINARY) USING parquet")
+    refuses(spark, bucket, f"{schema}.o", r"\.o_changes: it is a table of parquet", changelog=True)
+
+
+def test_a_table_of_somebody_else_or_with_features_that_are_not_known_is_refused_by_name(
+    spark: Any, bucket: Node, schema: str
+) -> None:
+    spark.sql(f"CREATE TABLE {schema}.theirs (key BINARY) USING delta")
+    refuses(spark, bucket, f"{schema}.theirs", rf"^spark_catalog\.{schema}\.theirs \(.*\): its protocol is reader 1")
+    log = followed(begin(spark, bucket, f"{schema}.ours").place)
+    feature = {"writerFeatures": [*log.state.protocol["writerFeatures"], "rowTracking"]}
+    log.commit([{"protocol": log.state.protocol | feature}], "UPGRADE PROTOCOL")
+    refuses(spark, bucket, f"{schema}.ours", r"\.ours \(.*\): the table feature rowTracking", UnsupportedTable)
+
+
+def test_catalogs_and_schemas_that_are_not_there_are_told_with_those_that_are(
+    spark: Any, bucket: Node, schema: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refuses(spark, bucket, "spark_catalog.nowhere.t", r'has no schema "nowhere" \(of \d+ there .*CREATE SCHEMA')
+    refuses(spark, bucket, "nowhere.shop.t", r'no catalog "nowhere" \(of 1 there is spark_catalog\).*--conf spark\.sql')
+    refuses(spark, bucket, f"{schema}.`../t`", "no folder can be called like that")
+    assert capfd.readouterr().err == ""  # nor does Spark say anything
+    refuses(spark, bucket, f"spark_catalog.{schema}.a.t", r"^spark_catalog\.s\w+\.a\.t: ")
+
+
+def test_names_beside_it_that_are_other_tables_are_refused(
+    spark: Any, bucket: Node, schema: str, tmp_path: Path
+) -> None:
+    fill(bucket, tmp_path / "other")
+    spark.sql(f"CREATE TABLE {schema}.o_changes USING delta LOCATION '{tmp_path / 'other'}'")
+    refuses(spark, bucket, f"{schema}.o", r"o_changes: the catalog has a table of this name at .*other", changelog=True)
+
+
+def test_a_name_in_memory_does_not_last(spark: Any) -> None:
+    assert not NamedTable(spark, "spark_catalog.a.b").lasts
+    assert NamedTable(spark, "unity.a.b").lasts
+
+
+@pytest.mark.battery
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_metastore_on_disk_knows_the_table_from_one_run_to_the_next(bucket: Node, tmp_path: Path) -> None:
+    """Hive's metastore in Derby: commands of their own, each with a JVM that opens it."""
+    derby = f"jdbc:derby:;databaseName={tmp_path / 'metastore'};create=true"
+    conf = ["spark.sql.catalogImplementation=hive", f"spark.sql.warehouse.dir={tmp_path / 'warehouse'}"]
+    conf += [f"spark.hadoop.javax.jdo.option.ConnectionURL={derby}"]
+    given = [word for setting in conf for word in ("--conf", setting)]
+
+    def headwater(*words: str, status: int = 0) -> str:
+        asked = [sys.executable, "-m", "headwater", *words, *given]
+        done = subprocess.run(
+            asked, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=400, check=False
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout if not status else done.stderr
+
+    name = "spark_catalog.default.orders"
+    assert "60 stored" in headwater("mirror", bucket.url, "--table", name, "--once")
+    change(bucket, "two")
+    assert "50 stored and 20 deleted" in headwater("mirror", bucket.url, "--table", "default.orders", "--once")
+    told = json.loads(headwater("lake", "describe", "--table", name))
+    assert (told["rows"], told["place"]) == (70, str(tmp_path / "warehouse" / "orders"))
+    assert table(told["place"]) == documents(bucket)
+    missing = headwater("lake", "verify", "--table", "default.nothing", status=1)
+    assert re.search(r"^headwater: spark_catalog\.default\.nothing: the catalog has no table of this name", missing)
