@@ -95,6 +95,7 @@ DECLARED: dict[str, dict[str, Way]] = {
     },
     "docs/howto/mirror.md": {
         "headwater mirror": Typed(),
+        "headwater mirror couchbase://127.0.0.1:11210/default --table": Elsewhere("tests/pipelines/test_catalog.py"),
         "export AWS": Elsewhere("tests/pipelines/test_objects.py"),
         "SELECT c.*": Typed(),
         "SELECT key, variant_get": Elsewhere("tests/pipelines/test_mirror.py"),

@@ -243,15 +243,13 @@ def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with testing.node(vbuckets=4) as node:
         with node.client() as bucket:
             bucket.set_many((f"k{number}", "v") for number in range(50))
-        instead = {"127.0.0.1:11210": node.address}
-        for number, block in enumerate((quarantine, collections)):  # a table each: what a table is, is said once
-            with Terminal(tmp_path / str(number), instead) as terminal:
+        with Terminal(tmp_path, {"127.0.0.1:11210": node.address}) as terminal:  # one after the other, in one folder
+            (command,) = mirror.commands()
+            terminal.type(f"{command} --engine local --once --changelog")
+            for block in (quarantine, collections):
                 first, *others = block.commands()
                 terminal.type(first.removesuffix(" --once") + " --once")
                 assert all(terminal.type(each) for each in others)
-        with Terminal(tmp_path, instead) as terminal:
-            (command,) = mirror.commands()
-            terminal.type(f"{command} --engine local --once --changelog")
             monkeypatch.chdir(tmp_path)
             for each in care.commands():
                 follow(each, terminal.instead)

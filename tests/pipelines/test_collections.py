@@ -108,6 +108,20 @@ def test_a_folder_that_is_a_table_and_a_table_of_a_folder_are_refused(shop: Node
     assert table(tmp_path / "t") == documents(shop)
 
 
+def test_a_plain_table_where_collections_have_theirs_is_refused(shop: Node, tmp_path: Path) -> None:
+    follow(shop, tmp_path / "t")
+    for place, told in (
+        (tmp_path / "t", r"the folder holds 3 tables, _default/_default for one.*mirror with --collections"),
+        (tmp_path / "t" / "shop", r"the folder holds 2 tables, a for one"),
+        (tmp_path / "t" / "shop" / "a" / "within", r"it lies in the folder of a table, .*/shop/a"),
+    ):
+        with pytest.raises(TableError, match=told):
+            mirror(None, shop.url, place, once=True, workers=0)
+    assert not (tmp_path / "t" / "_delta_log").exists()
+    with pytest.raises(TableError, match=r"it lies in the folder of a table, .*/t/shop/a"):
+        follow(shop, tmp_path / "t" / "shop" / "a" / "within")
+
+
 @pytest.mark.parametrize("dropped", ["keep", "drop"])
 def test_the_table_of_a_dropped_collection_is_kept_or_dropped_as_was_said(
     dropped: str, shop: Node, tmp_path: Path
@@ -145,6 +159,22 @@ def test_a_name_whose_collection_was_dropped_may_still_be_given(shop: Node, tmp_
     becomes(shop, 2, b=B)
     assert follow(shop, tmp_path, collections="shop.a,shop.b").mutations == 0
     assert held(tmp_path, "shop.a") == all_of("a")
+
+
+def test_nor_does_it_end_a_mirror_that_dropped_the_table_and_starts_again(shop: Node, tmp_path: Path) -> None:
+    asked = {"collections": "shop.a,shop.b", "dropped": "drop"}
+    follow(shop, tmp_path, **asked)
+    becomes(shop, 2, b=B)
+    for n in range(2):
+        put_into(shop, B, f"n{n}")
+        assert follow(shop, tmp_path, **asked).mutations == 1
+    assert not (tmp_path / "shop" / "a").exists()
+    with pytest.raises(UnknownCollection, match=r"no collection shop\.c "):
+        follow(shop, tmp_path, **(asked | {"collections": "shop.a,shop.b,shop.c"}))
+    becomes(shop, 3, a=AGAIN, b=B)
+    put_into(shop, AGAIN, "only")
+    follow(shop, tmp_path, **asked)
+    assert held(tmp_path, "shop.a") == {"only": "{}"}
 
 
 def test_the_table_of_a_collection_called_like_a_change_log_is_not_dropped_with_another(
@@ -217,7 +247,8 @@ def test_a_running_mirror_follows_what_is_made_written_dropped_and_made_again(sh
 
     def has(name: str, **wanted: str) -> bool:
         assert running.failure is None
-        return (tmp_path.joinpath(*name.split("."), "_delta_log")).exists() and held(tmp_path, name) == wanted
+        begun = tmp_path.joinpath(*name.split("."), "_delta_log", f"{0:020}.json").exists()  # its folder comes before
+        return begun and held(tmp_path, name) == wanted
 
     try:
         until(lambda: has("shop.b", **all_of("b")), "shop.b is mirrored")

@@ -17,15 +17,16 @@ from typer.testing import CliRunner
 
 from harness.nodes import diverge
 from headwater.cli.app import app
-from headwater.errors import ConnectionLost
+from headwater.errors import ConnectionLost, TableError
 from headwater.lake import upkeep
 from headwater.lake.log import TableLog
 from headwater.lake.objects import ObjectStore
 from headwater.lake.places import store_of
+from headwater.pipelines.collections import mirror_collections
 from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.testing.node import Node, node
 from tests.lake.s3_server import BUCKET, make_bucket, options_of, s3_server
-from tests.pipelines.support import change, documents, folded, seqnos, table
+from tests.pipelines.support import VBUCKETS, becomes, change, documents, folded, put_into, seqnos, table
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +185,90 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_made_twice(
     told = run(bucket, place)
     assert (told.retries, told.mutations) == (1, 0)
     is_equal(bucket, place)
+
+
+@pytest.fixture
+def shop() -> Iterator[Node]:
+    """A bucket with documents of the same keys in shop.a and shop.b, one of them no JSON."""
+    with node(vbuckets=VBUCKETS) as running:
+        becomes(running, 1, a=8, b=9)
+        for collection in (8, 9):
+            put_into(running, collection, *(f"k{n}" for n in range(20)))
+            put_into(running, collection, "odd", value="no JSON")
+        yield running
+
+
+def follow(bucket: Node, place: str, **asked: Any) -> MirrorProgress:
+    shape = {"json": True, "quarantine": True, "changelog": True}
+    given: dict[str, Any] = {"scope": "shop", "once": True, "workers": 0, "upkeep": False, "retry_seconds": 0}
+    return mirror_collections(None, bucket.url, place, **(given | shape | asked))
+
+
+def tables(place: str) -> list[str]:
+    return [name for name in store_of(f"{place}/shop").folders() if not name.endswith(("_changes", "_quarantine"))]
+
+
+def test_each_collection_has_a_table_a_log_and_a_quarantine_on_the_store(shop: Node, place: str) -> None:
+    assert follow(shop, place, workers=2).mutations == 42
+    put_into(shop, 8, "k1", value='{"n": 1}')
+    put_into(shop, 9, "k1", "odd", value="no JSON either")
+    told = follow(shop, place)
+    assert (told.mutations, told.quarantined) == (3, 2)
+    a, b = (table(f"{place}/shop/{name}") for name in "ab")
+    assert (a["k1"], a["odd"]) == (b'{"n": 1}', b"no JSON") and b["k1"] == b["odd"] == b"no JSON either"
+    aside = {name: sorted(table(f"{place}/shop/{name}_quarantine")) for name in "ab"}
+    assert aside == {"a": [b"odd"], "b": [b"k1", b"odd"]}
+    assert folded(f"{place}/shop/a_changes") == {key.encode(): value for key, value in a.items()}
+    verified = CliRunner().invoke(app, ["lake", "verify", f"{place}/shop/b"])
+    assert verified.stdout == "21 rows: all is well\n", verified.stderr
+    with pytest.raises(TableError, match="the folder holds 6 tables, a for one"):
+        run(shop, f"{place}/shop")
+    with pytest.raises(TableError, match="a table itself"):
+        follow(shop, f"{place}/shop/a")
+
+
+def test_a_dropped_collections_table_stays_on_the_store_or_goes_as_was_said(shop: Node, place: str) -> None:
+    follow(shop, place)
+    becomes(shop, 2, b=9)
+    follow(shop, place)
+    assert tables(place) == ["a", "b"] and len(table(f"{place}/shop/a")) == 21
+    follow(shop, place, dropped="drop")
+    assert store_of(f"{place}/shop").folders() == ("b", "b_changes", "b_quarantine")
+
+
+def test_one_that_was_made_again_begins_anew_on_the_store_if_the_old_one_may_go(shop: Node, place: str) -> None:
+    follow(shop, place)
+    becomes(shop, 2, a=10, b=9)
+    put_into(shop, 10, "only")
+    with pytest.raises(TableError, match="can't be moved aside: mirror with --dropped drop, or into another place"):
+        follow(shop, place)
+    assert len(table(f"{place}/shop/a")) == 21
+    follow(shop, place, dropped="drop")
+    assert list(table(f"{place}/shop/a")) == ["only"] and table(f"{place}/shop/a_quarantine") == {}
+    assert len(table(f"{place}/shop/b")) == 21
+
+
+@pytest.mark.parametrize("removed", [1, 4, 6, 9])
+def test_a_table_that_was_half_removed_when_the_store_went_away_is_removed_by_the_next_run(
+    shop: Node, place: str, removed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow(shop, place, changelog=False)
+    becomes(shop, 2, b=9)
+    remove, left = ObjectStore.remove, [removed]
+
+    def cut_off(store: ObjectStore, path: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise ConnectionLost(place, "the store is away")
+        remove(store, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "remove", cut_off)
+        with pytest.raises(ConnectionLost):
+            follow(shop, place, changelog=False, dropped="drop")
+    assert any(name.startswith("a") for name in store_of(f"{place}/shop").folders())
+    follow(shop, place, changelog=False, dropped="drop")
+    assert store_of(f"{place}/shop").folders() == ("b", "b_quarantine")
 
 
 def test_two_mirrors_of_one_table_do_not_harm_it(bucket: Node, place: str) -> None:

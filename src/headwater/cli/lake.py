@@ -7,9 +7,20 @@ import typer
 
 from headwater.cli.failures import CommandError
 from headwater.cli.forms import answer, report
-from headwater.cli.options import DryRun, Password, User, connect, examples, paragraphs
+from headwater.cli.options import (
+    Conf,
+    DryRun,
+    Password,
+    TableName,
+    User,
+    connect,
+    examples,
+    paragraphs,
+    spark_settings,
+)
 from headwater.cli.passwords import with_password_files
 from headwater.cli.screen import count
+from headwater.errors import OptionError, TableError
 
 if TYPE_CHECKING:
     from headwater.lake.index import Indexes
@@ -24,26 +35,29 @@ EXAMPLES = examples(
     "headwater lake describe ./lake/default",
     "headwater lake verify ./lake/default --bucket couchbase://127.0.0.1:11210/default",
     "headwater lake vacuum ./lake/default --dry-run",
+    "headwater lake describe --table spark_catalog.shop.orders --conf spark.sql.catalogImplementation=hive",
 )
 HOUR = 3600.0
 
-Place = Annotated[str, typer.Argument(metavar="DIR", help="The table's folder or url, or that of a change log.")]
+Place = Annotated[str | None, typer.Argument(metavar="DIR", help="The table's folder or url, or that of a change log.")]
 
 
-def describe(place: Place) -> None:
+def describe(place: Place = None, table: TableName = None, conf: Conf = None) -> None:
     """Print what a table is, in numbers, as JSON."""
     from headwater.lake import upkeep
 
-    told = upkeep.describe(_table(place)[0])
+    told = upkeep.describe(_table(_placed(place, table, conf))[0])
     answer(json.dumps(told, indent=1), **told)
 
 
 def optimize(
-    place: Place,
+    place: Place = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Fold all files, not only the small and dead ones.")
     ] = False,
     dry: DryRun = False,
+    table: TableName = None,
+    conf: Conf = None,
 ) -> None:
     """Fold small files into larger ones, and rewrite those that are mostly dead.
 
@@ -51,7 +65,7 @@ def optimize(
     """
     from headwater.lake import upkeep
 
-    log, indexes = _table(place)
+    log, indexes = _table(_placed(place, table, conf))
     before = len(log.state.files)
     if dry:
         chosen = before if everything else len(upkeep.choose(log.state))
@@ -65,12 +79,14 @@ def optimize(
 
 
 def vacuum(
-    place: Place,
+    place: Place = None,
     hours: Annotated[
         float | None,
         typer.Option("--older-than", metavar="HOURS", min=1.0, help="Instead of the table's own retention, 7 days."),
     ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Only tell which files would go.")] = False,
+    table: TableName = None,
+    conf: Conf = None,
 ) -> None:
     """Remove files that no version of the table within the retention needs, and those of attempts that failed.
 
@@ -78,7 +94,7 @@ def vacuum(
     """
     from headwater.lake import upkeep
 
-    log, _ = _table(place)
+    log, _ = _table(_placed(place, table, conf))
     gone = upkeep.vacuum(log, None if hours is None else hours * HOUR, dry=dry)
     line = f"{count(len(gone))} files {'would be' if dry else 'were'} removed"
     if dry:
@@ -88,10 +104,12 @@ def vacuum(
 
 
 def verify(
-    place: Place,
+    place: Place = None,
     bucket: Annotated[
         str | None, typer.Option("--bucket", metavar="URL", help="Compare with this bucket, which nobody writes to.")
     ] = None,
+    table: TableName = None,
+    conf: Conf = None,
     user: User = None,
     password: Password = None,
 ) -> None:
@@ -101,7 +119,7 @@ def verify(
     """
     from headwater.lake.verify import check_indexes, check_quarantine, compare, of_table
 
-    log, indexes = _table(place)
+    log, indexes = _table(_placed(place, table, conf))
     held, problems = of_table(log.store, log.state)
     if (beside := _beside(log)) is not None:
         aside, twice = of_table(*beside)
@@ -120,8 +138,30 @@ def verify(
         raise CommandError(f"{told}: {count(len(problems))} problems")
 
 
+def _placed(place: str | None, table: str | None, conf: list[str] | None) -> str:
+    """Where the table lies; for its name in a catalog Spark is started, and ended again.
+
+    Raises: OptionError, TableError.
+    """
+    if (place is None) == (table is None):
+        raise OptionError("table", table or "", "the table's name, given instead of DIR: one of the two is needed")
+    settings = spark_settings(conf)
+    if place is not None:
+        if settings:
+            raise OptionError("conf", next(iter(settings)), "given with --table: for a folder no Spark is started")
+        return place
+    from headwater.pipelines.catalog import NamedTable, parse_name
+    from headwater.pipelines.query import own_session
+
+    parse_name(table or "")
+    with own_session("headwater-lake", delta=True, settings=settings) as spark:
+        named = NamedTable(spark, table or "")
+        if (found := named.found()) is None:
+            raise TableError(named.name, "the catalog has no table of this name: SHOW TABLES lists them, or give DIR")
+        return found
+
+
 def _table(place: str) -> "tuple[TableLog, Indexes | None]":
-    from headwater.errors import TableError
     from headwater.lake.commit import record_of
     from headwater.lake.index import Indexes
     from headwater.lake.log import TableLog

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.options import Engine, EngineName, Password, Retry, User, check_answers, examples
+from headwater.cli.forms import remark
+from headwater.cli.options import (
+    Conf,
+    Engine,
+    EngineName,
+    Password,
+    Retry,
+    TableName,
+    User,
+    check_answers,
+    examples,
+    spark_settings,
+)
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
@@ -24,6 +36,8 @@ EXAMPLES = examples(
     "headwater mirror couchbase://10.0.0.7:11210/orders --to ./lake/orders --changelog --progress json",
     "headwater mirror couchbase://10.0.0.7:11210/store --to ./lake/store --collections shop.orders,shop.carts",
     "headwater mirror couchbase://10.0.0.7:11210/orders --to s3://lake/orders --engine local",
+    "headwater mirror couchbase://10.0.0.7:11210/orders --table spark_catalog.shop.orders"
+    " --conf spark.sql.catalogImplementation=hive",
 )
 
 Changelog = Annotated[
@@ -67,8 +81,10 @@ Dropped = Annotated[DroppedTables, typer.Option("--dropped", help="What becomes 
 def mirror(
     url: Annotated[str, typer.Argument(metavar="URL", help="couchbase://HOST:PORT/BUCKET")],
     to: Annotated[
-        str, typer.Option("--to", metavar="DIR", help="The table's folder, or s3://BUCKET/PATH; made if missing.")
-    ],
+        str | None,
+        typer.Option("--to", metavar="DIR", help="The table's folder, or s3://BUCKET/PATH; made if missing."),
+    ] = None,
+    table: TableName = None,
     engine: Engine = EngineName.SPARK,
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are in the table.")] = False,
     changelog: Changelog = False,
@@ -81,6 +97,7 @@ def mirror(
     scope: OfScope = None,
     dropped: Dropped = DroppedTables.KEEP,
     min_persisted: MinPersisted = None,
+    conf: Conf = None,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -92,19 +109,20 @@ def mirror(
     Ended at any moment, it goes on where the table stands when started again with the same DIR. Ctrl-C and SIGTERM end
     it with exit status 0. A node that is away or a disk that is full for a while is waited for, and reported.
     """
-    if engine is EngineName.LOCAL and not (once and _stands(to)):
+    by_collection = _by_collection(collections, scope, dropped)
+    named = _named(to, table, engine, spark_settings(conf), by_collection=bool(by_collection))
+    if engine is EngineName.LOCAL and not (once and _stands(to or "")):
         from headwater.pipelines import early
 
         early.begin()
     reading = {} if min_persisted is None else {"minPersisted": str(read_min_persisted(min_persisted))}
-    by_collection = _by_collection(collections, scope, dropped)
     check_answers(url, user, password, retry, say_unread=not by_collection)
     shape = {"changelog": changelog, "json": unfold, "copy_on_write": copy_on_write}
     shape |= {"variant": variant, "quarantine": quarantine, "upkeep": upkeep, "once": once}
     with asked() as stop, metered("mirror", metrics, reporter(shown, _line)) as told:
         run: Callable[..., Any] = _pipeline(by_collection)
         login = {"user": user, "password": password, "retry_seconds": retry, "reading": reading}
-        run(url, to, engine=engine.value, stop=stop, **shape, **login, **by_collection, **told)
+        run(url, to, engine=engine.value, stop=stop, **shape, **login, **named, **by_collection, **told)
 
 
 def _by_collection(collections: str | None, scope: str | None, dropped: DroppedTables) -> dict[str, Any]:
@@ -120,6 +138,35 @@ def _by_collection(collections: str | None, scope: str | None, dropped: DroppedT
 
     ChosenCollections.of(collections, scope)
     return {"collections": collections, "scope": scope, "dropped": dropped.value}
+
+
+def _named(
+    to: str | None, table: str | None, engine: EngineName, conf: dict[str, str], *, by_collection: bool
+) -> dict[str, Any]:
+    """The arguments of a mirror about its table's name and Spark's session.
+
+    Raises: OptionError.
+    """
+    if table is None and to is None:
+        raise OptionError("to", "", "the table's folder or url; or give its name in a catalog, with --table")
+    if conf and engine is EngineName.LOCAL:
+        raise OptionError("conf", next(iter(conf)), "given with --engine spark: the local engine has no session")
+    if table is None:
+        return {"conf": conf} if conf else {}
+    if by_collection:
+        told = "given without --collections and --scope: those make a table for each below the folder of --to"
+        raise OptionError("table", table, told)
+    from headwater.pipelines.catalog import IN_MEMORY, parse_name
+
+    parts = parse_name(table)
+    if engine is EngineName.LOCAL:
+        told = "given with --engine spark: the local engine has no catalog; give the table's folder with --to"
+        raise OptionError("table", table, told)
+    kept = conf.get("spark.sql.catalogImplementation", IN_MEMORY) == IN_MEMORY
+    if kept and (len(parts) < 3 or parts[0] == "spark_catalog"):
+        told = "Spark's own catalog is in memory, so the name is gone when this ends"
+        remark(f"{told}: --conf spark.sql.catalogImplementation=hive keeps it")
+    return {"table": table, "conf": conf}
 
 
 def _pipeline(by_collection: dict[str, Any]) -> Callable[..., Any]:

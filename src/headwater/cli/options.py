@@ -79,6 +79,32 @@ Engine = Annotated[
 ]
 
 
+TableName = Annotated[
+    str | None,
+    typer.Option(
+        "--table", metavar="NAME", help="The table's name in a catalog of Spark's session: catalog.schema.name."
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's session; may be given more than once."),
+]
+
+
+def spark_settings(conf: list[str] | None) -> dict[str, str]:
+    """Read `--conf`, each NAME=VALUE.
+
+    Raises: OptionError.
+    """
+    settings = {}
+    for each in conf or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name.strip():
+            raise OptionError("conf", name, "NAME=VALUE, such as spark.sql.catalogImplementation=hive")
+        settings[name.strip()] = value
+    return settings
+
+
 def documents(client: "Client", collection: str | None) -> "Documents":
     """The documents of the collection that `--collection` names."""
     return client if collection is None else client.collection(collection)

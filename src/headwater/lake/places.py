@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from headwater.errors import TableError
+from headwater.lake.log import FOLDER
 from headwater.lake.objects import ObjectStore
 from headwater.lake.store import TableStore, folder_of
 
-QUARANTINE = "_quarantine"
-"""The end of a quarantine's name, behind that of its table."""
+CHANGES, QUARANTINE = "_changes", "_quarantine"
+"""The ends of the names of a change log and of a quarantine, behind that of their table."""
+
+
+_OWN = frozenset({FOLDER, "_index", "_checkpoint"})
+
+BELOW_MAX = 20
+"""So many tables below a folder are counted, no more."""
 
 
 def is_url(place: str | Path) -> bool:
@@ -33,3 +43,36 @@ def store_of(place: str | Path) -> TableStore:
         OptionError: a url of a scheme under which no table can be kept.
     """
     return ObjectStore(str(place)) if is_url(place) else TableStore(place)
+
+
+def check_apart(place: str) -> None:
+    """See to it that a new table has its folder for itself: Spark's VACUUM removes from a table's folder whatever its
+    log does not name, and with it the files of tables below.
+
+    Raises:
+        TableError: it holds tables, those of collections for example, or lies inside of one.
+    """
+    below = list(islice(_tables_below(place), BELOW_MAX + 1))
+    if below:
+        count = f"more than {BELOW_MAX}" if len(below) > BELOW_MAX else str(len(below))
+        told = f"the folder holds {count} {'table' if len(below) == 1 else 'tables'}, {below[0]} for one"
+        advice = "mirror with --collections or --scope if they are a bucket's collections, or into another place"
+        raise TableError(place, f"{told}, and a table needs it for itself: {advice}")
+    # A bucket of an object store may let us look at our own prefix only, so nobody asks above it.
+    above = [] if is_url(place) else list(Path(place).parents)[:4]
+    if (table := next((folder for folder in above if (folder / FOLDER).is_dir()), None)) is not None:
+        told = f"it lies in the folder of a table, {table}, which that one needs for itself"
+        raise TableError(place, f"{told}: mirror into another place")
+
+
+def _tables_below(place: str) -> Iterator[str]:
+    """Tables one folder down, and two, as those of collections are."""
+    store = store_of(place)
+    for name in store.folders():
+        if name in _OWN:
+            continue
+        within = store.folders(name)
+        if FOLDER in within:
+            yield name
+        else:
+            yield from (f"{name}/{each}" for each in within if FOLDER in store.folders(f"{name}/{each}"))

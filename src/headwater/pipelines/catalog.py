@@ -162,7 +162,7 @@ class NamedTable:
         return located(name, details.get("location", ""))
 
     def _described(self, end: str) -> Mapping[str, str] | None:
-        """What the catalog tells of a table, by names in small letters; None if there is none."""
+        """The description of a table in the catalog, by names in small letters; None if there is none."""
         self._check_catalog()
         with self._told(end):
             if not self._spark.catalog.tableExists(self._sql(end)):

@@ -23,7 +23,7 @@ from headwater.client.collections import collection_id, parse_path, read_names, 
 from headwater.errors import HeadwaterError, OptionError, TableError
 from headwater.lake.commit import Record, record_of
 from headwater.lake.log import FOLDER, TableLog
-from headwater.lake.places import is_url, place_of, store_of
+from headwater.lake.places import CHANGES, QUARANTINE, is_url, place_of, store_of
 from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts
@@ -46,7 +46,10 @@ Dropped = Literal["keep", "drop"]
 """The fate of a table whose collection was dropped."""
 
 ASIDE, REMOVING = ".dropped-", ".removing-"
-BESIDE = ("", "_changes", "_quarantine")
+TRACES = "_dropped"
+"""The folder with a small file for each collection whose table was put away, called like the collection."""
+
+BESIDE = ("", CHANGES, QUARANTINE)
 """The ends of the names of a table, its change log and its quarantine."""
 
 
@@ -127,8 +130,9 @@ class Tables:
     def __init__(self, folder: str | Path, bucket: str, dropped: Dropped = "keep") -> None:
         self.folder, self.bucket, self.dropped = place_of(folder), bucket, dropped
         if store_of(self.folder).list(FOLDER):
-            told = "it is a table itself: choose another place for the tables of collections"
-            raise TableError(self.folder, told)
+            log = TableLog(store_of(self.folder))
+            told = f"it is a table itself, with {len(log.refresh().files)} files"
+            raise TableError(self.folder, f"{told}: choose another place for the tables of collections")
 
     def place(self, scope: str, name: str) -> str:
         """Return where a collection's table lies."""
@@ -138,6 +142,11 @@ class Tables:
         """Return the tables of collections that are meant: path to (scope, name)."""
         found = ((scope, name) for scope in self._folders("") for name in self._folders(scope))
         return {f"{scope}.{name}": (scope, name) for scope, name in found if choice.has(scope, name)}
+
+    def known_of_old(self, choice: ChosenCollections) -> frozenset[str]:
+        """Return the paths of collections that are meant and have a table, or had one that was dropped with them."""
+        gone = (listed.path.rpartition("/")[2] for listed in store_of(self.folder).list(TRACES))
+        return frozenset(self.known(choice)) | {path for path in gone if choice.has(*path.split(".", 1))}
 
     def settle(self, manifest: CollectionsManifest, choice: ChosenCollections) -> list[str]:
         """Deal with the tables of collections that were dropped; return the places that were removed or moved aside.
@@ -149,14 +158,19 @@ class Tables:
         for scope, name in self.known(choice).values():
             place = self.place(scope, name)
             gone = self._gone(place, manifest)
+            if gone is None and manifest.collection(scope, name) is None and self._is_half_removed(scope, name):
+                done += self._remove_objects(place)
             if gone is not None and (self.dropped == "drop" or manifest.collection(scope, name) is not None):
+                # Whoever names it goes on when he starts again, though nothing else tells of it any more.
+                store_of(self.folder).write(f"{TRACES}/{scope}.{name}", f"{gone:x}\n".encode())
                 done += self._put_away(place, gone)
         return done
 
     def _folders(self, below: str) -> Iterator[str]:
         """The folders of scopes or tables; none of those that were moved aside, and no folder of our own."""
         names = store_of(self.folder).folders(below)
-        return (name for name in names if not name.startswith((".", "_delta", "_index", "_check")) and "." not in name)
+        own = (".", "_delta", "_index", "_check", TRACES)
+        return (name for name in names if not name.startswith(own) and "." not in name)
 
     def _gone(self, place: str, manifest: CollectionsManifest) -> int | None:
         """The id of a table's collection, if that is no more."""
@@ -170,6 +184,11 @@ class Tables:
         if coverage is not None and manifest.uid < coverage.manifest_uid:
             return None  # a node that does not know of the newest yet
         return next((number for number in ids if not manifest.has(number)), None)
+
+    def _is_half_removed(self, scope: str, name: str) -> bool:
+        """Whether the table of a collection is what an earlier run left when it was cut off while it removed that."""
+        begun = is_url(self.folder) and self.dropped == "drop"
+        return begun and store_of(self.folder).exists(f"{TRACES}/{scope}.{name}")
 
     def _put_away(self, place: str, number: int) -> list[str]:
         if is_url(place):
@@ -190,10 +209,11 @@ class Tables:
             told = "its collection was dropped and made again, and a table on an object store can't be moved aside"
             raise TableError(place, f"{told}: mirror with --dropped drop, or into another place")
         beside = [f"{place}{end}" for end in BESIDE if not end or _is_beside(f"{place}{end}")]
-        for each in beside:
+        # What tells that there is something to remove goes last: the table after those beside it, of each its log at
+        # the end, and of that the first commit.
+        for each in reversed(beside):
             store = store_of(each)
-            for folder in (FOLDER, "_index", ""):
-                # The newest first: what is left if this ends half way is an older version, and is removed again.
+            for folder in ("", "_index", FOLDER):
                 for listed in reversed(store.list(folder)):
                     store.remove(listed.path)
         return beside
@@ -291,7 +311,7 @@ class CollectionsMirror:
         settings = parse(self._options | {"collections": "all"}, streaming=True)
         nodes = SourceNodes(settings)
         try:
-            self._choice.check(nodes.manifest(), frozenset(self._tables.known(self._choice)))
+            self._choice.check(nodes.manifest(), self._tables.known_of_old(self._choice))
             while True:
                 began = time.monotonic()
                 self._round(nodes, once=once)
@@ -336,7 +356,7 @@ class CollectionsMirror:
     def _table(self, each: Mirrored) -> _Table:
         if each not in self._open:
             place = self._tables.place(each.scope, each.name)
-            log = f"{place}_changes" if self._shape.get("changelog") else None
+            log = f"{place}{CHANGES}" if self._shape.get("changelog") else None
             sink = TableSink(place, self._tables.bucket, **(self._shape | {"changelog": log}))
             self._open[each] = _Table(sink, upkeep=self._upkeep)
             self._covered[each] = changes_in(sink.record.end)
@@ -414,6 +434,7 @@ def run(
     to: str | Path,
     *,
     engine: str = "spark",
+    conf: Mapping[str, str] | None = None,
     user: str | None,
     password: str | None,
     reading: Mapping[str, str] | None = None,
@@ -424,6 +445,7 @@ def run(
     Args:
         engine: `spark` or `local`.
         reading: more options of the source, such as `minPersisted`.
+        conf: settings of the Spark session.
 
     Raises:
         SparkUnavailable: Spark can't be started here.
@@ -432,7 +454,7 @@ def run(
     login |= reading or {}
     if engine == "local":
         return mirror_collections(None, url, to, options=login, **asked)
-    with own_session("headwater-mirror", memory="512m") as spark:
+    with own_session("headwater-mirror", memory="512m", settings=conf) as spark:
         return mirror_collections(spark, url, to, options=login, **asked)
 
 

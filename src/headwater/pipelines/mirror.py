@@ -18,10 +18,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from headwater.lake.places import place_of
+from headwater.errors import OptionError
+from headwater.lake.places import CHANGES, place_of
 from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts, patience
+from headwater.pipelines.catalog import NamedTable
 from headwater.pipelines.failures import MirrorFailed, passes, reason
 from headwater.pipelines.local import Folds, LocalEngine
 from headwater.pipelines.query import own_session
@@ -100,9 +102,11 @@ class Engine(Protocol):
 
 def run(
     url: str,
-    to: str | Path,
+    to: str | Path | None = None,
     *,
     engine: str = "spark",
+    table: str | None = None,
+    conf: Mapping[str, str] | None = None,
     once: bool = False,
     changelog: bool = False,
     json: bool = False,
@@ -123,6 +127,7 @@ def run(
     Args:
         engine: `spark` or `local`.
         reading: more options of the source, such as `minPersisted`.
+        conf: settings of the Spark session, such as those of a catalog.
 
     Raises:
         SparkUnavailable: Spark can't be started here.
@@ -131,21 +136,24 @@ def run(
     login |= reading or {}
     asked: dict[str, Any] = {"once": once, "changelog": changelog, "json": json, "options": login, "upkeep": upkeep}
     asked |= {"copy_on_write": copy_on_write, "variant": variant, "quarantine": quarantine}
-    asked |= {"retry_seconds": retry_seconds, "progress": progress, "stop": stop, "watch": watch}
+    asked |= {"retry_seconds": retry_seconds, "progress": progress, "stop": stop, "watch": watch, "table": table}
     if engine == "local":
         return mirror(None, url, to, **asked)
     shape = {"unfold": json, "variant": variant, "copy_on_write": copy_on_write, "quarantine": quarantine}
-    if once and (found := _level(url, to, changelog=changelog, shape=shape, options=login)) is not None:
-        return found
-    with own_session("headwater-mirror", memory="512m") as spark:
+    if table is None and to is not None and once:
+        found = _level(url, to, changelog=changelog, shape=shape, options=login)
+        if found is not None:
+            return found
+    with own_session("headwater-mirror", memory="512m", delta=table is not None, settings=conf) as spark:
         return mirror(spark, url, to, **asked)
 
 
 def mirror(
     spark: SparkSession | None,
     source: str,
-    to: str | Path,
+    to: str | Path | None = None,
     *,
+    table: str | None = None,
     once: bool = False,
     changelog: bool = False,
     json: bool = False,
@@ -167,6 +175,8 @@ def mirror(
         spark: a session; it needs no Delta Lake. None for worker processes instead.
         source: the bucket, couchbase://host:port/bucket.
         to: the table's folder, which all workers see; made if missing. The change log lies beside it as `<to>_changes`.
+        table: the table's name in a catalog of the session, `catalog.schema.name`, looked up at each start; the change
+            log and the quarantine have names beside it. With a name `to` is only where a new table is made.
         once: end when everything that was there at the start is in the table.
         changelog: keep every change as a row, too.
         json: unfold JSON documents into columns; keys are then text.
@@ -190,14 +200,13 @@ def mirror(
     Raises:
         HeadwaterError: what is not in the table is done again by the next run.
     """
-    place = place_of(to)
+    named = table_of(spark, table, to)
     chosen, seconds = retry_options(source, options, retry_seconds, once=once)
-    log = f"{place}_changes" if changelog else None
     shape = {"unfold": json, "variant": variant, "copy_on_write": copy_on_write, "quarantine": quarantine}
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
 
     def attempt() -> None:
-        sink = TableSink(place, bucket_of(source), changelog=log, **shape)
+        sink = opened(named, bucket_of(source), changelog=changelog, shape=shape)
         with ExitStack() as stack:
             apart = stack.enter_context(closing(Folds())) if spark is None and workers != 0 else None
             batches = _Batches(attempts, sink, sink.maintenance(apart) if upkeep else [])
@@ -220,7 +229,7 @@ def _level(
     """
     try:
         place = place_of(to)
-        sink = TableSink(place, bucket_of(url), changelog=f"{place}_changes" if changelog else None, **shape)
+        sink = opened(place, bucket_of(url), changelog=changelog, shape=shape)
         planning = Planning(parse({"url": url} | dict(options), streaming=True), settle=True)
         try:
             planning.aim()
@@ -234,6 +243,33 @@ def _level(
     if end != sink.record.end:
         return None
     return MirrorProgress(batch=sink.record.batch, changes=changes_in(sink.record.end))
+
+
+def table_of(spark: SparkSession | None, table: str | None, to: str | Path | None) -> str | NamedTable:
+    """Return a table by its place or by its name, as `mirror` is told.
+
+    Raises:
+        OptionError: neither, or a name where there is no session.
+    """
+    if table is not None:
+        return NamedTable(spark, table, to)
+    if to is None:
+        raise OptionError("to", "", "the table's folder or url; or a name in a catalog is given with --table")
+    return place_of(to)
+
+
+def opened(table: str | NamedTable, bucket: str, *, changelog: bool, shape: Mapping[str, bool]) -> TableSink:
+    """Open a table, made if there is none, and see to it that it has its name if it is to have one.
+
+    Raises:
+        TableError: as `TableSink` and `NamedTable`.
+    """
+    if isinstance(table, str):
+        return TableSink(table, bucket, changelog=f"{table}{CHANGES}" if changelog else None, **shape)
+    with table.naming():
+        sink = opened(table.place(), bucket, changelog=changelog, shape=shape)
+    table.register(sink)
+    return sink
 
 
 def retry_options(

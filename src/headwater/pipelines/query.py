@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,22 @@ from headwater.pipelines import starting
 from headwater.pipelines.watch import NOBODY, BatchWatch
 
 LOOK_SECONDS = 0.2
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM of our own: it moves batches along, so it needs neither its large compiler nor a parallel collector."""
 
 
 @contextmanager
-def own_session(app: str, memory: str = "1g") -> Iterator[Any]:
+def own_session(
+    app: str, memory: str = "1g", *, delta: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[Any]:
     """A local Spark for one job, ended with it.
+
+    Args:
+        app: the name that Spark shows.
+        memory: of the JVM; `settings` win.
+        delta: with Delta Lake, for its catalogs.
+        settings: more of Spark's settings.
 
     Raises:
         SparkUnavailable: Spark can't be started here.
@@ -28,8 +37,9 @@ def own_session(app: str, memory: str = "1g") -> Iterator[Any]:
 
     os.environ.setdefault("PYSPARK_PYTHON", starting.python())
     archive = starting.ClassArchive()
-    jvm = {"spark.driver.extraJavaOptions": f"{JVM} {archive.option}"}
-    spark = local_session(app, quiet=True, delta=False, memory=memory, settings=jvm)
+    chosen = dict(settings or {})
+    chosen[JVM_OPTIONS] = f"{JVM} {archive.option} {chosen.get(JVM_OPTIONS, '')}".strip()
+    spark = local_session(app, quiet=True, delta=delta, memory=memory, settings=chosen)
     try:
         yield spark
     finally:

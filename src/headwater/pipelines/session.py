@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -39,6 +39,9 @@ SOURCE_CONFIGURATION = {
 }
 """The settings that the `dcp` source wants of any session."""
 
+LISTS = ("spark.jars", "spark.jars.packages", "spark.sql.extensions")
+"""Settings that are lists with commas."""
+
 LOCAL = {
     # 200 shuffle partitions and 50 for a Delta snapshot are made for clusters; here each costs a task.
     "spark.sql.shuffle.partitions": "2",
@@ -66,7 +69,7 @@ def local_session(
     *,
     cores: str = "local[*]",
     memory: str = "2g",
-    settings: dict[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
     quiet: bool = False,
     delta: bool = True,
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
@@ -77,7 +80,7 @@ def local_session(
         app: the name that Spark shows.
         cores: Spark's master: `local[2]` for two tasks at once, `local[2,4]` with up to four attempts of each.
         memory: of the JVM.
-        settings: more of Spark's settings; they win.
+        settings: more of Spark's settings; they win, and lists such as `spark.jars` are added to ours.
         quiet: silence Spark's own log, but for errors.
         delta: with Delta Lake, to read tables with; without it any Spark does that has the source's interface.
         say: called with one line if Delta's jars have to be fetched.
@@ -98,7 +101,7 @@ def local_session(
     if delta:
         chosen |= DELTA_CONFIGURATION
         chosen |= {"spark.jars": ",".join(jars)} if jars else {"spark.jars.packages": DELTA}
-    chosen |= settings or {}
+    chosen = _with(chosen, settings or {})
     if quiet:
         chosen |= {"spark.log.level": "ERROR"}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what this interpreter has installed
@@ -106,10 +109,17 @@ def local_session(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    if delta and not jars:
+    if delta and not jars and not (settings or {}).keys() & set(LISTS):
         _remember(session.sparkContext.getConf().get("spark.jars", ""))
     register(session)
     return session
+
+
+def _with(chosen: dict[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Return settings with more of them, which win; lists of jars and extensions have both, or a catalog's own jars
+    would take Delta's away."""
+    both = {name: f"{chosen[name]},{more[name]}" for name in LISTS if chosen.get(name) and more.get(name)}
+    return chosen | dict(more) | both
 
 
 def _check(delta: bool) -> None:

@@ -15,7 +15,7 @@ from headwater.errors import TableError
 from headwater.lake.commit import BatchCommit, Record, commit, record_of
 from headwater.lake.index import SEED_BYTES, Indexes
 from headwater.lake.log import TableLog, creation, schema_string
-from headwater.lake.places import store_of
+from headwater.lake.places import check_apart, store_of
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.tasks import SEED
 from headwater.spark.offsets import VERSION
@@ -36,7 +36,7 @@ class Table:
         seed: of a new one's indexes, in hex; None for one of its own.
 
     Raises:
-        TableError: another bucket's table, or nobody's mirror.
+        TableError: another bucket's table, or nobody's mirror; a new one's folder is not its own.
         UnsupportedTable: a table that this writer can't keep.
     """
 
@@ -54,6 +54,7 @@ class Table:
         self.log = TableLog(self.store)
         self.log.refresh()
         if not self.log.exists:
+            check_apart(self.store.root)
             begun = Record(bucket, dict(BEGINNING), 0, kind).to_action()
             properties = {SEED: seed or secrets.token_hex(SEED_BYTES)}
             self.log.commit([*creation(columns, properties, bucket, vectors=vectors), begun], "CREATE TABLE")
