@@ -68,7 +68,8 @@ def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone(
     for build in (compact, CHECKED):
         keep = np.zeros(end - first, np.uint32)
         columns = seqs, locs, prevs, nexts
-        told = build.survivors(columns, first, end, history, segments, before, np.uint64(limit), keep, NONE_DROPPED)
+        bounds = before, np.uint64(limit), np.uint64(0)
+        told = build.survivors(columns, first, end, history, segments, *bounds, keep, NONE_DROPPED)
         count, *numbers = (int(number) for number in told)
         assert keep[:count].tolist() == stay
         assert numbers == [max(floor, purge), purge]

@@ -7,6 +7,7 @@ import errno
 import threading
 from collections.abc import Awaitable, Callable
 
+import numpy as np
 import pytest
 
 from headwater.errors import StorageError
@@ -295,5 +296,26 @@ def test_who_was_stopped_looks_no_more() -> None:
         assert timer is not None and timer.when() <= desk.loop.time() + LOOK_SECONDS
         await desk.compactor.stop()
         assert timer.cancelled()
+
+    run(story)
+
+
+def test_the_newest_change_of_the_default_collection_stays_though_others_are_behind_it() -> None:
+    """A consumer that knows of no collections ends there. Were it gone, he would stand in front of it without what it
+    deleted: after a failover to a node that never had it he would lack that document for good."""
+
+    async def story(desk: Desk) -> None:
+        default = np.zeros(1, np.uint64)
+        desk.deleted("a", "b", age_days=0)
+        collections = desk.bucket.collections
+        await collections.change(collections.with_collection("_default", "carts", None))
+        high = desk.store.durable_seqno(0)
+        assert high > 4, "the collection has an event"
+        await desk.purge(everything=True)
+        assert desk.tombstones() == "b" and desk.store.purge_seqno(0) == 2
+        assert desk.store.newest_seqno(0, default) == 4 and desk.store.durable_seqno(0) == high
+        desk.write()
+        await desk.purge(everything=True)
+        assert desk.tombstones() == "" and desk.store.purge_seqno(0) == 4
 
     run(story)

@@ -105,14 +105,24 @@ def _dropped_at(frame: Any, dropped: Any) -> Any:
 
 @kernel
 def survivors(
-    columns: Any, first: Any, end: Any, history: Any, segments: Table, before: Any, limit: Any, keep: Any, dropped: Any
+    columns: Any,
+    first: Any,
+    end: Any,
+    history: Any,
+    segments: Table,
+    before: Any,
+    limit: Any,
+    spared: Any,
+    keep: Any,
+    dropped: Any,
 ) -> Any:
     """Write those of the rows from `first` up to `end` that stay into `keep` (uint32[end - first]).
 
     Args:
         columns: (seq, loc, prev, next) arrays.
         before: tombstones deleted before this Unix second go, 0: none ...
-        limit: ... as far as their seqno is at or below this one.
+        limit: ... as far as their seqno is at or below this one ...
+        spared: ... and is not this one.
         dropped: uint64[n, 2], id and seqno of the drop, by id, of collections whose drop is not taken back any more.
 
     Returns: (how many stay, rollback floor, purge seqno): below the floor states can't be rebuilt from what stays, up
@@ -127,7 +137,7 @@ def survivors(
         if after != NIL and after < U(history):
             floor = max(floor, U(seqs[after]))
             continue
-        may_go = before > 0 and after == NIL and row < history and U(seqs[row]) <= U(limit)
+        may_go = before > 0 and after == NIL and row < history and U(seqs[row]) <= U(limit) and U(seqs[row]) != spared
         if may_go and _purgeable(frame_at(segments, U(locs[row])), before) and not _goes_back_beyond(prevs, row, first):
             purge = max(purge, U(seqs[row]))
             continue
@@ -294,7 +304,8 @@ def warm_up() -> None:
     columns = (u64, u64, u32, u32, u32)
     prepare(prefix_rows, table, out, signed)
     prepare(rows_before, u64, 0, out)
-    prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, np.uint64(0), u32, np.zeros((0, 2), np.uint64))
+    seqno, dropped = np.uint64(0), np.zeros((0, 2), np.uint64)
+    prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, seqno, seqno, u32, dropped)
     prepare(bytes_of, u64, u32, segments)
     prepare(superseded_bytes, u64, u32, u32, segments)
     prepare(add_bytes, u64, u32, segments, signed)

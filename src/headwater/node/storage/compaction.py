@@ -95,6 +95,7 @@ class _Share:
     history: int
     limit: int
     live: int
+    spared: int
     dropped: Dropped
     first: int = 0
     end: int = 0
@@ -127,6 +128,7 @@ class Compaction:
         *,
         purge_before: int,
         purge_limit: Callable[[int], int] | None,
+        spared: Callable[[int], int],
         history_rows: Callable[[int], int],
         part: slice,
         spare: Collection[int],
@@ -146,7 +148,7 @@ class Compaction:
         self._purge_limit = purge_limit
         self._dropped = dropped
         self._ticket = slots.enter()
-        self._shares = self._choose(purge_limit, history_rows)
+        self._shares = self._choose(purge_limit, spared, history_rows)
         self._old: list[Segment] = []
         self._taken_back: NDArray[np.uint8] = np.zeros(len(into.table), np.uint8)
         self._writer: CompactedWriter | None = None
@@ -159,7 +161,10 @@ class Compaction:
         self.bytes_needed = 0
 
     def _choose(
-        self, purge_limit: Callable[[int], int] | None, history_rows: Callable[[int], int]
+        self,
+        purge_limit: Callable[[int], int] | None,
+        spared: Callable[[int], int],
+        history_rows: Callable[[int], int],
     ) -> dict[int, _Share]:
         table, chosen = self._index.table, np.zeros(SLOTS_MAX, np.uint8)
         for segment in self._sealed:
@@ -178,7 +183,7 @@ class Compaction:
             dropped = NONE_DROPPED if self._dropped is None else self._dropped(vb)
             settled = columns.seq[history - 1] if history else 0  # a later drop may still be taken back
             dropped = dropped[dropped[:, 1] <= settled]
-            shares[vb] = _Share(columns, int(counts[vb]), history, max(0, limit), live, dropped)
+            shares[vb] = _Share(columns, int(counts[vb]), history, max(0, limit), live, spared(vb), dropped)
         return shares
 
     def survey(self) -> bool:
@@ -263,6 +268,7 @@ class Compaction:
             self._slots.table,
             self._purge_before,
             np.uint64(share.limit),
+            np.uint64(share.spared),
             keep,
             share.dropped,
         )
