@@ -3,9 +3,9 @@
     python -m benchmarks lookup
     HEADWATER_BENCH_BESIDE=../before/src python -m benchmarks lookup
 
-Each connection has one lookup under way at a time, as a pool of clients would; what is measured is the processor time of
-all threads of the node, which a busy machine changes less than the time on the clock. With another source tree's node beside
-it both get the same rounds in turn. Beside it stands the plain GET of the same documents, by the same connections.
+Each connection has one lookup under way at a time, as a pool of clients would; measured is the processor time of all
+threads of the node, which a busy machine changes less than the time on the clock. With another source tree's node both
+get the same rounds in turn. Plain GETs of the same documents, by the same connections, are told as well.
 """
 
 from __future__ import annotations
