@@ -14,6 +14,7 @@
     +-- NotPersisted             too few copies have a change on disk, for as long as the caller wanted to wait
     +-- StatusError              the server answered, and the answer is no (one subclass for each status clients meet)
     +-- RollbackRequired         the histories of the two ends differ
+    |   +-- DataLoss             deletions were purged before they were read
     +-- ClusterError             several nodes are not as they must be for what was asked
     |   +-- MoveError            a vbucket could not be moved from one node to another
     +-- StorageError
@@ -48,6 +49,7 @@ __all__ = [
     "ClusterError",
     "ConnectionLost",
     "CorruptStore",
+    "DataLoss",
     "DiskFull",
     "HeadwaterError",
     "LedgerError",
@@ -406,6 +408,28 @@ class RollbackRequired(HeadwaterError):
         return (
             f"vbucket {self.vbucket}: cannot continue from seqno {self.requested}; the node shares our history up to "
             f"seqno {self.common} only{because}. Drop what lies after it, then ask again from {self.common}"
+        )
+
+
+class DataLoss(RollbackRequired):
+    """Deletions were purged before a reader came to them: all he holds of those vbuckets is to be read again.
+
+    Args:
+        purged: vbucket to the seqno up to which deletions are gone. requested: where the first of them was to go on.
+    """
+
+    def __init__(self, purged: Mapping[int, int], requested: int) -> None:
+        self.purged = dict(purged)
+        super().__init__(min(purged), requested, 0)
+        self.args = (self.purged, requested)
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())[:10])
+        more = f" and {len(self.purged) - 10} more" if len(self.purged) > 10 else ""
+        return (
+            f"data loss: deletions were purged before they were read, in vbuckets {told}{more}; reading went on from "
+            f"seqno {self.requested}. Read them again from the beginning and drop what they no longer have: "
+            "failOnDataLoss=false does, after a rollback row (--on-data-loss warn)"
         )
 
 

@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 from harness.nodes import cluster, diverge, keep, return_to
-from headwater.errors import TableChanged, TableError, TransportError
+from headwater.errors import DataLoss, TableChanged, TableError, TransportError
 from headwater.lake.log import TableLog, removal
 from headwater.lake.store import TableStore
 from headwater.lake.upkeep import FAN, FoldTask, choose, commit
@@ -567,3 +567,39 @@ def _is_begun_again(folds: Folds) -> bool:
     with suppress(BrokenProcessPool):
         return folds.submit(os.getpid).result() != os.getpid()
     return False
+
+
+# --------------------------------------------------------------------------- deletions that nobody can tell any more
+
+
+def missed(bucket: Node) -> dict[int, int]:
+    """Delete what the mirror has, write on, and purge the deletions; return up to where, by vbucket."""
+    with bucket.client() as client:
+        client.delete_many([f"a{i}" for i in range(30)])
+        client.set_many((f"b{i}", b"v") for i in range(40))
+    compact(bucket, 4, PURGE)
+    with bucket.client() as client:
+        stats = client.vbucket_stats("vbucket-seqno")
+    return {vb: int(told["purge_seqno"]) for vb, told in stats.items() if int(told["purge_seqno"])}
+
+
+def test_deletions_that_were_purged_unread_are_told_and_the_table_is_read_whole(bucket: Node, tmp_path: Path) -> None:
+    with bucket.client() as client:
+        client.set_many((f"a{i}", b"v") for i in range(60))
+    assert run_mirror(None, bucket.url, tmp_path, once=True, workers=0).data_loss == []
+    purged = missed(bucket)
+    done = run_mirror(None, bucket.url, tmp_path, once=True, workers=0)
+    assert done.data_loss == sorted(purged) and purged, "no vbucket had a deletion to purge"
+    assert done.rollbacks == len(purged) and table(tmp_path) == documents(bucket)
+    assert run_mirror(None, bucket.url, tmp_path, once=True, workers=0).data_loss == []
+
+
+def test_who_wants_no_data_loss_is_told_the_vbuckets_and_the_table_stays(bucket: Node, tmp_path: Path) -> None:
+    with bucket.client() as client:
+        client.set_many((f"a{i}", b"v") for i in range(60))
+    run_mirror(None, bucket.url, tmp_path, once=True, workers=0)
+    before, purged = table(tmp_path), missed(bucket)
+    with pytest.raises(DataLoss) as caught:
+        run_mirror(None, bucket.url, tmp_path, once=True, workers=0, options={"failOnDataLoss": "true"})
+    assert caught.value.purged == purged and f"{min(purged)} (to seqno {purged[min(purged)]})" in str(caught.value)
+    assert table(tmp_path) == before

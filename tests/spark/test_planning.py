@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
-from headwater.errors import RollbackRequired
+from headwater.errors import DataLoss, RollbackRequired
 from headwater.protocol.dcp.coverage import Coverage
+from headwater.protocol.dcp.position import Position
+from headwater.spark.columns import RowMaker
 from headwater.spark.history import BranchHistory
 from headwater.spark.offsets import Offset
-from headwater.spark.planning import Planning, check
+from headwater.spark.planner import plan, ranges
+from headwater.spark.planning import Planning, check, check_loss
 from headwater.spark.settings import parse
 
 URL = "couchbase://127.0.0.1/b"
@@ -117,3 +121,27 @@ def test_a_rollback_that_the_user_does_not_want_ends_the_read() -> None:
     with pytest.raises(RollbackRequired, match="rollbackPolicy is fail"):
         check("fail", Offset.from_json(start), Offset.from_json(end))
     check("emit", Offset.from_json(start), Offset.from_json(end))
+
+
+def test_a_data_loss_is_in_the_offset_and_in_the_row_and_fails_whom_it_is_to_fail(caplog) -> None:
+    start, seen = Offset({0: Position(0, 0xA, 10, 10, 10)}), {0: BranchHistory(ONE, 30, purge_seqno=20)}
+    end = plan(start, seen)
+    assert end.to_json()["rollback"] == [0] and end.to_json()["dataLoss"] == {"0": 20}
+    assert Offset.from_json(end.to_json()) == end
+    (part,) = ranges(start, end)
+    assert (part.rollback, part.start_seqno, part.end_seqno, part.purged) == (True, 0, 30, 20)
+    row = RowMaker(("event", "seqno", "snapshot_end"), "binary", "binary").rollbacks([part]).to_pylist()
+    assert row == [{"event": "rollback", "seqno": 0, "snapshot_end": 20}]
+    check_loss(start, end, fails=False)
+    assert "data loss: deletions were purged before they were read, in vbuckets 0 (to seqno 20)" in caplog.text
+    with pytest.raises(DataLoss) as caught:
+        check_loss(start, end, fails=True)
+    assert (caught.value.vbucket, caught.value.requested, caught.value.purged) == (0, 10, {0: 20})
+    assert pickle.loads(pickle.dumps(caught.value)).purged == {0: 20}
+
+
+def test_a_failover_is_no_data_loss() -> None:
+    start = Offset({0: Position(0, 0xA, 10, 10, 10)})
+    end = plan(start, {0: BranchHistory(((0xB, 5), (0xA, 0)), 30)})
+    assert end.rollbacks == {0} and "dataLoss" not in end.to_json()
+    check_loss(start, end, fails=True)

@@ -27,7 +27,7 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "failover-log": {1: "the node has no such vbucket"},
     "streams": {},
     "failover": {1: "the owner lives or replicas have gaps, and there is no --force"},
-    "mirror": _JOB,
+    "mirror": _JOB | {1: "it gave up after --retry, or deletions were purged unread (--on-data-loss fail)"},
     "copy": _JOB,
     "invalidate": _JOB,
     "index": _JOB,

@@ -68,6 +68,19 @@ MinPersisted = Annotated[
 ]
 
 
+class OnDataLoss(StrEnum):
+    """The answer to deletions that were purged before they were read."""
+
+    WARN = "warn"
+    FAIL = "fail"
+
+
+Loss = Annotated[
+    OnDataLoss,
+    typer.Option("--on-data-loss", help="When deletions were purged unread: read again whole and say so, or end."),
+]
+
+
 class DroppedTables(StrEnum):
     """The fate of a table whose collection was dropped."""
 
@@ -98,6 +111,7 @@ def mirror(
     dropped: Dropped = DroppedTables.KEEP,
     min_persisted: MinPersisted = None,
     conf: Conf = None,
+    on_data_loss: Loss = OnDataLoss.WARN,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -116,6 +130,8 @@ def mirror(
 
         early.begin()
     reading = {} if min_persisted is None else {"minPersisted": str(read_min_persisted(min_persisted))}
+    if on_data_loss is OnDataLoss.FAIL:
+        reading["failOnDataLoss"] = "true"
     check_answers(url, user, password, retry, say_unread=not by_collection)
     shape = {"changelog": changelog, "json": unfold, "copy_on_write": copy_on_write}
     shape |= {"variant": variant, "quarantine": quarantine, "upkeep": upkeep, "once": once}
@@ -195,6 +211,9 @@ def _line(progress: "MirrorProgress") -> str:
         )
     if progress.rollbacks:
         parts.append(f"{progress.rollbacks} vbuckets rolled back")
+    if progress.data_loss:
+        shown = ", ".join(map(str, progress.data_loss[:10])) + (", ..." if len(progress.data_loss) > 10 else "")
+        parts.append(f"data loss in vbuckets {shown}: deletions were purged unread, so these were read again whole")
     if progress.quarantined:
         parts.append(f"{count(progress.quarantined)} put into quarantine")
     parts += [f"does not fit its column: {field}" for field in progress.conflicts]

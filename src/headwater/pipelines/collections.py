@@ -365,6 +365,7 @@ class CollectionsMirror:
     def _done(self, each: Mirrored, table: _Table, written: list[TaskResult], end: Mapping[str, Any]) -> None:
         progress = self._attempts.progress
         progress.count(written)
+        progress.note_losses(end)
         self._covered[each] = changes_in(end)
         progress.batch, progress.changes = progress.batch + 1, sum(self._covered.values())
         progress.collection = each.path

@@ -21,6 +21,7 @@ _LASTING = (
     "SearchRefused",
     "CorruptStore",
     "RollbackRequired",
+    "DataLoss",
     "SparkUnavailable",
 )
 """Failures that another try meets again: somebody has to do something first. All else is tried again: a node that

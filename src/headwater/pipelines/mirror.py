@@ -49,6 +49,7 @@ class MirrorProgress:
             seqnos when the table is level with them.
         mutations, deletions: changes of this run (expirations count as deletions).
         rollbacks: vbuckets whose lost changes this run took back.
+        data_loss: vbuckets of which deletions were purged before this run came to them; each was read again whole.
         quarantined: how many changes of this run brought a document that does not fit into the quarantine.
         seconds: since this run began.
         retries: how often this run began anew after a failure that passed.
@@ -70,6 +71,7 @@ class MirrorProgress:
     retries: int = 0
     problem: str = ""
     conflicts: list[str] = field(default_factory=list)
+    data_loss: list[int] = field(default_factory=list)
     collection: str = ""
 
     def count(self, written: Sequence[TaskResult]) -> None:
@@ -80,6 +82,10 @@ class MirrorProgress:
             self.rollbacks += each.counts.get("rollbacks", 0)
             self.quarantined += each.counts.get("quarantined", 0)
         self.conflicts = sorted({*self.conflicts, *(line for each in written for line in each.conflicts)})
+
+    def note_losses(self, end: Mapping[str, Any]) -> None:
+        """Note the data losses that the offset of a batch names."""
+        self.data_loss = sorted({*self.data_loss, *map(int, end.get("dataLoss", ()))})
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a dict of JSON types."""
@@ -304,6 +310,7 @@ class _Batches:
         """Count a batch that is in the table, and do the upkeep that is due."""
         progress = self._attempts.progress
         progress.count(written)
+        progress.note_losses(end)
         progress.batch, progress.changes = progress.batch + 1, changes_in(end)
         problem = ""
         for each_table in self._maintenance:

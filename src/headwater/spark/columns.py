@@ -101,7 +101,8 @@ class RowMaker:
         return pa.RecordBatch.from_arrays([self._column(name, records) for name in self.names], schema=self.schema)
 
     def rollbacks(self, parts: Sequence[Range]) -> pa.RecordBatch:
-        """Return the rows that tell of lost branches: `seqno` is where to return to, all about a document is null."""
+        """Return the rows that tell of lost branches: `seqno` is where to return to, all about a document is null.
+        `snapshot_end` lies above it where deletions up to there were purged unread."""
         kept = [part for part in parts if part.rollback]
         seqnos = [_signed(part.start_seqno) for part in kept]
         known: Mapping[str, list[Any]] = {
@@ -110,7 +111,7 @@ class RowMaker:
             "vb_uuid": [hex_uuid(part.vb_uuid) for part in kept],
             "event": [ROLLBACK] * len(kept),
             "snapshot_start": seqnos,
-            "snapshot_end": seqnos,
+            "snapshot_end": [_signed(max(part.start_seqno, part.purged)) for part in kept],
         }
         arrays = [pa.array(known.get(kind.name, [None] * len(kept)), kind.type) for kind in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

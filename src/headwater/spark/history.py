@@ -15,7 +15,7 @@ pair is a `Point(seqno=E, observed=O)`: a branch that both share up to O or furt
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headwater.protocol.dcp.position import FailoverLog, Position
 
@@ -78,6 +78,8 @@ class Resumption:
 
     seqno: int
     lost: bool = False
+    purged: int = field(default=0, compare=False)
+    """Up to where deletions were purged that the reader has not seen; 0 for none."""
 
 
 def resume(
@@ -103,7 +105,7 @@ def resume(
     # Failover 2, rule 2: a node sends whoever stands below its purge seqno back to 0. Its word may also have reached
     # only the task, which then read nothing; so the start of that batch counts too, unless it was 0.
     if position.seqno < history.purge_seqno or 0 < position.snapshot_start < history.purge_seqno:
-        return Resumption(0, lost=True)
+        return Resumption(0, lost=True, purged=history.purge_seqno)
     shared = history.shared_with(position.vb_uuid) if position.vb_uuid else history.high_seqno
     lost = position.seqno > shared
     if not lost and position.vb_uuid in (0, history.vb_uuid):

@@ -9,6 +9,7 @@ ten milliseconds later another one, for ever. So there is one way to write an of
 * each with vb uuid (16 hex digits), seqno, snapshot start, snapshot end; the snapshot collapses when both equal the
   seqno;
 * `rollback` only when there is one: the vbuckets that lost delivered changes at the start of the batch ending here;
+* `dataLoss` only when deletions were purged before they were read: {"7": 120}, vbucket and up to which seqno;
 * `collections` only when some were chosen: {"uid": "4", "collections": ["8", "9"]}, as in a stream request. What was
   read up to a seqno is known together with the choice only, so nobody goes on with another.
 
@@ -42,12 +43,14 @@ class Offset:
         rollbacks: vbuckets whose delivered changes above `snapshot_start` were taken back by the batch that ends here.
         latest: True for the symbolic start "newest", without positions.
         coverage: the collections that were read, by id; None for the default one alone.
+        losses: of `rollbacks`, those whose reader missed deletions that were purged: vbucket to up to which seqno.
     """
 
     positions: Mapping[int, Position] = field(default_factory=dict)
     rollbacks: frozenset[int] = frozenset()
     latest: bool = False
     coverage: Coverage | None = None
+    losses: Mapping[int, int] = field(default_factory=dict)
 
     def position(self, vbucket: int) -> Position:
         """Return the place in one vbucket."""
@@ -62,6 +65,8 @@ class Offset:
         written: dict[str, Any] = {"v": VERSION, "vb": kept}
         if self.rollbacks:
             written["rollback"] = sorted(self.rollbacks)
+        if self.losses:
+            written["dataLoss"] = {str(vb): self.losses[vb] for vb in sorted(self.losses)}
         if self.coverage is not None:
             written["collections"] = self.coverage.as_json()
         return written
@@ -80,7 +85,9 @@ class Offset:
         rollbacks = frozenset(_vbucket("offset", vbucket) for vbucket in written.get("rollback", ()))
         covered = written.get("collections")
         coverage = None if covered is None else Coverage.from_json(covered)
-        return cls(parse_positions("offset", written.get("vb")), rollbacks, coverage=coverage)
+        told = written.get("dataLoss", {})
+        losses = {_vbucket("offset", vb): _u64("offset", seqno) for vb, seqno in told.items()}
+        return cls(parse_positions("offset", written.get("vb")), rollbacks, coverage=coverage, losses=losses)
 
 
 def _untouched(position: Position) -> bool:

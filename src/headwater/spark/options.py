@@ -265,6 +265,15 @@ OPTIONS: tuple[SourceOption, ...] = (
         "shop",
     ),
     SourceOption(
+        "failOnDataLoss",
+        _flag,
+        False,
+        "true or false",
+        "What to do when deletions were purged before they were read: `true` fails the read with the vbuckets, `false` "
+        "logs them, emits a `rollback` row to 0 (`snapshot_end` says up to where) and reads the vbucket again whole.",
+        "true",
+    ),
+    SourceOption(
         "minPersisted",
         read_min_persisted,
         None,

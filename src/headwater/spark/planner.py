@@ -35,6 +35,7 @@ class Range:
     Args:
         snapshot_end: up to where the branch must be the node's history for the range to be what was planned.
         rollback: whether a `rollback` row (to `start_seqno`) comes first.
+        purged: why, if it is for deletions that were purged unread: the seqno up to which. 0 after a failover.
     """
 
     vbucket: int
@@ -43,6 +44,7 @@ class Range:
     end_seqno: int
     snapshot_end: int
     rollback: bool = False
+    purged: int = 0
 
     @property
     def cost(self) -> int:
@@ -82,7 +84,8 @@ def plan(
     for vb, move in moves.items():
         positions[vb] = _end(start, move, ends[vb], seen[vb], vb)
     lost = frozenset(vb for vb, move in moves.items() if move.lost)
-    return Offset({vb: positions[vb] for vb in sorted(positions)}, lost, coverage=start.coverage)
+    losses = {vb: move.purged for vb, move in moves.items() if move.purged}
+    return Offset({vb: positions[vb] for vb in sorted(positions)}, lost, coverage=start.coverage, losses=losses)
 
 
 def settled(end: Offset, seen: Mapping[int, BranchHistory]) -> Offset:
@@ -111,6 +114,7 @@ class _Move:
     floor: int
     backlog: int
     lost: bool
+    purged: int = 0
 
     @property
     def owed(self) -> int:
@@ -129,7 +133,7 @@ def _move(
         # Nobody can stop between 0 and the purge seqno: the node would send him back to 0, batch after batch.
         floor = max(floor, min(history.purge_seqno, history.high_seqno))
     ceiling = history.readable_seqno if targets is None else min(history.readable_seqno, targets.get(vb, 0))
-    return _Move(going.seqno, floor, max(ceiling - floor, 0), going.lost)
+    return _Move(going.seqno, floor, max(ceiling - floor, 0), going.lost, going.purged)
 
 
 def _end(start: Offset, move: _Move, end: int, history: BranchHistory, vb: int) -> Position:
@@ -177,7 +181,8 @@ def _range(vb: int, start: Offset, end: Offset) -> Range | None:
         return None  # not moved; its snapshot start tells of an earlier batch
     if after.seqno == after.snapshot_start and not rollback:
         return None  # idle; only its history got a new name, or was found complete
-    return Range(vb, after.vb_uuid, after.snapshot_start, after.seqno, after.snapshot_end, rollback)
+    purged = end.losses.get(vb, 0)
+    return Range(vb, after.vb_uuid, after.snapshot_start, after.seqno, after.snapshot_end, rollback, purged)
 
 
 def pack(parts: Iterable[Range], partitions: int) -> list[Sequence[Range]]:

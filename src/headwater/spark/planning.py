@@ -5,17 +5,20 @@ Offsets go in and out as Spark hands them over, dicts of JSON types (offsets.py)
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from typing import Any
 
-from headwater.errors import RollbackRequired
+from headwater.errors import DataLoss, RollbackRequired
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark.history import BranchHistory, HeldPoints
 from headwater.spark.nodes import SourceNodes
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import newest, plan, settled
 from headwater.spark.settings import SourceSettings
+
+log = logging.getLogger(__name__)
 
 
 def check(policy: str, start: Offset, end: Offset) -> None:
@@ -28,6 +31,20 @@ def check(policy: str, start: Offset, end: Offset) -> None:
         vb = min(end.rollbacks)
         told = f"a failover or a purge, in {len(end.rollbacks)} vbuckets; rollbackPolicy is fail"
         raise RollbackRequired(vb, start.position(vb).seqno, end.position(vb).snapshot_start, told)
+
+
+def check_loss(start: Offset, end: Offset, *, fails: bool) -> None:
+    """Say aloud that deletions were purged before they were read; the batch reads their vbuckets again whole.
+
+    Raises:
+        DataLoss: that is not wanted (`failOnDataLoss`).
+    """
+    if not end.losses:
+        return
+    loss = DataLoss(end.losses, start.position(min(end.losses)).seqno)
+    if fails:
+        raise loss
+    log.warning("%s", loss)
 
 
 SETTLE_SECONDS = 3.0
@@ -88,6 +105,7 @@ class Planning:
         if end is begun:
             calm = settled(begun, self._seen) if self._settles() else begun
             return start if calm is begun else calm.to_json()
+        check_loss(begun, end, fails=self.settings.fail_on_data_loss)
         check(self.settings.rollback_policy, begun, end)
         return end.to_json()
 

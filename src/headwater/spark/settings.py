@@ -47,6 +47,7 @@ class SourceSettings:
     xattrs: bool
     collections: tuple[str, ...] | None = None
     scope: str | None = None
+    fail_on_data_loss: bool = False
     min_persisted: MinPersisted | None = None
     coverage: Coverage | None = None
     map_version: tuple[int, int] = (0, 0)

@@ -21,7 +21,7 @@ from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark.nodes import Known, SourceNodes
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, plan, ranges
-from headwater.spark.planning import Planning, check
+from headwater.spark.planning import Planning, check, check_loss
 from headwater.spark.schema import choose, ddl
 from headwater.spark.settings import SourceSettings, parse
 from headwater.spark.target import DcpBatchWriter, DcpStreamWriter
@@ -113,6 +113,7 @@ class DcpBatchReader(_Reading, DataSourceReader):
         if ends is not None:
             seen = {vb: history for vb, history in seen.items() if vb in ends}
         end = plan(start, seen, targets=ends)
+        check_loss(start, end, fails=self.settings.fail_on_data_loss)
         check(self.settings.rollback_policy, start, end)
         return self.packed([] if end is start else ranges(start, end), known, coverage)
 
