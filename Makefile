@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test first-day test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
-.PHONY: man dist dist-test
+.PHONY: man dist dist-test weights
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ bench: $(READY) warm ## what every claim of speed rests on
 
 bench-lake: $(READY) warm ## the mirror beside its yardsticks: BENCH_LAKE="--rows 100000 --rounds 1 --only large,small"
 	@$(RUN) $(BIN)/python -m benchmarks.bench_lake $(BENCH_LAKE)
+
+weights: dist ## weigh the extras in an empty environment and write the table of docs/howto/install.md
+	@$(BIN)/python tools/weigh_extras.py
 
 HATCHLING := hatchling==1.33.0
 
