@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -18,6 +19,8 @@ def main() -> int:
         from headwater.node.main import serve  # noqa: PLC0415 - each way imports what it needs
 
         return serve(arguments[1:])
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a letter that it lacks is shown by its number
     from headwater.cli.arguments import hide_passwords  # noqa: PLC0415
 
     hide_passwords()  # before the imports, which take their time

@@ -1,5 +1,6 @@
 """All commands: their help, and how they end when they cannot do what was asked."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -134,6 +135,14 @@ def test_what_was_closed_before_the_start_is_an_error_of_one_line(words: str, to
     command = f"{sys.executable} -m headwater {words}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+
+
+def test_a_terminal_that_is_not_utf_8_shows_what_it_has_no_letter_for_by_number(tmp_path: Path) -> None:
+    (tmp_path / "\u20ac.toml").write_text("port = 0\n")
+    command = [sys.executable, "-m", "headwater", "config", "show", "\u20ac.toml", "--changed"]
+    surrounding = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, cwd=tmp_path, env=surrounding, capture_output=True, timeout=240, check=False)
+    assert (done.returncode, done.stderr) == (0, b"") and b"\\u20ac.toml:1" in done.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
