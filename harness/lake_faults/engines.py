@@ -71,7 +71,7 @@ class WithoutSpark:
 
     def run(self, url: str, place: Path, **asked: Any) -> MirrorProgress:
         """As `Engine.run`."""
-        return mirror(None, url, place, workers=0, **asked)
+        return mirror(None, url, place, **({"workers": 0} | asked))
 
     def die(self, url: str, place: Path, points: str, unfold: bool, random: Random) -> None:
         """Run it in a forked process that is killed at one of its steps."""

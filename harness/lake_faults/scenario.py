@@ -42,6 +42,9 @@ class Profile:
     unfold: bool = False
 
 
+BESIDE = ("mirror_that_meets", "mirror_meanwhile", "mirror_folding")
+"""Steps in whose middle others happen."""
+
 USUAL = {"write": 6, "mirror": 3, "mirror_that_meets": 3, "mirror_meanwhile": 1}
 RETURNING = {"keep": 2, "go_back": 2, "go_back_twice": 1}
 CARE = {"optimize": 1, "checkpoint": 1, "vacuum": 1, "harm_an_index": 2, "lose_all_indexes": 1}
@@ -79,6 +82,11 @@ PROFILES = (
         "strangers and lost files",
         USUAL | CARE | STRANGERS,
         ("write", "rewrite_as_a_stranger", "harm_an_index", "optimize", "vacuum", "checkpoint"),
+    ),
+    Profile(
+        "folds in a process of their own",
+        USUAL | CARE | STRANGERS | {"mirror_folding": 8},
+        ("write", "rewrite_as_a_stranger", "delete_as_a_stranger", "optimize", "vacuum", "mirror"),
     ),
     Profile("JSON", USUAL | RETURNING | DEATHS | STRANGERS, ("write", "go_back"), unfold=True),
     Profile(
@@ -156,7 +164,7 @@ def _perform(  # noqa: PLR0917 -- what a seed decides, and where it is told
         for _ in range(random.randint(STEPS_MIN, STEPS_MAX)):
             name = random.choices(names, weights)[0]
             step = getattr(world, name)
-            step(beside) if name in ("mirror_that_meets", "mirror_meanwhile") else step()
+            step(beside) if name in BESIDE else step()
             result.steps += 1
         world.check()
 

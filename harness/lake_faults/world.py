@@ -8,7 +8,9 @@ batch), and in a forked one where it does.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +27,7 @@ from harness import nodes
 from harness.lake_faults import judge
 from harness.lake_faults.engines import ELSEWHERE, PATIENCE_SECONDS, Engine, OnSpark, WithoutSpark
 from harness.nodes import HandMade
+from harness.processes import descendants, is_stopped
 from headwater import client as headwater_client
 from headwater.client import Client
 from headwater.errors import HeadwaterError
@@ -44,6 +47,11 @@ from headwater.wire.vbucket import State
 VBUCKETS = 4
 POINTS = ("planned", "reading", "files_written", "log_committed", "before_commit", "after_commit", "before_fold")
 POINTS_OF_FOLDS = ("after_fold", "checkpointed")
+POINTS_OF_PROCESSES = tuple(
+    f"{point}={action}"
+    for point in ("folding", "folding", "checkpointed")
+    for action in ("kill", "stop", "eio", "raise")
+)
 DAY = 86_400.0
 KEEP_TOMBSTONES, PURGE = bytes(7) + b"\1" + bytes(16), bytes(16) + b"\1" + bytes(7)
 ODD_KEYS = (b"\0", b"\xff\xfe", b"a\nb", b"k" * 250, "größe ☃".encode(), b'"', b"%41", b" ")
@@ -290,6 +298,42 @@ class World:
 
     def mirror_meanwhile(self, steps: Sequence[Callable[[], None]]) -> None:
         """Keep one running while some things happen."""
+        self.told("while a mirror runs:")
+        with self._running() as stopping:
+            for _ in range(self.random.randint(2, 5)):
+                self.random.choice(steps)()
+                stopping.wait(self.random.choice((0.0, 0.05, 0.3)))
+
+    def mirror_folding(self, steps: Sequence[Callable[[], None]]) -> None:
+        """Keep one running that folds in a process of its own, where that dies, fails or stands still, until it may go
+        on or is killed. On Spark there is no such process."""
+        if self.engine.name != "local":
+            self.mirror_meanwhile(steps)
+            return
+        point = f"lake.{self.random.choice(POINTS_OF_PROCESSES)}@{self.random.choice((1, 3, 9))}"
+        every, upkeep.CHECKPOINT_EVERY = upkeep.CHECKPOINT_EVERY, 5
+        os.environ["HEADWATER_FAILPOINTS"] = point  # of the processes that the mirror begins
+        self.told(f"while a mirror runs whose folds meet {point}:")
+        try:
+            with self._running(workers=1) as stopping:
+                for _ in range(self.random.randint(10, 14)):
+                    self.write()
+                    if self.random.random() < 0.3:
+                        self.random.choice(steps)()
+                    stopping.wait(self.random.choice((0.05, 0.3)))
+                    self._end_or_go_on(self.random.choice((signal.SIGCONT, signal.SIGKILL)))
+        finally:
+            upkeep.CHECKPOINT_EVERY = every
+            del os.environ["HEADWATER_FAILPOINTS"]
+
+    @staticmethod
+    def _end_or_go_on(how: signal.Signals) -> None:
+        for pid in filter(is_stopped, descendants(os.getpid())):
+            with suppress(ProcessLookupError):
+                os.kill(pid, how)
+
+    @contextmanager
+    def _running(self, **more: object) -> Iterator[threading.Event]:
         stopping, failed = threading.Event(), []
 
         def run() -> None:
@@ -304,20 +348,21 @@ class World:
                     retry_seconds=PATIENCE_SECONDS,
                     options=options,
                     stop=stopping.is_set,
+                    **more,
                 )
             except BaseException as error:
                 failed.append(error)
 
         thread = threading.Thread(target=run)
-        self.told("while a mirror runs:")
         thread.start()
         try:
-            for _ in range(self.random.randint(2, 5)):
-                self.random.choice(steps)()
-                stopping.wait(self.random.choice((0.0, 0.05, 0.3)))
+            yield stopping
         finally:
             stopping.set()
-            thread.join()
+            while thread.is_alive():
+                thread.join(0.2)
+                if more:
+                    self._end_or_go_on(signal.SIGCONT)
         if failed:
             raise failed[0]
 

@@ -68,6 +68,7 @@ FAILPOINTS = {
     "lake.quarantine_committed": "a batch is in the quarantine, not in the table",
     "lake.before_commit": "a batch's deletion vectors are written, its commit is not",
     "lake.after_commit": "a batch is a version of the table, nobody was told",
+    "lake.folding": "some of the files that are folded are copied, nobody knows the new ones",
     "lake.before_fold": "folded files are written, no commit names them",
     "lake.after_fold": "folded files are in the table, in the place of those they were made of",
     "lake.checkpointed": "a checkpoint of a table's log is written, its name is not noted",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.testing.node import Node
 from tests.lake.s3_server import options_of
 from tests.node.aware import Aware, manifest
@@ -82,3 +86,32 @@ def put_into(bucket: Node, collection: int, *keys: str, value: str = "{}") -> No
 
 def vbucket_of(key: str) -> int:
     return (zlib.crc32(key.encode()) >> 16 & 0x7FFF) % VBUCKETS
+
+
+class Running:
+    """A mirror in a thread, and what it told; without worker processes unless it is asked for some."""
+
+    def __init__(self, url: str, place: Path, **asked: Any) -> None:
+        self.told = MirrorProgress()
+        self.problems: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(url, place), kwargs=asked)
+        self._thread.start()
+
+    def _run(self, url: str, place: Path, **asked: Any) -> None:
+        usual = {"workers": 0, "interval_seconds": 0.05, "retry_seconds": 600}
+        mirror(None, url, place, progress=self._note, stop=self._stop.is_set, **(usual | asked))
+
+    def _note(self, told: MirrorProgress) -> None:
+        self.told = told
+        self.problems += [told.problem] if told.problem else []
+
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not true():
+            assert self._thread.is_alive() and time.monotonic() < deadline, (self.told, self.problems)
+            self._stop.wait(0.05)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(120)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +16,8 @@ from harness.nodes import cluster, diverge, keep, return_to
 from headwater.errors import DataLoss, TableChanged, TableError, TransportError
 from headwater.lake.log import TableLog, removal
 from headwater.lake.store import TableStore
-from headwater.lake.upkeep import FAN, FoldTask, choose, commit
 from headwater.lake.writer import TaskResult
-from headwater.pipelines.local import Folds, LocalEngine, Workers
+from headwater.pipelines.local import LocalEngine, Workers
 from headwater.pipelines.mirror import MirrorFailed, MirrorProgress
 from headwater.pipelines.mirror import mirror as run_mirror
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
@@ -33,8 +28,6 @@ from headwater.spark.settings import parse
 from headwater.testing.node import Node, node
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
-from tests.lake.support import SEED
-from tests.lake.support import Table as Rows
 from tests.node.replication.support import call, high_seqno, leave, put, replicate, set_state, until
 from tests.pipelines.support import change, documents, folded, seqnos, table
 
@@ -546,27 +539,6 @@ def test_a_lake_that_is_read_only_for_a_while_is_waited_for(
         client.set("c", b"v")
     with pytest.raises(MirrorFailed, match="Errno 30"):
         run_mirror(None, bucket.url, tmp_path, once=True, retry_seconds=0)
-
-
-def test_files_are_folded_in_a_process_of_its_own_which_is_begun_again_when_it_died(tmp_path: Path) -> None:
-    held = Rows(tmp_path)
-    for number in range(FAN):
-        held.take((f"k{number}", 0, number + 1, "v"))
-    state = held.log.state
-    task = FoldTask(str(tmp_path), state.id, state.fields, SEED, choose(state))
-    with closing(Folds()) as folds:
-        assert folds.submit(os.getpid).result() != os.getpid()
-        with pytest.raises(BrokenProcessPool):
-            folds.submit(partial(os._exit, 1)).result()
-        until(lambda: _is_begun_again(folds), "the process is begun again")
-        assert commit(held.log, folds.submit(task.run).result())
-    assert len(held.log.state.files) == 1 and set(held.held()) == {f"k{number}" for number in range(FAN)}
-
-
-def _is_begun_again(folds: Folds) -> bool:
-    with suppress(BrokenProcessPool):
-        return folds.submit(os.getpid).result() != os.getpid()
-    return False
 
 
 # --------------------------------------------------------------------------- deletions that nobody can tell any more

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.small_disk import may_mount, small_filesystem
-from headwater.pipelines.mirror import MirrorProgress, mirror
+from headwater.pipelines.mirror import mirror
 from headwater.testing.node import Node, node
-from tests.pipelines.support import documents, folded, seqnos, table
+from tests.pipelines.support import Running, documents, folded, seqnos, table
 
 MEBIBYTES = 8
 
@@ -34,35 +33,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "disk"
 
 
-class Running:
-    """A mirror in a thread, and what it told."""
-
-    def __init__(self, url: str, place: Path) -> None:
-        self.told = MirrorProgress()
-        self.problems: list[str] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(url, place))
-        self._thread.start()
-
-    def _run(self, url: str, place: Path) -> None:
-        asked = {"changelog": True, "workers": 0, "interval_seconds": 0.05, "retry_seconds": 600}
-        mirror(None, url, place, progress=self._note, stop=self._stop.is_set, **asked)  # type: ignore[arg-type]
-
-    def _note(self, told: MirrorProgress) -> None:
-        self.told = told
-        self.problems += [told.problem] if told.problem else []
-
-    def wait_until(self, true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 120
-        while not true():
-            assert self._thread.is_alive() and time.monotonic() < deadline, (self.told, self.problems)
-            self._stop.wait(0.05)
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(120)
-
-
 def is_equal(bucket: Node, place: Path) -> None:
     assert table(place) == documents(bucket) == folded(Path(f"{place}_changes"))
 
@@ -71,7 +41,7 @@ def test_a_store_that_is_full_is_waited_for_and_what_was_half_written_is_nowhere
     place, ballast = disk / "t", disk / "ballast"
     with bucket.client() as client:
         client.set_many((f"a{i}", os.urandom(1000)) for i in range(500))
-        running = Running(bucket.url, place)
+        running = Running(bucket.url, place, changelog=True)
         try:
             running.wait_until(lambda: running.told.changes == 500)
             left = os.statvfs(disk)
@@ -89,7 +59,7 @@ def test_a_store_that_is_read_only_for_a_while_is_waited_for(bucket: Node, disk:
     place = disk / "t"
     with bucket.client() as client:
         client.set_many((f"a{i}", b"first") for i in range(60))
-        running = Running(bucket.url, place)
+        running = Running(bucket.url, place, changelog=True)
         try:
             running.wait_until(lambda: running.told.changes == 60)
             remount(disk, "ro")

@@ -197,10 +197,14 @@ class TableLog:
 
     Args:
         store: the table's place.
+
+    Attributes:
+        checkpointed: the version of the checkpoint that reading began with; -1 for none.
     """
 
     def __init__(self, store: TableStore) -> None:
         self.store, self.state = store, TableState()
+        self.checkpointed = -1
 
     @property
     def exists(self) -> bool:
@@ -276,7 +280,7 @@ class TableLog:
         if found is not None:
             version, actions = found
             self.state.apply(actions)
-            self.state.version = version
+            self.state.version = self.checkpointed = version
         elif (first := self._first()) > 0:
             raise CorruptStore(self.store.full(_name(first)), 0, "the log begins here and no checkpoint is before it")
 

@@ -12,8 +12,10 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -34,6 +36,9 @@ from headwater.lake.places import QUARANTINE, store_of
 from headwater.lake.shape import arrow_schema
 from headwater.lake.store import BESIDE, Listed, TableStore
 
+FOLD = "fold"
+"""The names of files that were folded begin so."""
+
 FAN = 8
 """Files of one tier that are folded together; sizes of the next tier are so many times as large."""
 
@@ -42,6 +47,12 @@ LARGEST_BYTES = 256 << 20
 DEAD_SHARE = 0.5
 CHECKPOINT_EVERY = 100
 VACUUM_SECONDS = 3600.0
+HANG_SECONDS, SLOWEST = 600.0, 1 << 20
+"""Work of upkeep that took so long, and a second more for each so many bytes of files, hangs."""
+
+REST_SECONDS, LONGEST_REST_SECONDS = 1.0, 300.0
+"""How long work of upkeep rests after it failed; twice as long each time it fails again."""
+
 DAY = 86_400.0
 RETENTION, LOG_RETENTION = 7 * DAY, 30 * DAY
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": DAY, "week": 7 * DAY, "month": 30 * DAY}
@@ -120,6 +131,7 @@ def fold(
     indexes: Indexes | None,
     files: Sequence[DataFile],
     dead: Mapping[str, BitMap] | None = None,
+    label: str = FOLD,
 ) -> Folded:
     """Write what is alive in some files to new ones, with their indexes; the table does not know them yet.
 
@@ -129,16 +141,18 @@ def fold(
         indexes: where to write indexes; None for a table without (a change log).
         files: as the newest version has them.
         dead: rows that are left out besides those that the version knows to be dead, by path as the log writes it.
+        label: what the names of the new files begin with.
     """
     schema = arrow_schema(fields)
     bounds = [name for name in ("vbucket", "seqno") if name in schema.names]
-    out = DataWriter(store, schema, "fold", bounds)
+    out = DataWriter(store, schema, label, bounds)
     hashes: list[tuple[int, int, Hashes]] = []
     sources = []
     try:
         for file in files:
             more = (dead or {}).get(file.add["path"])
             sources.append(_copy(store, out, file, indexes.seed if indexes else None, hashes, more))
+            failpoint("lake.folding")
         written = out.close()
         for number, new in enumerate(written if indexes else ()):
             mine = [(first, part) for which, first, part in hashes if which == number]
@@ -162,6 +176,7 @@ class FoldTask:
         fields: its columns.
         seed: of its indexes; None for a table without.
         files: what is folded, as the newest version has it.
+        label: what the names of the new files begin with, so that they are found when nobody tells what they are.
     """
 
     place: str
@@ -169,12 +184,27 @@ class FoldTask:
     fields: Sequence[Any]
     seed: bytes | None
     files: Sequence[DataFile]
+    label: str = field(default_factory=lambda: f"{FOLD}-{uuid.uuid4().hex[:12]}")
 
     def run(self) -> Folded:
         """Write the new files."""
         store = store_of(self.place)
         indexes = Indexes(store, self.id, self.seed) if self.seed else None
-        return fold(store, self.fields, indexes, self.files)
+        return fold(store, self.fields, indexes, self.files, label=self.label)
+
+    @property
+    def seconds(self) -> float:
+        """After how long it hangs."""
+        return HANG_SECONDS + sum(file.size for file in self.files) / SLOWEST
+
+    def discard(self) -> None:
+        """Remove what it wrote, if anything: it is not going to be in the table."""
+        store = store_of(self.place)
+        for folder in ("", index.FOLDER):
+            for listed in store.list(folder):
+                if _base(listed).startswith(f"{self.label}-"):
+                    with suppress(OSError):
+                        store.remove(listed.path)
 
 
 T = TypeVar("T")
@@ -183,8 +213,44 @@ T = TypeVar("T")
 class Doer(Protocol):
     """Where folds and checkpoints are written, beside the batches."""
 
-    def submit(self, work: Callable[[], T], /) -> Future[T]:
-        """Begin; the answer comes in time."""
+    def submit(self, work: Callable[[], T], seconds: float, /) -> Future[T]:
+        """Begin; the answer comes in time, or after so many seconds what hangs is ended, where that can be done."""
+
+
+class _InThread:
+    """Does it in a thread of this process, which nobody can end."""
+
+    def __init__(self, thread: ThreadPoolExecutor) -> None:
+        self._thread = thread
+
+    def submit(self, work: Callable[[], T], seconds: float, /) -> Future[T]:
+        return self._thread.submit(work)
+
+
+class _Chore:
+    """One kind of upkeep. After a failure it rests, the longer the more often it failed.
+
+    Args:
+        work: does what is due, and returns whether something came to a good end.
+        clock: seconds.
+    """
+
+    def __init__(self, work: Callable[[], bool], clock: Callable[[], float]) -> None:
+        self._work, self._clock = work, clock
+        self._failures, self._rests_until = 0, -math.inf
+
+    def tried(self) -> str:
+        """Do it, unless it rests; return what went wrong."""
+        if self._clock() < self._rests_until:
+            return ""
+        try:
+            if self._work():
+                self._failures = 0
+        except Exception as error:
+            rest = min(REST_SECONDS * 2.0 ** min(self._failures, 32), LONGEST_REST_SECONDS)
+            self._failures, self._rests_until = self._failures + 1, self._clock() + rest
+            return f"upkeep: {str(error) or type(error).__name__}"
+        return ""
 
 
 def _copy(
@@ -201,7 +267,7 @@ def _copy(
     with pq.ParquetFile(store.opened(file.path)) as opened:
         source = FoldedFile(file, live_mask(opened.metadata.num_rows, dead))
         at = rank = 0
-        for batch in opened.iter_batches(batch_size=1 << 16):
+        for batch in _batches(opened):
             alive = source.alive[at : at + batch.num_rows]
             at += batch.num_rows
             kept = _conformed(batch if alive.all() else batch.filter(pa.array(alive)), out.schema)
@@ -213,6 +279,13 @@ def _copy(
             if seed is not None:
                 hashes.append((number, first, hashes_of(kept.column("key"), kept.column("vbucket").to_numpy(), seed)))
     return source
+
+
+def _batches(opened: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows a row group at a time: Arrow fills a batch from as many as it takes, and 65,536 rows of a MiB
+    each are more than there is memory."""
+    for group in range(opened.num_row_groups):
+        yield from opened.iter_batches(batch_size=1 << 16, row_groups=[group])
 
 
 def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -373,63 +446,84 @@ class Maintenance:
     ) -> None:
         self._log, self._clock, self._seed = log, clock, seed
         self._thread = ThreadPoolExecutor(1, "lake-upkeep")
-        self._folds: Doer = folds or self._thread
-        self._folding: Future[Folded] | None = None
+        self._folds: Doer = folds or _InThread(self._thread)
+        self._folding: tuple[FoldTask, Future[Folded]] | None = None
+        self._most: int | None = None
         self._fold_began = 0.0
         self._other: Future[Any] | None = None
-        self._checkpoint: Future[str] | None = None
-        self._checkpointed = log.state.version
+        self._checkpoint: tuple[int, Future[str]] | None = None
+        self._checkpointed = log.checkpointed
         self._vacuumed = clock()
+        self._chores = [_Chore(work, clock) for work in (self._fold, self._write_checkpoint, self._vacuum)]
+        self._closing = False
         self.problem = ""
 
     def step(self) -> None:
         """Do what is due; called between two batches. Nothing that goes wrong here ends a mirror: it is tried again."""
-        try:
-            self._fold()
-            self._write_checkpoint()
-            self._vacuum()
-            self.problem = ""
-        except Exception as error:
-            self._folding = None
-            self.problem = f"upkeep: {error}"
+        problems = [chore.tried() for chore in self._chores]
+        self.problem = next(filter(None, problems), "")
 
-    def close(self, *, finish: bool = False) -> None:
-        """End the thread; with `finish` what is under way is brought in first."""
-        if finish and self._folding is not None:
-            self._folding.exception()
+    def close(self, *, finish: bool = False, seconds: float | None = None) -> None:
+        """End the thread; with `finish` what is under way is brought in first, if it comes within so many seconds."""
+        self._closing, self.problem = True, ""
+        under_way = [each[1] for each in (self._folding, self._checkpoint) if each is not None]
+        if finish and under_way:
+            wait(under_way, seconds)
             self.step()
-        if finish and self._checkpoint is not None:
-            self._checkpoint.exception()
-        self._thread.shutdown(cancel_futures=True)
+        for each in under_way:
+            each.cancel()
+        self._thread.shutdown()
 
-    def _fold(self) -> None:
-        if self._folding is not None and self._folding.done():
-            folding, self._folding = self._folding, None
-            folded = folding.result()
-            commit(self._log, folded)
-            numbers = {"files": len(folded.sources), "into": len(folded.files)}
-            tracing.past("batch.fold", self._fold_began, time.time(), **numbers)
-        if self._folding is None and (files := choose(self._log.state)):
+    def _fold(self) -> bool:
+        brought = False
+        if self._folding is not None and self._folding[1].done():
+            (task, folding), self._folding = self._folding, None
+            brought = self._bring_in(task, folding)
+        if self._folding is None and not self._closing and (files := choose(self._log.state)[: self._most]):
             state = self._log.state
             task = FoldTask(self._log.store.root, state.id, state.fields, self._seed, files)
             self._fold_began = time.time()
-            self._folding = self._folds.submit(task.run)
+            self._folding = task, self._folds.submit(task.run, task.seconds)
+        return brought
 
-    def _write_checkpoint(self) -> None:
+    def _bring_in(self, task: FoldTask, folding: Future[Folded]) -> bool:
+        try:
+            folded = folding.result()
+        except Exception:
+            # Its process died, perhaps for its memory: fewer files want less. Nobody else knows what it had written.
+            self._most = max(2, len(task.files) // 2)
+            self._thread.submit(task.discard)
+            raise
+        if not commit(self._log, folded):
+            self._thread.submit(task.discard)
+            return False
+        numbers = {"files": len(folded.sources), "into": len(folded.files)}
+        tracing.past("batch.fold", self._fold_began, time.time(), **numbers)
+        self._most = None
+        return True
+
+    def _write_checkpoint(self) -> bool:
         """In this process the first one would hold the batches up for seconds: Arrow imports pandas for it."""
-        if self._checkpoint is not None and self._checkpoint.done():
-            done, self._checkpoint = self._checkpoint, None
+        written = False
+        if self._checkpoint is not None and self._checkpoint[1].done():
+            (version, done), self._checkpoint = self._checkpoint, None
             done.result()
-        if self._checkpoint is None and self._log.state.version - self._checkpointed >= CHECKPOINT_EVERY:
+            self._checkpointed, written = version, True
+        behind = self._log.state.version - self._checkpointed
+        if self._checkpoint is None and not self._closing and behind >= CHECKPOINT_EVERY:
             _forget_removals(self._log.state)
-            self._checkpointed = self._log.state.version
-            self._checkpoint = self._folds.submit(partial(checkpoint_at, self._log.store.root))
+            work = partial(checkpoint_at, self._log.store.root)
+            self._checkpoint = self._log.state.version, self._folds.submit(work, HANG_SECONDS)
+        return written
 
-    def _vacuum(self) -> None:
-        if self._clock() - self._vacuumed >= VACUUM_SECONDS and (self._other is None or self._other.done()):
-            self._vacuumed = self._clock()
-            other = TableLog(self._log.store)  # the driver's state is the driver's
-            self._other = self._thread.submit(vacuum, other)
+    def _vacuum(self) -> bool:
+        idle = self._other is None or self._other.done()
+        if self._closing or self._clock() - self._vacuumed < VACUUM_SECONDS or not idle:
+            return False
+        self._vacuumed = self._clock()
+        other = TableLog(self._log.store)  # the driver's state is the driver's
+        self._other = self._thread.submit(vacuum, other)
+        return True
 
 
 def describe(log: TableLog) -> dict[str, Any]:

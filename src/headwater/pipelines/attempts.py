@@ -73,6 +73,10 @@ class Attempts(Generic[P]):
         self._backoff.reset()
         self._say(problem)
 
+    def remark(self, problem: str) -> None:
+        """Report what went wrong beside the batches, after the last of them."""
+        self._say(problem)
+
     def run(self, attempt: Callable[[], None]) -> None:
         """Call `attempt` until it returns, again and again while its failures may pass.
 

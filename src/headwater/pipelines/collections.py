@@ -27,6 +27,7 @@ from headwater.lake.places import CHANGES, QUARANTINE, is_url, place_of, store_o
 from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts
+from headwater.pipelines.local import Folds
 from headwater.pipelines.mirror import MirrorProgress, engine_of, retry_options
 from headwater.pipelines.query import own_session
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
@@ -235,9 +236,9 @@ def recorded(place: str) -> Record | None:
 class _Table:
     """A table that is followed: its sink and upkeep, kept between its batches."""
 
-    def __init__(self, sink: TableSink, *, upkeep: bool) -> None:
+    def __init__(self, sink: TableSink, folds: Folds | None, *, upkeep: bool) -> None:
         self.sink = sink
-        self._maintenance: list[Maintenance] = sink.maintenance() if upkeep else []
+        self._maintenance: list[Maintenance] = sink.maintenance(folds) if upkeep else []
 
     def has_news(self, highs: Mapping[int, int], seen: Mapping[int, BranchHistory]) -> bool:
         """Whether the collection has come further, or a vbucket has another history than the table.
@@ -303,6 +304,7 @@ class CollectionsMirror:
         self._spark, self._options, self._tables, self._choice = spark, dict(options), tables, choice
         self._shape, self._attempts, self._upkeep = dict(shape), attempts, upkeep
         self._workers, self._watch = workers, watch
+        self._folds = Folds() if spark is None and workers != 0 else None
         self._open: dict[Mirrored, _Table] = {}
         self._covered: dict[Mirrored, int] = {}
 
@@ -321,6 +323,8 @@ class CollectionsMirror:
         finally:
             nodes.close()
             self._close()
+            if self._folds is not None:
+                self._folds.close()
 
     def _round(self, nodes: SourceNodes, *, once: bool) -> None:
         manifest = nodes.manifest()
@@ -358,7 +362,7 @@ class CollectionsMirror:
             place = self._tables.place(each.scope, each.name)
             log = f"{place}{CHANGES}" if self._shape.get("changelog") else None
             sink = TableSink(place, self._tables.bucket, **(self._shape | {"changelog": log}))
-            self._open[each] = _Table(sink, upkeep=self._upkeep)
+            self._open[each] = _Table(sink, self._folds, upkeep=self._upkeep)
             self._covered[each] = changes_in(sink.record.end)
         return self._open[each]
 

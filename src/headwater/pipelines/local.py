@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from typing import Any, TypeVar
 
+from headwater import failpoints
 from headwater.client.routing import parse as parse_url
 from headwater.errors import TableChanged, TransportError
 from headwater.pipelines import early, spans
@@ -66,12 +69,14 @@ def _begin(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     sys.meta_path.insert(0, _NoPandas())
+    failpoints.arm_from_environment()
     _end_with_parent()
 
 
-def _begin_behind(environment: Mapping[str, str]) -> None:
-    """Make this process one that lets the others go first."""
+def _begin_behind(environment: Mapping[str, str], folder: str) -> None:
+    """Make this process one that lets the others go first, with a folder for what is in the making."""
     _begin(environment)
+    tempfile.tempdir = folder
     os.nice(NICE)
 
 
@@ -119,30 +124,53 @@ class Folds:
     """A process in which files are folded (lake/upkeep.py), begun when the first are, and again after it died.
 
     In the driver's own process a fold would take the interpreter from the batches, the first one for a second and more:
-    it needs Arrow's and the compiler's modules, which the server of workers has loaded.
+    it needs Arrow's and the compiler's modules, which the server of workers has loaded. A process can also be ended:
+    work that hangs is, and so is what runs out of memory, by the system, without the batches.
     """
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
+        self._folder = ""
+        # Hands one piece of work after the other over, and waits for it.
+        self._watch = ThreadPoolExecutor(1, "job-folds")
 
-    def submit(self, work: Callable[[], T], /) -> Future[T]:
-        """Begin a fold. Raises BrokenProcessPool if the process died since the last one; the next call starts anew."""
-        if self._pool is None:
-            arguments = (dict(os.environ),)
-            self._pool = ProcessPoolExecutor(
-                1, mp_context=early.context(), initializer=_begin_behind, initargs=arguments
-            )
-        try:
-            return self._pool.submit(work)
-        except BrokenProcessPool:
-            self.close()
-            raise
+    def submit(self, work: Callable[[], T], seconds: float, /) -> Future[T]:
+        """Do a piece of work when those before it are done. It fails with ChildProcessError if the process died, and
+        with TimeoutError if it took longer than that and was killed; the next one gets a new process."""
+        return self._watch.submit(self._done, work, seconds)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and what it does."""
+        self._watch.shutdown(wait=False, cancel_futures=True)
+        self._end()
+        self._watch.shutdown()
+        self._end()  # one that was begun meanwhile
+
+    def _done(self, work: Callable[[], T], seconds: float) -> T:
+        pool = self._pool or self._begun()
+        try:
+            answer = pool.submit(work)
+            if not wait([answer], seconds).done:
+                self._end()
+                raise TimeoutError(f"a fold or checkpoint did not end in {seconds:.0f} s; its process was killed")
+            return answer.result()
+        except BrokenProcessPool:
+            self._end()
+            raise ChildProcessError("the process that folds files and writes checkpoints died") from None
+
+    def _begun(self) -> ProcessPoolExecutor:
+        self._folder = tempfile.mkdtemp(prefix="headwater-folds-")
+        arguments = (dict(os.environ), self._folder)
+        self._pool = ProcessPoolExecutor(1, mp_context=early.context(), initializer=_begin_behind, initargs=arguments)
+        return self._pool
+
+    def _end(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
+            for process in list(pool._processes.values()):
+                process.kill()
             pool.shutdown(cancel_futures=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class LocalEngine:

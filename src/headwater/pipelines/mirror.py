@@ -36,6 +36,9 @@ from headwater.spark.settings import parse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STOP_SECONDS = 10.0
+"""How long a mirror that was told to stop waits for a fold: service managers kill after 30 s and more."""
+
 __all__ = ["MirrorFailed", "MirrorProgress", "mirror", "run"]
 
 
@@ -319,6 +322,8 @@ class _Batches:
         self._attempts.batch_done(problem)
 
     def close(self) -> None:
-        """Bring in the upkeep that is under way."""
+        """Bring in the upkeep that is under way. A mirror that was told to stop does not wait long for it."""
         for each_table in self._maintenance:
-            each_table.close(finish=True)
+            each_table.close(finish=True, seconds=STOP_SECONDS if self._attempts.stop() else None)
+            if each_table.problem:
+                self._attempts.remark(each_table.problem)

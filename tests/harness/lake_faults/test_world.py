@@ -43,6 +43,8 @@ def test_each_step_happens_and_the_table_is_what_the_bucket_is(world: World) -> 
         getattr(world, name)()
     world.mirror_that_meets([world.write])
     world.mirror_meanwhile([world.write])
+    if len(world.cluster.nodes) == 1:
+        world.mirror_folding([world.rewrite_as_a_stranger])
     world.check()
     told = world.told.__self__  # type: ignore[attr-defined]
     assert len(told) >= 9 and told[-1].startswith("equal: ")
