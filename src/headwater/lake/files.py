@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.lake.store import TableStore
+from headwater.lake.vectors import positions_of
 
 GROUP_BYTES = 16 << 20
 """No more than the memory in which a client decodes again and again: what is held longer is memory touched anew."""
@@ -169,5 +170,5 @@ def live_mask(rows: int, dead: Any) -> Any:
     """Return which of a file's rows are alive, as a numpy mask, from its deletion vector (or None)."""
     mask = np.ones(rows, np.bool_)
     if dead is not None and len(dead):
-        mask[np.array(dead, np.uint32)] = False
+        mask[positions_of(dead)] = False
     return mask

@@ -135,6 +135,11 @@ class KeyIndex:
         return np.concatenate(found)
 
 
+def made_of_sorted(hashes: Hashes, rows: NDArray[Any]) -> KeyIndex:
+    """Return the index of hashes that are sorted."""
+    return KeyIndex(hashes, np.ascontiguousarray(rows, np.uint32))
+
+
 def made(hashes: Hashes, rows: NDArray[Any]) -> KeyIndex:
     """Return the index of unsorted hashes."""
     order = order_of(hashes)
@@ -168,10 +173,13 @@ class Indexes:
 
     def write(self, path: str, index: KeyIndex, rows: int) -> None:
         """Write the index of a data file of so many rows, and keep it."""
-        body = index.hashes.high.tobytes() + index.hashes.low.tobytes() + index.rows.tobytes()
-        checksum = xxhash.xxh3_64_intdigest(body)
-        header = _HEADER.pack(_MAGIC, len(index.rows), rows, self._owner(path), checksum)
-        self.store.write(place_of(path), header + body, durable=False)
+        parts = [np.ascontiguousarray(part).data for part in (index.hashes.high, index.hashes.low, index.rows)]
+        checksum = xxhash.xxh3_64()
+        for part in parts:
+            checksum.update(part)
+        header = _HEADER.pack(_MAGIC, len(index.rows), rows, self._owner(path), checksum.intdigest())
+        with self.store.output(place_of(path), durable=False) as out:
+            out.writelines([header, *parts])
         self._remember(path, index)
 
     def is_good(self, path: str) -> bool:

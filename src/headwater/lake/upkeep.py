@@ -107,7 +107,7 @@ class FoldedFile:
 
     def moved(self, rows: BitMap) -> Iterable[tuple[int, NDArray[np.int64]]]:
         """Yield (new file, rows there) for rows that died after the fold had read them."""
-        old = np.array(rows, np.int64)
+        old = vectors.positions_of(rows)
         old = old[self.alive[old]]
         ranks = np.cumsum(self.alive)[old] - 1
         starts = np.array([start for start, _, _ in self.runs], np.int64)
@@ -466,7 +466,7 @@ class Maintenance:
     def close(self, *, finish: bool = False, seconds: float | None = None) -> None:
         """End the thread; with `finish` what is under way is brought in first, if it comes within so many seconds."""
         self._closing, self.problem = True, ""
-        under_way = [each[1] for each in (self._folding, self._checkpoint) if each is not None]
+        under_way: list[Future[Any]] = [each[1] for each in (self._folding, self._checkpoint) if each is not None]
         if finish and under_way:
             wait(under_way, seconds)
             self.step()

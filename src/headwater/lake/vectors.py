@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 import uuid
 import zlib
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +38,13 @@ Descriptor = dict[str, Any]
 
 def rows_of(positions: NDArray[Any]) -> BitMap:
     """Return row numbers as a bitmap."""
-    return BitMap(np.ascontiguousarray(positions, np.uint32))
+    # From an array of Python's own it is made at once, from numpy's number by number: 3 ms and 33 for half a million.
+    return BitMap(array("I", np.sort(positions.astype(np.uint32)).tobytes()))
+
+
+def positions_of(rows: BitMap) -> NDArray[np.uint32]:
+    """Return a bitmap as row numbers, rising."""
+    return np.frombuffer(rows.to_array(), np.uint32)
 
 
 def encode(rows: BitMap) -> bytes:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from headwater.lake.files import DataWriter, NewFile
-from headwater.lake.index import Hashes, Indexes, hashes_of, joined, lasts_of, made, order_of
+from headwater.lake.index import Hashes, Indexes, hashes_of, joined, lasts_of, made_of_sorted, order_of
 from headwater.lake.log import DataFile, TableState
 from headwater.lake.shape import TableShape
 from headwater.lake.store import TableStore
@@ -340,7 +340,8 @@ def _index_new(
     outdated = dict(places.outdated)
     for number, file in enumerate(files):
         mine = (places.files == number) & (places.rows != NO_ROW)
-        indexes.write(file.path, made(newest.hashes.take(mine), places.rows[mine]), file.rows)
+        hashes = newest.hashes if mine.all() else newest.hashes.take(mine)
+        indexes.write(file.path, made_of_sorted(hashes, places.rows[mine]), file.rows)
         gone = outdated.get(number)
         if gone is not None:
             dead.add(file.path, gone)
