@@ -1,6 +1,7 @@
 """Batches against a table, by hand and at random: what a reader sees is what the changes say."""
 
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -108,11 +109,18 @@ def test_a_file_that_somebody_wrote_without_statistics_may_lose_rows(tmp_path: P
     assert (table.held(), "copied.parquet" in table.log.state.files) == ({"a": "w"}, False)
 
 
+def age(place: Path) -> None:
+    """Let all data be two hours older than the newest commit."""
+    for path in place.glob("*.parquet"):
+        os.utime(path, (time.time() - 7200, time.time() - 7200))
+
+
 def test_a_batch_whose_files_were_removed_meanwhile_is_refused(tmp_path: Path) -> None:
     """A vacuum under a wrong clock takes them for those of a failed attempt; a commit would break the table."""
     table = Table(tmp_path)
     table.take(("a", 0, 1, "v"), fresh=[0])
     written = table.write([("b", 0, 2, "v")])
+    age(tmp_path)
     assert len(vacuum(TableLog(TableStore(tmp_path)), now=time.time() + 400 * 86_400)) >= 1
     with pytest.raises(TableChanged, match="was removed before the batch was committed"):
         table.commit(written)
@@ -126,6 +134,7 @@ def test_a_fold_whose_files_were_removed_meanwhile_is_left_alone(tmp_path: Path)
     table.take(("b", 0, 2, "v"))
     chosen = list(table.log.state.files.values())
     folded = fold(table.store, table.log.state.fields, table.indexes, chosen)
+    age(tmp_path)
     vacuum(TableLog(TableStore(tmp_path)), now=time.time() + 400 * 86_400)
     assert not fold_in(table.log, folded)
     assert table.held() == {"a": "v", "b": "v"}

@@ -1,4 +1,5 @@
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from headwater.errors import CorruptStore, TableChanged, UnsupportedTable
 from headwater.lake.log import FOLDER, TableLog, data_file, identity
 from headwater.lake.store import TableStore
+from headwater.lake.upkeep import DAY, checkpoint, vacuum
 from tests.lake.support import Table
 
 
@@ -30,6 +32,32 @@ def test_one_who_follows_and_one_who_begins_see_the_same(tmp_path: Path) -> None
     fresh = TableLog(TableStore(tmp_path))
     assert follower.refresh() == fresh.refresh() == table.log.state
     assert TableLog(TableStore(tmp_path / "none")).exists is False
+
+
+def test_who_slept_until_the_commits_after_his_were_removed_makes_none_of_their_numbers(tmp_path: Path) -> None:
+    """A vacuum, under a clock that is a year off or after a month of sleep, removes what a checkpoint has: the next
+    number is free, and a commit under it would be in no version of the table."""
+    table, sleeper = Table(tmp_path), Table(tmp_path)
+    for n in range(4):
+        table.take((f"k{n}", 0, n + 1, "v"))
+    checkpoint(table.log)
+    vacuum(table.log, now=time.time() + 400 * DAY)
+    assert not (tmp_path / FOLDER / f"{1:020}.json").exists()
+    assert sleeper.log.commit([], "ONE") is False
+    assert sleeper.log.refresh().files.keys() == table.log.state.files.keys()
+    assert sleeper.log.commit([], "TWO") and sleeper.log.state.version == 5
+    sleeper.take(("k0", 0, 9, "w"))
+    assert table.held() == sleeper.held() == {"k0": "w", "k1": "v", "k2": "v", "k3": "v"}
+
+
+def test_a_task_that_slept_so_looks_through_the_newest_version(tmp_path: Path) -> None:
+    table, sleeper = Table(tmp_path), TableLog(TableStore(tmp_path))
+    sleeper.refresh()
+    for n in range(4):
+        table.take((f"k{n}", 0, n + 1, "v"))
+    checkpoint(table.log)
+    vacuum(table.log, now=time.time() + 400 * DAY)
+    assert sleeper.refresh(sure=True).version == table.log.state.version
 
 
 def test_the_second_who_commits_a_version_has_done_nothing(tmp_path: Path) -> None:

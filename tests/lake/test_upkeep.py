@@ -131,6 +131,7 @@ def test_vacuum_removes_what_no_version_within_the_retention_needs(tmp_path: Pat
     optimize(table.log, table.indexes)
     assert vacuum(table.log) == []
     age(tmp_path, 8)
+    os.utime(tmp_path / FOLDER / f"{table.log.state.version:020}.json")
     for removed in table.log.state.tombstones.values():
         removed["deletionTimestamp"] -= int(8 * DAY * 1000)
     told = vacuum(table.log, dry=True)
@@ -142,6 +143,15 @@ def test_vacuum_removes_what_no_version_within_the_retention_needs(tmp_path: Pat
         "_index",
     ]
     assert set(table.held()) == expected(FAN)
+
+
+def test_a_file_of_a_batch_that_is_under_way_stays_also_under_a_clock_that_is_a_year_off(tmp_path: Path) -> None:
+    table = small_files(tmp_path, 2)
+    age(tmp_path, 3)
+    written = table.write([("k", 0, 5000, "of a batch that is under way")])
+    assert vacuum(TableLog(TableStore(tmp_path)), now=time.time() + 400 * DAY) == []
+    table.commit(written)
+    assert "k" in table.held()
 
 
 def test_a_file_that_was_removed_a_moment_ago_stays_however_old_it_is(tmp_path: Path) -> None:

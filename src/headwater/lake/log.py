@@ -211,8 +211,12 @@ class TableLog:
         """Whether the place holds a table, as far as was read."""
         return self.state.version >= 0
 
-    def refresh(self) -> TableState:
+    def refresh(self, *, sure: bool = False) -> TableState:
         """Read what was committed since the last look; return the state.
+
+        Args:
+            sure: also after such a long sleep that the next commits were removed, a checkpoint having them. Costs a
+                look at one file.
 
         Raises:
             UnsupportedTable: the table's protocol is beyond us.
@@ -224,9 +228,22 @@ class TableLog:
         while (actions := self._commit_of(self.state.version + 1)) is not None:
             self.state.apply(actions)
             self.state.version += 1
+        if sure:
+            self._wake()
         if self.exists and self.state.version > before:
             check(self.store.root, self.state)
         return self.state
+
+    def _wake(self) -> bool:
+        """Begin anew if the log goes on further than we can follow: commits are removed in their order, so as long as
+        the one that we know last is there, so are those after it. Returns whether it was so."""
+        if not self.exists or self.store.exists(_name(self.state.version)):
+            return False
+        newest = TableLog(self.store)
+        if newest.refresh().version <= self.state.version:
+            return False
+        self.state, self.checkpointed = newest.state, newest.checkpointed
+        return True
 
     def at(self, version: int) -> TableState | None:
         """Return the state of an older version, read anew; None where the log does not go back so far."""
@@ -258,6 +275,8 @@ class TableLog:
 
     def commit(self, actions: Sequence[Action], operation: str, metrics: Mapping[str, int] | None = None) -> bool:
         """Make the actions the next version; return False, having done nothing, if somebody else made it first."""
+        if self._wake():
+            return False
         version, now = self.state.version + 1, _now_ms()
         told = {
             "timestamp": now,

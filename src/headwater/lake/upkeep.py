@@ -50,6 +50,10 @@ VACUUM_SECONDS = 3600.0
 HANG_SECONDS, SLOWEST = 600.0, 1 << 20
 """Work of upkeep that took so long, and a second more for each so many bytes of files, hangs."""
 
+UNDER_WAY_SECONDS = 3600.0
+"""A batch may be under way for so long: a vacuum by the clock leaves what is not so much older than the newest commit,
+for the clock may be wrong, and a batch that is committed while its files are removed breaks the table."""
+
 REST_SECONDS, LONGEST_REST_SECONDS = 1.0, 300.0
 """How long work of upkeep rests after it failed; twice as long each time it fails again."""
 
@@ -387,9 +391,12 @@ def vacuum(log: TableLog, seconds: float | None = None, now: float | None = None
     for removed in state.tombstones.values():
         if removed.get("deletionTimestamp", 0) >= 1000 * oldest:
             needed.update(names_of(removed))
-    gone = [listed for listed in log.store.list() if _is_data(listed.path) and listed.path not in needed]
-    gone += [each for each in log.store.list(index.FOLDER) if _base(each).removesuffix(index.SUFFIX) not in live]
-    gone += [each for folder in ("", FOLDER, index.FOLDER) for each in log.store.list(folder) if _is_half(each)]
+    listed = {folder: log.store.list(folder) for folder in ("", FOLDER, index.FOLDER)}
+    gone = [each for each in listed[""] if _is_data(each.path) and each.path not in needed]
+    gone += [each for each in listed[index.FOLDER] if _base(each).removesuffix(index.SUFFIX) not in live]
+    gone += [each for files in listed.values() for each in files if _is_half(each)]
+    if seconds is None:
+        oldest = min(oldest, max((each.modified for each in listed[FOLDER]), default=oldest) - UNDER_WAY_SECONDS)
     old = [each.path for each in gone if each.modified < oldest]
     if seconds is None:
         old += _old_log(log, clock)

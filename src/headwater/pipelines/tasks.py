@@ -165,7 +165,7 @@ def view_of(place: str, table: str) -> _View:
     known = _kept.views.get(place)
     if known is None or known.log.state.id != table:
         known = _kept.views[place] = _View(place)
-    known.log.refresh()
+    known.log.refresh(sure=True)
     if known.log.state.id != table:
         raise TableChanged(place, "the table was made anew meanwhile")
     return known
