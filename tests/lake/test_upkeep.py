@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -97,6 +98,14 @@ def test_files_of_before_a_column_was_added_are_folded_with_nulls(tmp_path: Path
     folded = fold(table.store, more, table.indexes, choose(state))
     read = pq.read_table(tmp_path / folded.files[0].path)
     assert read.column("new").null_count == read.num_rows == len(expected(FAN))
+
+
+def test_a_fold_reads_a_row_group_at_a_time(tmp_path: Path) -> None:
+    """However large its rows are: Arrow would fill a batch of 65,536 rows from as many groups as it takes."""
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"value": [bytes(1000)] * 40}), path, row_group_size=10)
+    with pq.ParquetFile(path) as opened:
+        assert [batch.num_rows for batch in upkeep._batches(opened)] == [10, 10, 10, 10]
 
 
 def test_large_files_have_no_tier_and_the_tiers_are_eight_apart() -> None:

@@ -4,11 +4,10 @@ while it works: batches go on, progress says what happened, and the table is wha
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -47,12 +46,11 @@ class Batches:
 
     def __init__(self, bucket: Node, place: Path, *mirrors: Running) -> None:
         self.bucket, self.place, self.mirrors, self.count = bucket, place, mirrors, 0
-        self.size = 40
 
     def one(self) -> None:
         """Store, overwrite and remove; return when it is in the table."""
         with self.bucket.client() as client:
-            client.set_many((f"a{self.count + i}", os.urandom(self.size)) for i in range(20))
+            client.set_many((f"a{self.count + i}", os.urandom(40)) for i in range(20))
             client.delete_many([f"a{self.count + i}" for i in range(0, 20, 5)])
         self.count += 15
         goal = seqnos(self.bucket)
@@ -162,22 +160,33 @@ def test_a_fold_that_hangs_is_killed_told_and_done_again(
     check(running.bucket, place)
 
 
-def test_a_fold_that_gets_no_memory_fails_alone(
-    running: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_fold_that_gets_no_memory_fails_alone_and_the_next_is_of_fewer_files(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In the process an allocation fails and raises. What the system kills for its memory is killed as above."""
     place = tmp_path / "t"
-    (following,) = running.mirrors
-    running.size = 100_000
-    pid = stands(running, monkeypatch)
-    resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, 1 << 40))  # less than it has: nothing more is to be had
-    os.kill(pid, signal.SIGCONT)
-    running.until(lambda: following.problems)
-    assert following.told.retries == 0 and folds(place) == 0
-    with suppress(ProcessLookupError):
-        resource.prlimit(pid, resource.RLIMIT_AS, (1 << 40, 1 << 40))
-    running.until(lambda: folds(place))
-    following.stop()
-    check(running.bucket, place)
+    asked: list[int] = []
+    seconds = FoldTask.seconds.fget
+    assert seconds is not None
+
+    def noted(task: FoldTask) -> float:
+        asked.append(len(task.files))
+        return float(seconds(task))
+
+    monkeypatch.setattr(FoldTask, "seconds", property(noted))
+    monkeypatch.setenv(POINTS, "lake.folding=raise@4")
+    following = Running(bucket.url, place, workers=1)
+    batches = Batches(bucket, place, following)
+    try:
+        batches.until(lambda: following.problems)
+        monkeypatch.setenv(POINTS, "")
+        assert following.problems == ["upkeep: lake.folding"]
+        batches.until(lambda: folds(place))
+    finally:
+        following.stop()
+    assert following.told.retries == 0
+    assert asked[0] == FAN and asked[1] == FAN // 2
+    check(bucket, place)
 
 
 def test_a_run_that_ends_while_its_fold_hangs_ends_and_says_so(

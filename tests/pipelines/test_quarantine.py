@@ -257,6 +257,26 @@ def test_two_mirrors_of_one_table_do_not_harm_its_quarantine(bucket: Node, tmp_p
         check(bucket, tmp_path / "t")
 
 
+def test_a_mirror_that_opens_the_tables_between_the_commits_of_another_leaves_them_right(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the record, another commits a whole batch, and it takes back what that record does not name."""
+    seed(bucket)
+    mirror(bucket, tmp_path / "t")
+    spoil(bucket, "new")
+    level, others = QuarantineTable.level, [1]
+
+    def slowly(self: QuarantineTable, version: int | None) -> bool:
+        if others:
+            others.pop()
+            mirror(bucket, tmp_path / "t")
+        return level(self, version)
+
+    monkeypatch.setattr(QuarantineTable, "level", slowly)
+    TableSink(tmp_path / "t", "default")
+    check(bucket, tmp_path / "t")
+
+
 def test_a_mirror_that_wakes_after_another_took_its_batch_back(
     bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,13 +101,16 @@ class TableSink(Table):
 
     def _level_quarantine(self) -> None:
         """Make the quarantine what the table's record says. Where that can't be, for it is new or lost, the table's
-        record is put on a branch that nobody has: the next batch reads all vbuckets anew and replaces them in both."""
-        if self.quarantine is None:
-            return
-        record = self.refresh()
-        if not self.quarantine.level(record.quarantine):
+        record is put on a branch that nobody has: the next batch reads all vbuckets anew and replaces them in both.
+        Another mirror may commit a batch to both while this one takes back what it took for lost: then again."""
+        record: Record | None = None
+        while self.quarantine is not None and record != (record := self.refresh()):
+            self._level(self.quarantine, record)
+
+    def _level(self, quarantine: QuarantineTable, record: Record) -> None:
+        if not quarantine.level(record.quarantine):
             after, end = record.digest, read_anew(record)
-            then = replace(self.next(end), quarantine=self.quarantine.log.state.version)
+            then = replace(self.next(end), quarantine=quarantine.log.state.version)
             with suppress(TableChanged):  # another mirror did the same, or committed a batch: the next plan looks again
                 self.put(after, then, [])
 
