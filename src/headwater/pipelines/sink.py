@@ -103,9 +103,10 @@ class TableSink(Table):
         """Make the quarantine what the table's record says. Where that can't be, for it is new or lost, the table's
         record is put on a branch that nobody has: the next batch reads all vbuckets anew and replaces them in both.
         Another mirror may commit a batch to both while this one takes back what it took for lost: then again."""
-        record: Record | None = None
-        while self.quarantine is not None and record != (record := self.refresh()):
+        seen: Record | None = None
+        while self.quarantine is not None and seen != (record := self.refresh()):
             self._level(self.quarantine, record)
+            seen = record
 
     def _level(self, quarantine: QuarantineTable, record: Record) -> None:
         if not quarantine.level(record.quarantine):
