@@ -260,7 +260,7 @@ def test_two_mirrors_of_one_table_do_not_harm_its_quarantine(bucket: Node, tmp_p
 def test_a_mirror_that_opens_the_tables_between_the_commits_of_another_leaves_them_right(
     bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has read the record, another commits a whole batch, and it takes back what that record does not name."""
+    """Taken back is what the record that it read does not name; another committed a whole batch since."""
     seed(bucket)
     mirror(bucket, tmp_path / "t")
     spoil(bucket, "new")
