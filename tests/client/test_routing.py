@@ -60,6 +60,15 @@ def test_who_speaks_tls_finds_the_nodes_by_their_ports_for_it():
         read_map(json.dumps(told).encode(), SOURCE, speaks_tls=True)
 
 
+def test_a_connection_string_says_in_which_network_nodes_are_called():
+    assert parse("couchbase://a").network == "auto"
+    target = parse("couchbase://a/beer?network=external&timeout=7")
+    assert target.network == "external" and target.url == "couchbase://a:11210/beer?network=external"
+    assert parse("couchbases://a?tls_verify=none&network=default").url == (
+        "couchbases://a:11207/default?tls_verify=none&network=default"
+    )
+
+
 def test_the_golden_minimum():
     told = {
         "rev": 7,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from headwater.client.pipeline import Pipeline
-from headwater.client.routing import Address, ClusterMap, Target, map_of_one, read_map
+from headwater.client.routing import Address, ClusterMap, Target, map_of_one
 from headwater.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -139,7 +139,7 @@ class Nodes:
 
     def learn(self, config: bytes, source: Address) -> None:
         """Take a map over if it is newer than ours."""
-        told = read_map(config, source, speaks_tls=self.settings.target.tls is not None)
+        told = self.settings.target.read_map(config, source)
         if self._map is None or told.version > self._map.version:
             self._map = told
 

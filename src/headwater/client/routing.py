@@ -7,13 +7,16 @@ fetched from.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote
 
 from headwater.errors import OptionError
 from headwater.tls.settings import QUERY, TLS_PORT, TlsSettings
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import PORT, ClusterMap, newest_addresses, tls_addresses
+from headwater.wire.network import AUTO, as_seen_from
 
 __all__ = ["PORT", "Address", "ClusterMap", "Target", "map_of_one", "parse", "read_map"]
 
@@ -24,19 +27,27 @@ SCHEMES = {"": False, "couchbase": False, "memcached": False, "couchbases": True
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parsed connection string: some nodes to start from, a bucket, who asks if it says so, and TLS or not (None)."""
+    """A parsed connection string: some nodes to start from, a bucket, who asks if it says so, TLS or not (None), and by
+    which of their addresses nodes are called (wire/network.py)."""
 
     seeds: tuple[Address, ...]
     bucket: str
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: TlsSettings | None = None
+    network: str = AUTO
 
     @property
     def url(self) -> str:
         """The connection string without name and password."""
-        scheme, query = ("couchbase", "") if self.tls is None else ("couchbases", self.tls.query)
+        scheme, told = ("couchbase", "") if self.tls is None else ("couchbases", self.tls.query)
+        network = "" if self.network == AUTO else f"network={quote(self.network)}"
+        query = "&".join(filter(None, (told, network)))
         return f"{scheme}://{','.join(map(str, self.seeds))}/{self.bucket}" + f"?{query}" * bool(query)
+
+    def read_map(self, text: bytes, source: Address) -> ClusterMap:
+        """Read a map as those see it who connect by this; see the function of the same name."""
+        return read_map(text, source, speaks_tls=self.tls is not None, network=self.network)
 
     def login(self, user: str | None, password: str | None) -> tuple[str | None, str | None]:
         """Return who asks: as the string says, or as was given beside it; OptionError where both say it."""
@@ -52,7 +63,8 @@ def parse(connection: str) -> Target:
 
     The scheme may be left out, and the bucket, which is "default" then. Name and password are escaped as in any URL.
     With TLS the parameters ?trust_store=...&client_certificate=...&client_key=...&tls_verify=... say whom to trust and
-    as whom to come (tls/settings.py); others, which are other clients', are left alone.
+    as whom to come (tls/settings.py). ?network=external is for clusters that have other addresses outside of their own
+    network; without it that is found out by the address that worked. Others, which are other clients', are left alone.
 
     Raises:
         OptionError: no host, a port that is none, or a scheme we do not speak. The message repeats no password.
@@ -76,7 +88,8 @@ def parse(connection: str) -> Target:
     if at and not (name and colon):
         raise OptionError("connection", shown, "with a name and a password as couchbase://NAME:PASSWORD@HOST/BUCKET")
     user, told = (unquote(name), unquote(password)) if at else (None, None)
-    return Target(seeds, bucket.strip("/") or "default", user, told, tls)
+    network = dict(parse_qsl(query)).get("network", AUTO)
+    return Target(seeds, bucket.strip("/") or "default", user, told, tls, network)
 
 
 def _tls(query: str, shown: str, *, speaks: bool) -> TlsSettings | None:
@@ -99,13 +112,19 @@ def _address(text: str, port_otherwise: int, connection: str, allowed: str) -> A
     return Address(host, int(port or port_otherwise))
 
 
-def read_map(text: bytes, source: Address, *, speaks_tls: bool = False) -> ClusterMap:
-    """Read a map that was fetched from `source`; with `speaks_tls` its nodes are known by their ports for TLS.
+def read_map(text: bytes, source: Address, *, speaks_tls: bool = False, network: str = AUTO) -> ClusterMap:
+    """Read a map that was fetched from `source`; with `speaks_tls` its nodes are known by their ports for TLS, and in
+    a network by their addresses there.
 
     Raises:
         RemoteProtocolError: not JSON, or no map: fields missing, of the wrong type, or pointing nowhere.
     """
-    return ClusterMap.from_json(text, source, addresses=tls_addresses if speaks_tls else newest_addresses)
+    found = tls_addresses if speaks_tls else newest_addresses
+
+    def addresses(content: Mapping[str, Any], source: Address | None) -> tuple[Address, ...]:
+        return found(content if source is None else as_seen_from(content, source, network), source)
+
+    return ClusterMap.from_json(text, source, addresses=addresses)
 
 
 def map_of_one(node: Address, vbuckets: int) -> ClusterMap:

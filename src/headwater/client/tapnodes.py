@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 from headwater.client.link import Link
 from headwater.client.nodes import ConnectSettings
-from headwater.client.routing import Address, ClusterMap, read_map
+from headwater.client.routing import Address, ClusterMap
 from headwater.client.settings import settings_for
 from headwater.client.tap import TapStream
 from headwater.errors import HeadwaterError, OptionError
@@ -178,7 +178,7 @@ class TapNodes:
             try:
                 config, claims[address] = blocking.run(self._ask(address), self.settings.clock)
                 if config:
-                    maps[address] = read_map(config, address, speaks_tls=self.settings.target.tls is not None)
+                    maps[address] = self.settings.target.read_map(config, address)
                     todo += maps[address].servers
             except HeadwaterError as error:
                 problem = error
