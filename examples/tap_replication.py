@@ -1,7 +1,7 @@
 """Replication by TAP: a mover pipes what one node sends into another, and the answers back.
 
 The target holds the vbuckets as replicas. It acknowledges what is on its disk; the mover passes that on, so what the
-target did not get is sent again.
+target did not get is sent again. TAP carries the default collection alone; `headwater replicate` carries all of them.
 """
 
 from headwater import client, testing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,24 @@ def test_the_guide_works_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.
         assert follow(told[1], instead).split()[1:] == ["a", "[Red]", "[wine]", "Bordeaux"]
         assert follow(told[2], instead).endswith("  a  [Red wine] [Bordeaux]\n")
         assert {line.split('"')[3] for line in follow(told[3], instead).splitlines()} == {"a", "b"}
+        with testing.node(vbuckets=4) as store, store.client() as shop:
+            assert CliRunner().invoke(app, ["collection", "create", "shop.orders", "--node", store.url]).exit_code == 0
+            assert CliRunner().invoke(app, ["collection", "create", "shop.carts", "--node", store.url]).exit_code == 0
+            shop.collection("shop.orders").set("one", '"red wine"')
+            shop.collection("shop.carts").set("one", '"red wine"')
+            instead["couchbase://10.0.0.7/store"] = store.url
+            assert "2 indexed" in follow(told[4], instead)
+            assert follow(told[5], instead).split()[1:] == ["shop.orders", "one", "[red]", "[wine]"]
+            (found,) = follow(f"{told[5]} --json", instead).splitlines()
+            assert (json.loads(found)["scope"], json.loads(found)["collection"]) == ("shop", "orders")
         index.login = login("me", "secret")
         who = " --opensearch-user me --opensearch-password secret"
         instead["./search"] = "./elsewhere"
-        assert "3 indexed" in follow(f"{told[4]} --engine local --once{who}", instead)
+        assert "3 indexed" in follow(f"{told[6]} --engine local --once{who}", instead)
         index.visible = dict(index.documents)
-        assert follow(told[5] + who, instead).split()[1] == "a"
-    assert len(told) == 6 and sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "search"]
+        assert follow(told[7] + who, instead).split()[1] == "a"
+    assert len(told) == 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "search", "search-store"]
 
 
 def test_a_wrong_option_or_address_is_told_in_a_line(tmp_path: Path) -> None:

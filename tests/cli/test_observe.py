@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from headwater import testing
+from headwater.cli.app import app
 from headwater.cli.observe import lines_of, table_of
 from headwater.pipelines.observe import ObserveProgress, told
 from headwater.pipelines.windows import NANOSECONDS, WindowRules
@@ -19,7 +21,7 @@ from tests.pipelines.test_windows import T0, counted
 
 def test_the_guide_works_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    first, second, *others = commands("observe.md")
+    first, second, third, *others = commands("observe.md")
     with testing.node(vbuckets=8) as node, node.client() as client:
         client.set_many({"user:1": "a", "user:2": "b", "order:1": "c"})
         instead = {"couchbase://127.0.0.1:11210/default": node.url, "couchbase://10.0.0.7/users": node.url}
@@ -28,6 +30,12 @@ def test_the_guide_works_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.
         assert "user:  2 stored, 0 deleted, 0 expired, 14 bytes" in lines[0]
         report = follow(f"{second} --engine local --once --progress json --from earliest", instead).splitlines()
         assert json.loads(report[-1])["changes"] == 3
+        assert CliRunner().invoke(app, ["collection", "create", "shop.orders", "--node", node.url]).exit_code == 0
+        client.collection("shop.orders").set("user:1", "a")
+        instead["couchbase://10.0.0.7/store"] = node.url
+        lines = follow(f"{third} --engine local --once", instead).splitlines()
+        named = {line.split("  ")[1] for line in lines if "hot: " not in line}
+        assert {"_default._default", "_default._default/user:", "shop.orders", "shop.orders/user:"} <= named
         assert others == []
     assert [path.name for path in tmp_path.iterdir()] == ["users-state"]
 

@@ -16,6 +16,7 @@ from headwater.cluster.answers import FollowingReport, TakeoverStats
 from headwater.cluster.survey import NodeView
 from headwater.errors import ConnectionLost, KeyNotFound
 from headwater.wire.header import response
+from headwater.wire.manifest import EMPTY
 from headwater.wire.status import Status
 from headwater.wire.users import UserList
 from headwater.wire.vbucket import VBUCKET_NUMBERS, State
@@ -136,6 +137,9 @@ class FakeNode:
     async def config(self):
         self._hear("config")
         return self.given
+
+    async def manifest(self):
+        return EMPTY
 
 
 class FakeMembers:

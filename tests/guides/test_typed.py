@@ -185,11 +185,12 @@ def test_the_guide_of_collections(tmp_path: Path) -> None:
         assert "orders" in shown[2] and "86400" in shown[2].replace(",", "")
         assert terminal.type(f"python - <<'END'\n{program.text}END").startswith("b'paid' ")
         (tmp_path / "orders.jsonl").write_text('{"id": "four", "open": true}\n')
-        stored, got, _, orders, scope = (
+        stored, got, _, orders, scope, seqnos = (
             terminal.type(command + " --once" * command.startswith("headwater tail")) for command in talk.commands()
         )
         assert stored.startswith("cas ") and got == "paid"
         assert all(key in told for key in ("one", "two", "three", "four") for told in (orders, scope))
+        assert {line.split()[1] for line in seqnos.splitlines()} == {"shop.carts", "shop.orders"}
         for command in drop.commands():
             terminal.type(command, "y\n")
         assert "carts" not in terminal.type("headwater collection list")

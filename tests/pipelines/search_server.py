@@ -65,18 +65,30 @@ class SearchIndex:
         if "must" in boolean:
             words = boolean["must"][0]["simple_query_string"]["query"].lower().split()
             found = [
-                {"_id": name, "_score": 1.0, "highlight": {"body": [document["body"]]}}
+                {"_id": name, "_score": 1.0, "highlight": {"body": [document["body"]]}, "_source": document}
                 for name, document in sorted(self.visible.items())
                 if all(word in document["body"].lower() for word in words)
+                and all(_fits(document, wanted) for wanted in boolean["filter"][1:])
             ]
         else:
-            term, bound = boolean["filter"][0]["term"], boolean["filter"][1]["range"]["generation"]["lt"]
             found = [
-                {"_id": name}
+                {"_id": name, "_source": document}
                 for name, document in sorted(self.visible.items())
-                if document["vbucket"] == term["vbucket"] and document["generation"] < bound
+                if all(_fits(document, wanted) for wanted in boolean["filter"])
             ]
         return {"hits": {"hits": found[: asked["size"]]}}
+
+
+def _fits(document: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether a document passes a filter of the kinds that we use."""
+    ((kind, told),) = wanted.items()
+    if kind == "bool":
+        either, all_of = told.get("should", []), told.get("filter", [])
+        return any(_fits(document, each) for each in either) or (
+            bool(all_of) and all(_fits(document, e) for e in all_of)
+        )
+    ((name, value),) = told.items()
+    return bool(document[name] < value["lt"] if kind == "range" else document[name] == value)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -11,9 +11,10 @@ import pytest
 from harness.nodes import diverge
 from headwater.client import WriteWithMeta
 from headwater.errors import HeadwaterError, OptionError
+from headwater.pipelines.carried import FILE, Carried, CarriedFile
 from headwater.pipelines.copy import CopyProgress, copy
 from headwater.testing.node import Node, node
-from tests.pipelines.buckets import state
+from tests.pipelines.buckets import create, state, state_by_collection
 
 
 @pytest.fixture
@@ -83,6 +84,56 @@ def test_what_a_failover_takes_back_is_taken_back_at_the_target(
         client.set("lost5", "new")
     go(spark, pair, tmp_path)
     assert state(target)[b"lost5"] == state(source)[b"lost5"]
+
+
+@pytest.mark.spark
+def test_documents_keep_their_collections_and_those_are_made_and_dropped_on_the_way(
+    spark: Any, pair: tuple[Node, Node], tmp_path: Path
+) -> None:
+    source, target = pair
+    patient: dict[str, Any] = {"dropped": "drop", "retry_seconds": 240.0}  # workers of Spark that are late come again
+    create(target, "theirs.alone", "shop.carts")
+    create(source, "shop.orders", "shop.carts")
+
+    def write(value: str, *paths: str) -> None:
+        with source.client() as client:
+            for path in paths:
+                assert client.collection(path).set_many((f"k{i}", f"{path} {value}") for i in range(10)) == {}
+
+    def level() -> None:
+        kept = {name: told for name, told in state_by_collection(target).items() if not name[0].startswith("theirs")}
+        assert kept == state_by_collection(source)
+
+    write("one", "_default._default", "shop.orders", "shop.carts")
+    assert go(spark, pair, tmp_path, **patient).stored == 30
+    level()
+
+    def lost() -> None:
+        write("lost", "shop.orders", "shop.orders", "_default._default")
+        go(spark, pair, tmp_path, **patient)
+
+    diverge(source, lost=lost)
+    create(source, "shop.late", drop=["shop.carts"])
+    write("two", "shop.late")
+    told = go(spark, pair, tmp_path, **patient)
+    assert told.rollbacks == 4 and told.restored == 20
+    with target.client() as client:
+        there = {f"{scope.name}.{each.name}" for scope, each in client.manifest().each_collection()}
+    assert there == {"_default._default", "theirs.alone", "shop.orders", "shop.late"}
+    level()
+    assert go(spark, pair, tmp_path, **patient).batches == 0
+
+
+@pytest.mark.spark
+def test_what_a_copy_carries_is_kept_beside_a_checkpoint_that_spark_alone_can_reach(spark: Any, tmp_path: Path) -> None:
+    place = CarriedFile(f"file:{tmp_path}/far", spark)
+    place._folder = None  # as one on an object store
+    assert place.load() is None
+    place.save(Carried("all", manifest_uid=3, known={"shop.orders": 8}))
+    assert place.load() == Carried("all", manifest_uid=3, known={"shop.orders": 8})
+    (tmp_path / "far" / "offsets").mkdir()
+    (tmp_path / "far" / FILE).unlink()
+    assert place.load() == Carried()
 
 
 def test_an_option_that_makes_no_sense_is_refused_before_spark_is_asked(tmp_path: Path) -> None:

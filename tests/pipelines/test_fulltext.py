@@ -12,7 +12,16 @@ import pytest
 
 from headwater.errors import LedgerError, OptionError
 from headwater.pipelines import fulltext
-from headwater.pipelines.fulltext import STAGED, FullText, apply, expression, kept_aside, replace_vbuckets, search
+from headwater.pipelines.fulltext import (
+    STAGED,
+    FullText,
+    KeptAside,
+    apply,
+    expression,
+    kept_aside,
+    replace_vbuckets,
+    search,
+)
 from headwater.pipelines.table import BEGINNING
 
 
@@ -65,7 +74,7 @@ def test_documents_kept_aside_are_listed_and_not_found_until_they_are_right(tmp_
     index = made(tmp_path)
     put(index, row("a", "one"), row("b", "one"))
     put(index, row("a", None, aside="not JSON: x"))
-    assert (found(tmp_path, "one"), kept_aside(tmp_path)) == (["b"], [(b"a", "not JSON: x")])
+    assert (found(tmp_path, "one"), kept_aside(tmp_path)) == (["b"], [KeptAside(b"a", "not JSON: x")])
     put(index, row("a", "one"))
     assert (sorted(found(tmp_path, "one")), kept_aside(tmp_path)) == (["a", "b"], [])
 

@@ -8,20 +8,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.nodes import diverge
-from headwater.errors import LedgerError, SearchRefused
-from headwater.pipelines.fulltext import kept_aside, open_for_reading, path_of, search
+from headwater.errors import LedgerError, OptionError, SearchRefused
+from headwater.pipelines.fulltext import KeptAside, kept_aside, open_for_reading, path_of, search
 from headwater.pipelines.index import IndexProgress, IndexSink, index
-from headwater.pipelines.opensearch import SearchServer
+from headwater.pipelines.opensearch import SearchClient, SearchServer
 from headwater.pipelines.texts import TextRules
 from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
 from headwater.testing.node import Node, node
+from tests.pipelines.buckets import create
 from tests.pipelines.search_server import SearchIndex, search_server
 from tests.pipelines.support import documents
 
@@ -106,7 +108,7 @@ def test_json_is_found_by_its_fields_and_what_is_none_is_kept_aside_by_choice(bu
     told = go(bucket, tmp_path, fields=["title"], others="quarantine")
     assert (told.indexed, told.aside) == (1, 2)
     assert [hit.key for hit in search(tmp_path, "red")] == [b"a"] and search(tmp_path, "blue") == []
-    assert [key for key, _ in kept_aside(tmp_path)] == [b"b", b"c"]
+    assert [each.key for each in kept_aside(tmp_path)] == [b"b", b"c"]
     with bucket.client() as client:
         client.set("b", '{"title": "green"}')
         client.delete("c")
@@ -120,7 +122,7 @@ SCRIPT = """
 import sys
 from headwater import failpoints
 from headwater.pipelines.index import index
-from headwater.pipelines.opensearch import SearchServer
+from headwater.pipelines.opensearch import SearchClient, SearchServer
 failpoints.arm(sys.argv[3])
 server = SearchServer(sys.argv[4]) if sys.argv[4:] else None
 index(sys.argv[1], sys.argv[2], engine="local", workers=0, once=True, others="text", server=server,
@@ -207,7 +209,7 @@ def test_documents_that_a_server_refuses_for_good_are_kept_aside_and_gone_from_i
         found.poison = "bad"
         client.set("a", "bad one")
     told = go(bucket, tmp_path, server=where)
-    assert (told.aside, kept_aside(tmp_path)) == (1, [(b"a", "400: failed to parse")])
+    assert (told.aside, kept_aside(tmp_path)) == (1, [KeptAside(b"a", "400: failed to parse")])
     assert served(found) == {b"b": b"two"}
     found.login = "Basic x"
     with bucket.client() as client:
@@ -253,3 +255,66 @@ def test_spark_keeps_an_index_through_a_failover(spark: Any, bucket: Node, tmp_p
     write(bucket, "won")
     assert go(bucket, tmp_path, engine="spark", spark=spark).rollbacks == 4
     assert held(tmp_path) == documents(bucket)
+
+
+def found(place: Path, words: str, **asked: Any) -> set[tuple[Any, Any, bytes]]:
+    return {(hit.scope, hit.collection, hit.key) for hit in search(place, words, limit=1000, **asked)}
+
+
+def test_documents_are_found_by_their_collections_and_go_with_them(bucket: Node, tmp_path: Path) -> None:
+    create(bucket, "shop.orders", "shop.carts")
+    with bucket.client() as client:
+        for documents in (client, client.collection("shop.orders"), client.collection("shop.carts")):
+            assert documents.set_many((f"a{i}", "red wine") for i in range(8)) == {}
+        client.collection("shop.orders").delete("a0")
+    chosen = {"reading": {"collections": "all"}}
+    assert go(bucket, tmp_path, **chosen).indexed == 23
+    every = {
+        (*path, b"a%d" % i)
+        for path in (("_default", "_default"), ("shop", "orders"), ("shop", "carts"))
+        for i in range(8)
+    }
+    every.remove(("shop", "orders", b"a0"))
+    assert found(tmp_path, "wine") == every
+    assert found(tmp_path, "wine", scope="shop") == {each for each in every if each[0] == "shop"}
+    assert found(tmp_path, "wine", collections=["shop.carts"]) == {each for each in every if each[1] == "carts"}
+    create(bucket, "shop.carts", drop=["shop.carts"])
+    with bucket.client() as client:
+        client.collection("shop.carts").set("a1", "white wine")
+    assert go(bucket, tmp_path, **chosen).removed == 8
+    left = {each for each in every if each[1] != "carts"}
+    assert found(tmp_path, "red") == left and found(tmp_path, "wine") == {*left, ("shop", "carts", b"a1")}
+    with pytest.raises(LedgerError, match="made with collections 'all'"):
+        go(bucket, tmp_path)
+
+
+def test_an_index_of_the_default_collection_can_not_be_asked_for_others(bucket: Node, tmp_path: Path) -> None:
+    begin(bucket)
+    go(bucket, tmp_path)
+    assert found(tmp_path, "kept") == {(None, None, b"a%d" % i) for i in range(40)}
+    with pytest.raises(OptionError, match="made without --collections"):
+        search(tmp_path, "kept", scope="shop")
+
+
+def test_a_server_has_documents_under_the_ids_of_their_collections_and_loses_those_that_are_gone(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    where, held = server
+    create(bucket, "shop.orders", "shop.carts")
+    with bucket.client() as client:
+        for path in ("shop.orders", "shop.carts"):
+            assert client.collection(path).set_many((f"a{i}", path) for i in range(4)) == {}
+    chosen = {"reading": {"scope": "shop"}, "server": where}
+    assert go(bucket, tmp_path, **chosen).indexed == 8
+    assert sorted(held.documents) == [f"{number}/a{i}" for number in (8, 9) for i in range(4)]
+    assert (held.documents["8/a1"]["scope"], held.documents["8/a1"]["collection"]) == ("shop", "orders")
+    create(bucket, drop=["shop.orders"])
+    assert go(bucket, tmp_path, **chosen).removed == 4
+    assert sorted(held.documents) == [f"9/a{i}" for i in range(4)]
+    with closing(SearchClient(replace(where, by_collection=True))) as client:
+        asked: dict[str, Any] = {"limit": 9, "any_of": False}
+        hits = client.search("shop.carts", collections=["shop.carts"], **asked)
+        assert {(hit.scope, hit.collection, hit.key) for hit in hits} == {
+            ("shop", "carts", b"a%d" % i) for i in range(4)
+        }
+        assert client.search("shop.carts", collections=["shop.orders"], **asked) == []

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from harness.nodes import diverge
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, OptionError
 from headwater.pipelines.invalidate import CacheTarget, InvalidationProgress, deleted, invalidate
 from headwater.spark.settings import parse
 from headwater.testing.node import Node, node
+from tests.pipelines.buckets import create
 from tests.pipelines.support import documents
 
 
@@ -81,6 +82,31 @@ def test_a_task_deletes_what_its_rows_name_and_counts(pair: tuple[Node, Node]) -
     told = deleted(parse({"url": bucket.url}), target, [batch])
     assert told == {"changes": 2, "asked": 2, "there": 1, "rollbacks": 0}
     assert set(documents(cache)) == {b"b:page", b"other"}
+
+
+def test_a_template_names_collections_and_a_lost_branch_is_dealt_with_in_each(pair: tuple[Node, Node]) -> None:
+    bucket, cache = pair
+    create(bucket, "shop.orders", "shop.carts")
+    with bucket.client() as client:
+        for path in ("shop.orders", "shop.carts"):
+            assert client.collection(path).set_many((f"k{i}", "v") for i in range(8)) == {}
+    fill(cache, "orders:a", "carts:a", "a", *(f"{name}:k{i}" for name in ("orders", "carts") for i in range(8)))
+    columns = {"vbucket": [0, 1], "event": ["mutation", "mutation"], "key": [b"a", b"a"]}
+    columns |= {"scope": ["shop", None], "collection": ["orders", None]}  # the second is gone, name and all
+    target = CacheTarget(cache.url, None, None, (b"{collection}:{key}",), 5.0)
+    source = parse({"url": bucket.url, "collections": "shop.orders"})
+    assert deleted(source, target, [pa.RecordBatch.from_pydict(columns)])["there"] == 1
+    assert b"carts:a" in documents(cache) and b"a" in documents(cache) and b"orders:a" not in documents(cache)
+    back = {"vbucket": [0, 1, 2, 3], "event": ["rollback"] * 4, "key": pa.nulls(4, pa.binary())}
+    back |= dict.fromkeys(("scope", "collection"), pa.nulls(4, pa.string()))
+    told = deleted(source, target, [pa.RecordBatch.from_pydict(back)])
+    assert told == {"changes": 0, "asked": 8, "there": 8, "rollbacks": 4}
+    assert set(documents(cache)) == {b"a", b"carts:a", *(b"carts:k%d" % i for i in range(8))}
+
+
+def test_a_template_with_collections_needs_a_choice_of_them(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="choose some"):
+        invalidate(None, "couchbase://a/b", "redis://b", tmp_path, templates=["{scope}:{key}"])  # type: ignore[arg-type]
 
 
 def test_the_password_in_a_caches_url_is_not_shown() -> None:

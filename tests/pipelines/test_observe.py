@@ -11,10 +11,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from headwater.errors import LedgerError
+from headwater.errors import LedgerError, OptionError
 from headwater.pipelines.observe import ObserveProgress, observe
 from headwater.pipelines.windows import WindowRules
 from headwater.testing.node import Node, node
+from tests.pipelines.buckets import create
 
 ROOT = Path(__file__).parents[2]
 LONG = WindowRules(seconds=1_000_000_000, delay_seconds=0, hot=2)  # no test sees its end
@@ -106,3 +107,40 @@ def test_spark_counts_the_same(spark: Any, bucket: Node) -> None:
     told: list[dict[str, Any]] = []
     go(bucket, engine="spark", spark=spark, progress=lambda done: told.extend(done.closed))
     assert sums(told) == EXPECTED
+
+
+def test_what_is_written_is_told_by_collection_and_prefix(bucket: Node, tmp_path: Path) -> None:
+    create(bucket, "shop.orders")
+    write(bucket)
+    with bucket.client() as client:
+        client.collection("shop.orders").set_many((f"user:{n}", "1") for n in range(4))
+        client.collection("shop.orders").set("plain", "1")
+    told: list[dict[str, Any]] = []
+    chosen = {"reading": {"collections": "all"}, "checkpoint": tmp_path / "state"}
+    done = go(bucket, to=str(tmp_path / "rates"), progress=lambda done: told.append(done.newest or {}), **chosen)
+    assert done.changes == 35
+    newest = told[-1]
+    assert {path: counts["stored"] for path, counts in newest["collections"].items()} == {
+        "_default._default": 25,
+        "shop.orders": 5,
+    }
+    assert {prefix: counts["stored"] for prefix, counts in newest["prefixes"].items()} == {
+        "_default._default/order:": 10,
+        "_default._default/user:": 15,
+        "shop.orders/": 1,
+        "shop.orders/user:": 4,
+    }
+    with pytest.raises(OptionError, match="the whole bucket"):  # as the positions were saved with
+        go(bucket, checkpoint=tmp_path / "state")
+
+
+def test_files_have_columns_of_the_collection(bucket: Node, tmp_path: Path) -> None:
+    create(bucket, "shop.orders")
+    with bucket.client() as client:
+        client.collection("shop.orders").set_many((f"user:{n}", "1") for n in range(4))
+    go(bucket, to=str(tmp_path), reading={"scope": "shop"})
+    rates = pl.read_parquet(tmp_path / "rates" / "*.parquet")
+    assert rates.select("scope", "collection", "prefix", "stored").rows() == [("shop", "orders", "user:", 4)]
+    hot = pl.read_parquet(tmp_path / "hot" / "*.parquet")
+    assert hot.columns == ["window", "seconds", "scope", "collection", "key", "changes", "error"]
+    assert set(hot["key"]) <= {f"user:{n}" for n in range(4)}

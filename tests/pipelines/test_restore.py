@@ -11,7 +11,7 @@ from headwater.client import WriteWithMeta
 from headwater.pipelines.restore import Restored, restore
 from headwater.spark.settings import parse, parse_write
 from headwater.testing.node import Node, node
-from tests.pipelines.buckets import state
+from tests.pipelines.buckets import create, state, state_by_collection
 
 
 @pytest.fixture(params=[4, 8], ids=["the same vbuckets", "other vbuckets"])
@@ -80,3 +80,30 @@ def test_other_vbuckets_are_left_alone(pair: tuple[Node, Node]) -> None:
     assert {key for key, told in state(target).items() if told[0] == "Mutation"} == {
         b"k%d" % i for i in range(40)
     } - mine
+
+
+def test_each_collection_of_the_copy_becomes_that_of_the_source_and_others_are_left_alone(
+    pair: tuple[Node, Node],
+) -> None:
+    source, target = pair
+    create(source, "shop.carts", "shop.orders", "shop.new")
+    create(target, "theirs.alone", "shop.orders", "shop.carts")  # other ids than at the source
+    with source.client() as client:
+        for path in ("shop.orders", "shop.carts"):
+            assert client.collection(path).set_many((f"k{i}", path) for i in range(12)) == {}
+        client.set("plain", "v")
+    lost = [WriteWithMeta(f"k{i}", "lost", 0, 0, cas=2**62, rev_seqno=99) for i in range(6, 18)]
+    with target.client() as client:
+        for path in ("shop.orders", "shop.carts", "theirs.alone"):
+            assert client.collection(path).write_many(lost) == {}
+    with source.client() as client:
+        ends = client.seqnos("all")
+    reading = parse({"url": source.url, "retrySeconds": "5", "xattrs": "true", "collections": "all"})
+    writing = parse_write({"url": target.url, "withMeta": "true", "retrySeconds": "5"})
+    assert restore(reading, writing, ends) == Restored(forced=25, removed=12)
+    held, expected = state_by_collection(target), state_by_collection(source)
+    assert {place: held[place] for place in expected} == expected
+    others = {place: told[0] for place, told in held.items() if place not in expected}
+    assert {kind for (path, _), kind in others.items() if path != "theirs.alone"} == {"Deletion"}
+    assert [kind for (path, _), kind in others.items() if path == "theirs.alone"] == ["Mutation"] * 12
+    assert restore(reading, writing, ends) == Restored()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import sqlite3
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from headwater.errors import HeadwaterError, MoveError, OptionError, TransportEr
 from headwater.pipelines.transition import MoveJournal, TransitionNodes, TransitionProgress, transition
 from headwater.testing.node import Node, node
 from headwater.wire.vbucket import State
+from tests.pipelines.buckets import create, state_by_collection
 
 VBUCKETS = 8
 DOCUMENTS = 400
@@ -69,6 +71,32 @@ def contents(*owners: Node) -> dict[bytes, tuple[Any, ...]]:
                     kind = type(change).__name__
                     found[change.key] = (kind, getattr(change, "value", None), change.cas, change.rev_seqno)
     return found
+
+
+def test_vbuckets_bring_their_collections_along_and_go_to_no_node_with_others(three: Three, tmp_path: Path) -> None:
+    owner, one, other = three
+    create(owner, "shop.orders", "shop.gone")
+    create(owner, drop=["shop.gone"])
+    with owner.client() as client:
+        orders = client.collection("shop.orders")
+        assert orders.set_many((f"k{i}", b"order %d" % i) for i in range(40)) == {}
+        orders.delete("k3")
+    before, manifest = state_by_collection(owner), client_manifest(owner)
+    create(other, "other.things")  # has the id that shop.orders has
+    with pytest.raises(OptionError, match=r"shop\.orders of the one .* have the same id, 8"):
+        go(three, tmp_path / "refused")
+    with pytest.raises(OptionError, match="have the same id"):
+        asyncio.run(TransitionNodes([endpoint(owner)], [endpoint(other)], None).look())
+    pair = [[endpoint(each)] for each in (owner, one)]
+    assert transition(*pair, tmp_path / "moved", engine="local", workers=0).moved == VBUCKETS
+    assert state_by_collection(one) == before and client_manifest(one) == manifest
+    with one.client() as client:
+        assert client.collection("shop.orders").get("k1").value == b"order 1"
+
+
+def client_manifest(bucket: Node) -> Any:
+    with bucket.client() as client:
+        return client.manifest()
 
 
 def is_moved(three: Three, before: dict[bytes, Any], place: Path) -> None:

@@ -21,6 +21,7 @@ from headwater.pipelines.windows import (
     WindowRules,
     Windows,
     instant,
+    split,
 )
 
 T0 = 1_700_000_000 * NANOSECONDS
@@ -100,6 +101,26 @@ def test_prefixes_that_are_too_many_are_counted_together() -> None:
         "p1:": 1,
         OTHERS: 3,
     }
+
+
+def test_prefixes_that_are_too_many_are_counted_together_in_their_collection() -> None:
+    rules = WindowRules(prefixes_max=2, hot=0, by_collection=True)
+    names = {"scope": ["s"] * 3 + [None], "collection": ["a", "a", "b", None]}
+    rows = batch(*(("mutation", f"{n}:k", 1) for n in range(4)))
+    found = Windows()
+    for name, column in names.items():
+        rows = rows.append_column(name, pa.array(column, pa.string()))
+    found.count(rules, rows, T0)
+    both = Windows()
+    both.merge(rules, [found, found])
+    (window,) = both.open.values()
+    assert {name: counts.changes for name, counts in window.prefixes.items()} == {
+        "s.a/0:": 2,
+        "s.a/1:": 2,
+        "s.b/…": 2,
+        "?.?/…": 2,
+    }
+    assert split("s.b/…", by_collection=True) == {"scope": "s", "collection": "b", "": "…"}
 
 
 def test_hot_keys_are_found_within_the_bound_and_in_bounded_memory() -> None:

@@ -11,7 +11,6 @@ the files are those of ever). What was left out up to a position would never com
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,14 +18,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.client.unread import OWN_OF_SERVERS, knows_collections
-from headwater.cluster.collections import CollectionPath, Edit, change
+from headwater.cluster.collections import CollectionPath, Lacking
 from headwater.errors import BackupError, OptionError
 from headwater.wire.manifest import DEFAULT, EMPTY, UID_MAX, CollectionsManifest
 
 if TYPE_CHECKING:
     from headwater.client import Client
-    from headwater.client.routing import Address
-    from headwater.cluster.members import Members
 
 DEFAULT_PATH = CollectionPath(DEFAULT, DEFAULT)
 COLUMNS = ("collection_id", "scope", "collection")
@@ -36,14 +33,6 @@ Live = Mapping[int, CollectionPath]
 """The collections that rows are written to, by id."""
 Manifests = Sequence[CollectionsManifest | None]
 """Those of the backups at whose ends the vbuckets of a point are, older ones first."""
-
-
-@dataclass(frozen=True)
-class Lacking:
-    """A scope or a collection that a bucket does not have; `max_ttl` are seconds, None for none."""
-
-    path: CollectionPath
-    max_ttl: int | None = None
 
 
 def paths_of(manifest: CollectionsManifest | None) -> list[str]:
@@ -123,7 +112,7 @@ def lacking(client: Client, manifests: Manifests, chosen: frozenset[str] | None)
         names = ", ".join(str(each.path) for each in wanted)
         told = f"it knows no collections, and the backup has {names}; --collections {DEFAULT_PATH} restores the rest"
         raise BackupError("the bucket to restore into", told)
-    return [each for each in wanted if not _has(there, each.path)]
+    return [each for each in wanted if not each.path.is_in(there)]
 
 
 def _wanted(manifests: Manifests, chosen: frozenset[str] | None) -> list[Lacking]:
@@ -137,31 +126,3 @@ def _wanted(manifests: Manifests, chosen: frozenset[str] | None) -> list[Lacking
                 path = CollectionPath(scope.name)
                 found[path] = Lacking(path)
     return list(found.values())
-
-
-def _has(manifest: CollectionsManifest, path: CollectionPath) -> bool:
-    if not path.collection:
-        return manifest.scope(path.scope) is not None
-    return manifest.collection(path.scope, path.collection) is not None
-
-
-async def make(members: Members, seeds: Sequence[Address], wanted: Sequence[Lacking]) -> CollectionsManifest:
-    """Make what a bucket lacks, on all of its nodes at once; errors as cluster.collections.change."""
-    return await change(members, seeds, additions(wanted))
-
-
-def additions(wanted: Sequence[Lacking]) -> Edit:
-    """The edit that makes all of these; what is there by now stays as it is."""
-
-    def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
-        collection_id, scope_id = ids
-        for each in wanted:
-            path = each.path
-            if manifest.scope(path.scope) is None:
-                manifest, scope_id = manifest.with_scope(path.scope, scope_id), scope_id + 1
-            if not _has(manifest, path):
-                manifest = manifest.with_collection(path.scope, path.collection, each.max_ttl, collection_id)
-                collection_id += 1
-        return manifest
-
-    return edit

@@ -27,10 +27,10 @@ from headwater.cli.screen import count, several
 
 if TYPE_CHECKING:
     from headwater.backup.archive import Archive
-    from headwater.backup.collections import Lacking
     from headwater.backup.create import BackupProgress
     from headwater.backup.manifest import BackupManifest
     from headwater.backup.restore import RestorePoint
+    from headwater.cluster.collections import Lacking
 
 HELP = """Copies of a bucket in a folder or an object store: made, looked at, written back, removed.
 
@@ -263,9 +263,9 @@ def _write(
 
 def _make(missing: "list[Lacking]", node: str, user: str | None, password: str | None) -> None:
     """Make scopes and collections; raises CommandError when that can't be."""
-    from headwater.backup.collections import make
     from headwater.cli.cluster.running import addresses, run
     from headwater.client.routing import parse
+    from headwater.cluster.collections import make
     from headwater.wire.manifest import ManifestRefused
 
     if not missing:

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.options import Checkpoint, Password, Retry, User, check_answers, examples
+from headwater.cli.options import (
+    Checkpoint,
+    ChosenCollections,
+    ChosenScope,
+    Password,
+    Retry,
+    User,
+    check_answers,
+    examples,
+)
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
@@ -17,7 +26,17 @@ EXAMPLES = examples(
     "headwater copy couchbase://10.0.0.7/orders couchbase://10.1.0.7/orders --checkpoint ./copy-orders",
     "headwater copy couchbase://a/orders couchbase://b/orders --checkpoint ./copy-orders --once",
     "headwater copy couchbase://a/orders couchbase://b/orders --checkpoint ./copy-orders --rollback keep",
+    "headwater copy couchbase://a/store couchbase://b/store --checkpoint ./copy-shop --scope shop --dropped drop",
+    "headwater copy couchbase://a/store couchbase://b/old --checkpoint ./copy-carts"
+    " --collections shop.carts --into archive.carts",
 )
+
+
+class DroppedCollections(StrEnum):
+    """The fate of a collection at the target that was dropped at the source."""
+
+    KEEP = "keep"
+    DROP = "drop"
 
 
 class RollbackPolicy(StrEnum):
@@ -41,6 +60,16 @@ def copy(
         str | None,
         typer.Option("--dead-letters", metavar="DIR", help="Keep what the target refuses for good there, as Parquet."),
     ] = None,
+    collections: ChosenCollections = None,
+    scope: ChosenScope = None,
+    into: Annotated[
+        str | None,
+        typer.Option("--into", metavar="SCOPE.NAME", help="Of a copy of one collection: into this one."),
+    ] = None,
+    dropped: Annotated[
+        DroppedCollections,
+        typer.Option("--dropped", help="What becomes of a collection at the target that was dropped at the source."),
+    ] = DroppedCollections.KEEP,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -55,17 +84,21 @@ def copy(
     ] = None,
 ) -> None:
     """Copy a bucket into another and keep it level: revision, CAS, expiry and extended attributes stay as they are.
+    All collections are copied unless some are chosen; what the target lacks of them is made there.
 
     The version with the higher (revision, CAS) wins, so the target may be written to as well. Ended at any moment, it
     goes on where it was when started again with the same --checkpoint. Runs on a local Spark and needs Java 17.
     """
     writer, secret = (user, password) if target_user is None else (target_user, target_password)
-    for url, name, word in ((source, user, password), (target, writer, secret)):
-        check_answers(url, name, word, retry)
-
     from headwater.pipelines import copy as pipeline
+    from headwater.pipelines.carried import CarriedFile
     from headwater.pipelines.job import given
 
+    chosen = {"collections": collections, "scope": scope}
+    begun = CarriedFile(checkpoint).load()
+    leaves_out = begun is not None and not begun.chooses
+    check_answers(source, user, password, retry, say_unread=leaves_out, **chosen)
+    check_answers(target, writer, secret, retry, say_unread=False)
     writing = given(user=writer, password=secret, deadLetters=dead_letters)
     with asked() as stop, metered("copy", metrics, reporter(shown, _line)) as told:
         pipeline.run(
@@ -74,7 +107,9 @@ def copy(
             checkpoint.absolute(),
             once=once,
             rollback=rollback.value,
-            reading=given(user=user, password=password),
+            into=into,
+            dropped=dropped.value,
+            reading=given(user=user, password=password, **chosen),
             writing=writing,
             retry_seconds=retry,
             stop=stop,
@@ -89,6 +124,8 @@ def _line(progress: "CopyProgress") -> str:
     ]
     if progress.refused:
         parts.append(f"{count(progress.refused)} refused")
+    if progress.left_out:
+        parts.append(f"{count(progress.left_out)} of collections that are gone")
     if progress.rollbacks:
         parts.append(f"{progress.rollbacks} vbuckets rolled back, {count(progress.restored)} keys put right")
     return ", ".join(parts) + f" in {progress.seconds:.1f} s"

@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.options import Engine, EngineName, Password, Retry, User, check_answers, examples
+from headwater.cli.options import (
+    ChosenCollections,
+    ChosenScope,
+    Engine,
+    EngineName,
+    Password,
+    Retry,
+    User,
+    check_answers,
+    examples,
+)
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
@@ -17,6 +27,7 @@ EXAMPLES = examples(
     "headwater index couchbase://127.0.0.1:11210/default ./search",
     "headwater index couchbase://10.0.0.7/articles ./search --field title --field body.text --tokenizer english",
     "headwater index couchbase://10.0.0.7/articles ./search --opensearch http://10.0.0.9:9200/articles",
+    "headwater index couchbase://10.0.0.7/store ./search-store --collections shop.orders,shop.carts",
 )
 
 
@@ -65,6 +76,8 @@ def index(
         str | None,
         typer.Option("--opensearch", metavar="URL", help="Index there, http://HOST:PORT/INDEX, instead of in DIR."),
     ] = None,
+    collections: ChosenCollections = None,
+    scope: ChosenScope = None,
     engine: Engine = EngineName.SPARK,
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are in the index.")] = False,
     retry: Retry = None,
@@ -78,9 +91,10 @@ def index(
     """Index the text of documents, for `headwater search`. What is stored, deleted or expires, and what a failover
     takes back, arrives there too.
 
-    Ended at any moment, it goes on where the index stands when started again with the same DIR.
+    Of the default collection, unless others are chosen. Ended at any moment, it goes on where the index stands when
+    started again with the same DIR.
     """
-    check_answers(url, user, password, retry)
+    check_answers(url, user, password, retry, collections=collections, scope=scope)
     from headwater.pipelines import index as pipeline
     from headwater.pipelines.job import given
     from headwater.pipelines.opensearch import SearchServer
@@ -96,7 +110,7 @@ def index(
             tokenizer=tokenizer.value,
             server=server,
             once=once,
-            reading=given(user=user, password=password),
+            reading=given(user=user, password=password, collections=collections, scope=scope),
             retry_seconds=retry,
             stop=stop,
             **told,

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.options import Checkpoint, Password, Retry, User, check_answers, examples
+from headwater.cli.options import (
+    Checkpoint,
+    ChosenCollections,
+    ChosenScope,
+    Password,
+    Retry,
+    User,
+    check_answers,
+    examples,
+)
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
@@ -17,6 +26,8 @@ EXAMPLES = examples(
     "headwater invalidate couchbase://10.0.0.7/users memcached://10.0.0.9:11211 --checkpoint ./users-cache",
     "headwater invalidate couchbase://10.0.0.7/users redis://10.0.0.9:6379/0 --checkpoint ./users-cache"
     " --template user:{key} --template user:{key}:page",
+    "headwater invalidate couchbase://10.0.0.7/store redis://10.0.0.9:6379/0 --checkpoint ./store-cache"
+    " --collections all --template {scope}.{collection}:{key}",
 )
 
 
@@ -44,13 +55,19 @@ def invalidate(
     checkpoint: Checkpoint,
     templates: Annotated[
         list[str] | None,
-        typer.Option("--template", metavar="TEXT", help="A cache key of a document, {key} being its key; repeatable."),
+        typer.Option(
+            "--template",
+            metavar="TEXT",
+            help="A cache key of a document, {key} being its key, {scope} and {collection} whose it is; repeatable.",
+        ),
     ] = None,
     start: Annotated[
         Start | None,
         typer.Option("--from", help="Without a checkpoint: latest, what is written from now on; with --once earliest."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are dealt with.")] = False,
+    collections: ChosenCollections = None,
+    scope: ChosenScope = None,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -59,17 +76,20 @@ def invalidate(
     cache_user: Annotated[str | None, typer.Option("--cache-user", metavar="NAME", help="Of memcached.")] = None,
     cache_password: CachePassword = None,
 ) -> None:
-    """Delete in a cache what changes in a bucket: keys only, no value leaves a node.
+    """Delete in a cache what changes in a bucket: keys only, no value leaves a node. Of the default collection, unless
+    others are chosen.
 
     Ended at any moment, it goes on where it was when started again with the same --checkpoint: no change is left out.
     Runs on a local Spark and needs Java 17.
     """
-    check_answers(url, user, password, retry)
+    check_answers(url, user, password, retry, collections=collections, scope=scope)
 
     from headwater.pipelines import invalidate as pipeline
     from headwater.pipelines.caches import open_cache
     from headwater.pipelines.job import given
 
+    begin = start.value if start else None
+    reading = given(user=user, password=password, startingOffsets=begin, collections=collections, scope=scope)
     open_cache(cache, cache_user, cache_password).close()
     with asked() as stop, metered("invalidate", metrics, reporter(shown, _line)) as told:
         pipeline.run(
@@ -80,7 +100,7 @@ def invalidate(
             cache_user=cache_user,
             cache_password=cache_password,
             once=once,
-            reading=given(user=user, password=password, startingOffsets=start.value if start else None),
+            reading=reading,
             retry_seconds=retry,
             stop=stop,
             **told,

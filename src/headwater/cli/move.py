@@ -202,8 +202,12 @@ class MoveRun:
 
 
 async def refuse_members(old: "NodeAdmin", new: "NodeAdmin", *, takeover: bool) -> None:
-    """Owners of a cluster's vbuckets are a matter of its map: a takeover that leaves it as it is would be undone."""
+    """Owners of a cluster's vbuckets are a matter of its map: a takeover that leaves it as it is would be undone. And
+    nodes whose collections contradict each other give each other nothing."""
     from headwater.client.routing import read_map
+    from headwater.cluster.collections import refuse_strangers
+
+    await refuse_strangers(old, new)
 
     for node in (old, new) if takeover else ():
         config = await node.config()

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.options import Engine, EngineName, Password, Retry, User, check_answers, examples
+from headwater.cli.options import (
+    ChosenCollections,
+    ChosenScope,
+    Engine,
+    EngineName,
+    Password,
+    Retry,
+    User,
+    check_answers,
+    examples,
+)
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count, out
 from headwater.cli.stopping import asked
@@ -22,6 +32,7 @@ EXAMPLES = examples(
     "headwater observe couchbase://127.0.0.1:11210/default",
     "headwater observe couchbase://10.0.0.7/users --window 60 --delay 30 --to ./users-rates --checkpoint ./users-state",
     "headwater observe couchbase://10.0.0.7/users --separator / --depth 2 --keys-only --progress json",
+    "headwater observe couchbase://10.0.0.7/store --collections all",
 )
 ROWS = 20
 
@@ -55,6 +66,8 @@ def observe(
         Since | None,
         typer.Option("--from", help="Without a checkpoint: latest, what is written from now on; with --once earliest."),
     ] = None,
+    collections: ChosenCollections = None,
+    scope: ChosenScope = None,
     engine: Engine = EngineName.SPARK,
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are counted.")] = False,
     retry: Retry = None,
@@ -66,15 +79,19 @@ def observe(
     """Count what is written to a bucket in windows of time, by prefix of the key: stores, deletions, expirations,
     bytes, and the keys that change most.
 
+    Of the default collection, unless others are chosen; then prefixes and keys stand behind the name of their
+    collection, and rates are told for each collection too.
+
     A terminal shows a live table; elsewhere each window that closes is a line for each prefix. Time is that of the
     changes' CAS, the nodes' clock.
     """
-    check_answers(url, user, password, retry)
+    check_answers(url, user, password, retry, collections=collections, scope=scope)
     from headwater.pipelines import observe as pipeline
     from headwater.pipelines.job import given
     from headwater.pipelines.windows import WindowRules
 
-    reading = given(user=user, password=password, startingOffsets=since.value if since else None)
+    begin = since.value if since else None
+    reading = given(user=user, password=password, startingOffsets=begin, collections=collections, scope=scope)
     with asked() as stop, _watching(shown) as tell, metered("observe", metrics, tell) as told:
         pipeline.observe(
             url,
@@ -111,9 +128,9 @@ def lines_of(progress: "ObserveProgress") -> str:
 
 
 def _lines(told: dict[str, Any]) -> Iterator[str]:
-    for prefix, counts in told["prefixes"].items():
-        numbers = ", ".join(f"{count(counts[name])} {name}" for name in ("stored", "deleted", "expired", "bytes"))
-        yield f"{told['window']}  {prefix or '(none)'}  {numbers}"
+    for name, counts in (*told.get("collections", {}).items(), *told["prefixes"].items()):
+        numbers = ", ".join(f"{count(counts[kind])} {kind}" for kind in ("stored", "deleted", "expired", "bytes"))
+        yield f"{told['window']}  {name or '(none)'}  {numbers}"
     if told["hot"]:
         yield f"{told['window']}  hot: " + ", ".join(f"{hot['key']} {count(hot['changes'])}" for hot in told["hot"])
 
@@ -136,7 +153,7 @@ def table_of(progress: "ObserveProgress") -> "Table":
 
 def _fill(table: "Table", told: dict[str, Any]) -> None:
     seconds = told["seconds"]
-    for prefix, counts in list(told["prefixes"].items())[:ROWS]:
+    for prefix, counts in [*told.get("collections", {}).items(), *list(told["prefixes"].items())[:ROWS]]:
         changes = counts["stored"] + counts["deleted"] + counts["expired"]
         numbers = [counts[name] for name in ("stored", "deleted", "expired", "expiring")]
         rates = f"{changes / seconds:,.1f}", f"{counts['bytes'] / seconds:,.0f}"

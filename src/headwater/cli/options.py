@@ -51,6 +51,14 @@ CollectionName = Annotated[
     ),
 ]
 
+ChosenCollections = Annotated[
+    str | None,
+    typer.Option("--collections", metavar="NAMES", help="Which collections: all, or names such as shop.orders,..."),
+]
+ChosenScope = Annotated[
+    str | None, typer.Option("--scope", metavar="NAME", help="All collections of this scope, instead of --collections.")
+]
+
 Checkpoint = Annotated[
     Path, typer.Option("--checkpoint", metavar="DIR", help="Where Spark notes how far this is; of this job alone.")
 ]
@@ -157,19 +165,28 @@ def connect(url: str, user: str | None, password: str | None) -> "Client":
 
 
 def check_answers(
-    url: str, user: str | None, password: str | None, retry_seconds: float | None = None, *, say_unread: bool = True
+    url: str,
+    user: str | None,
+    password: str | None,
+    retry_seconds: float | None = None,
+    *,
+    say_unread: bool = True,
+    collections: str | None = None,
+    scope: str | None = None,
 ) -> None:
-    """Ask the bucket something: a wrong address or password is reported now, not after Spark's start and its patience.
-    Whoever says how long to retry means the first look, too: a node that is away is waited for. Collections that the
-    command will not read are told on stderr.
+    """Ask the bucket something: a wrong address, password or collection is reported now, not after Spark's start and
+    its patience. Whoever says how long to retry means the first look, too: a node that is away is waited for.
+    Collections that the command will not read are told on stderr.
 
-    Raises: TransportError, StatusError.
+    Raises: TransportError, StatusError, OptionError.
     """
     from headwater.client.unread import unread_collections
     from headwater.spark.nodes import patiently
 
     def ask() -> dict[str, int]:
         with connect(url, user, password) as client:
+            if client.choose(collections, scope) is not None:
+                return {}
             client.seqnos()
             return unread_collections(client)
 

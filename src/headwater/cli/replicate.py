@@ -68,8 +68,10 @@ async def _look(source: "Endpoint", target: "Endpoint", wanted: list[int] | None
     """Say what would be followed, and what of it B has already; nothing is changed."""
     from headwater.cli.screen import count, several
     from headwater.cluster.admin import NodeAdmin
+    from headwater.cluster.collections import refuse_strangers
 
     async with await NodeAdmin.connect(source) as old, await NodeAdmin.connect(target) as new:
+        await refuse_strangers(old, new)
         owned, here = await _owned(old, source, wanted), await new.seqnos()
     behind = sum(max(0, seqno - here.get(vb, 0)) for vb, seqno in owned.items())
     line = f"{target} would follow {several(len(owned), 'vbucket')} of {source}; it is {count(behind)} changes behind"
@@ -88,8 +90,10 @@ async def _owned(old: "NodeAdmin", source: "Endpoint", wanted: list[int] | None)
 
 async def _replicate(source: "Endpoint", target: "Endpoint", wanted: list[int] | None, *, once: bool) -> None:
     from headwater.cluster.admin import NodeAdmin
+    from headwater.cluster.collections import refuse_strangers
 
     async with await NodeAdmin.connect(source) as old, await NodeAdmin.connect(target) as new:
+        await refuse_strangers(old, new)
         chosen = sorted(await _owned(old, source, wanted))
         await new.replicate(source, chosen)
         changes, seconds = await FollowingWatch(old, new, chosen).watch(once=once)

@@ -1,21 +1,22 @@
 """`headwater search`: find documents in an index that `headwater index` keeps."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headwater.cli.failures import CommandError
 from headwater.cli.index import SearchPassword, SearchUser
-from headwater.cli.options import examples
+from headwater.cli.options import ChosenCollections, ChosenScope, examples
 
 if TYPE_CHECKING:
-    from headwater.pipelines.fulltext import Hit
+    from headwater.pipelines.fulltext import Hit, KeptAside
 
 EXAMPLES = examples(
     "headwater search ./search 'red wine'",
     "headwater search ./search '\"red wine\" bord*' --limit 3",
     "headwater search ./search --aside",
+    "headwater search ./search-store 'red wine' --collections shop.orders",
 )
 
 
@@ -29,44 +30,64 @@ def search(
     aside: Annotated[
         bool, typer.Option("--aside", help="List documents that were kept aside instead, each with the reason.")
     ] = False,
+    collections: ChosenCollections = None,
+    scope: ChosenScope = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
     opensearch_user: SearchUser = None,
     opensearch_password: SearchPassword = None,
 ) -> None:
-    """Find documents: a line with the score, the key and where the words stand, the best first.
+    """Find documents: a line with the score, the key and where the words stand, the best first. In an index of
+    collections the key stands behind its collection's name.
 
     Status 1 when nothing was found.
     """
     from headwater.pipelines.fulltext import kept_aside
 
     if aside:
-        for key, why in kept_aside(place):
-            typer.echo(json.dumps({"key": _text(key), "reason": why}) if as_json else f"{_text(key)}  {why}")
+        for each in kept_aside(place):
+            typer.echo(json.dumps(_object(each) | {"reason": each.reason}) if as_json else _line(each, each.reason))
         return
     if words is None:
         raise typer.BadParameter("WORDS are missing.")
-    hits = _hits(place, words, limit, any_of, (opensearch_user, opensearch_password))
+    within = {"collections": _names(collections), "scope": scope}
+    hits = _hits(place, words, (opensearch_user, opensearch_password), limit=limit, any_of=any_of, **within)
     for hit in hits:
-        typer.echo(_json(hit) if as_json else f"{hit.score:8.3f}  {_text(hit.key)}  {' '.join(hit.snippet.split())}")
+        told = _object(hit) | {"score": round(hit.score, 6), "snippet": hit.snippet}
+        shown = f"{hit.score:8.3f}  {_line(hit, ' '.join(hit.snippet.split()))}"
+        typer.echo(json.dumps(told) if as_json else shown)
     if not hits:
         raise CommandError("nothing was found")
 
 
-def _hits(place: str, words: str, limit: int, any_of: bool, login: tuple[str | None, str | None]) -> "list[Hit]":
+def _names(collections: str | None) -> list[str]:
+    """The names that were chosen; none for all that the index has."""
+    from headwater.client.collections import read_names
+
+    return [] if collections is None else read_names(collections) or []
+
+
+def _hits(place: str, words: str, login: tuple[str | None, str | None], **asked: Any) -> "list[Hit]":
     from contextlib import closing
 
     from headwater.pipelines import fulltext
     from headwater.pipelines.opensearch import SearchClient, SearchServer
 
-    server = fulltext.shape_of(place).get("opensearch")
-    if server is None:
-        return fulltext.search(place, words, limit=limit, any_of=any_of)
-    with closing(SearchClient(SearchServer(server, *login, retry_seconds=0.0))) as client:
-        return client.search(words, limit=limit, any_of=any_of)
+    shape = fulltext.shape_of(place)
+    if shape.get("opensearch") is None:
+        return fulltext.search(place, words, **asked)
+    server = SearchServer(shape["opensearch"], *login, retry_seconds=0.0, by_collection=fulltext.BY_COLLECTION in shape)
+    with closing(SearchClient(server)) as client:
+        return client.search(words, **asked)
 
 
-def _json(hit: "Hit") -> str:
-    return json.dumps({"key": _text(hit.key), "score": round(hit.score, 6), "snippet": hit.snippet})
+def _object(found: "Hit | KeptAside") -> dict[str, Any]:
+    told = {"key": _text(found.key)}
+    return told if found.scope is None else {"scope": found.scope, "collection": found.collection} | told
+
+
+def _line(found: "Hit | KeptAside", told: str) -> str:
+    whose = [] if found.scope is None else [f"{found.scope}.{found.collection}"]
+    return "  ".join([*whose, _text(found.key), told])
 
 
 def _text(key: bytes) -> str:

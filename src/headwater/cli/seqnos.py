@@ -1,12 +1,14 @@
-"""`headwater seqnos`: how far each vbucket's history goes."""
+"""`headwater seqnos`: how far each vbucket's history goes, or that of its collections."""
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headwater.cli.options import (
     DEFAULT_URL,
+    ChosenCollections,
+    ChosenScope,
     NodeUrl,
     Password,
     User,
@@ -17,25 +19,66 @@ from headwater.cli.options import (
     vbucket_set,
 )
 
+if TYPE_CHECKING:
+    from headwater.client import Client
+
 EXAMPLES = examples(
-    "headwater seqnos", "headwater seqnos --vbuckets 0-15 --json", "headwater seqnos | sort -k 2 -n | tail -5"
+    "headwater seqnos",
+    "headwater seqnos --vbuckets 0-15 --json",
+    "headwater seqnos | sort -k 2 -n | tail -5",
+    "headwater seqnos --collections shop.orders,shop.carts",
 )
 
 
 def seqnos(
     vbuckets: Vbuckets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, vbucket to seqno.")] = False,
+    collections: ChosenCollections = None,
+    scope: ChosenScope = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, vbucket to seqno; of collections, one for each.")
+    ] = False,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
     password: Password = None,
 ) -> None:
-    """Print each active vbucket and its high seqno: the number of its newest change."""
+    """Print each active vbucket and its high seqno: the number of its newest change, in whatever collection.
+
+    Of collections that are chosen each has lines of its own, with its name behind the vbucket: the number of the newest
+    change in it, 0 where it has none.
+    """
     wanted = vbucket_set(vbuckets)
     with connect(node, user, password) as client:
         existing(client, wanted)
-        found = client.seqnos()
-    shown = {vbucket: found[vbucket] for vbucket in sorted(found) if wanted is None or vbucket in wanted}
+        if collections is None and scope is None:
+            _show({"": client.seqnos("all")}, wanted, as_json=as_json)
+        else:
+            _show(_of_collections(client, collections, scope), wanted, as_json=as_json, named=True)
+
+
+def _of_collections(client: "Client", collections: str | None, scope: str | None) -> dict[str, dict[int, int]]:
+    """The seqnos of each chosen collection, by its name.
+
+    Raises: OptionError, UnknownCollection, UnknownScope.
+    """
+    chosen, manifest = client.choose(collections, scope), client.manifest()
+    found = {}
+    for whose, each in manifest.each_collection():
+        if chosen is not None and (
+            chosen.is_whole or whose.id == chosen.scope or each.id in (chosen.collections or ())
+        ):
+            found[f"{whose.name}.{each.name}"] = client.seqnos(each.id)
+    return found
+
+
+def _show(found: dict[str, dict[int, int]], wanted: list[int] | None, *, as_json: bool, named: bool = False) -> None:
+    shown = {
+        name: {vb: of[vb] for vb in sorted(of) if wanted is None or vb in wanted} for name, of in sorted(found.items())
+    }
     if as_json:
-        typer.echo(json.dumps(shown))
-    else:
-        typer.echo("\n".join(f"{vbucket} {seqno}" for vbucket, seqno in shown.items()))
+        typer.echo(json.dumps(shown if named else shown[""]))
+        return
+    lines = [
+        f"{vb} {name} {seqno}" if named else f"{vb} {seqno}" for name, of in shown.items() for vb, seqno in of.items()
+    ]
+    if lines:
+        typer.echo("\n".join(lines))

@@ -14,12 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from headwater.errors import ClusterError
+from headwater.errors import ClusterError, StatusError
 from headwater.wire.cluster_map import ClusterMap
-from headwater.wire.manifest import DEFAULT, CollectionsManifest, ManifestRefused
+from headwater.wire.manifest import DEFAULT, EMPTY, CollectionsManifest, ManifestRefused
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.client.routing import Address
+    from headwater.cluster.admin import NodeAdmin
     from headwater.cluster.members import Members
 
 Edit: TypeAlias = "Callable[[CollectionsManifest, tuple[int, int]], CollectionsManifest]"
@@ -39,8 +42,22 @@ class CollectionPath:
         scope, dot, collection = text.partition(".")
         return cls(scope or DEFAULT, collection or (DEFAULT if dot else ""))
 
+    def is_in(self, manifest: CollectionsManifest) -> bool:
+        """Whether a bucket with this manifest has it."""
+        if not self.collection:
+            return manifest.scope(self.scope) is not None
+        return manifest.collection(self.scope, self.collection) is not None
+
     def __str__(self) -> str:
         return f"{self.scope}.{self.collection}" if self.collection else self.scope
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A scope or a collection that a bucket does not have; `max_ttl` are seconds, None for none."""
+
+    path: CollectionPath
+    max_ttl: int | None = None
 
 
 def creation(path: CollectionPath, max_ttl: int | None = None) -> Edit:
@@ -59,11 +76,45 @@ def creation(path: CollectionPath, max_ttl: int | None = None) -> Edit:
     return edit
 
 
+def additions(wanted: Sequence[Lacking]) -> Edit:
+    """The edit that makes all of these; what is there by now stays as it is."""
+
+    def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
+        collection_id, scope_id = ids
+        for each in wanted:
+            path = each.path
+            if manifest.scope(path.scope) is None:
+                manifest, scope_id = manifest.with_scope(path.scope, scope_id), scope_id + 1
+            if not path.is_in(manifest):
+                manifest = manifest.with_collection(path.scope, path.collection, each.max_ttl, collection_id)
+                collection_id += 1
+        return manifest
+
+    return edit
+
+
+def removals(paths: Sequence[CollectionPath]) -> Edit:
+    """The edit that drops all of these that are still there."""
+
+    def edit(manifest: CollectionsManifest, _: tuple[int, int]) -> CollectionsManifest:
+        for path in paths:
+            if path.is_in(manifest):
+                manifest = removal(path)(manifest, _)
+        return manifest
+
+    return edit
+
+
 def removal(path: CollectionPath) -> Edit:
     """The edit that drops a collection, or a scope and all that is in it."""
     if path.collection:
         return lambda manifest, _: manifest.without_collection(path.scope, path.collection)
     return lambda manifest, _: manifest.without_scope(path.scope)
+
+
+async def make(members: Members, seeds: Sequence[Address], wanted: Sequence[Lacking]) -> CollectionsManifest:
+    """Make what a bucket lacks, on all of its nodes at once; errors as `change`."""
+    return await change(members, seeds, additions(wanted))
 
 
 async def current(members: Members, seeds: Sequence[Address]) -> CollectionsManifest:
@@ -92,6 +143,62 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Coll
     if refusals:
         raise ClusterError(f"manifest {made.uid:x} is not everywhere: {'; '.join(refusals)}", "type the same again")
     return made
+
+
+async def refuse_strangers(source: NodeAdmin, target: NodeAdmin) -> None:
+    """See to it that vbuckets of one node may go to another: a vbucket brings its collections along, by their ids, and
+    the newer manifest of the two counts for all that the node has.
+
+    Raises:
+        ClusterError: documents would be dropped by that, or stand in a collection of another name.
+        TransportError, StatusError: a node did not tell.
+    """
+    ours, theirs = await asyncio.gather(_told(source), _told(target))
+    if ours == theirs or not theirs.uid:
+        return
+    problem = _contradiction(ours, theirs)
+    lost = _only_in(theirs, ours) if ours.uid > theirs.uid else ""
+    if lost and not problem and State.ACTIVE in (await target.states()).values():
+        problem = f"{source.address} has a newer manifest, so {lost} would be dropped at {target.address}"
+    if problem:
+        told = f"collections of {source.address} and {target.address} are not of one bucket: {problem}"
+        raise ClusterError(told, "see headwater collection list of both, and drop what is not needed")
+
+
+async def _told(node: NodeAdmin) -> CollectionsManifest:
+    """The manifest of a node; that of a bucket without collections where it knows nothing of them."""
+    try:
+        return await node.manifest()
+    except StatusError as error:
+        if error.status not in (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED):
+            raise
+        return EMPTY
+
+
+def _contradiction(ours: CollectionsManifest, theirs: CollectionsManifest) -> str:
+    """Why a vbucket of the one manifest can't go to a node with the other; "" if it can."""
+    mine, other = ours.by_id(), theirs.by_id()
+    for number in sorted(mine.keys() & other.keys()):
+        here, there = (".".join(each.name for each in names[number]) for names in (mine, other))
+        if here != there:
+            return f"{here} of the one and {there} of the other have the same id, {number:x}"
+    if ours.uid == theirs.uid:
+        return f"both have a manifest {ours.uid:x}, and it is not the same"
+    older, newer = sorted((ours, theirs), key=lambda each: each.uid)
+    try:
+        older.check_next(newer)
+    except ManifestRefused as error:
+        return str(error)
+    if theirs.uid > ours.uid and (lost := _only_in(ours, theirs)):
+        return f"there the manifest is newer, and {lost} would be dropped with all documents"
+    return ""
+
+
+def _only_in(manifest: CollectionsManifest, other: CollectionsManifest) -> str:
+    """The names of collections that the other manifest does not have."""
+    return ", ".join(
+        f"{scope.name}.{each.name}" for scope, each in manifest.each_collection() if not other.has(each.id)
+    )
 
 
 async def _nodes(members: Members, seeds: Sequence[Address]) -> list[Address]:

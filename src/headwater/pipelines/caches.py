@@ -14,7 +14,7 @@ from headwater.errors import ConnectionLost, HeadwaterError, KeyNotFound, Option
 
 KEYS_PER_CALL = 20_000
 KEYS_PER_DEL = 500
-PLACE = b"{key}"
+PLACE, SCOPE, COLLECTION = b"{key}", b"{scope}", b"{collection}"
 
 
 class CacheRefused(HeadwaterError):  # noqa: N818 -- says what happened
@@ -149,8 +149,18 @@ def template(text: str) -> bytes:
     return data
 
 
-def expanded(keys: Iterable[bytes], templates: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the cache keys of these documents."""
+def names_collections(templates: Iterable[bytes]) -> bool:
+    """Whether a template has {scope} or {collection} in it."""
+    return any(SCOPE in each or COLLECTION in each for each in templates)
+
+
+def expanded(
+    keys: Iterable[bytes], templates: Sequence[bytes], whose: tuple[str, str] | None = None
+) -> Iterator[bytes]:
+    """Yield the cache keys of these documents; `whose` is their scope and collection, for templates that name them."""
+    if whose is not None:
+        scope, collection = (name.encode() for name in whose)
+        templates = [each.replace(SCOPE, scope).replace(COLLECTION, collection) for each in templates]
     for key in keys:
         for each in templates:
             yield each.replace(PLACE, key)

@@ -36,7 +36,7 @@ def mend(checkpoint: str | Path) -> bool:
     Raises:
         OSError: the folder can't be read, or its files not be removed.
     """
-    folder = _local(str(checkpoint))
+    folder = local_folder(checkpoint)
     if folder is None or not folder.is_dir():
         return False
     _mend_metadata(folder / METADATA)
@@ -57,8 +57,9 @@ def _forget(folder: Path, first: int) -> None:
                 _remove(path)
 
 
-def _local(checkpoint: str) -> Path | None:
-    scheme, colon, rest = checkpoint.partition(":")
+def local_folder(checkpoint: str | Path) -> Path | None:
+    """Return a checkpoint that lies on this machine as a path; None for one that lies elsewhere."""
+    scheme, colon, rest = str(checkpoint).partition(":")
     if not colon or "/" in scheme:
         return Path(checkpoint)
     return Path("/" + rest.lstrip("/")) if scheme == "file" else None

@@ -5,6 +5,8 @@
 Whoever has the higher (revision, CAS) wins, as everywhere in this family, so a batch may come twice and the target may
 be written to by others. What a failover takes back at the source is taken back at the target (restore.py): there the
 conflict rule does not help, for the lost revision may be the higher one.
+
+Documents keep their collections, by name; carried.py sees to it that the target has them.
 """
 
 from __future__ import annotations
@@ -15,21 +17,24 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headwater.errors import OptionError
+from headwater.errors import ConnectionLost, OptionError
 from headwater.pipelines.attempts import Attempts, patience
+from headwater.pipelines.carried import CarriedCollections, CarriedFile, Dropped, choice
 from headwater.pipelines.job import JobProgress, follow
 from headwater.pipelines.query import own_session
 from headwater.pipelines.restore import restore
 from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark import settings
+from headwater.spark.nodes import patiently
 from headwater.spark.rows import check_columns
-from headwater.spark.schema import types
+from headwater.spark.schema import ON_REQUEST, ddl, types
 from headwater.spark.settings import SourceSettings, WriteSettings
 from headwater.spark.writing import WriteCounts, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_ID = "collection_id"
 ROLLBACKS = ("restore", "keep", "fail")
 
 
@@ -41,15 +46,17 @@ class CopyProgress(JobProgress):
         stored, deleted: changes the target took (a deletion of what was not there included).
         behind: changes it did not need, since it had them or something later.
         refused: changes that went to the dead letters.
+        left_out: changes of collections that were dropped since, and of a server's own.
         restored: keys that were put right in vbuckets that a failover took back.
     """
 
-    ROWS: ClassVar[tuple[str, ...]] = ("stored", "deleted", "behind", "refused", "restored")
+    ROWS: ClassVar[tuple[str, ...]] = ("stored", "deleted", "behind", "refused", "left_out", "restored")
 
     stored: int = 0
     deleted: int = 0
     behind: int = 0
     refused: int = 0
+    left_out: int = 0
     restored: int = 0
 
 
@@ -71,6 +78,8 @@ def copy(
     *,
     once: bool = False,
     rollback: str = "restore",
+    into: str | None = None,
+    dropped: Dropped = "keep",
     reading: Mapping[str, str] | None = None,
     writing: Mapping[str, str] | None = None,
     interval_seconds: float = 1.0,
@@ -89,7 +98,10 @@ def copy(
         once: end when everything that was there at the start is copied.
         rollback: what to do when a failover took back changes that were copied: `restore` makes the vbucket at the
             target what it is at the source, `keep` leaves them there (for a target that others write to), `fail` ends.
-        reading: more options of the source, such as `user` or `maxChangesPerTrigger`.
+        into: the target's collection of a copy of one, "scope.collection"; None: all keep their names.
+        dropped: what becomes of a collection at the target that was dropped at the source: `keep` or `drop`.
+        reading: more options of the source, such as `user`, `maxChangesPerTrigger`, `collections` or `scope`: without
+            a choice what the copy was begun with; a new one takes all of the bucket.
         writing: more options of the writer, such as `user` or `deadLetters`.
         interval_seconds: time from the start of one batch to that of the next, at least.
         retry_seconds: how long to go on trying without a batch that went well; None for 300, and 30 with `once`.
@@ -100,7 +112,7 @@ def copy(
     Returns: the last progress.
 
     Raises:
-        OptionError: an option is wrong, or source and target are the same bucket.
+        OptionError: an option is wrong, source and target are the same bucket, or a collection can't be made there.
         HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
     """
     if rollback not in ROLLBACKS:
@@ -108,34 +120,61 @@ def copy(
     if source == target:
         raise OptionError("target", target, "another bucket than the source")
     policy = {"rollbackPolicy": "fail"} if rollback == "fail" else {}
-    options = {"url": source, "xattrs": "true", **policy, **(reading or {})}
+    asked = {"url": source, "xattrs": "true", **policy, **(reading or {})}
     seconds = patience(retry_seconds, once=once)
     attempts = Attempts(CopyProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
-    batches = _Batches(
-        settings.parse(options, streaming=True),
-        settings.parse_write({"url": target, "withMeta": "true", **(writing or {})}),
-        attempts,
-        restores=rollback == "restore",
-    )
-    return follow(spark, attempts, batches.take, options, checkpoint, once=once, interval_seconds=interval_seconds)
+    file = CarriedFile(checkpoint, spark)
+    carried = choice(file.load(), asked, into, settings.parse(asked, streaming=True))
+    file.save(carried)
+    options = asked | carried.options()
+    written = {"url": target, "withMeta": "true", **({"collection": into} if into else {}), **(writing or {})}
+    reads, writes = settings.parse(options, streaming=True), settings.parse_write(written)
+    collections = CarriedCollections(reads, writes, carried, file, dropped) if carried.chooses else None
+    batches = _Batches(reads, writes, attempts, collections, restores=rollback == "restore")
+    columns = f"{ddl(collections=True)}, {_ID} {ON_REQUEST[_ID][0]}" if collections else ""
+    try:
+        if collections is not None:
+            patiently(collections.settle, seconds)  # what is missing is told before the first batch
+        return follow(
+            spark,
+            attempts,
+            batches.take,
+            options,
+            checkpoint,
+            columns=columns,
+            once=once,
+            interval_seconds=interval_seconds,
+        )
+    finally:
+        if collections is not None:
+            collections.close()
 
 
 class _Batches:
     """Copies each batch, and counts its changes."""
 
     def __init__(
-        self, source: SourceSettings, target: WriteSettings, attempts: Attempts[CopyProgress], *, restores: bool
+        self,
+        source: SourceSettings,
+        target: WriteSettings,
+        attempts: Attempts[CopyProgress],
+        collections: CarriedCollections | None,
+        *,
+        restores: bool,
     ) -> None:
         from headwater.spark.deadletters import located
 
         if target.dead_letters is not None:
             target = replace(target, dead_letters=located(target.dead_letters))
         self._source, self._target, self._restores, self._attempts = source, target, restores, attempts
+        self._collections = collections
 
     def take(self, batch: DataFrame, number: int) -> None:
         """Copy one batch; called by Spark, again should it not have noted that the batch was done."""
-        rows = batch.mapInArrow(_writing(self._target, number), "counts string").collect()
+        alive = None if self._collections is None else self._collections.settle()
+        rows = batch.mapInArrow(_writing(self._target, number, alive), "counts string").collect()
         parts = [json.loads(row.counts) for row in rows]
+        self._left_out(sum(part["left_out"] for part in parts))
         written = sum((WriteCounts(**part["written"]) for part in parts), WriteCounts())
         lost = {int(vb): seqno for part in parts for vb, seqno in part["rollbacks"].items()}
         highs = {int(vb): seqno for part in parts for vb, seqno in part["highs"].items()}
@@ -147,6 +186,16 @@ class _Batches:
         done.stored, done.deleted = done.stored + written.stored, done.deleted + written.deleted + written.absent
         done.behind, done.refused = done.behind + written.behind, done.refused + written.refused
         self._attempts.batch_done()
+
+    def _left_out(self, count: int) -> None:
+        """Count changes whose collection is none that is copied.
+
+        Raises:
+            ConnectionLost: it may be one that the nodes do not know of that answer now.
+        """
+        if count and self._collections is not None and self._collections.is_behind:
+            raise ConnectionLost(self._source.url, "no node that answers has the newest manifest of collections")
+        self._attempts.progress.left_out += count
 
     def _restore(self, batch: DataFrame, ends: list[tuple[int, int]]) -> int:
         source, target = self._source, self._target
@@ -163,33 +212,42 @@ class _Batches:
         return sum(row["keys"] for row in spread.mapInArrow(task, "keys long").collect())
 
 
-def _writing(target: WriteSettings, number: int) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return the function of a task: it writes the task's rows and yields one row with its counts."""
-    names = check_columns(list(types().items()), with_meta=True)
+def _writing(
+    target: WriteSettings, number: int, alive: tuple[int, ...] | None
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Return the function of a task: it writes the task's rows and yields one row with its counts.
+
+    Args:
+        alive: the ids of the collections whose rows are written; None where there is no such column.
+    """
+    names = check_columns(list(types(collections=alive is not None).items()), with_meta=True)
 
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
         from pyspark import TaskContext
 
-        seen = _Seen()
+        seen = _Seen(alive)
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         written = write(target, names, seen.watch(batches), f"refused-{number:08d}-{partition:05d}")
         counts = {"written": asdict(written), "rollbacks": seen.rollbacks, "highs": seen.highs}
+        counts["left_out"] = seen.left_out
         yield pa.RecordBatch.from_pydict({"counts": [json.dumps(counts)]})
 
     return task
 
 
 class _Seen:
-    """Takes the rollback rows out of a task's batches, and notes how far each vbucket came."""
+    """Takes rollback rows, and those of collections that are not copied, out of a task's batches; notes how far each
+    vbucket came."""
 
-    def __init__(self) -> None:
+    def __init__(self, alive: tuple[int, ...] | None) -> None:
+        self._alive, self.left_out = alive, 0
         self.rollbacks: dict[int, int] = {}
         self.highs: dict[int, int] = {}
 
     def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches without rollback rows."""
+        """Yield the batches without these rows."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -201,4 +259,14 @@ class _Seen:
             if changes.num_rows:
                 for vb, seqno in zip(*(changes.column(name).to_pylist() for name in ("vbucket", "seqno")), strict=True):
                     self.highs[vb] = max(seqno, self.highs.get(vb, 0))
-                yield changes
+                kept = self._kept(changes)
+                self.left_out += changes.num_rows - kept.num_rows
+                yield kept
+
+    def _kept(self, changes: Any) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self._alive is None:
+            return changes
+        return changes.filter(pc.is_in(changes.column(_ID), value_set=pa.array(self._alive, pa.int64())))

@@ -2,6 +2,9 @@
 
 Rows are put in by key, so a batch may come twice. Vbuckets that a failover took back are replaced whole, in the same
 transaction. Documents kept aside stand in a table of their own, with the reason.
+
+An index of collections has their ids and names beside each key, for a key is one of a collection: `BY_COLLECTION` in
+its shape says that it is one. An index of the default collection is what it was before there were others.
 """
 
 from __future__ import annotations
@@ -19,10 +22,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.ipc
 
+from headwater.client.collections import parse_path
 from headwater.errors import LedgerError, OptionError
 from headwater.pipelines.ledger import JobLedger, folder, open_for_reading
 
 KIND, FILE = "index", "index.sqlite"
+BY_COLLECTION = "collections"
 TOKENIZERS = {"words": "unicode61 remove_diacritics 2", "english": "porter unicode61 remove_diacritics 2"}
 TOKENIZERS["parts"] = "trigram"
 SNIPPET_TOKENS = 16
@@ -38,14 +43,18 @@ _KINDS: dict[str, Any] = {
 STAGED = pa.schema(list(_KINDS.items()))
 """A task's rows. `text` is null where the text is elsewhere; `aside` says why a document is kept aside."""
 
+_OF_COLLECTIONS: dict[str, Any] = {"collection_id": pa.int64(), "scope": pa.string(), "collection": pa.string()}
+STAGED_OF_COLLECTIONS = pa.schema(list((_KINDS | _OF_COLLECTIONS).items()))
+"""The same of an index of collections."""
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS documents (
-    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, vbucket INTEGER NOT NULL, seqno INTEGER NOT NULL,
-    expiry INTEGER NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL{unique}, vbucket INTEGER NOT NULL, seqno INTEGER NOT NULL,
+    expiry INTEGER NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL{documents}
 );
 CREATE INDEX IF NOT EXISTS documents_of_vbuckets ON documents (vbucket);
 CREATE TABLE IF NOT EXISTS aside (
-    key BLOB PRIMARY KEY, vbucket INTEGER NOT NULL, seqno INTEGER NOT NULL, reason TEXT NOT NULL
+    key BLOB{primary}, vbucket INTEGER NOT NULL, seqno INTEGER NOT NULL, reason TEXT NOT NULL{aside}
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS aside_of_vbuckets ON aside (vbucket);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
@@ -56,16 +65,40 @@ CREATE TRIGGER IF NOT EXISTS documents_added AFTER INSERT ON documents BEGIN
 CREATE TRIGGER IF NOT EXISTS documents_removed AFTER DELETE ON documents BEGIN
     INSERT INTO words (words, rowid, name, body) VALUES ('delete', old.id, old.name, old.body); END
 """
+_PLAIN = {"unique": " UNIQUE", "documents": "", "primary": " PRIMARY KEY", "aside": ""}
+_NAMED = ", collection_id INTEGER NOT NULL, scope TEXT NOT NULL, collection TEXT NOT NULL"
+_COLLECTED = {
+    "unique": "",
+    "documents": f"{_NAMED}, UNIQUE (collection_id, key)",
+    "primary": "",
+    "aside": f"{_NAMED}, PRIMARY KEY (collection_id, key)",
+}
 _SPLIT = re.compile(r'"([^"]*)"|(\S+)')
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A document that was found: its key, how well it fits (the higher the better), and where the words stand."""
+    """A document that was found: its key, how well it fits (the higher the better), and where the words stand.
+
+    Attributes:
+        scope, collection: where it is; None in an index of the default collection alone.
+    """
 
     key: bytes
     score: float
     snippet: str
+    scope: str | None = None
+    collection: str | None = None
+
+
+@dataclass(frozen=True)
+class KeptAside:
+    """A document that is not in the index, and why; `scope` and `collection` as of `Hit`."""
+
+    key: bytes
+    reason: str
+    scope: str | None = None
+    collection: str | None = None
 
 
 def path_of(place: str | Path) -> str:
@@ -95,8 +128,10 @@ class FullText:
         if tokenizer not in TOKENIZERS:
             raise OptionError("tokenizer", tokenizer, f"one of {', '.join(TOKENIZERS)}")
         check_fts5(self.place)
-        schema = _SCHEMA.format(tokenizer=TOKENIZERS[tokenizer])
+        layout = _COLLECTED if (shape or {}).get(BY_COLLECTION) else _PLAIN
+        schema = "" if shape is None else _SCHEMA.format(tokenizer=TOKENIZERS[tokenizer], **layout)
         self.ledger = JobLedger(path_of(place), KIND, bucket, shape, beginning, schema)
+        self.by_collection = bool(self.ledger.shape.get(BY_COLLECTION))
 
     def close(self) -> None:
         """Close the file."""
@@ -124,23 +159,39 @@ def replace_vbuckets(database: sqlite3.Connection, vbuckets: Iterable[int]) -> N
     database.executemany("DELETE FROM aside WHERE vbucket = ?", gone)
 
 
+def remove_collections(database: sqlite3.Connection, ids: Iterable[int]) -> int:
+    """Take out all documents of collections that are gone, from an index of collections; return how many those were."""
+    gone = [(number,) for number in ids]
+    if not gone:  # an index of the default collection has no such column
+        return 0
+    database.executemany("DELETE FROM aside WHERE collection_id = ?", gone)
+    return database.executemany("DELETE FROM documents WHERE collection_id = ?", gone).rowcount
+
+
 def apply(database: sqlite3.Connection, rows: pa.RecordBatch) -> None:
     """Put rows in, each key's once at most; `STAGED` says of which kind they are."""
-    columns = [rows.column(name).to_pylist() for name in STAGED.names]
-    keys = [(key,) for key in columns[0]]
-    database.executemany("DELETE FROM documents WHERE key = ?", keys)
-    database.executemany("DELETE FROM aside WHERE key = ?", keys)
-    documents: list[tuple[Any, ...]] = []
-    aside: list[tuple[Any, ...]] = []
-    for key, vb, seqno, expiry, deleted, text, why in zip(*columns, strict=True):
-        if why is not None:
-            aside.append((key, vb, seqno, why))
-        elif not deleted and text is not None:
-            documents.append((key, vb, seqno, expiry, shown(key), text))
-    database.executemany(
-        "INSERT INTO documents (key, vbucket, seqno, expiry, name, body) VALUES (?, ?, ?, ?, ?, ?)", documents
-    )
-    database.executemany("INSERT INTO aside VALUES (?, ?, ?, ?)", aside)
+    names = rows.schema.names
+    more = [name for name in _OF_COLLECTIONS if name in names]
+    by = ["key", *more[:1]]
+    found = [
+        dict(zip(names, values, strict=True))
+        for values in zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+    ]
+    where = " AND ".join(f"{name} = :{name}" for name in by)
+    for table in ("documents", "aside"):
+        database.executemany(f"DELETE FROM {table} WHERE {where}", found)  # noqa: S608 -- names of our own
+    for row in found:
+        row["name"], row["body"], row["reason"] = shown(row["key"]), row["text"], row["aside"]
+    stored = [row for row in found if row["aside"] is None and not row["deleted"] and row["text"] is not None]
+    _insert(database, "documents", ("key", "vbucket", "seqno", "expiry", "name", "body", *more), stored)
+    aside = [row for row in found if row["aside"] is not None]
+    _insert(database, "aside", ("key", "vbucket", "seqno", "reason", *more), aside)
+
+
+def _insert(database: sqlite3.Connection, table: str, columns: Sequence[str], rows: list[dict[str, Any]]) -> None:
+    places = ", ".join(f":{name}" for name in columns)
+    line = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})"  # noqa: S608 -- names of our own
+    database.executemany(line, rows)
 
 
 def staged(path: str | Path) -> Iterator[pa.RecordBatch]:
@@ -154,27 +205,67 @@ def shown(key: bytes) -> str:
     return key.decode("utf-8", "replace").replace("\0", " ")
 
 
-def search(place: str | Path, words: str, *, limit: int = 10, any_of: bool = False) -> list[Hit]:
+def search(
+    place: str | Path,
+    words: str,
+    *,
+    limit: int = 10,
+    any_of: bool = False,
+    collections: Sequence[str] = (),
+    scope: str | None = None,
+) -> list[Hit]:
     """Find documents in an index, the best first. It may be brought forward by another process meanwhile.
 
     Args:
         words: words that a document must have all; `"several words"` must stand side by side, `wor*` is a beginning.
         any_of: one of them is enough.
         limit: hits at most.
+        collections: only in these, "scope.collection"; none for all that the index has.
+        scope: only in this one.
 
     Raises:
         LedgerError: there is no index.
-        OptionError: no words.
+        OptionError: no words; or a choice of collections in an index of the default one.
     """
     asked = expression(words, any_of=any_of)
-    line = (
-        "SELECT documents.key, -bm25(words) AS score, snippet(words, -1, '[', ']', '…', ?) AS snippet FROM words "
-        "JOIN documents ON documents.id = words.rowid "
-        "WHERE words MATCH ? AND (expiry = 0 OR expiry > ?) ORDER BY rank, documents.key LIMIT ?"
-    )
     with closing(open_for_reading(path_of(place))) as database:
-        rows = database.execute(line, (SNIPPET_TOKENS, asked, int(time.time()), limit)).fetchall()
-    return [Hit(row["key"], row["score"], row["snippet"]) for row in rows]
+        by_collection = bool(_shape(database).get(BY_COLLECTION))
+        within, given = _within(by_collection, collections, scope)
+        more = ", documents.scope, documents.collection" if by_collection else ""
+        line = (
+            "SELECT documents.key, -bm25(words) AS score, snippet(words, -1, '[', ']', '…', ?) AS snippet"  # noqa: S608
+            f"{more} FROM words JOIN documents ON documents.id = words.rowid "
+            f"WHERE words MATCH ? AND (expiry = 0 OR expiry > ?){within} ORDER BY rank, documents.key LIMIT ?"
+        )
+        rows = database.execute(line, (SNIPPET_TOKENS, asked, int(time.time()), *given, limit)).fetchall()
+    return [Hit(*row) for row in rows]
+
+
+def _within(by_collection: bool, collections: Sequence[str], scope: str | None) -> tuple[str, list[str]]:
+    """The condition that keeps to some collections, and what it compares with."""
+    check_within(by_collection, collections, scope)
+    if scope is not None:
+        return " AND documents.scope = ?", [scope]
+    if not collections:
+        return "", []
+    pairs = [part for path in collections for part in parse_path(path)]
+    either = " OR ".join(["(documents.scope = ? AND documents.collection = ?)"] * len(collections))
+    return f" AND ({either})", pairs
+
+
+def check_within(by_collection: bool, collections: Sequence[str], scope: str | None) -> None:
+    """See to it that a choice of collections means something.
+
+    Raises:
+        OptionError: the index is of the default collection; or both kinds of choice.
+    """
+    if not (collections or scope is not None):
+        return
+    name, value = ("collections", ",".join(collections)) if collections else ("scope", scope)
+    if not by_collection:
+        raise OptionError(name, value, "possible: this index was made without --collections, of the default one alone")
+    if collections and scope is not None:
+        raise OptionError("scope", scope, "given without collections: it is one or the other")
 
 
 def shape_of(place: str | Path) -> dict[str, Any]:
@@ -184,17 +275,22 @@ def shape_of(place: str | Path) -> dict[str, Any]:
         LedgerError: there is none.
     """
     with closing(open_for_reading(path_of(place))) as database:
-        return dict(json.loads(database.execute("SELECT shape FROM ledger").fetchone()["shape"]))
+        return _shape(database)
 
 
-def kept_aside(place: str | Path) -> list[tuple[bytes, str]]:
-    """Return the keys of documents that are not in the index though they are in the bucket, each with the reason.
+def _shape(database: sqlite3.Connection) -> dict[str, Any]:
+    return dict(json.loads(database.execute("SELECT shape FROM ledger").fetchone()["shape"]))
+
+
+def kept_aside(place: str | Path) -> list[KeptAside]:
+    """Return the documents that are not in the index though they are in the bucket, each with the reason.
 
     Raises:
         LedgerError: there is no index.
     """
     with closing(open_for_reading(path_of(place))) as database:
-        return [(row["key"], row["reason"]) for row in database.execute("SELECT key, reason FROM aside ORDER BY key")]
+        more = ", scope, collection" if _shape(database).get(BY_COLLECTION) else ""
+        return [KeptAside(*row) for row in database.execute(f"SELECT key, reason{more} FROM aside ORDER BY key")]  # noqa: S608
 
 
 def expression(words: str, *, any_of: bool) -> str:

@@ -7,6 +7,8 @@ A batch is planned from the index's own record, and the record moves with the ro
 are read from their beginning and replaced whole: what the lost branch wrote goes, what it had overwritten or deleted
 comes back. A server can't be part of our transaction, so there the batch is noted before its tasks begin, and must be
 finished before another is planned; and whatever is read anew goes under a higher generation (opensearch.py).
+
+An index of collections holds what is in those that there are: when one is dropped, all of its documents go.
 """
 
 from __future__ import annotations
@@ -25,10 +27,21 @@ import pyarrow.ipc
 from headwater.errors import TableChanged
 from headwater.failpoints import failpoint
 from headwater.pipelines.attempts import Attempts, patience
-from headwater.pipelines.fulltext import STAGED, FullText, apply, remove_staged, replace_vbuckets, shown, staged
+from headwater.pipelines.fulltext import (
+    BY_COLLECTION,
+    STAGED,
+    STAGED_OF_COLLECTIONS,
+    FullText,
+    apply,
+    remove_collections,
+    remove_staged,
+    replace_vbuckets,
+    shown,
+    staged,
+)
 from headwater.pipelines.job import JobProgress, follow_into
 from headwater.pipelines.ledger import LedgerRecord, folder
-from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer, version
+from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer, identifier, version
 from headwater.pipelines.sink import bucket_of
 from headwater.pipelines.table import BEGINNING
 from headwater.pipelines.tasks import whole
@@ -43,6 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMES = ("vbucket", "seqno", "event", "key", "value", "expiry")
+OF_COLLECTIONS = ("collection_id", "scope", "collection")
 CHANGES_MAX = "50000"
 """Changes of a batch, unless told otherwise: its transaction is open for as long as they take."""
 
@@ -90,19 +104,27 @@ class IndexTask:
     def answer(self) -> bytes:
         """Read, make text, and leave it in a file or with the server."""
         unread: set[int] = set()
+        dropped: set[int] = set()
         path = Path(self.place) / _FOLDER / f"{uuid4().hex}.arrow"
         path.parent.mkdir(parents=True, exist_ok=True)
         counts = dict.fromkeys(("indexed", "removed", "aside", "behind"), 0)
-        with pa.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, STAGED) as writer:
-            for rows in self._rows(unread, counts):
-                writer.write_batch(pa.RecordBatch.from_pylist(rows, STAGED))
+        schema = STAGED_OF_COLLECTIONS if self.settings.chooses else STAGED
+        with pa.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, schema) as writer:
+            for rows in self._rows(unread, dropped, counts):
+                writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
         failpoint("index.read" if self.server is None else "index.sent")
         replaced = [part.vbucket for part in self.parts if part.rollback]
         told = {"path": str(path), "unread": sorted(unread), "replaced": replaced, "counts": counts}
+        told["dropped"] = sorted(dropped)
         return json.dumps(told).encode()
 
-    def _rows(self, unread: set[int], counts: dict[str, int]) -> Iterator[list[dict[str, Any]]]:
-        batches = read(self.settings, NAMES, [whole(part) for part in self.parts], unread=unread)
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (*NAMES, *OF_COLLECTIONS) if self.settings.chooses else NAMES
+
+    def _rows(self, unread: set[int], dropped: set[int], counts: dict[str, int]) -> Iterator[list[dict[str, Any]]]:
+        parts = [whole(part) for part in self.parts]
+        batches = read(self.settings, self._names, parts, unread=unread, dropped=dropped)
         found = (self._texts(batch) for batch in batches)
         for rows in found if self.server is None else self._sent(self.server, found, counts):
             counts["aside"] += sum(row["aside"] is not None for row in rows)
@@ -113,13 +135,17 @@ class IndexTask:
 
     def _texts(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
         """Return the newest row of each key in a batch."""
-        columns = [batch.column(name).to_pylist() for name in NAMES]
-        newest: dict[bytes, dict[str, Any]] = {}
-        for vb, seqno, event, key, value, expiry in zip(*columns, strict=True):
-            row = {"key": key, "vbucket": vb, "seqno": seqno, "expiry": expiry, "deleted": event != "mutation"}
+        names = self._names
+        columns = [batch.column(name).to_pylist() for name in names]
+        newest: dict[tuple[int, bytes], dict[str, Any]] = {}
+        for values in zip(*columns, strict=True):
+            row = dict(zip(names, values, strict=True))
+            value, row["deleted"] = row.pop("value"), row.pop("event") != "mutation"
             text, why = ("", "") if row["deleted"] else self.rules.read(value or b"")
-            newest[key] = row | {"text": None if row["deleted"] or why else text, "aside": why or None}
-        return list(newest.values())
+            row |= {"text": None if row["deleted"] or why else text, "aside": why or None}
+            newest[row.get("collection_id", 0), row["key"]] = row
+        # A collection without a name came and went before anybody could ask for it.
+        return [row for row in newest.values() if row.get("scope", "") is not None]
 
     def _sent(
         self, server: SearchServer, found: Iterable[list[dict[str, Any]]], counts: dict[str, int]
@@ -130,11 +156,11 @@ class IndexTask:
             for rows in found:
                 done = client.bulk(map(self._item, rows))
                 # What the server refuses must not be found as it was before.
-                gone = (Item(row["key"], self._item(row).version, None) for row in rows if row["key"] in done.refused)
+                gone = (replace(item, document=None) for item in map(self._item, rows) if item.name in done.refused)
                 self._count(done, counts)
                 client.bulk(gone)
                 for row in rows:
-                    row["aside"], row["text"] = done.refused.get(row["key"], row["aside"]), None
+                    row["aside"], row["text"] = done.refused.get(_name(row), row["aside"]), None
                 yield rows
             for part in self.parts:
                 if part.rollback:
@@ -145,8 +171,10 @@ class IndexTask:
         document = None
         if row["text"] is not None:
             told = {"key": shown(row["key"]), "name": shown(row["key"]), "body": row["text"], "generation": generation}
-            document = told | {name: row[name] for name in ("vbucket", "seqno", "expiry")}
-        return Item(row["key"], version(generation, row["seqno"]), document)
+            document = told | {
+                name: row[name] for name in ("vbucket", "seqno", "expiry", *OF_COLLECTIONS) if name in row
+            }
+        return Item(row["key"], version(generation, row["seqno"]), document, row.get("collection_id"))
 
     @staticmethod
     def _count(done: BulkCounts, counts: dict[str, int]) -> None:
@@ -155,14 +183,19 @@ class IndexTask:
         counts["behind"] += done.behind
 
 
+def _name(row: Mapping[str, Any]) -> str:
+    return identifier(row["key"], row.get("collection_id"))
+
+
 @dataclass(frozen=True)
 class IndexAnswer:
-    """The answer of a task, read: where its rows are, and which vbuckets they are all of."""
+    """The answer of a task, read: where its rows are, which vbuckets they are all of, which collections are gone."""
 
     path: str
     unread: list[int]
     replaced: list[int]
     counts: dict[str, int]
+    dropped: list[int]
 
 
 @dataclass(frozen=True)
@@ -188,6 +221,10 @@ class IndexSink:
         rules: how documents become text.
         server: where documents go; None for into the folder's own file.
         tokenizer: of a new one; None for that of one that is there.
+        collections: the choice of an index of collections, as text; None for the default one alone.
+
+    Attributes:
+        removed: documents that the last batch took out because their collections are gone.
 
     Raises:
         LedgerError, OptionError: as `FullText`.
@@ -200,14 +237,17 @@ class IndexSink:
         rules: TextRules,
         server: SearchServer | None = None,
         tokenizer: str | None = None,
+        collections: str | None = None,
     ) -> None:
         self.rules, self.server, self.bucket = rules, server, bucket
         shape: dict[str, Any] | None = None
         if tokenizer is not None:
             shape = {"fields": list(rules.fields), "others": rules.others, "tokenizer": tokenizer}
             shape |= {"opensearch": server.url if server else None}
+            shape |= {} if collections is None else {BY_COLLECTION: collections}
         self._index = FullText(place, bucket, shape, BEGINNING)
         self._ledger = self._index.ledger
+        self.removed = 0
 
     @property
     def place(self) -> str:
@@ -267,13 +307,23 @@ class IndexSink:
         """
         if self.server is None and any(each.unread for each in written):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
+        gone = sorted({number for each in written for number in each.dropped})
+        self.removed = self._removed_there(gone)
         with self._ledger.advance(after, end) as database:
             for each in written:
                 replace_vbuckets(database, each.replaced)
                 for rows in staged(each.path):
                     apply(database, rows)
+            self.removed += remove_collections(database, gone)
         remove_staged([each.path for each in written])
         return self.refresh()
+
+    def _removed_there(self, gone: Sequence[int]) -> int:
+        """Take collections that are gone out of the server, before the record moves: it may have to be done again."""
+        if self.server is None or not gone:
+            return 0
+        with closing(SearchClient(self.server)) as client:
+            return sum(map(client.remove_collection, gone))
 
     def sweep(self) -> None:
         """Remove what tasks of runs that died have left; before the first batch of a run."""
@@ -315,7 +365,8 @@ def index(
         tokenizer: `words`, `english` (word stems) or `parts` (any three letters in a row); not with a server.
         server: an index of OpenSearch instead of a file.
         once: end when everything that was there at the start is in the index.
-        reading: more options of the source.
+        reading: more options of the source. With `collections` or `scope` it is an index of collections: hits tell
+            theirs, and documents of one that is dropped go.
         workers: processes of `local`: 0 for none but this one, None for one a core.
         interval_seconds: time from the start of one batch to that of the next, at least.
         retry_seconds: how long to go on trying without a batch that went well; None for 300, and 30 with `once`.
@@ -333,17 +384,23 @@ def index(
     """
     place, rules = folder(to), TextRules(tuple(fields), others)
     patient = patience(retry_seconds, once=once)
-    told = None if server is None else replace(server, retry_seconds=min(server.retry_seconds, patient))
+    chosen = _chosen(reading or {})
+    told = None
+    if server is not None:
+        seconds = min(server.retry_seconds, patient)
+        told = replace(server, retry_seconds=seconds, by_collection=chosen is not None)
+    sinks: list[IndexSink] = []
     attempts = Attempts(IndexProgress(), progress, stop=stop, retry_seconds=patient, watch=watch)
 
     def open_sink() -> IndexSink:
-        sink = IndexSink(place, bucket_of(source), rules, told, tokenizer)
-        sink.sweep()
-        return sink
+        sinks[:] = [IndexSink(place, bucket_of(source), rules, told, tokenizer, chosen)]
+        sinks[0].sweep()
+        return sinks[0]
 
     def done(written: list[IndexAnswer], end: Mapping[str, Any]) -> None:
         counts = attempts.progress
         counts.batches += 1
+        counts.removed += sinks[0].removed
         for each in written:
             counts.rollbacks += len(each.replaced)
             for name, number in each.counts.items():
@@ -362,3 +419,11 @@ def index(
         spark=spark,
         workers=workers,
     )
+
+
+def _chosen(reading: Mapping[str, str]) -> str | None:
+    """The choice of collections, as it belongs to an index; None for none."""
+    if reading.get("scope") is not None:
+        return f"all of scope {reading['scope']}"
+    names = reading.get("collections")
+    return None if names is None else ",".join(sorted({name.strip() for name in names.split(",")}))

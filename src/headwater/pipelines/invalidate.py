@@ -4,7 +4,8 @@
 
 A batch may come twice: a deletion too many costs the cache a miss. When a failover takes back changes, the cache may
 hold what was read of them, so all keys that the vbucket has now are deleted. Of a document that only the lost branch
-had, nobody can tell the key any more: give cache entries a time to live.
+had, nobody can tell the key any more: give cache entries a time to live. So it is with the documents of a collection
+that was dropped.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from headwater.errors import OptionError
 from headwater.pipelines.attempts import Attempts, patience
-from headwater.pipelines.caches import KEYS_PER_CALL, chunks, expanded, open_cache, template
+from headwater.pipelines.caches import KEYS_PER_CALL, chunks, expanded, names_collections, open_cache, template
 from headwater.pipelines.job import JobProgress, follow
 from headwater.pipelines.query import own_session
 from headwater.pipelines.watch import NOBODY, BatchWatch
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = "vbucket int, event string, key binary"
+OF_COLLECTIONS = "scope string, collection string"
+Whose = tuple[str, str] | None
+"""A scope and a collection; None where none was chosen."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class CacheTarget:
 
     Args:
         url: see `caches.open_cache`.
-        templates: cache keys of a document, with {key} where its key stands.
+        templates: cache keys of a document, with {key} where its key stands; {scope} and {collection} likewise.
         retry_seconds: how long a cache that does not answer is tried again.
     """
 
@@ -50,10 +55,10 @@ class CacheTarget:
     def __repr__(self) -> str:
         return f"Target({len(self.templates)} templates)"  # the url of a Redis has its password
 
-    def delete(self, keys: Iterable[bytes]) -> tuple[int, int]:
+    def delete(self, keys: Iterable[bytes], whose: Whose = None) -> tuple[int, int]:
         """Delete what belongs to these documents; returns how many keys were asked for, and how many were there."""
         asked = there = 0
-        for chunk in chunks(expanded(keys, self.templates), KEYS_PER_CALL):
+        for chunk in chunks(expanded(keys, self.templates, whose), KEYS_PER_CALL):
             there += patiently(lambda chunk=chunk: self._once(chunk), self.retry_seconds)  # type: ignore[misc]
             asked += len(chunk)
         return asked, there
@@ -109,11 +114,13 @@ def invalidate(
         source: the bucket, couchbase://host:port/bucket.
         cache: memcached://host:port, redis://host:port/db or couchbase://host:port/bucket.
         checkpoint: a folder of this run's own, where Spark keeps how far it is; made if missing.
-        templates: the cache keys that belong to a document, with {key} where its key stands.
+        templates: the cache keys that belong to a document, with {key} where its key stands; where collections are
+            chosen, {scope} and {collection} likewise.
         cache_user, cache_password: of a memcached with SASL, or of a bucket.
         once: end when everything that was there at the start is dealt with.
         reading: more options of the source. Without a checkpoint it begins with what is written from now on, and with
-            everything if `once`; `startingOffsets` says otherwise.
+            everything if `once`; `startingOffsets` says otherwise. `collections` or `scope` choose others than the
+            default collection.
         interval_seconds: time from the start of one batch to that of the next, at least.
         retry_seconds: how long to go on trying without a batch that went well; None for 300, and 30 with `once`.
         progress: called after each batch and before each new try, in whatever thread.
@@ -130,14 +137,19 @@ def invalidate(
     options = {"url": source, "startingOffsets": "earliest" if once else "latest", **(reading or {})}
     target = CacheTarget(cache, cache_user, cache_password, tuple(map(template, templates)), min(seconds, 60.0))
     attempts = Attempts(InvalidationProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
-    batches = _Batches(settings.parse(options, streaming=True), target, attempts)
+    reads = settings.parse(options, streaming=True)
+    if names_collections(target.templates) and not reads.chooses:
+        raise OptionError(
+            "template", " ".join(templates), "possible without collections: choose some, or leave {scope} out"
+        )
+    batches = _Batches(reads, target, attempts)
     return follow(
         spark,
         attempts,
         batches.take,
         options,
         checkpoint,
-        columns=COLUMNS,
+        columns=f"{COLUMNS}, {OF_COLLECTIONS}" if reads.chooses else COLUMNS,
         once=once,
         interval_seconds=interval_seconds,
     )
@@ -176,16 +188,31 @@ def deleted(source: SourceSettings, target: CacheTarget, batches: Iterable[Any])
     counts = dict.fromkeys(("changes", "asked", "there", "rollbacks"), 0)
     lost: set[int] = set()
     for batch in batches:
-        keys = [key for key in batch.column("key").to_pylist() if key is not None]
-        if len(keys) < batch.num_rows:
-            rows = zip(batch.column("vbucket").to_pylist(), batch.column("event").to_pylist(), strict=True)
-            lost |= {vbucket for vbucket, event in rows if event == "rollback"}
-        _count(counts, len(keys), target.delete(keys))
+        rows = zip(batch.column("vbucket").to_pylist(), batch.column("event").to_pylist(), strict=True)
+        lost |= {vbucket for vbucket, event in rows if event == "rollback"}
+        for whose, keys in _keys_in(batch):
+            _count(counts, len(keys), target.delete(keys, whose))
     if lost:
         counts["rollbacks"] = len(lost)
-        for keys in _keys_of(source, sorted(lost)):
-            _count(counts, 0, target.delete(keys))
+        for whose, keys in _keys_of(source, sorted(lost)):
+            _count(counts, 0, target.delete(keys, whose))
     return counts
+
+
+def _keys_in(batch: Any) -> Iterator[tuple[Whose, list[bytes]]]:
+    """Yield the keys of a batch, those of each collection by themselves. Of a collection whose name nobody knows any
+    more there is nothing to be said."""
+    keys = batch.column("key").to_pylist()
+    if "scope" not in batch.schema.names:
+        yield None, [key for key in keys if key is not None]
+        return
+    found: dict[Whose, list[bytes]] = {}
+    for key, *whose in zip(
+        keys, batch.column("scope").to_pylist(), batch.column("collection").to_pylist(), strict=True
+    ):
+        if key is not None and None not in whose:
+            found.setdefault((whose[0], whose[1]), []).append(key)
+    yield from found.items()
 
 
 def _count(counts: dict[str, int], changes: int, deletions: tuple[int, int]) -> None:
@@ -194,10 +221,15 @@ def _count(counts: dict[str, int], changes: int, deletions: tuple[int, int]) -> 
     counts["there"] += deletions[1]
 
 
-def _keys_of(source: SourceSettings, vbuckets: Sequence[int]) -> Iterator[list[bytes]]:
+def _keys_of(source: SourceSettings, vbuckets: Sequence[int]) -> Iterator[tuple[Whose, list[bytes]]]:
     """Yield all keys of these vbuckets, those of tombstones too."""
-    with patiently(lambda: nodes.connect(source), source.retry_seconds) as client:
-        reading = client.batches(vbuckets=vbuckets, until="now", no_value=True, patience_seconds=source.retry_seconds)
+    names = "all" if source.collections == ("all",) else source.collections
+    patience = source.retry_seconds
+    with patiently(lambda: nodes.connect(source), patience) as client:
+        chosen = client.choose(names, source.scope)
+        reading = client.batches(
+            vbuckets=vbuckets, until="now", no_value=True, patience_seconds=patience, collections=chosen
+        )
         with reading as batches:
             for batch in batches:
-                yield [key for key in batch.records.column("key").to_pylist() if key is not None]
+                yield from _keys_in(batch.records)

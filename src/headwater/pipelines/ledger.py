@@ -110,7 +110,8 @@ class JobLedger:
             told = f'it is the {row["kind"]} of the bucket "{row["bucket"]}", not the {kind} of "{bucket}"'
             raise LedgerError(self.path, f"{told}: choose another folder")
         if shape is not None and (found := self.shape) != json.loads(_text(shape)):
-            told = ", ".join(f"{name} {found.get(name)!r}" for name in shape if found.get(name) != shape[name])
+            names = [*shape, *(name for name in found if name not in shape)]
+            told = ", ".join(f"{name} {found.get(name)!r}" for name in names if found.get(name) != shape.get(name))
             raise LedgerError(self.path, f"it was made with {told}: give the same options, or another folder")
 
     @property

@@ -13,7 +13,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,7 +27,17 @@ from headwater.pipelines.job import JobProgress, follow_into
 from headwater.pipelines.ledger import JobLedger, LedgerRecord, folder
 from headwater.pipelines.sink import bucket_of
 from headwater.pipelines.watch import NOBODY, BatchWatch
-from headwater.pipelines.windows import HotKeys, PrefixCounts, Window, WindowRules, Windows, instant
+from headwater.pipelines.windows import (
+    BETWEEN,
+    HotKeys,
+    PrefixCounts,
+    Window,
+    WindowRules,
+    Windows,
+    instant,
+    split,
+    whose_of,
+)
 from headwater.spark.deadletters import located
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, ranges
@@ -39,12 +49,22 @@ if TYPE_CHECKING:
 
 FILE = "windows.sqlite"
 NAMES = ("event", "key", "cas", "expiry")
+OF_COLLECTIONS = ("scope", "collection")
+_NOT_KEPT = ("hot", "prefixes_max", "by_collection")
+"""Rules that may change from run to run, and the one that the positions hold: which collections were chosen."""
+
 _COUNTS = ("stored", "deleted", "expired", "expiring", "bytes", "largest")
 _TIME = pa.timestamp("us", "UTC")
-_RATES: dict[str, Any] = {"window": _TIME, "seconds": pa.int32(), "prefix": pa.string()}
-RATES = pa.schema(list((_RATES | dict.fromkeys(_COUNTS, pa.int64())).items()))
-_HOT: dict[str, Any] = {"window": _TIME, "seconds": pa.int32(), "key": pa.string()}
-HOT = pa.schema(list((_HOT | {"changes": pa.int64(), "error": pa.int64()}).items()))
+_RATES: dict[str, Any] = {"window": _TIME, "seconds": pa.int32()}
+_HOT: dict[str, Any] = {"changes": pa.int64(), "error": pa.int64()}
+_WHOSE: dict[str, Any] = dict.fromkeys(OF_COLLECTIONS, pa.string())
+
+
+def schemas(rules: WindowRules) -> tuple[pa.Schema, pa.Schema]:
+    """Return the columns of the files `rates` and `hot`."""
+    head = _RATES | (_WHOSE if rules.by_collection else {})
+    rates = head | {"prefix": pa.string()} | dict.fromkeys(_COUNTS, pa.int64())
+    return pa.schema(list(rates.items())), pa.schema(list((head | {"key": pa.string()} | _HOT).items()))
 
 
 @dataclass
@@ -83,7 +103,8 @@ class ObserveTask:
         unread: set[int] = set()
         found, changes = Windows(), 0
         # A rollback takes no changes back: they were made. What is made anew after it is counted as it comes.
-        for batch in read(self.settings, (*NAMES, *(["value"] if self.sizes else [])), self.parts, unread=unread):
+        names = (*NAMES, *(["value"] if self.sizes else []), *(OF_COLLECTIONS if self.rules.by_collection else ()))
+        for batch in read(self.settings, names, self.parts, unread=unread):
             found.count(self.rules, batch)
             changes += batch.num_rows - batch.column("key").null_count
         rollbacks = sum(part.rollback for part in self.parts)
@@ -141,7 +162,7 @@ class ObserveSink:
         beginning: Mapping[str, Any] | None = None,
     ) -> None:
         self.place, self.bucket, self.rules, self.sizes = folder(place), bucket, rules, sizes
-        shape = {name: value for name, value in asdict(rules).items() if name not in ("hot", "prefixes_max")}
+        shape = {name: value for name, value in asdict(rules).items() if name not in _NOT_KEPT}
         self._ledger = JobLedger(f"{self.place}/{FILE}", "observation", bucket, shape, beginning or Offset().to_json())
         self._to = to
         self.closed: list[tuple[int, Window]] = []
@@ -204,18 +225,26 @@ class ObserveSink:
             return
         rates = [row for start, window in closed for row in _rates(start, window, self.rules)]
         hot = [row for start, window in closed for row in _hot(start, window, self.rules)]
-        for name, rows, schema in (("rates", rates, RATES), ("hot", hot, HOT)):
+        for name, rows, schema in zip(("rates", "hot"), (rates, hot), schemas(self.rules), strict=True):
             _write(f"{self._to}/{name}", f"windows-{batch:08d}", pa.Table.from_pylist(rows, schema))
 
 
 def _rates(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]:
     head = {"window": instant(start), "seconds": rules.seconds}
-    return [head | {"prefix": prefix} | asdict(counts) for prefix, counts in sorted(window.prefixes.items())]
+    found = sorted(window.prefixes.items())
+    return [head | _named("prefix", prefix, rules) | asdict(counts) for prefix, counts in found]
 
 
 def _hot(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]:
     head = {"window": instant(start), "seconds": rules.seconds}
-    return [head | asdict(key) for key in (window.hot or HotKeys()).top(rules.hot)] if rules.hot else []
+    found = (window.hot or HotKeys()).top(rules.hot) if rules.hot else []
+    return [head | asdict(each) | _named("key", each.key, rules) for each in found]
+
+
+def _named(column: str, name: str, rules: WindowRules) -> dict[str, str]:
+    """The columns that a prefix or key makes."""
+    parts = split(name, by_collection=rules.by_collection)
+    return {part or column: text for part, text in parts.items()}
 
 
 def _write(place: str, name: str, rows: pa.Table) -> None:
@@ -228,7 +257,8 @@ def _write(place: str, name: str, rows: pa.Table) -> None:
 
 
 def told(start: int, window: Window, rules: WindowRules) -> dict[str, Any]:
-    """Return a window as JSON types: when it begins, its length, counts by prefix (the busiest first), hot keys."""
+    """Return a window as JSON types: when it begins, its length, counts by prefix (the busiest first), hot keys; and
+    counts by collection, if they are told apart."""
     busiest = sorted(window.prefixes.items(), key=lambda entry: (-entry[1].changes, entry[0]))
     total = PrefixCounts()
     for counts in window.prefixes.values():
@@ -238,9 +268,19 @@ def told(start: int, window: Window, rules: WindowRules) -> dict[str, Any]:
         "window": instant(start).isoformat(),
         "seconds": rules.seconds,
         "total": asdict(total),
+        **({"collections": _by_collection(window)} if rules.by_collection else {}),
         "prefixes": {prefix: asdict(counts) for prefix, counts in busiest},
         "hot": [asdict(key) for key in hot],
     }
+
+
+def _by_collection(window: Window) -> dict[str, dict[str, int]]:
+    """The counts of each collection, the busiest first."""
+    found: dict[str, PrefixCounts] = {}
+    for prefix, counts in window.prefixes.items():
+        found.setdefault(whose_of(prefix).removesuffix(BETWEEN), PrefixCounts()).add(counts)
+    busiest = sorted(found.items(), key=lambda entry: (-entry[1].changes, entry[0]))
+    return {path: asdict(counts) for path, counts in busiest}
 
 
 def observe(
@@ -273,7 +313,8 @@ def observe(
         engine: `spark`, in `spark` or a local session of its own; `local`, worker processes without Java.
         once: end when everything that was there at the start is counted.
         reading: more options of the source. Without a checkpoint it begins with what is written from now on, and with
-            everything if `once`; `startingOffsets` says otherwise.
+            everything if `once`; `startingOffsets` says otherwise. With `collections` or `scope` all is counted by
+            collection.
         workers, interval_seconds, retry_seconds, progress, stop, watch: as of `index`.
 
     Returns: the last progress.
@@ -286,7 +327,8 @@ def observe(
     if rules.hot:
         HotKeys()  # told before Spark's start
     options = {"url": source, "startingOffsets": "earliest" if once else "latest", **(reading or {})}
-    beginning = parse(options, streaming=True).starting_offsets.to_json()
+    settings = parse(options, streaming=True)
+    beginning, rules = settings.starting_offsets.to_json(), replace(rules, by_collection=settings.chooses)
     patient = patience(retry_seconds, once=once)
     attempts = Attempts(ObserveProgress(), progress, stop=stop, retry_seconds=patient, watch=watch)
     place = None if to is None else located(to)

@@ -3,6 +3,8 @@
 Each item has an external version, so the server itself refuses whatever is older than what it has: a batch may come
 twice, and a task that everybody took for dead may wake up late. The version is (generation, seqno) in one number: a
 vbucket's generation grows with each time that it is read anew after a failover, since a new branch writes lower seqnos.
+
+In an index of collections the id of a document begins with that of its collection: `8/key`.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ import http.client
 import json
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from headwater.client.collections import parse_path
 from headwater.errors import ConnectionLost, OptionError, SearchRefused
-from headwater.pipelines.fulltext import Hit, shown
+from headwater.pipelines.fulltext import Hit, check_within, shown
 from headwater.spark.nodes import patiently
 
 BULK_BYTES, BULK_ITEMS = 4 << 20, 1000
@@ -36,6 +39,11 @@ _MAPPINGS = {
     "name": {"type": "text"},
     "body": {"type": "text"},
 }
+_OF_COLLECTIONS = {
+    "collection_id": {"type": "long"},
+    "scope": {"type": "keyword"},
+    "collection": {"type": "keyword"},
+}
 
 
 @dataclass(frozen=True)
@@ -46,12 +54,14 @@ class SearchServer:
         url: `http://host[:port]/index` or `https://`.
         user, password: for HTTP's basic authentication.
         retry_seconds: how long a server that does not answer, or says "not now", is tried again.
+        by_collection: whether the index is one of collections.
     """
 
     url: str
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     retry_seconds: float = 60.0
+    by_collection: bool = False
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -74,15 +84,21 @@ class SearchServer:
 
 @dataclass(frozen=True)
 class Item:
-    """One document, or the deletion of one (`document` is None)."""
+    """One document, or the deletion of one (`document` is None); `collection_id` in an index of collections."""
 
     key: bytes
     version: int
     document: dict[str, Any] | None
+    collection_id: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The document's id in the index."""
+        return identifier(self.key, self.collection_id)
 
     def lines(self) -> bytes:
         """Return its lines in the body of a `_bulk`."""
-        head = {"_id": identifier(self.key), "version": self.version, "version_type": "external"}
+        head = {"_id": self.name, "version": self.version, "version_type": "external"}
         if self.document is None:
             return json.dumps({"delete": head}).encode() + b"\n"
         return json.dumps({"index": head}).encode() + b"\n" + json.dumps(self.document).encode() + b"\n"
@@ -90,12 +106,12 @@ class Item:
 
 @dataclass
 class BulkCounts:
-    """The counts of what a server did with items; `refused` has the reason for each key that it will never take."""
+    """The counts of what a server did with items; `refused` has the reason for each id that it will never take."""
 
     stored: int = 0
     deleted: int = 0
     behind: int = 0
-    refused: dict[bytes, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 def version(generation: int, seqno: int) -> int:
@@ -103,18 +119,28 @@ def version(generation: int, seqno: int) -> int:
     return generation << SEQNO_BITS | seqno
 
 
-def identifier(key: bytes) -> str:
-    """Return a key as the id of a document, which is text: as it is, or encoded where it is not UTF-8."""
+def identifier(key: bytes, collection_id: int | None = None) -> str:
+    """Return a key as the id of a document, which is text: as it is, or encoded where it is not UTF-8; behind the id of
+    its collection in an index of collections."""
+    before = "" if collection_id is None else f"{collection_id:x}/"
     try:
         plain = key.decode()
     except UnicodeDecodeError:
-        return ENCODED + base64.b64encode(key).decode()
-    return plain if not plain.startswith(ENCODED) else ENCODED + base64.b64encode(key).decode()
+        return before + ENCODED + base64.b64encode(key).decode()
+    return before + (plain if not plain.startswith(ENCODED) else ENCODED + base64.b64encode(key).decode())
 
 
 def key_of(text: str) -> bytes:
-    """Return the key that an id stands for."""
+    """Return the key that an id stands for, without that of a collection."""
     return base64.b64decode(text.removeprefix(ENCODED)) if text.startswith(ENCODED) else text.encode()
+
+
+def place_of(text: str, *, by_collection: bool) -> tuple[bytes, int | None]:
+    """Return the key, and the id of its collection in an index of collections, that an id stands for."""
+    if not by_collection:
+        return key_of(text), None
+    number, _, rest = text.partition("/")
+    return key_of(rest), int(number, 16)
 
 
 class SearchClient:
@@ -136,7 +162,8 @@ class SearchClient:
         Raises:
             SearchRefused, ConnectionLost: the server says no, or nobody answers.
         """
-        body = {"settings": {"index.gc_deletes": "1h"}, "mappings": {"properties": _MAPPINGS}}
+        columns = _MAPPINGS | (_OF_COLLECTIONS if self.server.by_collection else {})
+        body = {"settings": {"index.gc_deletes": "1h"}, "mappings": {"properties": columns}}
         status, told = self._patiently("PUT", "", body)
         if status >= 300 and _kind(told) != "resource_already_exists_exception":
             raise self._refusal(status, told)
@@ -154,32 +181,50 @@ class SearchClient:
 
     def remove_older(self, vbucket: int, generation: int) -> int:
         """Delete what is left of a vbucket from before a generation; returns how many documents that were."""
-        query = {"bool": {"filter": [{"term": {"vbucket": vbucket}}, {"range": {"generation": {"lt": generation}}}]}}
-        removed = 0
+        older = {"range": {"generation": {"lt": generation}}}
+        wanted: list[dict[str, Any]] = [{"term": {"vbucket": vbucket}}, older]
+        return self._remove(wanted, lambda found: version(generation, 0))
+
+    def remove_collection(self, collection_id: int) -> int:
+        """Delete what is left of a collection that is gone; returns how many documents that were."""
+        wanted = [{"term": {"collection_id": collection_id}}]
+        return self._remove(wanted, lambda found: version(found["generation"], found["seqno"] + 1))
+
+    def _remove(self, wanted: list[dict[str, Any]], version_of: Callable[[dict[str, Any]], int]) -> int:
+        query, removed = {"bool": {"filter": wanted}}, 0
+        asked = {"size": BULK_ITEMS, "query": query, "_source": ["generation", "seqno"]}
         while True:
             self._asked("POST", "/_refresh")
-            found = self._asked("POST", "/_search", {"size": BULK_ITEMS, "query": query, "_source": False})
-            keys = [key_of(hit["_id"]) for hit in found["hits"]["hits"]]
-            if not keys:
+            hits = self._asked("POST", "/_search", asked)["hits"]["hits"]
+            if not hits:
                 return removed
-            done = self.bulk(Item(key, version(generation, 0), None) for key in keys)
+            places = [place_of(hit["_id"], by_collection=self.server.by_collection) for hit in hits]
+            versions = [version_of(hit.get("_source", {})) for hit in hits]
+            done = self.bulk(
+                Item(key, number, None, whose) for (key, whose), number in zip(places, versions, strict=True)
+            )
             if done.refused or not done.deleted:
                 return removed + done.deleted  # what is newer by now is not ours to delete
             removed += done.deleted
 
-    def search(self, words: str, *, limit: int, any_of: bool) -> list[Hit]:
-        """Find documents; words as in `fulltext.search`."""
+    def search(
+        self, words: str, *, limit: int, any_of: bool, collections: Sequence[str] = (), scope: str | None = None
+    ) -> list[Hit]:
+        """Find documents; arguments as of `fulltext.search`."""
+        check_within(self.server.by_collection, collections, scope)
         text = {"query": words, "fields": ["name^2", "body"], "default_operator": "or" if any_of else "and"}
         alive = {"bool": {"should": [{"term": {"expiry": 0}}, {"range": {"expiry": {"gt": int(time.time())}}}]}}
         marks = {"pre_tags": ["["], "post_tags": ["]"], "fields": {"body": {"number_of_fragments": 1}, "name": {}}}
         asked = {
             "size": limit,
-            "query": {"bool": {"must": [{"simple_query_string": text}], "filter": [alive]}},
+            "query": {
+                "bool": {"must": [{"simple_query_string": text}], "filter": [alive, *_within(collections, scope)]}
+            },
             "highlight": marks,
-            "_source": False,
+            "_source": ["scope", "collection"] if self.server.by_collection else False,
         }
         found = self._asked("POST", "/_search", asked)
-        return [_hit(hit) for hit in found["hits"]["hits"]]
+        return [_hit(hit, by_collection=self.server.by_collection) for hit in found["hits"]["hits"]]
 
     # --- one request --------------------------------------------------------------------------------------------------
 
@@ -202,7 +247,7 @@ class SearchClient:
             middle = len(items) // 2
             return self._once(items[:middle], done) + self._once(items[middle:], done)
         if status == 413:
-            done.refused[items[0].key] = "413: the server takes no document as large as this"
+            done.refused[items[0].name] = "413: the server takes no document as large as this"
             return []
         if status >= 300 or len(told.get("items", ())) != len(items):
             raise self._refusal(status, told)
@@ -272,7 +317,7 @@ def _counted(item: Item, answer: dict[str, Any], done: BulkCounts) -> bool:
     elif status == 409:
         done.behind += 1
     else:
-        done.refused[item.key] = f"{status}: {_reason(told) or 'refused'}"
+        done.refused[item.name] = f"{status}: {_reason(told) or 'refused'}"
     return True
 
 
@@ -290,10 +335,20 @@ def _json(body: Any) -> bytes:
     return b"" if body is None else json.dumps(body).encode()
 
 
-def _hit(hit: dict[str, Any]) -> Hit:
-    key, marked = key_of(hit["_id"]), hit.get("highlight", {})
+def _within(collections: Sequence[str], scope: str | None) -> list[dict[str, Any]]:
+    """The filters that keep to some collections."""
+    if scope is not None:
+        return [{"term": {"scope": scope}}]
+    pairs = [parse_path(path) for path in collections]
+    either = [{"bool": {"filter": [{"term": {"scope": of}}, {"term": {"collection": name}}]}} for of, name in pairs]
+    return [{"bool": {"should": either}}] if either else []
+
+
+def _hit(hit: dict[str, Any], *, by_collection: bool) -> Hit:
+    (key, _), marked = place_of(hit["_id"], by_collection=by_collection), hit.get("highlight", {})
     snippet = next((lines[0] for lines in (marked.get("body"), marked.get("name")) if lines), shown(key))
-    return Hit(key, float(hit.get("_score") or 0.0), snippet)
+    told = hit.get("_source") or {}
+    return Hit(key, float(hit.get("_score") or 0.0), snippet, told.get("scope"), told.get("collection"))
 
 
 def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:

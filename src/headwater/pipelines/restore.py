@@ -5,20 +5,25 @@ the source as it was at the batch's end, and what differs is forced. What the so
 revision there is, so that whatever the source writes next wins against it.
 
 Nothing of an earlier attempt is relied on: each restoring compares everything, however many failovers lie before it.
+Where collections were copied, those are compared that both sides have, by their names; the others are left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headwater.client.collections import resolve
+from headwater.client.unread import OWN_OF_SERVERS
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark import nodes
 from headwater.spark.nodes import patiently
 from headwater.spark.settings import SourceSettings, WriteSettings
 from headwater.spark.writing import ROWS_PER_CALL
 from headwater.spark.writing import connect as connect_target
 from headwater.wire.datatype import Datatype
+from headwater.wire.manifest import UID_MAX
 from headwater.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
@@ -66,83 +71,148 @@ def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, in
 
     def attempt() -> Restored:
         with nodes.connect(source) as origin, connect_target(target) as copy:
-            return _restore(origin, copy, ends, source.retry_seconds)
+            compared = _Compared.of(origin, copy, source, target)
+            return _restore(origin, copy, ends, source.retry_seconds, compared)
 
     # From the beginning: what is right already is passed over.
     return patiently(attempt, target.retry_seconds)
 
 
-def _restore(origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float) -> Restored:
-    held = _held(origin, copy, ends, patience_seconds)
+@dataclass(frozen=True)
+class _Compared:
+    """The collections that are compared.
+
+    Args:
+        origin, copy: the choice at either side; None for the default collection as any old client reads it.
+        origin_paths, copy_paths: the name at the target, by id at the source and by id there.
+    """
+
+    origin: Coverage | None = None
+    copy: Coverage | None = None
+    origin_paths: Mapping[int, str] = field(default_factory=dict)
+    copy_paths: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, origin: Client, copy: Client, source: SourceSettings, target: WriteSettings) -> _Compared:
+        """Look up what was copied."""
+        if not source.chooses:
+            return cls()
+        names = "all" if source.collections == ("all",) else source.collections
+        manifest, there = origin.manifest(UID_MAX), copy.manifest(UID_MAX)
+        coverage = resolve(manifest, names, source.scope)
+        theirs = {f"{scope.name}.{each.name}": each.id for scope, each in there.each_collection()}
+        paths = {
+            each.id: target.collection or f"{scope.name}.{each.name}"
+            for scope, each in manifest.each_collection()
+            if scope.name != OWN_OF_SERVERS
+            and (coverage.is_whole or scope.id == coverage.scope or each.id in (coverage.collections or ()))
+        }
+        found = {number: path for number, path in paths.items() if path in theirs}
+        back = {theirs[path]: path for path in found.values()}
+        ours, copied = tuple(sorted(found)), tuple(sorted(back))
+        return cls(Coverage(manifest.uid, None, ours), Coverage(there.uid, None, copied), found, back)
+
+
+_Held = dict[tuple[str, bytes], Meta]
+"""What the copy has, by the name of its collection ("" for the default one of a plain copy) and key."""
+
+
+def _restore(
+    origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _Compared
+) -> Restored:
     told = Restored()
-    for writes in _chunks(_differing(origin, held, ends, patience_seconds)):
-        _force(copy, writes)
+    if compared.origin is not None and not compared.origin.collections:
+        return told
+    held = _held(origin, copy, ends, patience_seconds, compared)
+    for path, writes in _chunks(_differing(origin, held, ends, patience_seconds, compared)):
+        _force(copy, path, writes)
         told.forced += len(writes)
-    for writes in _chunks(_removals(held)):
-        _force(copy, writes)
+    for path, writes in _chunks(_removals(held)):
+        _force(copy, path, writes)
         told.removed += len(writes)
     return told
 
 
-def _held(origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float) -> dict[bytes, Meta]:
+def _held(origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _Compared) -> _Held:
     """Return what the copy has of these vbuckets; its own vbuckets may be others."""
     same = origin.map.vbuckets == copy.map.vbuckets
     reading = copy.batches(
-        vbuckets=list(ends) if same else None, until="now", no_value=True, patience_seconds=patience_seconds
+        vbuckets=list(ends) if same else None,
+        until="now",
+        no_value=True,
+        patience_seconds=patience_seconds,
+        collections=compared.copy,
     )
-    held: dict[bytes, Meta] = {}
+    held: _Held = {}
     with reading as batches:
         for batch in batches:
             for row in _rows(batch.records, with_value=False):
                 if same or origin.vbucket_of(row["key"]) in ends:
-                    held[row["key"]] = _meta(row)
+                    held[_path(row, compared.copy_paths), row["key"]] = _meta(row)
     return held
 
 
-def _differing(
-    origin: Client, held: dict[bytes, Meta], ends: Mapping[int, int], patience_seconds: float
-) -> Iterator[WriteWithMeta]:
-    """Yield what the source has otherwise; what it has at all leaves `held`."""
-    from headwater.client.writes import WriteWithMeta
+def _path(row: Mapping[str, Any], paths: Mapping[int, str]) -> str:
+    return paths[row["collection_id"]] if paths else ""
 
+
+def _differing(
+    origin: Client, held: _Held, ends: Mapping[int, int], patience_seconds: float, compared: _Compared
+) -> Iterator[tuple[str, WriteWithMeta]]:
+    """Yield what the source has otherwise; what it has at all leaves `held`."""
     until = {vb: end for vb, end in ends.items() if end}
     if not until:
         return
-    reading = origin.batches(vbuckets=list(until), until=until, xattrs=True, patience_seconds=patience_seconds)
+    reading = origin.batches(
+        vbuckets=list(until),
+        until=until,
+        xattrs=True,
+        patience_seconds=patience_seconds,
+        collections=compared.origin,
+    )
     with reading as batches:
         for batch in batches:
             for row in _rows(batch.records, with_value=True):
+                path = _path(row, compared.origin_paths)
                 # What is newer comes with the next batch; until then the key is not there, rather than wrong.
-                if row["seqno"] > until[row["vbucket"]] or held.pop(row["key"], None) == _meta(row):
+                if row["seqno"] > until[row["vbucket"]] or held.pop((path, row["key"]), None) == _meta(row):
                     continue
-                deleted, attributes = row["opcode"] != Opcode.DCP_MUTATION, row["datatype"] & Datatype.XATTR
-                yield WriteWithMeta(
-                    row["key"],
-                    row["value"] if attributes or not deleted else None,
-                    flags=row["flags"],
-                    expiry=row["expiry"],
-                    cas=row["cas"],
-                    rev_seqno=row["rev_seqno"],
-                    datatype=attributes,
-                    deletes=deleted,
-                    expired=row["opcode"] == Opcode.DCP_EXPIRATION,
-                    force=True,
-                )
+                yield path, _as_it_is(row)
 
 
-def _removals(held: Mapping[bytes, Meta]) -> Iterator[WriteWithMeta]:
+def _as_it_is(row: Mapping[str, Any]) -> WriteWithMeta:
+    """The write that makes a document, or its tombstone, what the source has."""
+    from headwater.client.writes import WriteWithMeta
+
+    deleted, attributes = row["opcode"] != Opcode.DCP_MUTATION, row["datatype"] & Datatype.XATTR
+    return WriteWithMeta(
+        row["key"],
+        row["value"] if attributes or not deleted else None,
+        flags=row["flags"],
+        expiry=row["expiry"],
+        cas=row["cas"],
+        rev_seqno=row["rev_seqno"],
+        datatype=attributes,
+        deletes=deleted,
+        expired=row["opcode"] == Opcode.DCP_EXPIRATION,
+        force=True,
+    )
+
+
+def _removals(held: _Held) -> Iterator[tuple[str, WriteWithMeta]]:
     """Yield deletions of what only the copy has, tombstones included: their revisions may be of the lost branch."""
     from headwater.client.writes import WriteWithMeta
 
     gone = Meta(deleted=True, cas=LOWEST, rev_seqno=LOWEST)
-    for key, meta in held.items():
+    for (path, key), meta in held.items():
         if meta != gone:
-            yield WriteWithMeta(key, None, flags=0, expiry=0, cas=LOWEST, rev_seqno=LOWEST, force=True)
+            yield path, WriteWithMeta(key, None, flags=0, expiry=0, cas=LOWEST, rev_seqno=LOWEST, force=True)
 
 
 def _rows(records: Any, *, with_value: bool) -> Iterator[dict[str, Any]]:
     names = ["vbucket", "seqno", "opcode", "key", "cas", "rev_seqno", "flags", "expiry", "datatype"]
     names += ["value"] if with_value else []
+    names += ["collection_id"] if "collection_id" in records.schema.names else []
     columns = [records.column(name).to_pylist() for name in names]
     return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
 
@@ -153,13 +223,18 @@ def _meta(row: Mapping[str, Any]) -> Meta:
     return Meta(False, row["cas"], row["rev_seqno"], row["flags"], row["expiry"])
 
 
-def _chunks(writes: Iterator[WriteWithMeta]) -> Iterator[list[WriteWithMeta]]:
+def _chunks(writes: Iterator[tuple[str, WriteWithMeta]]) -> Iterator[tuple[str, list[WriteWithMeta]]]:
+    """Yield writes of one collection at a time, so many at most."""
     from itertools import islice
 
     while chunk := list(islice(writes, ROWS_PER_CALL)):
-        yield chunk
+        by_path: dict[str, list[WriteWithMeta]] = {}
+        for path, write in chunk:
+            by_path.setdefault(path, []).append(write)
+        yield from by_path.items()
 
 
-def _force(copy: Client, writes: list[WriteWithMeta]) -> None:
-    for error in copy.write_many(writes).values():
+def _force(copy: Client, path: str, writes: list[WriteWithMeta]) -> None:
+    documents = copy.collection(path) if path else copy
+    for error in documents.write_many(writes).values():
         raise error

@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headwater.client.routing import read_map
 from headwater.cluster.admin import Endpoint, NodeAdmin
+from headwater.cluster.collections import refuse_strangers
 from headwater.cluster.mover import Moved, Mover
 from headwater.cluster.proxied import Limits
 from headwater.cluster.transfer import AGAIN
-from headwater.errors import HeadwaterError, MoveError, OptionError, TransportError
+from headwater.errors import ClusterError, HeadwaterError, MoveError, OptionError, TransportError
 from headwater.failpoints import failpoint
 from headwater.pipelines.attempts import Attempts, patience
 from headwater.pipelines.job import JobProgress
@@ -188,7 +189,7 @@ class TransitionNodes:
         """Ask all nodes what they own.
 
         Raises:
-            OptionError: a node is a member of a cluster; a vbucket has two owners.
+            OptionError: a node is a member of a cluster; a vbucket has two owners; collections contradict each other.
             HeadwaterError: a node does not answer, or refuses.
         """
         async with AsyncExitStack() as stack:
@@ -198,6 +199,7 @@ class TransitionNodes:
             ]
             for node in asked:
                 await _refuse_member(node)
+            await _refuse_strangers(asked[: len(self.sources)], asked[len(self.sources) :])
             states = [await node.states() for node in asked]
         return self._survey(states[: len(self.sources)], states[len(self.sources) :])
 
@@ -226,6 +228,16 @@ async def _refuse_member(node: NodeAdmin) -> None:
     if config and len(read_map(config, node.address).servers) > 1:
         told = "a node that is no member of a cluster; there it is headwater cluster rebalance"
         raise OptionError("nodes", str(node.address), told)
+
+
+async def _refuse_strangers(sources: Sequence[NodeAdmin], targets: Sequence[NodeAdmin]) -> None:
+    """Vbuckets bring their collections along: those of all nodes must be of one bucket."""
+    for source in sources:
+        for other in (*sources[:1], *targets):
+            try:
+                await refuse_strangers(source, other)
+            except ClusterError as error:
+                raise OptionError("nodes", error.problem, f"possible: {error.advice}") from None
 
 
 async def checked(pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

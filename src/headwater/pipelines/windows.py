@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Any
 
 from headwater.errors import OptionError
@@ -25,8 +26,14 @@ EARLIEST_NS = 1_000_000_000 * NANOSECONDS
 AHEAD_NS = 3600 * NANOSECONDS
 """A CAS from before 2001, or an hour ahead of our clock, tells no time: somebody has set it."""
 
+BETWEEN = "/"
+"""Stands between the name of a collection and the prefix or key; no name of one has it."""
+
 OTHERS = "…"
 """Stands for all prefixes that are too many."""
+
+UNKNOWN = "?"
+"""Stands for a collection that came and went before its name could be asked for."""
 
 SKETCH_SIZE = 10
 U64 = (1 << 64) - 1
@@ -43,6 +50,7 @@ class WindowRules:
         depth: how many separators a prefix has.
         prefixes_max: different prefixes of a window; what goes beyond is counted under `…`.
         hot: how many of the hottest keys are listed.
+        by_collection: whether prefixes and keys stand behind the names of their collections: `shop.orders/user:`.
 
     Raises:
         OptionError: a number that is too small, or an empty separator.
@@ -54,6 +62,7 @@ class WindowRules:
     depth: int = 1
     prefixes_max: int = 1000
     hot: int = 10
+    by_collection: bool = False
 
     def __post_init__(self) -> None:
         least = {"seconds": 1, "delay_seconds": 0, "depth": 1, "prefixes_max": 1, "hot": 0}
@@ -162,16 +171,16 @@ class Window:
     prefixes: dict[str, PrefixCounts] = field(default_factory=dict)
     hot: HotKeys | None = None
 
-    def of(self, prefix: str, most: int) -> PrefixCounts:
-        """Return the counts of a prefix; of all others together once there are too many."""
+    def of(self, prefix: str, most: int, whose: str = "") -> PrefixCounts:
+        """Return the counts of a prefix; of all others together (of the collection `whose`) once there are too many."""
         if prefix not in self.prefixes and len(self.prefixes) >= most:
-            prefix = OTHERS
+            prefix = whose + OTHERS
         return self.prefixes.setdefault(prefix, PrefixCounts())
 
-    def merge(self, other: Window, most: int) -> None:
+    def merge(self, other: Window, most: int, *, by_collection: bool = False) -> None:
         """Add what another has counted in the same window."""
         for prefix, counts in other.prefixes.items():
-            self.of(prefix, most).add(counts)
+            self.of(prefix, most, whose_of(prefix) if by_collection else "").add(counts)
         if other.hot is not None:
             self.hot = self.hot or HotKeys()
             self.hot.merge(other.hot)
@@ -203,7 +212,8 @@ class Windows:
     unclocked: int = 0
 
     def count(self, rules: WindowRules, batch: Any, now_ns: int | None = None) -> None:
-        """Count the changes of an Arrow batch: columns event, key, cas, expiry, and value if sizes are wanted."""
+        """Count the changes of an Arrow batch: columns event, key, cas, expiry, value if sizes are wanted, scope and
+        collection if they are counted by collection."""
         import pyarrow.compute as pc
 
         names = ("event", "key", "cas", "expiry")
@@ -212,19 +222,31 @@ class Windows:
         if "value" in batch.schema.names:
             sizes = pc.binary_length(batch.column("value")).to_pylist()
         latest = (time.time_ns() if now_ns is None else now_ns) + AHEAD_NS
-        for event, key, clock, expiry, size in zip(events, keys, cas, expiries, sizes, strict=True):
+        whose: Iterable[str] = repeat("", batch.num_rows)
+        if rules.by_collection:
+            paths = zip(batch.column("scope").to_pylist(), batch.column("collection").to_pylist(), strict=True)
+            whose = (f"{scope or UNKNOWN}.{collection or UNKNOWN}{BETWEEN}" for scope, collection in paths)
+        for of, event, key, clock, expiry, size in zip(whose, events, keys, cas, expiries, sizes, strict=True):
             if key is not None:
-                self._one(rules, event, key, (clock & U64, latest), expiry, size or 0)
+                self._one(rules, (of, key), event, (clock & U64, latest), expiry, size or 0)
 
-    def _one(self, rules: WindowRules, event: str, key: bytes, clock: tuple[int, int], expiry: int, size: int) -> None:
-        when, latest = clock
+    def _one(
+        self,
+        rules: WindowRules,
+        document: tuple[str, bytes],
+        event: str,
+        clock: tuple[int, int],
+        expiry: int,
+        size: int,
+    ) -> None:
+        (whose, key), (when, latest) = document, clock
         if not EARLIEST_NS <= when <= latest:
             self.unclocked += 1
             return
         self.newest_ns = max(self.newest_ns, when)
         name = key.decode("utf-8", "backslashreplace")
         window = self.open.setdefault(when - when % rules.length_ns, Window())
-        counts = window.of(rules.prefix(name), rules.prefixes_max)
+        counts = window.of(whose + rules.prefix(name), rules.prefixes_max, whose)
         counts.bytes += len(key) + size
         if event == "mutation":
             counts.stored += 1
@@ -236,7 +258,7 @@ class Windows:
             counts.expired += 1
         if rules.hot:
             window.hot = window.hot or HotKeys()
-            window.hot.add(name)
+            window.hot.add(whose + name)
 
     def watermark_ns(self, rules: WindowRules) -> int:
         """Return the time before which everything is taken for seen."""
@@ -251,7 +273,9 @@ class Windows:
                 if start + rules.length_ns <= closed and start not in self.open:
                     self.late += sum(counts.changes for counts in window.prefixes.values())
                 else:
-                    self.open.setdefault(start, Window()).merge(window, rules.prefixes_max)
+                    self.open.setdefault(start, Window()).merge(
+                        window, rules.prefixes_max, by_collection=rules.by_collection
+                    )
             self.newest_ns = max(self.newest_ns, other.newest_ns)
 
     def close(self, rules: WindowRules, *, all_of_them: bool = False) -> list[tuple[int, Window]]:
@@ -270,6 +294,20 @@ class Windows:
         """Read what `to_json` wrote; nothing of {}."""
         kept = {int(start): Window.from_json(window) for start, window in told.get("open", {}).items()}
         return cls(kept, told.get("newest_ns", 0), told.get("late", 0), told.get("unclocked", 0))
+
+
+def whose_of(name: str) -> str:
+    """Return the collection's part of a prefix or key that was counted by collection, with what stands behind it."""
+    return name[: name.index(BETWEEN) + 1]
+
+
+def split(name: str, *, by_collection: bool) -> dict[str, str]:
+    """Return a prefix or key that was counted by collection in its parts: scope, collection and (under "") itself."""
+    if not by_collection:
+        return {"": name}
+    path, _, rest = name.partition(BETWEEN)
+    scope, _, collection = path.partition(".")
+    return {"scope": scope, "collection": collection, "": rest}
 
 
 def instant(nanoseconds: int) -> datetime:

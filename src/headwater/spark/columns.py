@@ -21,7 +21,7 @@ from headwater.protocol.dcp.position import FailoverLog
 from headwater.spark.history import branches
 from headwater.spark.offsets import HEX_DIGITS, hex_uuid
 from headwater.spark.planner import Range
-from headwater.spark.schema import types
+from headwater.spark.schema import ON_REQUEST, types
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 
@@ -54,7 +54,8 @@ class RowMaker:
     uuids: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        kinds = types(self.key_format, self.value_format, collections=True) | {"collection_id": "bigint"}
+        kinds = types(self.key_format, self.value_format, collections=True)
+        kinds |= {name: kind for name, (kind, _) in ON_REQUEST.items()}
         self.schema = pa.schema([(name, ARROW[kinds[name]]) for name in self.names])
         self._bounds = np.zeros(VBUCKET_NUMBERS, np.uint64)
         self._codes = np.full(VBUCKET_NUMBERS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches

@@ -160,13 +160,14 @@ class SourceNodes:
             return asked
         return start.coverage.within(manifest)
 
-    def manifest(self) -> CollectionsManifest:
-        """Return the scopes and collections of the bucket.
+    def manifest(self, at_least: int = 0) -> CollectionsManifest:
+        """Return the scopes and collections of the bucket, as the first node knows them that answers; while the uid is
+        below `at_least`, the newest of all nodes.
 
         Raises:
             TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
         """
-        return patiently(lambda: self._connected().manifest(), self._settings.retry_seconds)
+        return patiently(lambda: self._connected().manifest(at_least), self._settings.retry_seconds)
 
     def collection_seqnos(self, collection_id: int) -> dict[int, int]:
         """Return how far a collection has come in each vbucket.

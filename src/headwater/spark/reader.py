@@ -22,7 +22,7 @@ from headwater.spark.planner import Range
 from headwater.spark.settings import SourceSettings
 
 if TYPE_CHECKING:
-    from headwater.client import ChangeBatch, Client
+    from headwater.client import ChangeBatch, Client, CollectionEvent
 
 LOOK_SECONDS = 1.0
 """How often a task that hears nothing looks whether what it waits for can still come."""
@@ -40,6 +40,8 @@ def read(
     parts: Sequence[Range],
     connect: Callable[[SourceSettings], Client] = connect,
     unread: set[int] | None = None,
+    *,
+    dropped: set[int] | None = None,
 ) -> Iterator[Any]:
     """Yield the rows of one Spark partition as Arrow batches; rollback rows first.
 
@@ -49,6 +51,8 @@ def read(
         parts: what to read of which vbucket.
         connect: opens a client.
         unread: gets the vbuckets of which not all was read that was planned, because a node has another history.
+        dropped: gets the ids of collections whose end the streams told. Their documents are gone, and no deletions tell
+            of them.
 
     Raises:
         TransportError, StatusError: nothing came on for `retrySeconds`.
@@ -57,6 +61,7 @@ def read(
     """
     task = _Task(settings, RowMaker(names, settings.key_format, settings.value_format), parts)
     task.unread = set() if unread is None else unread
+    task.dropped = set() if dropped is None else dropped
     if any(part.rollback for part in parts):
         yield task.maker.rollbacks(parts)
     if not task.pending:
@@ -78,6 +83,7 @@ class _Task:
         self.positions = {vb: replace(claim(part), coverage=settings.coverage) for vb, part in self.pending.items()}
         self.logs: dict[int, Any] = {}
         self.unread: set[int] = set()
+        self.dropped: set[int] = set()
         self._refused_at: dict[int, float] = {}
 
     def drain(self, client: Client) -> Iterator[Any]:
@@ -106,6 +112,7 @@ class _Task:
 
     def _rows(self, batch: ChangeBatch) -> Iterator[Any]:
         self._learn(batch.failover_logs)
+        self.dropped.update(gone for _, event in batch.collection_events if (gone := _dropped(event)) is not None)
         if batch.records.num_rows:
             rows = self.maker.rows(batch.records)
             if rows.num_rows:
@@ -153,6 +160,12 @@ class _Task:
         if time.monotonic() - began >= self.settings.retry_seconds:
             raise refused
         time.sleep(DOUBT_SECONDS)
+
+
+def _dropped(event: CollectionEvent) -> int | None:
+    from headwater.client import CollectionDropped  # noqa: PLC0415 -- Spark loads the source in every session
+
+    return event.collection_id if isinstance(event, CollectionDropped) else None
 
 
 def claim(part: Range) -> Position:

@@ -38,6 +38,11 @@ OF_COLLECTIONS: dict[str, tuple[str, str]] = {
 }
 """More columns where the options choose collections; they come last."""
 
+ON_REQUEST: dict[str, tuple[str, str]] = {
+    "collection_id": ("bigint", "id of the collection, 32 bits unsigned; never given twice, as a name may be"),
+}
+"""Columns that are there, where collections are chosen, only if the schema that the user gives names them."""
+
 
 def types(key_format: str = "binary", value_format: str = "binary", *, collections: bool = False) -> dict[str, str]:
     """Return column -> type in Spark, with key and value as their options want them, and whether some `collections` are
@@ -69,6 +74,7 @@ def choose(
         OptionError: a column we do not have, or of another type.
     """
     ours = types(key_format, value_format, collections=collections)
+    ours |= {name: kind for name, (kind, _) in (ON_REQUEST if collections else {}).items()}
     for name, kind in wanted:
         if ours.get(name) != kind:
             allowed = f"a column of the dcp source: {ddl(key_format, value_format, collections=collections)}"

@@ -1,0 +1,331 @@
+"""The collections that a copy carries: made at the target as they come at the source, and dropped there if wanted.
+
+A collection is its id. So a copy notes beside its checkpoint which collection of the source is which of the target: one
+that was made again under its old name is another one, whose documents may not meet those of before. They have lower
+revisions, and the conflict rule would leave them out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from headwater.client.collections import parse_path
+from headwater.client.unread import OWN_OF_SERVERS, knows_collections
+from headwater.cluster.collections import CollectionPath, Edit, Lacking, additions, change, removals
+from headwater.errors import ClusterError, OptionError, StatusError
+from headwater.pipelines.checkpoint import OFFSETS, local_folder
+from headwater.spark.nodes import SourceNodes, connect, patiently
+from headwater.spark.settings import SourceSettings, WriteSettings, parse
+from headwater.wire.manifest import UID_MAX, CollectionsManifest, ManifestRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Dropped = Literal["keep", "drop"]
+"""The fate of the target's collection when that of the source was dropped."""
+
+FILE: Final = "collections.json"
+FORMAT: Final = 1
+
+
+@dataclass
+class Carried:
+    """What a copy carries; it stands beside its checkpoint.
+
+    Args:
+        collections, scope: the choice, as options of the source; neither for the default collection alone.
+        into: the target's collection of a copy of one; None for the same names.
+        manifest_uid: of the newest manifest of the source that was seen.
+        known: the ids of the source's collections, by their names at the target.
+    """
+
+    collections: str | None = None
+    scope: str | None = None
+    into: str | None = None
+    manifest_uid: int = 0
+    known: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it is more, or less, than the default collection as any old client sees it."""
+        return self.collections is not None or self.scope is not None
+
+    def options(self) -> dict[str, str]:
+        """The choice, as options of the source."""
+        told = {"collections": self.collections, "scope": self.scope}
+        return {name: text for name, text in told.items() if text is not None}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return {
+            "format": FORMAT,
+            "collections": self.collections,
+            "scope": self.scope,
+            "into": self.into,
+            "manifest_uid": f"{self.manifest_uid:x}",
+            "known": {path: f"{number:x}" for path, number in sorted(self.known.items())},
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Carried:
+        """Read what `to_json` made.
+
+        Raises:
+            OptionError: it is no such thing.
+        """
+        try:
+            if told["format"] != FORMAT:
+                raise OptionError("checkpoint", told["format"], f"of format {FORMAT}, which this version knows")
+            known = {path: int(number, 16) for path, number in told["known"].items()}
+            return cls(told["collections"], told["scope"], told["into"], int(told["manifest_uid"], 16), known)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, OptionError):
+                raise
+            raise OptionError("checkpoint", FILE, "a file of this copy: take another checkpoint") from None
+
+
+class CarriedFile:
+    """The file beside a checkpoint, on a disk of this machine or where Spark reaches.
+
+    Args:
+        checkpoint: the folder.
+        spark: for a checkpoint elsewhere.
+    """
+
+    def __init__(self, checkpoint: str | Path, spark: SparkSession | None = None) -> None:
+        self._folder, self._place, self._spark = local_folder(checkpoint), str(checkpoint).rstrip("/"), spark
+
+    def load(self) -> Carried | None:
+        """Return what was saved; None for a new checkpoint.
+
+        A checkpoint with offsets and without the file is of a copy from before collections were copied.
+        """
+        text = self._read()
+        if text is not None:
+            return Carried.from_json(_object(text))
+        return Carried() if self._has_offsets() else None
+
+    def save(self, carried: Carried) -> None:
+        """Put it in the place of what was there; on the disk on return."""
+        text = json.dumps(carried.to_json())
+        if self._folder is None:
+            self._save_there(text)
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        fresh = self._folder / f".{FILE}.new"
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._folder / FILE)
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _read(self) -> str | None:
+        if self._folder is not None:
+            path = self._folder / FILE
+            return path.read_text("utf-8") if path.exists() else None
+        path, files = self._there(FILE)
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _save_there(self, text: str) -> None:
+        path, files = self._there(FILE)
+        stream = files.create(path, True)
+        stream.write(bytearray(text.encode()))
+        stream.close()
+
+    def _has_offsets(self) -> bool:
+        if self._folder is not None:
+            return (self._folder / OFFSETS).is_dir()
+        path, files = self._there(OFFSETS)
+        return bool(files.exists(path))
+
+    @property
+    def _jvm(self) -> Any:
+        if self._spark is None:
+            raise OptionError("checkpoint", self._place, "a folder of this machine")
+        return self._spark._jvm
+
+    def _there(self, name: str) -> tuple[Any, Any]:
+        """A path where Spark keeps the checkpoint, and the file system that it is of."""
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._place}/{name}")
+        session: Any = self._spark
+        return path, path.getFileSystem(session._jsc.hadoopConfiguration())
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
+    return told if isinstance(told, dict) else {}
+
+
+def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, source: SourceSettings) -> Carried:
+    """Return what a copy carries: what it began with, or what was asked for; of a new one, without a word, all of the
+    bucket.
+
+    Args:
+        saved: what stands beside the checkpoint.
+        given: options of the source.
+        into: as of `Carried`.
+        source: whom to ask whether there are collections at all.
+
+    Raises:
+        OptionError: `into` with more than one collection, or the copy was begun with another.
+        TransportError, StatusError: nobody answers.
+    """
+    asked = Carried(given.get("collections"), given.get("scope"), into)
+    if into is not None and (asked.collections is None or "," in asked.collections or asked.collections == "all"):
+        raise OptionError(
+            "into", into, "given with one name in --collections: keys of several would overwrite each other"
+        )
+    if saved is None:
+        return asked if asked.chooses else replace(asked, collections=_all_there_is(source))
+    if not asked.chooses:
+        return saved
+    if asked.into != saved.into:
+        told = f"what the copy with this checkpoint was begun with: {saved.into or 'the same names'}"
+        raise OptionError("into", into, told)
+    return replace(saved, collections=asked.collections, scope=asked.scope)  # what may follow what, offsets say
+
+
+def _all_there_is(source: SourceSettings) -> str | None:
+    def ask() -> str | None:
+        with connect(source) as client:
+            return "all" if knows_collections(client) else None
+
+    return patiently(ask, source.retry_seconds)
+
+
+class CarriedCollections:
+    """Keeps the target's collections level with those of the source; the driver's.
+
+    Args:
+        source, target: of the copy.
+        carried: what stands beside the checkpoint. file: where a newer one goes.
+        dropped: what becomes of a collection at the target.
+
+    Attributes:
+        is_behind: the newest manifest that nodes of the source tell of is older than one that was seen before.
+    """
+
+    def __init__(
+        self, source: SourceSettings, target: WriteSettings, carried: Carried, file: CarriedFile, dropped: Dropped
+    ) -> None:
+        self._target, self.carried, self._file, self._dropped = target, carried, file, dropped
+        self.is_behind = False
+        self._from = SourceNodes(source)
+        login = {"user": target.user, "password": target.password, "retrySeconds": str(target.retry_seconds)}
+        reading = {"url": target.url} | {name: text for name, text in login.items() if text is not None}
+        self._to = SourceNodes(parse(reading))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._from.close()
+        self._to.close()
+
+    def settle(self) -> tuple[int, ...]:
+        """Make the target ready for what the source has now; return the ids of the collections to copy, ascending.
+
+        Raises:
+            OptionError: a collection can't be made or dropped at the target; or one was dropped and made again at the
+                source, or dropped at the target, and nobody said what is to become of the documents there.
+            TransportError, StatusError: nodes did not answer.
+        """
+        manifest, there = self._from.manifest(UID_MAX), self._to.manifest(UID_MAX)
+        found = self._chosen(manifest)
+        self.is_behind = manifest.uid < self.carried.manifest_uid
+        if self.is_behind:
+            return tuple(sorted(found))  # nothing is concluded from what is not there
+        wanted = {self._path(scope, name): number for number, (scope, name, _) in found.items()}
+        there = self._drop(wanted, there)
+        self._check(wanted, there)
+        lacking = [Lacking(CollectionPath(*parse_path(self._path(*each[:2]))), each[2]) for each in found.values()]
+        lacking = [each for each in lacking if not each.path.is_in(there)]
+        if lacking:
+            self._change(additions(lacking), ", ".join(str(each.path) for each in lacking), "made")
+        self._note(manifest, wanted)
+        return tuple(sorted(found))
+
+    def _chosen(self, manifest: CollectionsManifest) -> dict[int, tuple[str, str, int | None]]:
+        """The collections to copy: id to scope, name and longest life."""
+        names = None if self.carried.collections in (None, "all") else (self.carried.collections or "").split(",")
+        paths = None if names is None else {parse_path(name.strip()) for name in names}
+        return {
+            each.id: (scope.name, each.name, each.max_ttl)
+            for scope, each in manifest.each_collection()
+            if scope.name != OWN_OF_SERVERS
+            and (self.carried.scope in (None, scope.name))
+            and (paths is None or (scope.name, each.name) in paths)
+        }
+
+    def _path(self, scope: str, name: str) -> str:
+        return self.carried.into or f"{scope}.{name}"
+
+    def _drop(self, wanted: Mapping[str, int], there: CollectionsManifest) -> CollectionsManifest:
+        """Deal with what was dropped at the source since; return the target's manifest after it."""
+        gone = [path for path, number in self.carried.known.items() if wanted.get(path) != number]
+        paths = [CollectionPath(*parse_path(path)) for path in gone]
+        left = [path for path in paths if path.is_in(there)]
+        if left and self._dropped == "drop":
+            there = self._change(removals(left), ", ".join(map(str, left)), "dropped")
+        elif again := [str(path) for path in left if str(path) in wanted]:
+            told = "one to go on with: it was dropped and made again at the source, and documents of before are at the "
+            told += f"target; drop it there (headwater collection drop {again[0]}), or copy with --dropped drop"
+            raise OptionError("dropped", again[0], told)
+        if self._dropped == "drop" or not left:
+            for path in gone:
+                del self.carried.known[path]
+            if gone:
+                self._file.save(self.carried)
+        return there
+
+    def _check(self, wanted: Mapping[str, int], there: CollectionsManifest) -> None:
+        """What this copy has filled and what is not there any more was dropped by somebody: it would lack all that came
+        before."""
+        for path, number in self.carried.known.items():
+            if wanted.get(path) == number and not CollectionPath(*parse_path(path)).is_in(there):
+                told = "at the target any more, though this copy has filled it: begin anew, with another checkpoint"
+                raise OptionError("target", path, told)
+
+    def _note(self, manifest: CollectionsManifest, wanted: Mapping[str, int]) -> None:
+        """Save what is carried from now on, before the first document of it is written."""
+        uid = max(manifest.uid, self.carried.manifest_uid)
+        known = {**self.carried.known, **wanted}
+        if known != self.carried.known or uid != self.carried.manifest_uid:
+            self.carried = replace(self.carried, manifest_uid=uid, known=known)
+            self._file.save(self.carried)
+
+    def _change(self, edit: Edit, names: str, done: str) -> CollectionsManifest:
+        from headwater.client.routing import parse as parse_url
+        from headwater.cluster.members import Members
+
+        url = parse_url(self._target.url)
+
+        async def work() -> CollectionsManifest:
+            async with Members(url.bucket, self._target.user, self._target.password, tls=url.tls) as members:
+                return await change(members, url.seeds, edit)
+
+        try:
+            return asyncio.run(work())
+        except (ManifestRefused, ClusterError, StatusError) as error:
+            if isinstance(error, StatusError) and error.retriable:
+                raise
+            told = f"{done} at the target ({error}): do it there yourself, by headwater collection"
+            raise OptionError("collections", names, told) from None
