@@ -1,8 +1,8 @@
 """Vbucket transition by TAP: a vbucket moves from one node to another while it is written to.
 
 TAP_CONNECT with takeover: the target makes the vbucket pending, gets all there is, then what changed; the source lets
-go of it (dead), sends the rest, and says "active" last. So at no time do two nodes serve it, and nothing is lost. TAP does
-not know named collections: a vbucket that has some is not given away so, `headwater move` takes them along.
+go of it (dead), sends the rest, and says "active" last. So at no time do two nodes serve it, and nothing is lost. TAP
+does not know named collections: a vbucket that has some is not given away so, `headwater move` takes them along.
 """
 
 from headwater import client, testing
