@@ -2,7 +2,7 @@
 
 TAP_CONNECT with takeover: the target makes the vbucket pending, gets all there is, then what changed; the source lets
 go of it (dead), sends the rest, and says "active" last. So at no time do two nodes serve it, and nothing is lost. TAP
-does not know named collections: a vbucket that has some is not given away so, `headwater move` takes them along.
+does not know named collections and leaves them behind: `headwater move` takes them along.
 """
 
 from headwater import client, testing

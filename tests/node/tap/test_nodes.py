@@ -164,21 +164,6 @@ def test_after_a_takeover_the_clients_of_the_new_owner_hear_what_is_written_ther
                 assert [next_change(stream), next_change(stream)] == [(b"price", b"10"), (b"price", b"12")]
 
 
-def test_a_vbucket_with_collections_is_not_taken_over_without_them() -> None:
-    with testing.node(vbuckets=2) as old:
-        assert command("collection", "create", "shop.orders", "--node", old.url)[0] == 0
-        with old.client() as bucket:
-            bucket.collection("shop.orders").set("k", "paid")
-            with (
-                pytest.raises(StatusError, match="NOT_SUPPORTED"),
-                tap.connect(old.url, vbuckets=[0, 1], takeover=True) as moving,
-            ):
-                list(moving)
-            assert {bucket.get_vbucket_state(vb).name for vb in (0, 1)} == {"ACTIVE"}
-            assert bucket.collection("shop.orders").get("k").value == b"paid"
-        until(lambda: "it has collections, which TAP does not carry" in old.log, "it is told")
-
-
 def test_a_vbucket_that_comes_back_begins_from_scratch(node: testing.Node) -> None:
     with listening(node, vbuckets=[7]) as stream, node.client() as admin:
         assert begins(stream) == 7

@@ -58,9 +58,6 @@ class TapSessions(Protocol):
     def fenced(self, options: TapOptions) -> list[int]:
         """Return the vbuckets of which nobody can say yet whether they are this node's, and that would be missed."""
 
-    def mixed(self, options: TapOptions) -> list[int]:
-        """The vbuckets of a takeover that have more than the default collection."""
-
     def connect(self, kv: Session, options: TapOptions) -> object:
         """Turn a connection into a TAP session: a new one, or the one of its name that waits for it."""
 

@@ -85,11 +85,6 @@ class TapHub:
         fenced = self._bucket.fenced
         return sorted(fenced.intersection(options.vbuckets or fenced)) if options.ends else []
 
-    def mixed(self, options: TapOptions) -> list[int]:
-        """The vbuckets of a takeover that have more than the default collection: TAP would leave that behind."""
-        store, found = self._bucket.store, self._bucket.vbuckets
-        return [vb for vb in options.vbuckets if vb in found and store.is_mixed(vb)] if options.takeover else []
-
     def connect(self, kv: Session, options: TapOptions) -> TapSession:
         """The client of a name is there: a new session, or the one that waits for it.
 
@@ -231,12 +226,6 @@ def connect(session: Session, frame: Frame) -> None:
         cause = f"no TAP dump or takeover yet: {len(fenced)} vbuckets may belong to another node by now"
         session.server.warn(session.connection.peer, cause)
         session.reply(frame, Failure(status=Status.ETMPFAIL))
-        session.connection.finish()
-        return
-    if mixed := session.server.tap.mixed(options):
-        cause = f"no TAP takeover of vbucket {mixed[0]}: it has collections, which TAP does not carry"
-        session.server.warn(session.connection.peer, cause)
-        session.reply(frame, Failure(status=Status.NOT_SUPPORTED))
         session.connection.finish()
         return
     session.server.tap.connect(session, options)
