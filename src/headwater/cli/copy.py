@@ -47,6 +47,22 @@ class RollbackPolicy(StrEnum):
     FAIL = "fail"
 
 
+Into = Annotated[
+    str | None, typer.Option("--into", metavar="SCOPE.NAME", help="Of a copy of one collection: into this one.")
+]
+Dropped = Annotated[
+    DroppedCollections,
+    typer.Option("--dropped", help="What becomes of a collection at the target that was dropped at the source."),
+]
+TargetUser = Annotated[
+    str | None, typer.Option("--target-user", metavar="NAME", help="Who writes; --user if left out.")
+]
+TargetPassword = Annotated[
+    str | None,
+    typer.Option("--target-password", metavar="TEXT", envvar="HEADWATER_TARGET_PASSWORD", help="Their password."),
+]
+
+
 def copy(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="couchbase://HOST:PORT/BUCKET")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="couchbase://HOST:PORT/BUCKET")],
@@ -62,26 +78,15 @@ def copy(
     ] = None,
     collections: ChosenCollections = None,
     scope: ChosenScope = None,
-    into: Annotated[
-        str | None,
-        typer.Option("--into", metavar="SCOPE.NAME", help="Of a copy of one collection: into this one."),
-    ] = None,
-    dropped: Annotated[
-        DroppedCollections,
-        typer.Option("--dropped", help="What becomes of a collection at the target that was dropped at the source."),
-    ] = DroppedCollections.KEEP,
+    into: Into = None,
+    dropped: Dropped = DroppedCollections.KEEP,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
     user: User = None,
     password: Password = None,
-    target_user: Annotated[
-        str | None, typer.Option("--target-user", metavar="NAME", help="Who writes; --user if left out.")
-    ] = None,
-    target_password: Annotated[
-        str | None,
-        typer.Option("--target-password", metavar="TEXT", envvar="HEADWATER_TARGET_PASSWORD", help="Their password."),
-    ] = None,
+    target_user: TargetUser = None,
+    target_password: TargetPassword = None,
 ) -> None:
     """Copy a bucket into another and keep it level: revision, CAS, expiry and extended attributes stay as they are.
     All collections are copied unless some are chosen; what the target lacks of them is made there.
@@ -95,8 +100,7 @@ def copy(
     from headwater.pipelines.job import given
 
     chosen = {"collections": collections, "scope": scope}
-    begun = CarriedFile(checkpoint).load()
-    leaves_out = begun is not None and not begun.chooses
+    leaves_out = (begun := CarriedFile(checkpoint).load()) is not None and not begun.chooses
     check_answers(source, user, password, retry, say_unread=leaves_out, **chosen)
     check_answers(target, writer, secret, retry, say_unread=False)
     writing = given(user=writer, password=secret, deadLetters=dead_letters)

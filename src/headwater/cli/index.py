@@ -58,6 +58,12 @@ SearchPassword = Annotated[
 ]
 
 
+SearchUrl = Annotated[
+    str | None,
+    typer.Option("--opensearch", metavar="URL", help="Index there, http://HOST:PORT/INDEX, instead of in DIR."),
+]
+
+
 def index(
     url: Annotated[str, typer.Argument(metavar="URL", help="couchbase://HOST:PORT/BUCKET")],
     to: Annotated[str, typer.Argument(metavar="DIR", help="The index's folder, made if missing.")],
@@ -72,10 +78,7 @@ def index(
     tokenizer: Annotated[
         Tokenizer, typer.Option("--tokenizer", help="Whole words, English word stems, or parts of words.")
     ] = Tokenizer.WORDS,
-    opensearch: Annotated[
-        str | None,
-        typer.Option("--opensearch", metavar="URL", help="Index there, http://HOST:PORT/INDEX, instead of in DIR."),
-    ] = None,
+    opensearch: SearchUrl = None,
     collections: ChosenCollections = None,
     scope: ChosenScope = None,
     engine: Engine = EngineName.SPARK,

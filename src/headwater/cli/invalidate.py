@@ -44,6 +44,16 @@ CachePassword = Annotated[
 ]
 
 
+Templates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template",
+        metavar="TEXT",
+        help="A cache key of a document, {key} being its key, {scope} and {collection} whose it is; repeatable.",
+    ),
+]
+
+
 def invalidate(
     url: Annotated[str, typer.Argument(metavar="URL", help="couchbase://HOST:PORT/BUCKET")],
     cache: Annotated[
@@ -53,14 +63,7 @@ def invalidate(
         ),
     ],
     checkpoint: Checkpoint,
-    templates: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--template",
-            metavar="TEXT",
-            help="A cache key of a document, {key} being its key, {scope} and {collection} whose it is; repeatable.",
-        ),
-    ] = None,
+    templates: Templates = None,
     start: Annotated[
         Start | None,
         typer.Option("--from", help="Without a checkpoint: latest, what is written from now on; with --once earliest."),

@@ -44,6 +44,12 @@ class Since(StrEnum):
     EARLIEST = "earliest"
 
 
+From = Annotated[
+    Since | None,
+    typer.Option("--from", help="Without a checkpoint: latest, what is written from now on; with --once earliest."),
+]
+
+
 def observe(
     url: Annotated[str, typer.Argument(metavar="URL", help="couchbase://HOST:PORT/BUCKET")],
     window: Annotated[int, typer.Option("--window", min=1, metavar="SECONDS", help="Length of a window.")] = 10,
@@ -62,10 +68,7 @@ def observe(
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", metavar="DIR", help="Go on from there, if ended, another time.")
     ] = None,
-    since: Annotated[
-        Since | None,
-        typer.Option("--from", help="Without a checkpoint: latest, what is written from now on; with --once earliest."),
-    ] = None,
+    since: From = None,
     collections: ChosenCollections = None,
     scope: ChosenScope = None,
     engine: Engine = EngineName.SPARK,

@@ -36,7 +36,7 @@ FORMAT: Final = 1
 
 @dataclass
 class Carried:
-    """What a copy carries; it stands beside its checkpoint.
+    """The collections that a copy carries; kept beside its checkpoint.
 
     Args:
         collections, scope: the choice, as options of the source; neither for the default collection alone.
@@ -297,7 +297,7 @@ class CarriedCollections:
         return there
 
     def _check(self, wanted: Mapping[str, int], there: CollectionsManifest) -> None:
-        """What this copy has filled and what is not there any more was dropped by somebody: it would lack all that came
+        """Refuse where a collection that this copy has filled was dropped at the target: it would lack all that came
         before."""
         for path, number in self.carried.known.items():
             if wanted.get(path) == number and not CollectionPath(*parse_path(path)).is_in(there):

@@ -121,9 +121,8 @@ def copy(
         raise OptionError("target", target, "another bucket than the source")
     policy = {"rollbackPolicy": "fail"} if rollback == "fail" else {}
     asked = {"url": source, "xattrs": "true", **policy, **(reading or {})}
-    seconds = patience(retry_seconds, once=once)
+    seconds, file = patience(retry_seconds, once=once), CarriedFile(checkpoint, spark)
     attempts = Attempts(CopyProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
-    file = CarriedFile(checkpoint, spark)
     carried = choice(file.load(), asked, into, settings.parse(asked, streaming=True))
     file.save(carried)
     options = asked | carried.options()

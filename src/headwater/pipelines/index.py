@@ -383,12 +383,8 @@ def index(
         HeadwaterError: what is not in the index is done again by the next run.
     """
     place, rules = folder(to), TextRules(tuple(fields), others)
-    patient = patience(retry_seconds, once=once)
-    chosen = _chosen(reading or {})
-    told = None
-    if server is not None:
-        seconds = min(server.retry_seconds, patient)
-        told = replace(server, retry_seconds=seconds, by_collection=chosen is not None)
+    patient, chosen = patience(retry_seconds, once=once), _chosen(reading or {})
+    told = None if server is None else _served(server, patient, by_collection=chosen is not None)
     sinks: list[IndexSink] = []
     attempts = Attempts(IndexProgress(), progress, stop=stop, retry_seconds=patient, watch=watch)
 
@@ -401,10 +397,7 @@ def index(
         counts = attempts.progress
         counts.batches += 1
         counts.removed += sinks[0].removed
-        for each in written:
-            counts.rollbacks += len(each.replaced)
-            for name, number in each.counts.items():
-                setattr(counts, name, getattr(counts, name) + number)
+        _count(counts, written)
         attempts.batch_done()
 
     return follow_into(
@@ -419,6 +412,19 @@ def index(
         spark=spark,
         workers=workers,
     )
+
+
+def _count(counts: IndexProgress, written: Sequence[IndexAnswer]) -> None:
+    for each in written:
+        counts.rollbacks += len(each.replaced)
+        for name, number in each.counts.items():
+            setattr(counts, name, getattr(counts, name) + number)
+
+
+def _served(server: SearchServer, patient: float, *, by_collection: bool) -> SearchServer:
+    """A server as tasks know it."""
+    seconds = min(server.retry_seconds, patient)
+    return replace(server, retry_seconds=seconds, by_collection=by_collection)
 
 
 def _chosen(reading: Mapping[str, str]) -> str | None:

@@ -114,7 +114,7 @@ class _Compared:
 
 
 _Held = dict[tuple[str, bytes], Meta]
-"""What the copy has, by the name of its collection ("" for the default one of a plain copy) and key."""
+"""The versions that the copy has, by the name of its collection ("" for the default one of a plain copy) and key."""
 
 
 def _restore(
