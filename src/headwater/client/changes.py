@@ -268,7 +268,7 @@ class ChangeBatch:
         return f"<ChangeBatch of {len(self)} rows, {self.records.nbytes} bytes>"
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """Return `records` as Arrow's PyCapsules: pyarrow, Polars and pandas take a batch as it is."""
+        """Return `records` as Arrow's PyCapsules: pyarrow and Polars take a batch as it is."""
         records: Any = self.records  # the stubs of pyarrow say nothing of it
         return cast("tuple[object, object]", records.__arrow_c_array__(requested_schema))
 
