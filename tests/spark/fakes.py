@@ -113,9 +113,9 @@ class FakeBatches:
             waiting |= end > vbucket.high
             seqnos = [seqno for seqno in vbucket.seqnos if position.seqno < seqno]
             ended = () if end > vbucket.high else (SimpleNamespace(vbucket=vb, reason=0),)
-            yield SimpleNamespace(records=_records(vb, seqnos), failover_logs=logs, ended=ended)
+            yield SimpleNamespace(records=_records(vb, seqnos), failover_logs=logs, ended=ended, collection_events=())
         while waiting:
-            yield SimpleNamespace(records=_records(0, []), failover_logs=logs, ended=())
+            yield SimpleNamespace(records=_records(0, []), failover_logs=logs, ended=(), collection_events=())
 
 
 def _records(vb: int, seqnos: list[int]) -> pa.RecordBatch:
