@@ -48,7 +48,7 @@ class Source(Task):
     def take_events(self):
         return ()
 
-    def processed(self, now: float) -> None:
+    def processed(self, now: float, keep_bytes: int = 0) -> None:
         pass
 
     def close(self) -> None:

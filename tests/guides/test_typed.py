@@ -198,9 +198,10 @@ def test_the_guide_of_collections(tmp_path: Path) -> None:
 
 def test_the_guide_of_buckets(tmp_path: Path) -> None:
     with testing.node(vbuckets=4) as node, Terminal(tmp_path, {}, {"HEADWATER_NODE": node.url}) as terminal:
-        make, drop = typed("docs/howto/buckets.md")
+        make, quota, drop = typed("docs/howto/buckets.md")
         shown = [terminal.type(command) for command in make.commands()]
         assert "orders" in shown[2] and "carts" in shown[2]
+        assert "4096 MiB" in [terminal.type(command) for command in quota.commands()][1]
         for command in drop.commands():
             terminal.type(command, "y\n")
         assert "carts" not in terminal.type("headwater bucket list")
