@@ -39,7 +39,7 @@ class Away:
         self.asked += 1
         if self.failures:
             raise self.failures.pop()
-        yield SimpleNamespace(seqnos=dict, stats=lambda group: {})
+        yield SimpleNamespace(seqnos=dict, stats=lambda group: {}, choose=lambda collections, scope: None)
 
 
 def test_the_first_look_at_a_node_that_is_away_is_under_retry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ def hashed(keys: list[bytes], vbuckets: list[int], seed: bytes, module: object =
     offsets = np.cumsum([0, *map(len, keys)], dtype=np.int32)
     high, low = np.zeros(len(keys), np.uint64), np.zeros(len(keys), np.uint64)
     words, rows = np.frombuffer(seed, np.uint64).copy(), np.array(vbuckets, np.int32)
+    data.flags.writeable = rows.flags.writeable = False  # the types that are warmed; others would be a second kernel
     kernel = module.hash_keys  # type: ignore[attr-defined]
     kernel(offsets, data, np.uintp(data.ctypes.data), rows, words, high, low, rounds, rounds + 2)
     return [np.array([h, lo], np.uint64).tobytes().hex() for h, lo in zip(high, low, strict=True)]

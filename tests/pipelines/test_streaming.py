@@ -35,7 +35,7 @@ def row(after: str, written: TaskResult | None = None) -> Any:
 
 
 def batches(sink: TableSink, told: list[Any]) -> _Batches:
-    made = _Batches(sink, lambda written, end: told.append((written, end)))
+    made = _Batches("mirror", sink, lambda written, end: told.append((written, end)))
     made.query.set_result("query")
     return made
 

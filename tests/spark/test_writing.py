@@ -53,7 +53,7 @@ def test_a_repeated_batch_changes_nothing(bucket: Node) -> None:
         client.set("b", "somebody else's")
         with pytest.raises(RowsRefused, match=r"1 rows were refused for good, the first has the key b'b'"):
             go(bucket, rows)
-        found = client.get_many("abc")
+        found = client.get_many(["a", "b", "c"])
     assert {key: (document.value, document.flags) for key, document in found.items()} == {
         b"a": (b"2", 5),
         b"b": (b"somebody else's", 0),

@@ -42,6 +42,7 @@ COMMAND_TABLES = frozenset(
         "search",
         "seqnos",
         "set",
+        "streams",
         "tail",
         "tap",
         "tls",

@@ -31,6 +31,7 @@ EVENTS: Mapping[str, str] = {
     "peer.closed": "a connection was closed in order",
     "user.refused": "a user tried what he may not do",
     "users.changed": "users or their roles were changed by `headwater user`",
+    "users.unknown": "another member did not say which users it knows; it is asked again",
     "users.shared": "another member told of users, and they are those of this node by now",
     "tls.certificate": "a certificate was taken up, or is about to run out",
     "batch.lost": "a batch could not be written; those who waited for it were disconnected",

@@ -15,9 +15,10 @@ __all__ = ["failed", "serve"]
 def serve(arguments: list[str]) -> int:
     """Serve until a signal comes to stop; returns the exit status, 2 for a wrong option."""
     from headwater.errors import HeadwaterError  # noqa: PLC0415
-    from headwater.node.config import config_from, parse_arguments  # noqa: PLC0415
 
     try:
+        from headwater.node.config import config_from, parse_arguments  # noqa: PLC0415 - which reads the environment
+
         config = config_from(parse_arguments(arguments))
         gc.disable()  # what is loaded now stays; to look through all of it several times would be a tenth of the start
         from headwater.node import run  # noqa: PLC0415 - after the settings: a wrong one is told at once

@@ -311,7 +311,7 @@ def newest_addresses(content: Mapping[str, Any], source: Address | None) -> tupl
         host, port = _address(names[index], source) if index < len(names) else (source.host, PORT)
         if index < len(extended):
             services = extended[index].get("services", {})
-            host = extended[index].get("hostname", host)
+            host = _host(extended[index].get("hostname", host))
             port = int(services.get("kv", services.get("kvSSL", port)))
         found.append(Address(source.host if host == HOST else host, port))
     return tuple(found)
@@ -358,6 +358,12 @@ def _address(text: Any, source: Address | None) -> Address:
     if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise ValueError(f'"{text}" is no host:port')
     return Address(source.host if source is not None and host == HOST else host.strip("[]"), int(port))
+
+
+def _host(name: Any) -> str:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{name!r:.40} is no host name")
+    return name
 
 
 def _bounded(entries: Any) -> Sequence[Any]:

@@ -140,7 +140,8 @@ class Sharing:
             try:
                 await self._talk(address)
             except (OSError, TimeoutError, HeadwaterError) as error:
-                log.debug("%s: its users are not known: %s", address, error)
+                told = event("users.unknown", member=str(address))
+                log.debug("%s: its users are not known: %s", address, error, extra=told)
                 wait = min(2 * wait, RETRY_SECONDS_MAX)
             else:
                 wait = ASK_SECONDS
