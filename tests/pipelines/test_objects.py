@@ -248,7 +248,14 @@ def test_one_that_was_made_again_begins_anew_on_the_store_if_the_old_one_may_go(
     assert len(table(f"{place}/shop/b")) == 21
 
 
-@pytest.mark.parametrize("removed", [1, 4, 6, 9])
+@pytest.mark.parametrize(
+    "removed",
+    [
+        pytest.param(1, marks=pytest.mark.battery),
+        4,
+        *(pytest.param(each, marks=pytest.mark.battery) for each in (6, 9)),
+    ],
+)
 def test_a_table_that_was_half_removed_when_the_store_went_away_is_removed_by_the_next_run(
     shop: Node, place: str, removed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
