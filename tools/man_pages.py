@@ -13,6 +13,7 @@ import typer
 import headwater
 from headwater.cli.app import app
 from headwater.cli.exits import GENERAL, exits_of
+from headwater.cli.options import unescaped
 
 FOLDER = Path(__file__).parent.parent / "man"
 ENVIRONMENT = {
@@ -119,7 +120,7 @@ def _first(text: str) -> str:
 
 def _text(text: str) -> str:
     """Text as roff wants it: backslashes and dashes are letters, and no line begins like a request."""
-    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
+    escaped = unescaped(text).replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 
 

@@ -12,6 +12,7 @@ import typer
 
 from headwater.cli.app import app
 from headwater.cli.forms import FORMS
+from headwater.cli.options import unescaped
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 HEAD = """# The command line
@@ -36,7 +37,7 @@ COMMON = {each.help for _, hint, _ in FORMS.values() for each in hint.__metadata
 def page() -> str:
     """The whole page."""
     group: Any = typer.main.get_command(app)
-    return "\n".join([HEAD, *_commands(group, "")])
+    return unescaped("\n".join([HEAD, *_commands(group, "")]))
 
 
 def _commands(group: Any, prefix: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Options that several commands share, declared once: the node's address, who asks, which vbuckets."""
 
 import inspect
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -118,15 +119,28 @@ def documents(client: "Client", collection: str | None) -> "Documents":
     return client if collection is None else client.collection(collection)
 
 
+_MARKUP = re.compile(r"\[(?=[a-z#/@])")
+
+
 def examples(*lines: str) -> str:
     """The closing part of a command's help: lines to copy, each shown on a line of its own."""
-    return "\n\n".join(["Examples:", *(f"  $ {line}" for line in lines)])
+    return escaped("\n\n".join(["Examples:", *(f"  $ {line}" for line in lines)]))
 
 
 def paragraphs(docstring: str | None) -> str:
     """A docstring as help text: the screen folds the lines, not we."""
     parts = inspect.cleandoc(docstring or "").split("\n\n")
-    return "\n\n".join(" ".join(part.split()) for part in parts)
+    return escaped("\n\n".join(" ".join(part.split()) for part in parts))
+
+
+def escaped(text: str) -> str:
+    """Text for the screen of help, which would take `[orders]` for a style and leave it out."""
+    return _MARKUP.sub(r"\\[", text)
+
+
+def unescaped(text: str) -> str:
+    """The same text for pages that know no styles."""
+    return text.replace("\\[", "[")
 
 
 def vbucket_set(text: str | None) -> list[int] | None:
