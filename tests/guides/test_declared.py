@@ -7,13 +7,14 @@ import json
 import re
 import shlex
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
 from headwater.cli.app import app
-from tests.guides.blocks import ROOT, Block, Elsewhere, Shown, blocks, pages
+from tests.guides.blocks import ROOT, Block, Elsewhere, Ran, Shown, Typed, blocks, pages
 from tests.guides.declared import DECLARED, way
 
 ALL = [block for page in pages() for block in blocks(page)]
@@ -46,6 +47,19 @@ def test_the_tests_that_are_named_are_there() -> None:
         path, _, name = test.partition("::")
         assert (ROOT / path).exists(), test
         assert not name or f"def {name}(" in (ROOT / path).read_text("utf-8"), test
+
+
+def test_the_tests_know_how_many_blocks_a_page_has() -> None:
+    """Those that take minutes are not run with the others: a block more would be found late, and be run by none."""
+    ways = {"typed": Typed, "ran": Ran}
+    for file in ("test_typed.py", "test_python.py"):
+        for node in ast.walk(ast.parse((Path(__file__).parent / file).read_text("utf-8"))):
+            match node:
+                case ast.Assign(
+                    [ast.Tuple(names)], ast.Call(ast.Name("typed" | "ran" as of), [ast.Constant(str(page))])
+                ) if not any(isinstance(name, ast.Starred) for name in names):
+                    found = [block for block in blocks(page) if isinstance(way(block), ways[of])]
+                    assert len(found) == len(names), f"{file}:{node.lineno}: {page} has {len(found)}"
 
 
 def test_most_blocks_are_run() -> None:

@@ -60,12 +60,16 @@ class Ending:
         return self.opened[-1]
 
 
+def create_collections(node: testing.Node) -> None:
+    for name in ("shop.orders", "shop.carts"):
+        words = [sys.executable, "-m", "headwater", "collection", "create", name, "--node", node.url]
+        subprocess.run(words, check=True, capture_output=True, timeout=240)
+
+
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[tuple[testing.Node, client.Client]]:
     with testing.node(vbuckets=4) as node, node.client() as connected:
-        for name in ("shop.orders", "shop.carts"):
-            words = [sys.executable, "-m", "headwater", "collection", "create", name, "--node", node.url]
-            subprocess.run(words, check=True, capture_output=True, timeout=240)
+        create_collections(node)
         yield node, connected
 
 
@@ -118,13 +122,14 @@ def write(frame, number): frame.count()
 @pytest.mark.spark
 @pytest.mark.battery  # a Spark of its own, and minutes on a busy machine
 def test_the_blocks_of_sparks_guide_run_one_after_the_other() -> None:
-    register, choose, stream, listen, save = ran("docs/howto/spark.md")
+    register, choose, collections, stream, listen, save = ran("docs/howto/spark.md")
     with testing.node(vbuckets=4) as node, testing.node(vbuckets=4) as other:
+        create_collections(node)
         with node.client() as documents:
             documents.set_many((f"k{number}", "v") for number in range(100))
         begin = SPARK.format(url=node.url)
         instead = {"/data/checkpoint": "CHECKPOINT", 'processingTime="1 second"': "availableNow=True"}
-        texts = [block.text.replace(PRINTED, node.url) for block in (register, choose, listen, stream)]
+        texts = [block.text.replace(PRINTED, node.url) for block in (register, choose, collections, listen, stream)]
         for printed, ours in instead.items():
             assert any(printed in text for text in texts)
             texts = [text.replace(printed, ours) for text in texts]

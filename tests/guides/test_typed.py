@@ -209,7 +209,7 @@ def test_the_guide_of_buckets(tmp_path: Path) -> None:
 
 @pytest.mark.battery
 def test_the_guide_of_users(alone: Terminal) -> None:
-    admin, more, secret = typed("docs/howto/users.md")
+    admin, more, _, secret = typed("docs/howto/users.md")
     (add, told), (serve, _) = admin.answers()
     assert alone.type(add, "s3cret-word\ns3cret-word\n").splitlines()[-1] == told.splitlines()[-1]
     (alone.folder / "app.password").write_text("word of app\n")
@@ -221,8 +221,27 @@ def test_the_guide_of_users(alone: Terminal) -> None:
 
 
 @pytest.mark.battery
+def test_the_guide_of_users_of_several_nodes(tmp_path: Path) -> None:
+    _, _, several, _ = typed("docs/howto/users.md")
+    for name in ("ann", "app", "secret"):
+        (tmp_path / f"{name}.password").write_text(f"word of {name}\n")
+        (tmp_path / f"{name}.password").chmod(0o600)
+    options = {"user": "ann", "password_file": tmp_path / "ann.password"}
+    options |= {"vbucket_state": "none", "cluster_secret_file": tmp_path / "secret.password"}
+    with ExitStack() as stack:
+        nodes = trio(stack, **options)[:3]
+        names = {f"db{number}:11210": node.address for number, node in enumerate(nodes, 1)}
+        terminal = stack.enter_context(Terminal(tmp_path, names, {"HEADWATER_PASSWORD": "word of ann"}))
+        terminal.type(f"headwater cluster init {' '.join(names)} --user ann")
+        (add, told), (ask, _) = several.answers()
+        assert terminal.type(add).splitlines()[-1] == told.splitlines()[-1]  # nobody sits there to be asked
+        listed = terminal.type(ask)
+    assert "app: read, write[orders]" in listed
+
+
+@pytest.mark.battery
 def test_the_guide_of_tls(alone: Terminal) -> None:
-    begin, ask, certificates, names = (each for each in typed("docs/howto/tls.md"))
+    begin, ask, certificates, names = typed("docs/howto/tls.md")
     (alone.folder / "ann.password").write_text("secret\n")
     (alone.folder / "ann.password").chmod(0o600)
     alone.follow(begin)
