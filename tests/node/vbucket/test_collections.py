@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headwater.kernels.choices import EVENTS_OF_COLLECTIONS as OF
 from headwater.kernels.choices import EVENTS_OF_SCOPES as SCOPE
 from headwater.node.vbucket.collections import PLAIN, VBucketCollections, Wanted, event_of, message_of
@@ -61,6 +63,18 @@ def test_filters_choose_documents_and_their_events() -> None:
     assert found.shown(Wanted(True, scope=0), 10).tolist() == [0, SCOPE]
     assert [found.is_over(each, 9) for each in (one, both, scope)] == [False] * 3
     assert [found.is_over(each, 10) for each in (one, both, scope)] == [True, False, False]
+
+
+@pytest.mark.parametrize("events", range(1, 6))
+def test_a_collection_is_shown_from_its_event_on_also_if_somebody_looked_while_that_was_not_on_disk(
+    events: int,
+) -> None:
+    found = VBucketCollections()
+    for number in range(events):
+        found.add(event(10 + number, 0, number, 0, 8 + number, f"c{number}"))
+    for seqno in range(9, 10 + events):
+        alive = [0, *range(8, 8 + max(0, seqno - 9))]
+        assert [each for each in found.shown(ALL, seqno).tolist() if each < OF] == alive
 
 
 def test_what_is_added_later_is_shown_from_then_on() -> None:

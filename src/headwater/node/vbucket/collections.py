@@ -88,8 +88,9 @@ class VBucketCollections:
 
     def shown(self, wanted: Wanted, seqno: int) -> Shown:
         """The choice of a reader to whom all up to a durable seqno may be told (kernels/choices.py)."""
-        known = sum(at <= seqno for at, _ in self._history[-1:]) or sum(at <= seqno for at, _ in self._history)
-        stamp = (self._changes, known if self._history else 0)
+        history = self._history
+        is_all = not history or history[-1][0] <= seqno  # asked all the time, so not counted
+        stamp = (self._changes, len(history) if is_all else sum(at <= seqno for at, _ in history))
         cached = self._shown.get(wanted)
         if cached is None or cached[0] != stamp:
             cached = self._shown[wanted] = (stamp, self._choose(wanted, seqno))
