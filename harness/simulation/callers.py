@@ -26,12 +26,16 @@ Answered = Callable[[Frame | None], None]
 class Caller:
     """A key-value connection to one place that is opened when it is needed, and again after it was lost.
 
-    `features`: what it asks for besides.
+    Args:
+        features: what it asks for besides.
+        bucket: what it selects; nothing is asked before that is granted, and where it is not, it hangs up.
     """
 
-    def __init__(self, network: Network, loop: SimLoop, target: str, *features: Feature) -> None:
+    def __init__(self, network: Network, loop: SimLoop, target: str, *features: Feature, bucket: str = "") -> None:
         self.target = target
-        self._features = (Feature.MUTATION_SEQNO, Feature.XERROR, *features)
+        self._bucket = bucket
+        self._features = (Feature.MUTATION_SEQNO, Feature.XERROR, Feature.SELECT_BUCKET, *features)
+        self._held_back: list[bytes] | None = None
         self._line = Line(network, loop, received=self._received, lost=lambda _: self.hang_up())
         self._frames = FrameBuffer()
         self._waiting: dict[int, Answered] = {}
@@ -48,6 +52,7 @@ class Caller:
     def hang_up(self) -> None:
         """Lose the connection; whoever waits hears None."""
         self._line.close()
+        self._held_back = None
         waiting, self._waiting = self._waiting, {}
         for answered in waiting.values():
             answered(None)
@@ -58,12 +63,26 @@ class Caller:
         self._frames = FrameBuffer()
         features = b"".join(int(each).to_bytes(2) for each in self._features)
         self._send(Frame(0x80, Opcode.HELLO, value=features), lambda _: None)
-        return True
+        if self._bucket:
+            self._send(Frame(0x80, Opcode.SELECT_BUCKET, key=self._bucket.encode()), self._selected)
+            self._held_back = [] if self._line.is_open else None
+        return self._line.is_open
+
+    def _selected(self, answer: Frame | None) -> None:
+        held_back, self._held_back = self._held_back, None
+        if answer is not None and answer.status:
+            self.hang_up()
+        elif answer is not None:
+            self._line.send(b"".join(held_back or ()))
 
     def _send(self, frame: Frame, answered: Answered) -> None:
         self._opaque += 1
         self._waiting[self._opaque] = answered
-        self._line.send(replace(frame, opaque=self._opaque).encode())
+        data = replace(frame, opaque=self._opaque).encode()
+        if self._held_back is None:
+            self._line.send(data)
+        else:
+            self._held_back.append(data)
 
     def _received(self, data: bytes) -> None:
         for frame in self._frames.receive_data(data):

@@ -58,8 +58,11 @@ class Consumer:
         rollbacks: how often it had to go back. error: why the last connection ended.
     """
 
-    def __init__(self, network: Network, loop: SimLoop, name: str, vbuckets: Iterable[int]) -> None:
+    def __init__(
+        self, network: Network, loop: SimLoop, name: str, vbuckets: Iterable[int], *, bucket: str = ""
+    ) -> None:
         self.name = name
+        self._bucket = bucket
         self.told: dict[int, list[Seen]] = {vb: [] for vb in vbuckets}
         self.saved: dict[int, list[Position]] = {vb: [Position.beginning(vb)] for vb in self.told}
         self.on_seen: Callable[[Consumer, Seen, Position], None] = lambda consumer, seen, position: None
@@ -142,7 +145,8 @@ class Consumer:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _open(self) -> Conversation[object]:
-        yield from greet(Login(agent="model", features=(Feature.XERROR, Feature.SNAPPY, Feature.JSON)))
+        features = (Feature.XERROR, Feature.SNAPPY, Feature.JSON, Feature.SELECT_BUCKET)
+        yield from greet(Login(agent="model", bucket=self._bucket, features=features))
         controls = (("enable_noop", "true"), ("set_noop_interval", str(NOOP_SECONDS)))
         window = (("connection_buffer_size", str(WINDOW_BYTES)), ("enable_expiry_opcode", "true"))
         flags = int(OpenFlag.PRODUCER)

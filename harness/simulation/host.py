@@ -8,16 +8,21 @@ The disk outlives the process. A crash takes what was not written (KILL), or wha
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
-from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop, Threads
+from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop
 from headwater.errors import CorruptStore, StorageError
 from headwater.failpoints import InjectedFault, armed
 from headwater.node.bucket import Bucket
+from headwater.node.buckets import catalog
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.server import Server
@@ -26,10 +31,13 @@ from headwater.testing.faults import FaultyDisk
 
 if TYPE_CHECKING:
     from harness.simulation.sockets import Network
+    from headwater.node.served import ServedBucket
+    from headwater.node.storage.disk import Disk
 
 ARENA_BYTES = 64 << 10
 SEGMENT_BYTES = 192 << 10
 STORE = Path("/store")
+FIRST_BUCKET = "default"
 
 
 class Crash(Enum):
@@ -52,6 +60,34 @@ class Clock:
     def monotonic(self) -> float:
         """Seconds since the beginning."""
         return self._schedule.now
+
+
+def small_store(config: NodeConfig, disk: Disk | None, schedule: Schedule, random: Random) -> Store:
+    """Open the store of a bucket with segments of which a run fills several."""
+    return Store.open(
+        config.data,
+        vbuckets=config.vbuckets,
+        disk=disk,
+        clock=Clock(schedule).monotonic,
+        random=random.randbytes,
+        segment_bytes=SEGMENT_BYTES,
+        arena_bytes=ARENA_BYTES,
+    )
+
+
+@contextmanager
+def later_buckets(schedule: Schedule) -> Iterator[None]:
+    """In a block: the buckets that nodes make while they run have the simulation's time, chance and threads."""
+    random = schedule.random
+    names = SimpleNamespace(token_hex=lambda size: random.randbytes(size).hex())
+    made = partial(Bucket, new_uuid=lambda: random.getrandbits(48))
+    with (
+        mock.patch.object(catalog, "open_store", lambda config, disk: small_store(config, disk, schedule, random)),
+        mock.patch.object(catalog, "Committer", lambda store, loop: Committer(store, loop, loop.pool())),
+        mock.patch.object(catalog, "Bucket", made),
+        mock.patch.object(catalog, "secrets", names),
+    ):
+        yield
 
 
 class Host:
@@ -78,6 +114,7 @@ class Host:
         self._config = NodeConfig(
             port=network.address(name)[1],
             data=STORE,
+            bucket=FIRST_BUCKET,
             vbuckets=vbuckets,
             vbucket_state="none",
             expiry_pager_seconds=1,
@@ -85,7 +122,6 @@ class Host:
             scrub_interval_seconds=7,
             loop_watch_ms=0,
         )
-        self._threads: Threads
 
     @property
     def is_up(self) -> bool:
@@ -97,6 +133,19 @@ class Host:
         """The address as host:port."""
         host, port = self._network.address(self.name)
         return f"{host}:{port}"
+
+    @property
+    def under_way(self) -> Sequence[Callable[[], None]]:
+        """The work that threads of the process have and are not done with."""
+        return () if self.loop is None else [work for pool in self.loop.pools for work in pool.waiting]
+
+    def served(self, bucket: str) -> ServedBucket | None:
+        """A bucket as the process serves it; None if it does not, or none runs."""
+        return self.server.buckets.get(bucket) if self.is_up else None
+
+    def folders(self) -> set[Path]:
+        """The folders in which there are files of buckets beside the first."""
+        return {path.parent for path in self.disk.files() if path.parent != STORE}
 
     def start(self) -> bool:
         """Run a node on what the disk has; False if that fails, which is as if the power had gone again."""
@@ -111,54 +160,47 @@ class Host:
 
     def _start(self) -> None:
         clock, random = Clock(self._schedule), self._random
-        self.store = Store.open(
-            STORE,
-            vbuckets=self._config.vbuckets,
-            disk=self.disk,
-            clock=clock.monotonic,
-            random=random.randbytes,
-            segment_bytes=SEGMENT_BYTES,
-            arena_bytes=ARENA_BYTES,
-        )
+        self.store = small_store(self._config, self.disk, self._schedule, random)
         self.loop = SimLoop(self._schedule, self._network, self.name)
-        self._threads = Threads(self.loop)
         loop: Any = self.loop
-        self.committer = Committer(self.store, loop, self._threads)
+        self.committer = Committer(self.store, loop, self.loop.pool())
         self.bucket = Bucket(
             self._config.bucket, self.store, self.committer, clock=clock, new_uuid=lambda: random.getrandbits(48)
         )
         self.bucket.recover(self._config)
         self.server = Server(self._config, self.bucket, self.committer, loop)
+        self.server.catalog.open()
         listener: Any = self._network.listener(self.name)
         self.server.bind(listener)
-        self.committer.commit_now()
+        self.server.commit_now()
         self.server.listen()
         self.starts += 1
 
     def stop(self) -> None:
         """End the process in order; a disk that fails at the very end leaves it as after a crash."""
         if self.loop is not None:
-            self.loop.complete(self.server.close())
-            self._gone(silent=False)
             with suppress(StorageError):
+                self.loop.complete(self.server.close())
                 self.store.close()
+            self._gone(silent=False)
             self.disk = self.disk.crash(self._random, lose=0.0)
 
     def crash(self, how: Crash) -> None:
         """End it now, in the middle of whatever it does."""
         if self.loop is None:
             return
+        under_way = self.under_way
         self._gone(silent=how is Crash.POWER)
-        if self._threads.waiting and self._random.random() < 0.5:
-            self._begin_writing()
+        if under_way and self._random.random() < 0.5:
+            self._begin_writing(under_way)
         lose = 0.0 if how is Crash.KILL else self._random.choice([0.2, 0.5, 0.8, 1.0])
         self.disk = self.disk.crash(self._random, lose)
 
-    def _begin_writing(self) -> None:
+    def _begin_writing(self, under_way: Sequence[Callable[[], None]]) -> None:
         """Begin the threads' work before a crash: write, and perhaps sync."""
         place = self._random.choice(["log.before_sync", "log.after_sync"])
         with armed(f"{place}=raise"):
-            for work in tuple(self._threads.waiting):
+            for work in under_way:
                 try:
                     work()
                 except InjectedFault:

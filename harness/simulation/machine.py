@@ -1,6 +1,7 @@
 """The model-based test of a cluster: hypothesis drives three simulated nodes, and makes small what breaks them.
 
-Writes (set, delete, expiry, CAS, durable ones, in collections that come and go), failovers, rollbacks, takeovers,
+Writes (set, delete, expiry, CAS, durable ones, in collections that come and go, in two buckets of which one comes and
+goes), failovers, rollbacks, takeovers,
 crashes of processes and of power, restarts, broken and stalled links, failing disks, compaction, consumers that move
 from node to node: in any order, a few milliseconds or some seconds apart. `teardown` lifts all faults and holds
 everything against the model (histories.py says what is promised); most of it is checked after each step as well.
@@ -24,6 +25,8 @@ from headwater.errors import HeadwaterError
 from headwater.wire.vbucket import State
 
 NODES = st.integers(0, 2)
+BUCKETS = st.integers(0, 1)
+CONSUMERS = st.integers(0, 2)
 VBUCKETS = st.integers(0, 1)
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 PAUSES = st.sampled_from([0.0, 0.0, 0.001, 0.003, 0.01, 0.05])
@@ -40,18 +43,15 @@ class ClusterMachine(RuleBasedStateMachine):
         self.stack = ExitStack()
         self.cluster: SimCluster
 
-    @initialize(seed=st.integers(0, 2**32 - 1))
-    def begin(self, seed: int) -> None:
+    @initialize(seed=st.integers(0, 2**32 - 1), buckets=st.integers(1, 2))
+    def begin(self, seed: int, buckets: int) -> None:
         """n0 owns every vbucket, n1 and n2 follow it."""
         self.cluster = cluster = self.stack.enter_context(SimCluster.running(seed))
         for at in range(3):
             cluster.start(at)
-        for vb in cluster.vbuckets:
-            cluster.set_state(0, vb, State.ACTIVE)
-        cluster.run(0.1)
-        for vb in cluster.vbuckets:
-            for at in (1, 2):
-                cluster.follow(at, 0, vb)
+        cluster.first.found()
+        if buckets == 2:
+            cluster.make_bucket()
         cluster.run(0.5)
         self.counts["examples"] += 1
 
@@ -63,120 +63,161 @@ class ClusterMachine(RuleBasedStateMachine):
 
     # --- writers ----------------------------------------------------------------------------------------------------
 
-    @rule(vb=VBUCKETS, keys=st.lists(KEYS, min_size=1, max_size=6), size=st.sampled_from([0, 0, 3000]), pause=PAUSES)
-    def write_to_the_owner(self, vb: int, keys: list[bytes], size: int, pause: float) -> None:
+    @rule(
+        which=BUCKETS,
+        vb=VBUCKETS,
+        keys=st.lists(KEYS, min_size=1, max_size=6),
+        size=st.sampled_from([0, 0, 3000]),
+        pause=PAUSES,
+    )
+    def write_to_the_owner(self, which: int, vb: int, keys: list[bytes], size: int, pause: float) -> None:
         """Some sets, one after the other, without waiting."""
+        bucket = self.cluster.bucket(which)
         for key in keys:
-            self.cluster.set(self.cluster.holder(vb), vb, key, size=size)
+            bucket.set(bucket.holder(vb), vb, key, size=size)
         self.passed("sets", pause)
 
-    @rule(at=NODES, vb=VBUCKETS, key=KEYS, how=st.sampled_from(["set", "cas", "expires"]), pause=PAUSES)
-    def write_anywhere(self, at: int, vb: int, key: bytes, how: str, pause: float) -> None:
+    @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, key=KEYS, how=st.sampled_from(["set", "cas", "expires"]), pause=PAUSES)
+    def write_anywhere(self, which: int, at: int, vb: int, key: bytes, *, how: str, pause: float) -> None:
         """Also to one that owns nothing any more, or believes it does."""
-        self.cluster.set(at, vb, key, cas=how == "cas", expiry=2 if how == "expires" else 0)
+        bucket = self.cluster.bucket(which)
+        bucket.set(at, vb, key, cas=how == "cas", expiry=2 if how == "expires" else 0)
         self.passed("set anywhere", pause)
 
-    @rule(vb=VBUCKETS, key=KEYS, pause=PAUSES)
-    def delete(self, vb: int, key: bytes, pause: float) -> None:
+    @rule(which=BUCKETS, vb=VBUCKETS, key=KEYS, pause=PAUSES)
+    def delete(self, which: int, vb: int, key: bytes, pause: float) -> None:
         """Delete a key."""
-        self.cluster.delete(self.cluster.holder(vb), vb, key)
+        bucket = self.cluster.bucket(which)
+        bucket.delete(bucket.holder(vb), vb, key)
         self.passed("delete", pause)
 
-    @rule(vb=VBUCKETS, count=st.integers(2, 30), pause=PAUSES)
-    def write_a_lot(self, vb: int, count: int, pause: float) -> None:
+    @rule(which=BUCKETS, vb=VBUCKETS, count=st.integers(2, 30), pause=PAUSES)
+    def write_a_lot(self, which: int, vb: int, count: int, pause: float) -> None:
         """Enough for several batches and snapshots."""
+        bucket = self.cluster.bucket(which)
         for number in range(count):
-            self.cluster.set(self.cluster.holder(vb), vb, b"abcdefgh"[number % 8 :][:1], size=number * 20)
+            bucket.set(bucket.holder(vb), vb, b"abcdefgh"[number % 8 :][:1], size=number * 20)
             if number % 7 == 0:
                 self.cluster.run(0.001)
         self.passed("many sets", pause)
 
-    @rule(vb=VBUCKETS, keys=st.lists(KEYS, min_size=1, max_size=3), level=st.integers(1, 3), pause=PAUSES)
-    def write_durably(self, vb: int, keys: list[bytes], level: int, pause: float) -> None:
+    @rule(
+        which=BUCKETS, vb=VBUCKETS, keys=st.lists(KEYS, min_size=1, max_size=3), level=st.integers(1, 3), pause=PAUSES
+    )
+    def write_durably(self, which: int, vb: int, keys: list[bytes], level: int, pause: float) -> None:
         """Writes that wait for a majority, one after the other on one connection."""
+        bucket = self.cluster.bucket(which)
         for key in keys:
-            self.cluster.set_durably(self.cluster.holder(vb), vb, key, level=level, timeout_ms=500)
+            bucket.set_durably(bucket.holder(vb), vb, key, level=level, timeout_ms=500)
         self.passed("durable sets", pause)
 
-    @rule(at=NODES, vb=VBUCKETS, key=KEYS, deletes=st.booleans(), pause=PAUSES)
-    def write_durably_anywhere(self, at: int, vb: int, key: bytes, deletes: bool, pause: float) -> None:
+    @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, key=KEYS, deletes=st.booleans(), pause=PAUSES)
+    def write_durably_anywhere(self, which: int, at: int, vb: int, key: bytes, *, deletes: bool, pause: float) -> None:
         """Also to one that owns nothing any more, and deletions."""
+        bucket = self.cluster.bucket(which)
         if deletes:
-            self.cluster.delete_durably(at, vb, key)
+            bucket.delete_durably(at, vb, key)
         else:
-            self.cluster.set_durably(at, vb, key, level=1, timeout_ms=20)
+            bucket.set_durably(at, vb, key, level=1, timeout_ms=20)
         self.passed("durable anywhere", pause)
 
-    @rule(vb=VBUCKETS, key=KEYS, pause=PAUSES)
-    def write_to_a_collection(self, vb: int, key: bytes, pause: float) -> None:
+    @rule(which=BUCKETS, vb=VBUCKETS, key=KEYS, pause=PAUSES)
+    def write_to_a_collection(self, which: int, vb: int, key: bytes, pause: float) -> None:
         """A document of the newest collection there is."""
-        self.cluster.set_in_collection(self.cluster.holder(vb), vb, key)
+        bucket = self.cluster.bucket(which)
+        bucket.set_in_collection(bucket.holder(vb), vb, key)
         self.passed("sets in collections", pause)
 
     # --- the operator -----------------------------------------------------------------------------------------------
 
-    @rule(drop=st.booleans(), pause=PAUSES)
-    def change_collections(self, drop: bool, pause: float) -> None:
+    @rule(which=BUCKETS, drop=st.booleans(), pause=PAUSES)
+    def change_collections(self, which: int, drop: bool, pause: float) -> None:
         """Make a collection, or drop one, with all in it."""
-        self.cluster.change_collections(drop=drop)
+        bucket = self.cluster.bucket(which)
+        bucket.change_collections(drop=drop)
         self.passed("collections changed", pause)
 
-    @rule(at=NODES, vb=VBUCKETS, pause=PAUSES)
-    def fail_over(self, at: int, vb: int, pause: float) -> None:
+    @rule(drop=st.booleans(), pause=PAUSES)
+    def change_the_second_bucket(self, drop: bool, pause: float) -> None:
+        """Make the second bucket or drop it, with all in it, or go on with what was begun."""
+        (self.cluster.drop_bucket if drop else self.cluster.make_bucket)()
+        self.passed("drop bucket" if drop else "make bucket", pause)
+
+    @rule(at=NODES, fails=st.booleans(), pause=PAUSES)
+    def move_everything(self, at: int, fails: bool, pause: float) -> None:
+        """Let one node own everything of every bucket: by takeovers, or promoted as in a failover."""
+        for bucket in self.cluster.buckets_in_use:
+            for vb in bucket.vbuckets:
+                if fails:
+                    bucket.set_state(at, vb, State.ACTIVE)
+                elif at != (holder := bucket.holder(vb)):
+                    bucket.follow(at, holder, vb, takeover=True)
+        self.passed("everything fails over" if fails else "everything is taken over", pause)
+
+    @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, pause=PAUSES)
+    def fail_over(self, which: int, at: int, vb: int, pause: float) -> None:
         """Promote a node, whatever the owner does meanwhile."""
-        self.cluster.set_state(at, vb, State.ACTIVE)
+        bucket = self.cluster.bucket(which)
+        bucket.set_state(at, vb, State.ACTIVE)
         self.passed("failover", pause)
 
-    @rule(at=NODES, source=NODES, vb=VBUCKETS, pause=PAUSES)
-    def come_back(self, at: int, source: int, vb: int, pause: float) -> None:
+    @rule(which=BUCKETS, at=NODES, source=NODES, vb=VBUCKETS, pause=PAUSES)
+    def come_back(self, which: int, at: int, source: int, vb: int, pause: float) -> None:
         """A node becomes a replica of another: an old owner of the new one, or any of any."""
+        bucket = self.cluster.bucket(which)
         if at == source:
-            source = self.cluster.holder(vb)
+            source = bucket.holder(vb)
         if at != source:
-            self.cluster.set_state(at, vb, State.REPLICA)
+            bucket.set_state(at, vb, State.REPLICA)
             self.cluster.run(0.01)
-            self.cluster.follow(at, source, vb)
+            bucket.follow(at, source, vb)
             self.passed("come back as a replica", pause)
 
-    @rule(at=NODES, vb=VBUCKETS, pause=PAUSES)
-    def follow_the_owner(self, at: int, vb: int, pause: float) -> None:
+    @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, pause=PAUSES)
+    def follow_the_owner(self, which: int, at: int, vb: int, pause: float) -> None:
         """Let a copy follow the owner, as a cluster would have it."""
-        holder = self.cluster.holder(vb)
+        bucket = self.cluster.bucket(which)
+        holder = bucket.holder(vb)
         if at != holder:
-            self.cluster.follow(at, holder, vb)
+            bucket.follow(at, holder, vb)
             self.passed("follow", pause)
 
-    @rule(at=NODES, vb=VBUCKETS, pause=PAUSES)
-    def take_over(self, at: int, vb: int, pause: float) -> None:
+    @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, pause=PAUSES)
+    def take_over(self, which: int, at: int, vb: int, pause: float) -> None:
         """Become the owner without a loss."""
-        holder = self.cluster.holder(vb)
+        bucket = self.cluster.bucket(which)
+        holder = bucket.holder(vb)
         if at != holder:
-            self.cluster.follow(at, holder, vb, takeover=True)
+            bucket.follow(at, holder, vb, takeover=True)
             self.passed("takeover", pause)
 
-    @rule(at=NODES, source=NODES, pause=PAUSES)
-    def stop_following(self, at: int, source: int, pause: float) -> None:
+    @rule(which=BUCKETS, at=NODES, source=NODES, pause=PAUSES)
+    def stop_following(self, which: int, at: int, source: int, pause: float) -> None:
         """Stop following a producer, in the middle of a takeover perhaps."""
-        self.cluster.leave(at, source)
+        bucket = self.cluster.bucket(which)
+        bucket.leave(at, source)
         self.passed("leave", pause)
 
-    @rule(at=NODES, vb=VBUCKETS, state=st.sampled_from([State.DEAD, State.PENDING]), pause=PAUSES)
-    def set_another_state(self, at: int, vb: int, state: State, pause: float) -> None:
+    @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, state=st.sampled_from([State.DEAD, State.PENDING]), pause=PAUSES)
+    def set_another_state(self, which: int, at: int, vb: int, state: State, pause: float) -> None:
         """Dead, or pending: by hand, as a mover that cleans up."""
-        self.cluster.set_state(at, vb, state)
+        bucket = self.cluster.bucket(which)
+        bucket.set_state(at, vb, state)
         self.passed(f"set {state.name.lower()}", pause)
 
-    @rule(at=NODES, vb=VBUCKETS, pause=PAUSES)
-    def delete_a_copy(self, at: int, vb: int, pause: float) -> None:
+    @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, pause=PAUSES)
+    def delete_a_copy(self, which: int, at: int, vb: int, pause: float) -> None:
         """Delete a replica."""
-        if at != self.cluster.holder(vb) and self.cluster.hosts[at].name != self.cluster.owners[vb].holder:
-            self.cluster.delete_vbucket(at, vb)
+        bucket = self.cluster.bucket(which)
+        if at != bucket.holder(vb) and self.cluster.hosts[at].name != bucket.owners[vb].holder:
+            bucket.delete_vbucket(at, vb)
             self.passed("delete vbucket", pause)
 
-    @rule(at=NODES, vb=VBUCKETS, everything=st.booleans(), pause=PAUSES)
-    def compact(self, at: int, vb: int, everything: bool, pause: float) -> None:
+    @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, everything=st.booleans(), pause=PAUSES)
+    def compact(self, which: int, at: int, vb: int, everything: bool, pause: float) -> None:
         """Old versions go, and perhaps all tombstones."""
-        self.cluster.compact(at, vb, everything=everything)
+        bucket = self.cluster.bucket(which)
+        bucket.compact(at, vb, everything=everything)
         self.passed("compact", pause)
 
     # --- faults -----------------------------------------------------------------------------------------------------
@@ -226,17 +267,17 @@ class ClusterMachine(RuleBasedStateMachine):
 
     # --- consumers and time -----------------------------------------------------------------------------------------
 
-    @rule(which=st.integers(0, 1), at=NODES, pause=PAUSES)
+    @rule(which=CONSUMERS, at=NODES, pause=PAUSES)
     def drain(self, which: int, at: int, pause: float) -> None:
         """A consumer goes on at some node from where it stands."""
-        self.cluster.consumers[which].connect(self.cluster.hosts[at].name)
+        self.cluster.consumer(which).connect(self.cluster.hosts[at].name)
         self.passed("drain", pause)
 
     @precondition(lambda self: any(each.is_connected for each in self.cluster.consumers))
-    @rule(which=st.integers(0, 1), paused=st.booleans(), pause=PAUSES)
+    @rule(which=CONSUMERS, paused=st.booleans(), pause=PAUSES)
     def pause_a_consumer(self, which: int, paused: bool, pause: float) -> None:
         """Pause a consumer's reading, or resume it."""
-        consumer = self.cluster.consumers[which]
+        consumer = self.cluster.consumer(which)
         (consumer.pause if paused else consumer.resume)()
         consumer.ask(consumer.idle_vbuckets())
         self.passed("pause or resume a consumer", pause)
@@ -273,8 +314,11 @@ class ClusterMachine(RuleBasedStateMachine):
         except (AssertionError, HeadwaterError) as error:
             self.failed(error)
             raise
-        self.counts["acknowledged"] += cluster.acknowledged
-        for status, count in cluster.durable_answers.items():
-            self.counts[f"durable {status}"] += count
-        self.counts["rollbacks of consumers"] += sum(each.rollbacks for each in cluster.consumers)
-        self.counts["writes a failover gave up"] += sum(each.discarded for each in cluster.owners.values())
+        for bucket in cluster.buckets:
+            self.counts["acknowledged"] += bucket.acknowledged
+            for status, count in bucket.durable_answers.items():
+                self.counts[f"durable {status}"] += count
+            self.counts["rollbacks of consumers"] += sum(each.rollbacks for each in bucket.consumers)
+            self.counts["writes a failover gave up"] += sum(each.discarded for each in bucket.owners.values())
+        for bucket in cluster.buckets[1:]:
+            self.counts["acknowledged in the second bucket"] += bucket.acknowledged

@@ -16,17 +16,53 @@ from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from harness.simulation.host import Host
+    from headwater.node.bucket import Bucket
+    from headwater.node.committer import Committer
+    from headwater.node.served import ServedBucket
+    from headwater.node.storage.store import Store
     from headwater.node.vbucket.vbucket import VBucket
 
 
+class Placed:
+    """A bucket on a host: its parts, as long as that serves it, and as they were when its process ended."""
+
+    def __init__(self, host: Host, bucket: str) -> None:
+        self.host, self.name, self._bucket = host, host.name, bucket
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a process runs that serves it."""
+        return self.host.served(self._bucket) is not None
+
+    @property
+    def served(self) -> ServedBucket:
+        """The bucket as its node serves it."""
+        return self.host.server.buckets[self._bucket]
+
+    @property
+    def bucket(self) -> Bucket:
+        """Its vbuckets."""
+        return self.served.bucket
+
+    @property
+    def store(self) -> Store:
+        """What it has stored."""
+        return self.bucket.store
+
+    @property
+    def committer(self) -> Committer:
+        """Who tells when that is durable."""
+        return self.served.committer
+
+
 class Observer:
-    """Watches one host.
+    """Watches one bucket of one host.
 
     Args:
         histories, owners: the model; owners by vbucket.
     """
 
-    def __init__(self, host: Host, histories: Histories, owners: dict[int, Ownership]) -> None:
+    def __init__(self, host: Placed, histories: Histories, owners: dict[int, Ownership]) -> None:
         self.host = host
         self._histories, self._owners = histories, owners
         self._read: dict[int, int] = {}  # vbucket: seqno up to which its rows were looked at
@@ -59,6 +95,14 @@ class Observer:
         durable = store.committing.records
         self._durable_before = {vb: store.durable_seqno(vb) for vb, at in durable.items() if store.record(vb) is at}
 
+    def vanished(self) -> None:
+        """The bucket was dropped here: the node owns nothing of it any more."""
+        self._durable_before = {}
+        self._states = dict.fromkeys(self._owners, (None, 0))
+        for owner in self._owners.values():
+            owner.demoted(self.host.name)
+            owner.not_active_on_disk(self.host.name)
+
     def event(self) -> None:
         """Something ran in the process."""
         if self.host.bucket.map_changes != self._map_changes:
@@ -68,7 +112,9 @@ class Observer:
             self._look_at_states(restarted=False)
 
     def durable(self) -> None:
-        """A batch is on disk."""
+        """A batch is on disk; of a bucket that is being dropped nobody asks any more."""
+        if not self.host.is_served:
+            return
         store = self.host.store
         for vb in self._owners:
             records = [store.committing.records.get(vb), *store.staging.records_on_the_way(vb)]

@@ -101,13 +101,23 @@ class Descriptors(Protocol):
 
 
 class SimLoop:
-    """The part of an event loop (asyncio.AbstractEventLoop) that a node uses, in simulated time."""
+    """The part of an event loop (asyncio.AbstractEventLoop) that a node uses, in simulated time.
+
+    Attributes: pools: the threads of the process, whose work may be under way when it dies.
+    """
 
     def __init__(self, schedule: Schedule, network: Descriptors, name: str) -> None:
         self.schedule, self.network = schedule, network
         self.name = name
         self.is_dead = False
+        self.pools: list[Threads] = []
+        self._default = self.pool()
         self._self: Any = self  # asyncio's own classes ask for an AbstractEventLoop, and use what is here
+
+    def pool(self) -> Threads:
+        """A pool of threads of this process."""
+        self.pools.append(made := Threads(self))
+        return made
 
     def kill(self) -> None:
         """Stop the loop: none of its callbacks runs any more."""
@@ -192,7 +202,7 @@ class SimLoop:
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """Threads take their time, and do all at once when it is over."""
-        future = (executor or Threads(self)).submit(func, *args)
+        future = (executor or self._default).submit(func, *args)
         return asyncio.wrap_future(future, loop=self._self)
 
     # --- sockets ----------------------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ def begun(cluster: SimCluster) -> None:
     for at in range(3):
         cluster.start(at)
     for vb in cluster.vbuckets:
-        cluster.set_state(0, vb, State.ACTIVE)
+        cluster.first.set_state(0, vb, State.ACTIVE)
     cluster.run(0.1)
     for vb in cluster.vbuckets:
-        cluster.follow(1, 0, vb)
-        cluster.follow(2, 0, vb)
+        cluster.first.follow(1, 0, vb)
+        cluster.first.follow(2, 0, vb)
     cluster.run(0.5)
 
 
@@ -31,20 +31,20 @@ def story(seed: int) -> tuple[int, int, float]:
     """A takeover, a stalled link and a crash of the new owner; what it came to."""
     with SimCluster.running(seed) as cluster:
         begun(cluster)
-        cluster.consumers[0].connect("n2")
+        cluster.first.consumers[0].connect("n2")
         for number in range(50):
-            cluster.set(0, number % 2, b"key-%d" % (number % 7), size=number * 10)
+            cluster.first.set(0, number % 2, b"key-%d" % (number % 7), size=number * 10)
             cluster.run(0.001)
-        cluster.follow(1, 0, 0, takeover=True)
+        cluster.first.follow(1, 0, 0, takeover=True)
         cluster.network.set_link("n1", "n2", Link.STALLED)
         cluster.run(1.0)
-        assert cluster.owners[0].holder == "n1" and cluster.hosts[0].bucket.state(0) is State.DEAD
+        assert cluster.first.owners[0].holder == "n1" and cluster.hosts[0].bucket.state(0) is State.DEAD
         cluster.crash(1, Crash.POWER)
         cluster.run(1.0)
         cluster.settle()
         cluster.check_everything()
-        assert cluster.acknowledged == 50 and cluster.owners[0].discarded == 0
-        return cluster.schedule.events, cluster.histories.recorded, cluster.schedule.now
+        assert cluster.first.acknowledged == 50 and cluster.first.owners[0].discarded == 0
+        return cluster.schedule.events, cluster.first.histories.recorded, cluster.schedule.now
 
 
 def test_a_takeover_and_a_crash_of_the_new_owner_lose_nothing() -> None:
@@ -54,7 +54,7 @@ def test_a_takeover_and_a_crash_of_the_new_owner_lose_nothing() -> None:
 def test_a_replica_that_is_changed_behind_everybodys_back_is_found() -> None:
     with SimCluster.running(1) as cluster:
         begun(cluster)
-        cluster.set(0, 0, b"key")
+        cluster.first.set(0, 0, b"key")
         cluster.run(0.5)
         store = cluster.hosts[1].store
         store.stage_mutation(0, b"key", b"never sent", cas=9, rev_seqno=9)
@@ -66,13 +66,13 @@ def test_a_replica_that_is_changed_behind_everybodys_back_is_found() -> None:
 def test_two_requests_to_become_active_on_the_way_at_once_are_two() -> None:
     with SimCluster.running(0) as cluster:
         begun(cluster)
-        cluster.follow(1, 0, 1, takeover=True)
+        cluster.first.follow(1, 0, 1, takeover=True)
         cluster.run(0.5)
-        assert cluster.owners[1].holder == "n1"
+        assert cluster.first.owners[1].holder == "n1"
         for state in (State.ACTIVE, State.DEAD, State.ACTIVE):
-            cluster.set_state(0, 1, state)
+            cluster.first.set_state(0, 1, state)
         cluster.run(0.5)
-        assert cluster.owners[1].holder == "n0"
+        assert cluster.first.owners[1].holder == "n0"
 
 
 @pytest.mark.parametrize("crashes", [1, 2])
@@ -80,45 +80,45 @@ def test_an_owner_that_crashed_gives_up_its_branch_when_it_follows_the_old_one(c
     """Both wrote the same seqno, each in a branch of its own; the branches of the crashes are empty."""
     with SimCluster.running(4) as cluster:
         begun(cluster)
-        cluster.set(0, 0, b"both have this")
+        cluster.first.set(0, 0, b"both have this")
         cluster.run(0.5)
         cluster.network.set_link("n0", "n1", Link.DOWN)
         cluster.network.cut("n0", "n1")
-        cluster.set_state(1, 0, State.ACTIVE)
+        cluster.first.set_state(1, 0, State.ACTIVE)
         cluster.run(0.5)
-        cluster.set(1, 0, b"of the new owner")
-        cluster.set(0, 0, b"of the old owner")
+        cluster.first.set(1, 0, b"of the new owner")
+        cluster.first.set(0, 0, b"of the old owner")
         cluster.run(0.5)
-        cluster.consumers[0].connect("n1")
+        cluster.first.consumers[0].connect("n1")
         for _ in range(crashes):
             cluster.crash(1, Crash.KILL)
             cluster.start(1)
         cluster.run(0.5)
-        cluster.consumers[0].connect("n1")
+        cluster.first.consumers[0].connect("n1")
         cluster.run(0.5)
-        assert cluster.consumers[0].position(0).seqno == 2
-        cluster.set_state(0, 0, State.DEAD)
+        assert cluster.first.consumers[0].position(0).seqno == 2
+        cluster.first.set_state(0, 0, State.DEAD)
         cluster.run(0.1)
-        cluster.set_state(0, 0, State.ACTIVE)
+        cluster.first.set_state(0, 0, State.ACTIVE)
         cluster.run(0.5)
         cluster.settle()
         cluster.check_everything()
-        assert set(cluster.observers[1].held(0)) == {b"both have this", b"of the old owner"}
+        assert set(cluster.first.observers[1].held(0)) == {b"both have this", b"of the old owner"}
 
 
 def test_a_consumer_that_held_what_a_failover_gave_up_goes_back() -> None:
     with SimCluster.running(3) as cluster:
         begun(cluster)
         cluster.network.set_link("n0", "n1", Link.STALLED)
-        cluster.consumers[0].connect("n0")
-        cluster.set(0, 0, b"given up")
+        cluster.first.consumers[0].connect("n0")
+        cluster.first.set(0, 0, b"given up")
         cluster.run(0.5)
-        assert cluster.consumers[0].position(0).seqno == 1
-        cluster.set_state(1, 0, State.ACTIVE)
+        assert cluster.first.consumers[0].position(0).seqno == 1
+        cluster.first.set_state(1, 0, State.ACTIVE)
         cluster.run(0.5)
         cluster.settle()
         cluster.check_everything()
-        assert cluster.consumers[0].rollbacks == 1 and cluster.consumers[0].told[0] == []
+        assert cluster.first.consumers[0].rollbacks == 1 and cluster.first.consumers[0].told[0] == []
 
 
 @contextmanager
@@ -138,19 +138,19 @@ def received_and_promoted_in_one_batch() -> Iterator[tuple[SimCluster, list[int 
 
 def promoted_before_its_disk_has_anything(cluster: SimCluster) -> list[int | None] | None:
     begun(cluster)
-    cluster.set_state(2, 0, State.DEAD)
+    cluster.first.set_state(2, 0, State.DEAD)
     cluster.run(0.1)
     host, answers = cluster.hosts[2], list[int | None]()
 
     def has_acknowledged_changes_in_memory_only() -> bool:
         on_disk, received = host.store.durable_seqno(0), host.store.high_seqno(0)
-        return any(on_disk < seqno <= received for _, seqno in cluster.owners[0].acknowledged)
+        return any(on_disk < seqno <= received for _, seqno in cluster.first.owners[0].acknowledged)
 
-    cluster.set(0, 0, b"key")
+    cluster.first.set(0, 0, b"key")
     if not cluster.run(0.1, has_acknowledged_changes_in_memory_only):
         return None
-    cluster.owners[0].promise("n2")
-    cluster.admins[2].ask(
+    cluster.first.owners[0].promise("n2")
+    cluster.first.admins[2].ask(
         Opcode.SET_VBUCKET,
         lambda answer: answers.append(None if answer is None else answer.status),
         extras=bytes([State.ACTIVE]),
@@ -164,8 +164,8 @@ def promoted_before_its_disk_has_anything(cluster: SimCluster) -> list[int | Non
 def test_a_promotion_that_did_not_come_to_the_disk_is_not_answered_and_changes_nothing(how: Crash | None) -> None:
     """The batch that failed had both what was received and the new branch: the node is dead again, with less."""
     with received_and_promoted_in_one_batch() as (cluster, answers):
-        assert cluster.owners[0].holder == "n2" and answers == []
-        assert cluster.hosts[2].store.durable_seqno(0) == 0 and len(cluster.owners[0].acknowledged) == 1
+        assert cluster.first.owners[0].holder == "n2" and answers == []
+        assert cluster.hosts[2].store.durable_seqno(0) == 0 and len(cluster.first.owners[0].acknowledged) == 1
         if how is None:
             cluster.hosts[2].disk.fail(1)
             cluster.run(0.1)
@@ -177,4 +177,4 @@ def test_a_promotion_that_did_not_come_to_the_disk_is_not_answered_and_changes_n
         cluster.run(0.5)
         cluster.settle()
         cluster.check_everything()
-        assert cluster.owners[0].holder == "n0" and len(cluster.owners[0].acknowledged) == 1
+        assert cluster.first.owners[0].holder == "n0" and len(cluster.first.owners[0].acknowledged) == 1

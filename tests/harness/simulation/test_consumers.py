@@ -20,9 +20,9 @@ def cluster() -> Iterator[SimCluster]:
     with SimCluster.running(2, vbuckets=1, nodes=2, consumers=1) as made:
         made.start(0)
         made.start(1)
-        made.set_state(0, 0, State.ACTIVE)
+        made.first.set_state(0, 0, State.ACTIVE)
         made.run(0.1)
-        made.follow(1, 0, 0)
+        made.first.follow(1, 0, 0)
         made.run(0.5)
         yield made
 
@@ -32,11 +32,11 @@ def keys(consumer: Consumer) -> list[tuple[int, bytes, bytes | None]]:
 
 
 def test_it_is_told_every_change_and_knows_where_it_stands(cluster: SimCluster) -> None:
-    (consumer,) = cluster.consumers
+    (consumer,) = cluster.first.consumers
     assert consumer.connect("n0")
-    cluster.set(0, 0, b"a")
+    cluster.first.set(0, 0, b"a")
     cluster.run(0.5)
-    cluster.delete(0, 0, b"a")
+    cluster.first.delete(0, 0, b"a")
     cluster.run(0.5)
     assert keys(consumer) == [(1, b"a", b"1"), (2, b"a", None)]
     assert consumer.position(0).seqno == 2 and consumer.position(0).complete
@@ -44,25 +44,25 @@ def test_it_is_told_every_change_and_knows_where_it_stands(cluster: SimCluster) 
 
 
 def test_it_goes_on_at_another_node_from_where_it_stands(cluster: SimCluster) -> None:
-    (consumer,) = cluster.consumers
+    (consumer,) = cluster.first.consumers
     consumer.connect("n0")
-    cluster.set(0, 0, b"a")
+    cluster.first.set(0, 0, b"a")
     cluster.run(0.5)
-    cluster.follow(1, 0, 0, takeover=True)
+    cluster.first.follow(1, 0, 0, takeover=True)
     cluster.run(0.5)
     consumer.connect("n1")
     assert consumer.target == "n1"
-    cluster.set(1, 0, b"b")
+    cluster.first.set(1, 0, b"b")
     cluster.run(0.5)
     assert keys(consumer) == [(1, b"a", b"1"), (2, b"b", b"2")] and consumer.rollbacks == 0
 
 
 def test_it_reads_nothing_while_it_is_paused(cluster: SimCluster) -> None:
-    (consumer,) = cluster.consumers
+    (consumer,) = cluster.first.consumers
     consumer.connect("n0")
     cluster.run(0.5)
     consumer.pause()
-    cluster.set(0, 0, b"a")
+    cluster.first.set(0, 0, b"a")
     cluster.run(0.5)
     assert keys(consumer) == []
     consumer.resume()
@@ -71,7 +71,7 @@ def test_it_reads_nothing_while_it_is_paused(cluster: SimCluster) -> None:
 
 
 def test_it_can_not_drain_a_node_that_is_down(cluster: SimCluster) -> None:
-    (consumer,) = cluster.consumers
+    (consumer,) = cluster.first.consumers
     cluster.crash(0, Crash.KILL)
     assert not consumer.connect("n0") and not consumer.is_connected
     consumer.connect("n1")
@@ -83,7 +83,7 @@ def test_it_can_not_drain_a_node_that_is_down(cluster: SimCluster) -> None:
 
 @pytest.mark.parametrize(("before", "seconds"), [(0.0, HANDSHAKE_SECONDS), (0.5, 2.0 * NOOP_SECONDS)])
 def test_it_leaves_a_node_that_is_silent(cluster: SimCluster, before: float, seconds: float) -> None:
-    (consumer,) = cluster.consumers
+    (consumer,) = cluster.first.consumers
     consumer.connect("n0")
     cluster.run(before)
     cluster.network.set_link("n0", PLACE, Link.STALLED)

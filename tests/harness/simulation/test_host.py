@@ -60,7 +60,7 @@ def test_what_was_on_its_way_to_the_disk_may_be_there_or_not(how: Crash) -> None
         machine = Machine(seed)
         machine.write()
         assert machine.schedule.run(1.0, lambda host=machine.host: host.store.high_seqno(0) == 1)  # type: ignore[misc]
-        machine.schedule.run(1.0, lambda host=machine.host: bool(host._threads.waiting))  # type: ignore[misc]
+        machine.schedule.run(1.0, lambda host=machine.host: bool(host.under_way))  # type: ignore[misc]
         machine.host.crash(how)
         assert machine.answered == 0
         machine.host.start()

@@ -16,9 +16,9 @@ def cluster() -> Iterator[SimCluster]:
     with SimCluster.running(seed=1) as made:
         for at in range(3):
             made.start(at)
-        made.set_state(0, 0, State.ACTIVE)
+        made.first.set_state(0, 0, State.ACTIVE)
         made.run(0.1)
-        made.follow(1, 0, 0)
+        made.first.follow(1, 0, 0)
         made.run(0.5)
         yield made
 
@@ -30,26 +30,26 @@ def wants(cluster: SimCluster, at: int) -> bool:
 def test_a_replica_that_was_promoted_while_its_producer_was_away_never_follows_it_again(cluster: SimCluster) -> None:
     cluster.crash(0, Crash.KILL)
     cluster.run(0.1)
-    cluster.set_state(1, 0, State.ACTIVE)
+    cluster.first.set_state(1, 0, State.ACTIVE)
     cluster.run(0.1)
-    cluster.set(1, 0, b"key")
+    cluster.first.set(1, 0, b"key")
     cluster.run(0.1)
-    assert cluster.acknowledged == 1 and not wants(cluster, 1)
-    cluster.set_state(1, 0, State.DEAD)  # as in the middle of a takeover
+    assert cluster.first.acknowledged == 1 and not wants(cluster, 1)
+    cluster.first.set_state(1, 0, State.DEAD)  # as in the middle of a takeover
     cluster.start(0)
     cluster.run(30.0)
     assert cluster.hosts[1].store.durable_seqno(0) == 1
 
 
 def test_a_taken_over_vbucket_leaves_its_dialer_also_if_the_end_of_the_stream_never_comes(cluster: SimCluster) -> None:
-    cluster.follow(1, 0, 0, takeover=True)
+    cluster.first.follow(1, 0, 0, takeover=True)
     assert cluster.run(5.0, lambda: cluster.hosts[1].bucket.is_active(0))
     cluster.network.cut("n0", "n1")
     cluster.run(5.0)
     assert not wants(cluster, 1)
-    cluster.set_state(1, 0, State.REPLICA)
-    cluster.set_state(0, 0, State.ACTIVE)
+    cluster.first.set_state(1, 0, State.REPLICA)
+    cluster.first.set_state(0, 0, State.ACTIVE)
     cluster.run(0.5)
-    cluster.follow(1, 0, 0)  # the dialer of before can be used again
-    cluster.set(0, 0, b"key")
+    cluster.first.follow(1, 0, 0)  # the dialer of before can be used again
+    cluster.first.set(0, 0, b"key")
     assert cluster.run(20.0, lambda: cluster.hosts[1].store.durable_seqno(0) == 1)
