@@ -35,7 +35,7 @@ CONSUMER_SECONDS = 120.0
 
 
 class World(Protocol):
-    """What the buckets share."""
+    """The part of a cluster that its buckets share."""
 
     network: Network
     loop: SimLoop

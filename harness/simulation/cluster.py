@@ -224,7 +224,7 @@ class SimCluster:
                 self._ask(at, makes=False)
 
     def _leave_the_second(self) -> None:
-        """Nobody is connected to the one before any more."""
+        """Close all connections to the one before."""
         if self.second is not None:
             for at in range(len(self.hosts)):
                 self.second.hang_up(at)
@@ -283,7 +283,7 @@ class SimCluster:
         return self.buckets if self.existence.is_wanted else [self.first]
 
     def _finish_the_second(self) -> None:
-        """What was begun with the second bucket comes to its end: it is on every node, or on none."""
+        """Bring to an end what was begun with the second bucket: it is on every node, or on none."""
         for host in self.hosts:
             self.existence.began(host.name)  # whatever was on the way has arrived
         for _ in range(FINISH_TRIES):

@@ -41,17 +41,17 @@ class Placed:
 
     @property
     def bucket(self) -> Bucket:
-        """Its vbuckets."""
+        """The vbuckets."""
         return self.served.bucket
 
     @property
     def store(self) -> Store:
-        """What it has stored."""
+        """The documents as they are stored."""
         return self.bucket.store
 
     @property
     def committer(self) -> Committer:
-        """Who tells when that is durable."""
+        """The committer, which tells when they are durable."""
         return self.served.committer
 
 
