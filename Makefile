@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test first-day test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
-.PHONY: man dist dist-test weights
+.PHONY: man dist dist-test weights faults guides
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-19
 
 spark-faults: $(READY) warm ## tests of jobs on Spark that take minutes: a mirror under faults, and what starts a Spark of its own
 	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults tests/guides tests/cli tests/examples tests/test_readme.py
+
+faults: $(READY) warm ## kills, cut links, full disks, backups: every step, of which `make test` has a few
+	@$(RUN) $(PYTEST) -m battery tests/backup tests/client tests/cluster tests/faults tests/lake tests/node
 
 interop: $(READY) warm ## programs of others against a node, as a table: INTEROP="-k gocb"; where a toolchain is missing, its rows say how to get it
 	@$(RUN) $(BIN)/python -m pytest -q --tb=short -m interop --table tests/interop $(INTEROP)

@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "headwater"
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+LEFT_OUT = r"mark\.battery|import \bfew_of"
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "harness").rglob("*.py")])
 
 
@@ -49,6 +50,16 @@ def test_imports_point_back_up_the_map() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_all_that_make_test_leaves_out_is_run_by_another_recipe() -> None:
+    recipes = re.findall(
+        r"-m (?:battery|\"battery or not battery\"|interop) (.*)", (ROOT / "Makefile").read_text("utf-8")
+    )
+    folders = [ROOT / word for recipe in recipes for word in recipe.split() if word.startswith("tests/")]
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if re.search(LEFT_OUT, path.read_text("utf-8"))]
+    assert len(marked) > 20
+    assert [path for path in marked if not any(map(path.is_relative_to, folders))] == []
 
 
 @pytest.mark.parametrize("package", ["headwater", "headwater.wire", "headwater.client"])

@@ -20,8 +20,10 @@ from headwater.backup.verify import verify
 from headwater.errors import BackupError
 from headwater.testing import Node, node, processes
 from tests.backup.support import backed_up, fill, held, restored
+from tests.battery import few_of
 
 STEPS = ("begun", "file_written", "part_noted", "before_manifest", "after_manifest", "entered")
+KILLS = [*((step, "full") for step in STEPS), ("part_noted", "increment"), ("after_manifest", "increment")]
 
 
 def test_a_full_backup_and_its_increments_restore_every_key_as_it_was(
@@ -128,7 +130,7 @@ def in_parts(bucket: Node, place: Path, points: str) -> int:
 
 @pytest.mark.parametrize(
     ("step", "kind"),
-    [*((step, "full") for step in STEPS), ("part_noted", "increment"), ("after_manifest", "increment")],
+    few_of(KILLS, ("part_noted", "full"), ("before_manifest", "full"), ("after_manifest", "increment")),
 )
 def test_a_backup_that_was_killed_goes_on_and_never_counts_by_half(
     step: str, kind: str, tmp_path_factory: pytest.TempPathFactory

@@ -22,6 +22,7 @@ from headwater.backup.verify import verify
 from headwater.cli.app import app
 from headwater.testing import Node, processes
 from tests.backup.support import backed_up, fill, held, restored
+from tests.battery import few_of
 from tests.lake.s3_faults import REFUSED, SLOW_DOWN, faults, on
 from tests.lake.s3_server import AUTHORISED, BUCKET, make_bucket, s3_server
 
@@ -100,7 +101,7 @@ def test_a_point_in_time_is_restored_by_its_seqnos(bucket: Node, empty: Node, pl
     assert (told.exit_code, held(empty) == before) == (0, True)
 
 
-@pytest.mark.parametrize("step", ["file_written", "before_manifest"])
+@pytest.mark.parametrize("step", few_of(["file_written", "before_manifest"], "before_manifest"))
 def test_a_backup_that_was_killed_between_two_objects_goes_on(
     step: str, bucket: Node, empty: Node, place: str, begin: Callable[[str], processes.Process]
 ) -> None:
@@ -116,7 +117,11 @@ def test_a_backup_that_was_killed_between_two_objects_goes_on(
     assert held(empty) == held(bucket)
 
 
-@pytest.mark.parametrize("path", [DATA, OF_A_BACKUP, r"archive\.json$"], ids=["a file", "the manifest", "the index"])
+@pytest.mark.parametrize(
+    "path",
+    few_of([DATA, OF_A_BACKUP, r"archive\.json$"], OF_A_BACKUP),
+    ids=["a file", "the manifest", "the index"],
+)
 def test_where_a_put_is_refused_no_half_backup_verifies(
     path: str, rules: Path, bucket: Node, empty: Node, place: str
 ) -> None:

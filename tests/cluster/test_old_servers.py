@@ -21,6 +21,7 @@ from headwater.wire.flags import OpenFlag
 from headwater.wire.vbucket import State
 
 from .elder import HANGS_UP, Elder
+from .nodes import command
 
 VBUCKETS = 4
 DOCUMENTS, DELETED = 300, 100
@@ -39,12 +40,6 @@ def pair() -> Iterator[tuple[Node, Node]]:
             for number in range(DELETED):
                 bucket.delete(f"k{number}")
         yield full, empty
-
-
-def headwater(*arguments: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "headwater", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    return done.returncode, done.stdout, done.stderr
 
 
 def contents(node: Node, vbuckets: list[int] | None = None) -> set[tuple[object, ...]]:
@@ -78,7 +73,7 @@ def asked(server: Endpoint, work: Callable[[NodeAdmin], Coroutine[Any, Any, Resu
 def test_a_takeover_to_an_old_server_ends_and_takes_the_deletions_with_it() -> None:
     with pair() as (full, empty), Elder(empty) as old:
         before = contents(full)
-        status, said, problem = headwater("move", "--from", full.address, "--to", old.address, "--takeover")
+        status, said, problem = command("move", "--from", full.address, "--to", old.address, "--takeover")
         assert (status, problem) == (0, "") and said.startswith(f"{VBUCKETS} vbuckets moved")
         assert contents(empty) == before and len(before) == DOCUMENTS
         assert not any(opcode.startswith("DCP") for opcode, _ in old.refused)
@@ -87,7 +82,7 @@ def test_a_takeover_to_an_old_server_ends_and_takes_the_deletions_with_it() -> N
 def test_a_takeover_from_an_old_server_brings_everything() -> None:
     with pair() as (full, empty), Elder(full) as old:
         before = contents(full)
-        status, said, problem = headwater("move", "--from", old.address, "--to", empty.address, "--takeover")
+        status, said, problem = command("move", "--from", old.address, "--to", empty.address, "--takeover")
         assert (status, problem) == (0, "") and said.startswith(f"{VBUCKETS} vbuckets moved")
         assert contents(empty) == before
         assert HANGS_UP not in [how for _, how in old.refused]
@@ -95,7 +90,7 @@ def test_a_takeover_from_an_old_server_brings_everything() -> None:
 
 def test_a_node_follows_an_old_server_until_it_is_level() -> None:
     with pair() as (full, empty), Elder(full) as old:
-        status, said, problem = headwater("replicate", old.address, empty.address, "--once")
+        status, said, problem = command("replicate", old.address, empty.address, "--once")
         assert (status, problem) == (0, "") and said.startswith(f"{VBUCKETS} vbuckets level, {DOCUMENTS + DELETED} ")
         asked(itself(empty), lambda admin: admin.set_state(0, State.ACTIVE))
         assert {each for each in contents(full) if each[1] == 0} == contents(empty, [0])
@@ -104,7 +99,7 @@ def test_a_node_follows_an_old_server_until_it_is_level() -> None:
 def test_a_target_that_refuses_delete_times_though_it_looks_new_is_asked_without_them_once() -> None:
     with pair() as (full, empty), Elder(empty, grants=(*FEATURES, Feature.SELECT_BUCKET)) as old:
         before = contents(full)
-        status, _, problem = headwater("move", "--from", full.address, "--to", old.address, "--takeover")
+        status, _, problem = command("move", "--from", full.address, "--to", old.address, "--takeover")
         assert (status, problem) == (0, "") and contents(empty) == before
         assert old.refused.count(("DCP_DELETION", "EINVAL")) == 1
         with_times = [bool(flags & OpenFlag.INCLUDE_DELETE_TIMES) for flags in old.opens]
@@ -116,12 +111,12 @@ KNOWN_IN_5_0 = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.NO_VALUE
 
 def test_a_server_that_refuses_flags_it_does_not_know_is_followed_and_moved_from_and_to_without_them() -> None:
     with pair() as (full, empty), Elder(full, knows_flags=KNOWN_IN_5_0) as old:
-        status, said, problem = headwater("replicate", old.address, empty.address, "--once", "--vbuckets", "0-1")
+        status, said, problem = command("replicate", old.address, empty.address, "--once", "--vbuckets", "0-1")
         assert (status, problem) == (0, "") and said.startswith("2 vbuckets level")
-        status, said, problem = headwater("move", "--from", old.address, "--to", empty.address, "--takeover")
+        status, said, problem = command("move", "--from", old.address, "--to", empty.address, "--takeover")
         assert (status, problem) == (0, "") and said.startswith(f"{VBUCKETS} vbuckets moved")
         with Elder(full, knows_flags=KNOWN_IN_5_0) as back:
-            status, said, problem = headwater("move", "--from", empty.address, "--to", back.address, "--takeover")
+            status, said, problem = command("move", "--from", empty.address, "--to", back.address, "--takeover")
         assert (status, problem) == (0, "") and said.startswith(f"{VBUCKETS} vbuckets moved")
 
 
@@ -135,7 +130,7 @@ def refused_changes(old: Elder) -> int:
 def test_a_target_that_refuses_every_change_ends_the_move_when_patience_does_and_is_named() -> None:
     with pair() as (full, empty), Elder(empty, takes_changes=False) as old:
         words = ("--takeover", "--patience", "3")
-        status, _, problem = headwater("move", "--from", full.address, "--to", old.address, *words)
+        status, _, problem = command("move", "--from", full.address, "--to", old.address, *words)
         assert status == 1
         assert f"{old.address}: take a DCP_" in problem and "EINVAL" in problem and problem.count("\n") == 1
         assert set(asked(itself(full), lambda admin: admin.states()).values()) == {State.ACTIVE}
@@ -143,8 +138,8 @@ def test_a_target_that_refuses_every_change_ends_the_move_when_patience_does_and
 
 def test_a_move_that_is_stopped_while_it_tries_again_leaves_no_traceback() -> None:
     with pair() as (full, empty), Elder(empty, takes_changes=False) as old:
-        command = [sys.executable, "-m", "headwater", "move", "--from", full.address, "--to", old.address, "--takeover"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        words = [sys.executable, "-m", "headwater", "move", "--from", full.address, "--to", old.address, "--takeover"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
             give_up = time.monotonic() + SECONDS
             while refused_changes(old) < 2 and time.monotonic() < give_up:
                 time.sleep(0.01)

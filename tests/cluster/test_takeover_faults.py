@@ -7,6 +7,7 @@ import pytest
 
 from headwater.cluster.proxied import Limits
 from headwater.testing.proxy import Fault
+from tests.battery import few_of
 
 from .scripts import STEPS
 from .support import AT_ONCE, PATIENT, Case
@@ -28,8 +29,13 @@ LINK_FAULTS = [
 ]
 
 
+SHORT = [(4, Fault.CUT), (8, Fault.CUT_AFTER), (11, Fault.CUT), (2, Fault.STALL), (10, Fault.STALL), (7, Fault.CORRUPT)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("step", "fault"), LINK_FAULTS, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    ("step", "fault"), few_of(LINK_FAULTS, *SHORT), ids=lambda value: getattr(value, "name", value)
+)
 def test_the_link_fails_at_a_step_and_the_move_is_asked_for_again(pair, step, fault):
     with Case(pair) as case:
         case.break_at(step, lambda: fault)
@@ -42,7 +48,7 @@ def test_the_link_fails_at_a_step_and_the_move_is_asked_for_again(pair, step, fa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [1, 4, 6, 7, 8, 9, 10, 11, 12])
+@pytest.mark.parametrize("step", few_of([1, 4, 6, 7, 8, 9, 10, 11, 12], 4, 8, 11))
 def test_the_link_fails_at_a_step_and_the_mover_goes_on_by_itself(pair, step):
     with Case(pair) as case:
         case.break_at(step, lambda: Fault.CUT)

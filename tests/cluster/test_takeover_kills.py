@@ -7,6 +7,7 @@ import pytest
 
 from headwater.cluster.proxied import Limits
 from headwater.wire.vbucket import State
+from tests.battery import few_of
 
 from .nodes import command
 from .support import AT_ONCE, PATIENT, QUICK, SECONDS, Case
@@ -14,9 +15,15 @@ from .support import AT_ONCE, PATIENT, QUICK, SECONDS, Case
 GIVING_BACK_SECONDS = 6.0
 
 
+KILLED = [(name, step) for name in "ab" for step in (1, 4, 6, 7, 8, 9, 10, 11, 12)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [1, 4, 6, 7, 8, 9, 10, 11, 12])
-@pytest.mark.parametrize("name", ["a", "b"], ids={"a": "source", "b": "target"}.get)
+@pytest.mark.parametrize(
+    ("name", "step"),
+    few_of(KILLED, ("a", 4), ("a", 8), ("b", 7), ("b", 10), ("a", 12)),
+    ids=lambda value: {"a": "source", "b": "target"}.get(value, value),
+)
 def test_a_node_is_killed_at_a_step_and_comes_back(pair, name, step):
     with Case(pair) as case:
         killed = case.kill_at(step, name)
@@ -29,7 +36,7 @@ def test_a_node_is_killed_at_a_step_and_comes_back(pair, name, step):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [7, 8, 9])
+@pytest.mark.parametrize("step", few_of([7, 8, 9], 8))
 def test_a_target_that_dies_before_it_could_be_active_gives_the_vbucket_back_at_once(pair, step):
     with Case(pair) as case:
         killed = case.kill_at(step, "b")
@@ -61,7 +68,9 @@ MOVER_STEPS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", MOVER_STEPS)
+@pytest.mark.parametrize(
+    "place", few_of(MOVER_STEPS, "move.copying", "move.taking_over", "move.pending_sent", "move.active_answered")
+)
 def test_the_mover_is_killed_at_a_step_and_the_same_is_typed_again(pair, place):
     with Case(pair) as case:
         ends = [str(each.address) for each in pair.endpoints()]

@@ -122,7 +122,7 @@ if may_mount():
             small.fill()
             assert client.ask(0xB3, extras=ALL).status == OK
 
-    @pytest.mark.slow
+    @pytest.mark.battery
     @pytest.mark.timeout(900)
     def test_overwriting_a_third_of_the_disk_for_ever_is_never_the_end_of_it(tmp_path: Path) -> None:
         with disk(tmp_path / "small", 300) as small, Client(small.node.port) as client:

@@ -20,6 +20,7 @@ from headwater.lake.upkeep import FAN
 from headwater.lake.verify import of_table
 from headwater.pipelines.mirror import mirror
 from headwater.testing.node import Node, node
+from tests.battery import few_of
 from tests.pipelines.support import change, documents, folded, table
 
 OF_WORKERS = ("lake.reading", "lake.files_written")
@@ -67,12 +68,8 @@ def test_a_mirror_that_was_killed_goes_on_where_its_table_stands(point: str, tmp
         check(bucket, place)
 
 
-SHORT = ("files_written", "before_commit", "after_commit")  # the rest of them: `make spark-faults`
-
-
 @pytest.mark.parametrize(
-    "point",
-    [pytest.param(f"lake.{step}", marks=[pytest.mark.battery] * (step not in SHORT)) for step in STEPS],
+    "point", few_of([f"lake.{step}" for step in STEPS], "lake.files_written", "lake.before_commit")
 )
 def test_a_mirror_that_is_killed_while_it_undoes_a_lost_branch_undoes_it_the_next_time(
     point: str, tmp_path: Path

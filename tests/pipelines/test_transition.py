@@ -23,6 +23,7 @@ from headwater.errors import HeadwaterError, MoveError, OptionError, TransportEr
 from headwater.pipelines.transition import MoveJournal, TransitionNodes, TransitionProgress, transition
 from headwater.testing.node import Node, node
 from headwater.wire.vbucket import State
+from tests.battery import few_of
 from tests.pipelines.buckets import create, state_by_collection
 
 VBUCKETS = 8
@@ -142,7 +143,7 @@ def die(url: tuple[Endpoint, ...], place: Path, points: str) -> None:
         transition(url[:1], url[1:], place, engine="local", workers=0, at_once=2, retry_seconds=0)
 
 
-@pytest.mark.parametrize("point", STEPS)
+@pytest.mark.parametrize("point", few_of(STEPS, "transition.answered", "move.active_sent"))
 def test_a_job_that_is_killed_goes_on_where_the_nodes_are_and_nothing_acknowledged_is_lost(
     point: str, three: Three, tmp_path: Path
 ) -> None:

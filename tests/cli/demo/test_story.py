@@ -9,7 +9,8 @@ import pytest
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)  # half a minute on a machine that has nothing else to do
+@pytest.mark.battery
+@pytest.mark.timeout(900)  # a minute, with a Spark of its own
 def test_the_demo_ends_with_a_table_that_equals_the_node(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headwater", "demo", "--rows", "2000", "--rounds", "2", "--share", "0.1"]
     done = subprocess.run(

@@ -5,9 +5,19 @@ from __future__ import annotations
 import pytest
 
 from harness.lake_faults.scenario import PROFILES, profile_of, run
+from tests.battery import few_of
+
+NAMES = [each.name for each in PROFILES]
+SHORT = (
+    "mirrors that die",
+    "replicas promoted, mirrors that die, purges",
+    "two nodes: all",
+    "folds in a process of their own",
+    "everything",
+)
 
 
-@pytest.mark.parametrize("seed", range(len(PROFILES)), ids=lambda seed: PROFILES[seed].name)
+@pytest.mark.parametrize("seed", few_of(range(len(PROFILES)), *map(NAMES.index, SHORT)), ids=NAMES)
 def test_after_all_that_happened_the_table_is_what_the_bucket_is(seed: int) -> None:
     result = run(seed)
     assert result.problem == "", "\n".join([*result.lines, result.trace])

@@ -47,12 +47,12 @@ def commit(store: Store, said: list[str]) -> None:
     print("done", flush=True)
 
 
-def main(folder: str, seed: int) -> None:
+def main(folder: str, seed: int, batches: int = BATCHES) -> None:
     """Write, compact now and then, roll back now and then."""
     random = Random(seed)
     store = open_store(RealDisk(), vbuckets=4, path=Path(folder), arena_bytes=1 << 16)
     print("open", flush=True)
-    for number in range(BATCHES):
+    for number in range(batches):
         commit(store, lines_of_a_batch(store, random))
         if number % 25 == 24:
             store.seal()
