@@ -1,12 +1,16 @@
 """Settings of all tests: how many examples hypothesis draws, and which tests must not run beside each other.
 
-`pytest -n 3` gives each test file to one worker, so that a module's node or fixture is made once. All files with tests
-marked `spark` go to one worker: they share a JVM, hence a process. Nothing here is needed to run a file alone.
+`pytest -n 3` gives each test file to one worker, so that a module's node or fixture is made once. All tests marked
+`spark` go to one worker, whatever their files: they share a JVM, hence a process. Nothing here is needed to run a file
+alone.
 """
 
 import ast
 import importlib
 import os
+import re
+import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -23,12 +27,15 @@ settings.register_profile("ci", max_examples=100, derandomize=True, database=Non
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 ROOT = Path(__file__).parent.parent
+ALL = "all tests of a file"
+SOCKET_FOLDER_MAX = 60  # some put a socket there, whose whole path may have 107 characters
 
 
-@cache
-def group_of(file: str) -> str:
-    """Return what is given to one worker as a whole: a test file (path from the root), or all that need Spark."""
-    return "spark" if needs_spark(text_of(file)) else file
+def group_of(nodeid: str) -> str:
+    """Return what is given to one worker as a whole: a test file (path from the root), or all tests that need Spark."""
+    file, _, test = nodeid.partition("::")
+    needy = need_spark(file)
+    return "spark" if ALL in needy or re.split(r"::|\[", test)[0] in needy else file
 
 
 @cache
@@ -38,22 +45,35 @@ def text_of(file: str) -> str:
     return path.read_text("utf-8") if path.exists() else ""
 
 
-def needs_spark(text: str) -> bool:
-    """Return whether some of a file's tests need Spark, those left aside that `make test` does not run."""
-    if "mark.spark" not in text:
-        return False
-    for node in ast.parse(text).body:
-        marks = [ast.unparse(each) for each in getattr(node, "decorator_list", [])]
-        if isinstance(node, ast.Assign) and any(getattr(each, "id", "") == "pytestmark" for each in node.targets):
-            marks = [ast.unparse(node.value)]
-        if any("mark.spark" in each for each in marks) and not any("mark.battery" in each for each in marks):
-            return True
-    return False
+@cache
+def need_spark(file: str) -> frozenset[str]:
+    """Return the names of a file's tests that need Spark, or `ALL`."""
+    if "mark.spark" not in text_of(file):
+        return frozenset()
+    found = set()
+    for node in ast.parse(text_of(file)).body:
+        if any("mark.spark" in ast.unparse(each) for each in getattr(node, "decorator_list", [])):
+            found.add(getattr(node, "name", ""))
+        elif isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node.targets[0]):
+            found |= {ALL} if "mark.spark" in ast.unparse(node.value) else set()
+    return frozenset(found)
 
 
-def turn_of(file: str) -> int:
-    """Return when a file has its turn: what takes minutes begins first, or one worker is left with it at the end."""
-    return 0 if group_of(file) == "spark" else 1 if "mark.slow" in text_of(file) else 2
+def turn_of(nodeid: str) -> int:
+    """Return when a test has its turn: what takes minutes begins first, or one worker is left with it at the end."""
+    return 0 if group_of(nodeid) == "spark" else 1 if "mark.slow" in text_of(nodeid.partition("::")[0]) else 2
+
+
+@pytest.fixture(scope="session", autouse=True)
+def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield the folder for temporary files of all that tests start: what a killed process leaves goes with pytest's."""
+    folder = tmp_path_factory.mktemp("left")
+    with pytest.MonkeyPatch.context() as patch:
+        if len(str(folder)) < SOCKET_FOLDER_MAX:
+            patch.setenv("TMPDIR", str(folder))
+            patch.setattr(tempfile, "tempdir", None)
+            patch.setenv("SPARK_SUBMIT_OPTS", f"-Djava.io.tmpdir={folder}")
+        yield folder
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -74,7 +94,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first; within a file, and among the rest, as they stand."""
-    items.sort(key=lambda item: turn_of(item.nodeid.split("::")[0]))
+    items.sort(key=lambda item: turn_of(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -87,7 +107,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByGroup(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return group_of(super()._split_scope(nodeid))
+            return group_of(nodeid)
 
     config.option.loadscopereorder = False  # it would put the files with the most tests first
     return ByGroup(config, log)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -110,24 +111,24 @@ def test_the_mover_of_the_guide_moves_every_vbucket(capsys: pytest.CaptureFixtur
 
 
 SPARK = """
-import os, sys, tempfile
+import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-url, folder = {url!r}, tempfile.mkdtemp()
+url, folder = {url!r}, {folder!r}
 def write(frame, number): frame.count()
 """
 
 
 @pytest.mark.spark
 @pytest.mark.battery  # a Spark of its own, and minutes on a busy machine
-def test_the_blocks_of_sparks_guide_run_one_after_the_other() -> None:
+def test_the_blocks_of_sparks_guide_run_one_after_the_other(tmp_path: Path) -> None:
     register, choose, collections, stream, listen, save = ran("docs/howto/spark.md")
     with testing.node(vbuckets=4) as node, testing.node(vbuckets=4) as other:
         create_collections(node)
         with node.client() as documents:
             documents.set_many((f"k{number}", "v") for number in range(100))
-        begin = SPARK.format(url=node.url)
+        begin = SPARK.format(url=node.url, folder=str(tmp_path))
         instead = {"/data/checkpoint": "CHECKPOINT", 'processingTime="1 second"': "availableNow=True"}
         texts = [block.text.replace(PRINTED, node.url) for block in (register, choose, collections, listen, stream)]
         for printed, ours in instead.items():
