@@ -81,6 +81,7 @@ FAILPOINTS = {
     "backup.removing": "the index says which backups are being removed, all their files are there",
     "backup.removed": "the files of removed backups are gone, the index still says that they are being removed",
     "backup.restoring": "some changes of a backup are written to the bucket",
+    "export.written": "an export has written some of its documents into a file that has not its name yet",
     "index.read": "a task of an index has read its changes and told them to nobody",
     "index.sent": "a task of an index has told a search server its changes, and answered nobody",
     "ledger.before_commit": "a batch and its record are in a job's file, by a transaction that is open",

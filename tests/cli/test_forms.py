@@ -103,6 +103,8 @@ ONE = {  # a command line for each that needs no cluster, in an order in which e
     "streams": ("streams",),
     "load": ("load", "{rows}", "--key", "id"),
     "load --dry-run": ("load", "{rows}", "--key", "id", "--dry-run"),
+    "export": ("export", "{place}/export.csv"),
+    "export --dry-run": ("export", "{place}/tried.csv", "--dry-run"),
     "delete": ("delete", "form"),
     "tail": ("tail", "--once"),
     "tap": ("tap", "--dump"),
@@ -207,7 +209,7 @@ def test_quiet_says_nothing_unless_it_was_asked_for(run: Run, words: dict[str, s
             continue
         status, shown, problems = run(*(each.format(**words) for each in line), "--quiet", stdin=b"secret\n")
         assert (status, problems) == (0, ""), f"{name}: {problems}"
-        asked = name in READS or name in PREVIEW - {"load --dry-run", "backup restore --dry-run"}
+        asked = name in READS or name in PREVIEW - {"load --dry-run", "export --dry-run", "backup restore --dry-run"}
         assert bool(shown) == (asked and name != "lake verify" and name != "backup verify"), f"{name}: {shown!r}"
 
 

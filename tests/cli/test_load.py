@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from headwater import testing
 from headwater.cli.load import DOCUMENTS_PER_CALL
@@ -163,8 +165,36 @@ def test_a_line_that_is_no_change_is_told(run: Run, tmp_path: Path, line: str) -
     assert (status, stderr.count("\n")) == (1, 1) and "changes.jsonl, line 1: " in stderr
 
 
-def test_a_file_of_rows_needs_the_name_of_its_key(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("{}\n", "utf-8")
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.parquet"])
+def test_a_file_of_rows_needs_the_name_of_its_key(run: Run, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text('{"id": 1}\n' if name.endswith("jsonl") else "id,n\n1,2\n", "utf-8")
+    if name.endswith("parquet"):
+        parquet.write_table(pa.table({"id": [1]}), path)
     status, _, stderr = run("load", str(path))
-    assert status == 2 and "--key FIELD names the field whose value becomes the key" in stderr
+    assert status == 1 and "--key FIELD names the field whose value becomes the key" in stderr
+
+
+def test_a_field_of_csv_may_have_line_ends(run: Run, tmp_path: Path) -> None:
+    """More than Arrow looks at at a time, which are cut where a line ends."""
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,text\n" + 'k,"a\nb"\n' * 200_000)
+    status, told, _ = run("load", str(rows), "--key", "id", "--dry-run")
+    assert (status, told) == (0, "200,000 documents, nothing was stored\n")
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("k,v,x", "has 3 fields, the first line names 4"),
+        ("k,v,-1,0", "flags is '-1'"),
+        ("k,v,0,4294967296", "expiry is"),
+    ],
+)
+def test_a_row_that_export_did_not_write_is_told(run: Run, tmp_path: Path, row: str, why: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"key,value,flags,expiry\nk,v,0,0\n{row}\n")
+    status, _, told = run("load", str(path), "--dry-run")
+    assert status == 1 and "rows.csv, row 2: " in told and why in told
+    status, out, told = run("load", str(path), "--dry-run", "--skip-bad")
+    assert status == 0 and "1 documents, nothing was stored; 1 rows left out" in out

@@ -93,6 +93,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "headwater": Shown(SPARK),
         "from headwater.pipelines.invalidate": Bound(("headwater.pipelines.invalidate.invalidate",)),
     },
+    "docs/howto/load.md": {"headwater": Typed()},
     "docs/howto/mirror.md": {
         "headwater mirror": Typed(),
         "headwater mirror couchbase://127.0.0.1:11210/default --table": Elsewhere("tests/pipelines/test_catalog.py"),

@@ -26,6 +26,7 @@ FOLLOWED = {
     "docs/howto/buckets.md",
     "docs/howto/cluster.md",
     "docs/howto/collections.md",
+    "docs/howto/load.md",
     "docs/howto/mirror.md",
     "docs/howto/operate.md",
     "docs/howto/tls.md",
@@ -205,6 +206,17 @@ def test_the_guide_of_buckets(tmp_path: Path) -> None:
         for command in drop.commands():
             terminal.type(command, "y\n")
         assert "carts" not in terminal.type("headwater bucket list")
+
+
+@pytest.mark.battery
+def test_the_guide_to_load_and_export(tmp_path: Path) -> None:
+    with testing.node(vbuckets=4) as node, Terminal(tmp_path, {}, {"HEADWATER_NODE": node.url}) as terminal:
+        rows, whole = typed("docs/howto/load.md")
+        (tmp_path / "orders.jsonl").write_text('{"id": "one", "open": true}\n{"id": "two"}\n')
+        shown = [terminal.type(command) for command in rows.commands()]
+        assert [text.split(" in ")[0] for text in shown[:2]] == ["2 documents stored", "2 documents written"]
+        assert (tmp_path / "orders.csv").read_text().splitlines() == ["id,open", "one,true", "two,"]
+        assert [terminal.type(command) for command in whole.commands()][-1] == "hello"
 
 
 @pytest.mark.battery

@@ -36,6 +36,8 @@ from headwater.cli.delete import EXAMPLES as DELETE_EXAMPLES
 from headwater.cli.delete import delete
 from headwater.cli.demo.command import EXAMPLES as DEMO_EXAMPLES
 from headwater.cli.demo.command import demo
+from headwater.cli.export import EXAMPLES as EXPORT_EXAMPLES
+from headwater.cli.export import export
 from headwater.cli.failover import EXAMPLES as FAILOVER_EXAMPLES
 from headwater.cli.failover import failover
 from headwater.cli.failover_log import EXAMPLES as FAILOVER_LOG_EXAMPLES
@@ -97,6 +99,7 @@ app = typer.Typer(
 for _name, _command, _examples in (
     ("serve", serve, SERVE_EXAMPLES),
     ("load", load, LOAD_EXAMPLES),
+    ("export", export, EXPORT_EXAMPLES),
     ("get", get, GET_EXAMPLES),
     ("set", set_, SET_EXAMPLES),
     ("delete", delete, DELETE_EXAMPLES),

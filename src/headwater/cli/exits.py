@@ -18,6 +18,10 @@ _CLUSTER = {1: "a node does not answer, or the cluster does not allow it; typed 
 EXITS: Mapping[str, Mapping[int, str]] = {
     "serve": {0: "Ctrl-C or SIGTERM ended it, and all is on disk", 1: "the store can't be opened, or the disk is full"},
     "load": {1: "a row is no document, or the node refused one; the line says how many are stored, and --skip"},
+    "export": {
+        1: "a document can't be a row, or the disk is full; no file is left",
+        2: "the file exists, among others",
+    },
     "get": {1: "there is no such document"},
     "set": {1: "the CAS is another, or the node refused it"},
     "delete": {1: "there is no such document, or its CAS is another"},

@@ -39,11 +39,12 @@ EXAMPLES = examples(
     "headwater load people.csv --key zip --types age=int,vip=bool --encoding latin-1",
     "headwater load orders.jsonl --key order.id --dry-run",
     "headwater load copy.jsonl --format changes",
+    "headwater load copy.parquet",
     "headwater load orders.jsonl --key id --collection shop.orders",
     "zcat orders.jsonl.gz | headwater load - --format jsonl --key id",
     "headwater load events.parquet --key event_id --node couchbase://10.0.0.7:11210/events",
 )
-KEY = "The field whose value becomes the key; order.id is a path."
+KEY = "The field whose value becomes the key; order.id is a path. Left out: headwater export wrote FILE."
 FORMAT = "How to read the file; by its name when left out. changes: what tail --json prints, deletions too."
 COLUMNS = "CSV columns that are not text: count=int,price=float,ok=bool."
 BAD_ROWS_TOLD = 20
@@ -86,7 +87,7 @@ def load(
     user: User = None,
     password: Password = None,
 ) -> None:
-    """Store every row of FILE as a JSON document.
+    """Store every row of FILE as a JSON document, or what headwater export wrote as it was.
 
     A row's key is the value of one of its fields; a later row with the same key replaces the earlier one. CSV is text
     as it stands: 00501 stays 00501 unless a type is given. What was stored before a failure stays stored: loading again
@@ -96,16 +97,18 @@ def load(
     from headwater.cli.screen import err, progress, rate
 
     path = Path("/dev/stdin") if str(file) == "-" else file
-    _check(path, key, file_format)
+    if not path.exists():
+        raise typer.BadParameter(f"file {str(path)!r} does not exist.")
     if collection is not None:
         parse_path(collection)
     bad = Bad() if skip_bad else None
-    reading = _reading(file_format, encoding, types, infer)._replace(skip_bad=bad)
-    rows, total = open_source(path, key, reading)
+    how = reading(file_format, encoding, types, infer)._replace(skip_bad=bad)
+    rows, total = open_source(path, key, how)
     if dry_run:
         _tell_dry(sum(1 for _ in rows), bad)
         return
-    load = Load(file.name, skip, _stored_changes if file_format is Format.CHANGES else _stored_rows)
+    whole = not key or file_format is Format.CHANGES
+    load = Load(file.name, skip, _stored_changes if whole else _stored_rows)
     started = time.monotonic()
     with connect(node, user, password) as client, progress(err(), "rate") as bar, load.told():
         task = bar.add_task(file.name, total=total or None, rate="")
@@ -161,15 +164,8 @@ def _stored_changes(client: "Documents", prefix: bytes, part: list["InputDocumen
     return {prefix + part[at].key: error for at, error in failed.items() if not isinstance(error, KeyNotFound)}
 
 
-def _check(path: Path, key: str, file_format: Format | None) -> None:
-    if not path.exists():
-        raise typer.BadParameter(f"file {str(path)!r} does not exist.")
-    if not key and file_format is not Format.CHANGES:
-        raise typer.BadParameter("--key FIELD names the field whose value becomes the key.")
-
-
-def _reading(file_format: Format | None, encoding: str, types: str, infer: bool) -> "Reading":
-    """Check the options about the file; raises typer.BadParameter."""
+def reading(file_format: Format | None, encoding: str, types: str, infer: bool) -> "Reading":
+    """Check the options about the file, those of `export` as well; raises typer.BadParameter."""
     from headwater.cli.readers import TYPES, Reading
 
     try:

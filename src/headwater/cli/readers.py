@@ -7,6 +7,7 @@ rule or refused with its place.
 |------------------------------------------|-----------------------------------------------------------------|
 | a line of JSON                           | byte for byte as it stands                                      |
 | a change as `tail --json` prints it      | the document that it stored, or its deletion                    |
+| a row as `export` writes it without key  | the document that it was, with flags, expiry and collection     |
 | a row of CSV or Parquet                  | a JSON object with its columns as members, in their order       |
 | a field of CSV                           | text; with `types` or `infer` a number, true, false, null       |
 | a date or a time                         | ISO 8601 text, with nine digits where microseconds do not do    |
@@ -35,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headwater.cli.failures import InputError
+from headwater.cli.layout import missing, of_cells
 from headwater.wire.header import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from headwater.wire.manifest import DEFAULT
 
@@ -124,16 +126,17 @@ class _Counted(io.RawIOBase):
 
 
 def open_source(path: Path, key_field: str, reading: Reading) -> InputFile:
-    """Open `path`; a pipe and /dev/stdin are files, too.
+    """Open `path`; a pipe and /dev/stdin are files, too. Without `key_field` it is read as `export` writes it.
 
     Raises: InputError when the name tells nothing, and while reading for a row without a key or a broken line.
     """
-    file_format = reading.file_format or _format_of(path)
-    return _OPENERS[file_format](path, key_field, reading)
+    file_format = reading.file_format or format_of(path)
+    return (_OPENERS if key_field else _OPENERS_OF_EXPORTS)[file_format](path, key_field, reading)
 
 
-def _format_of(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in _COMPRESSIONS]
+def format_of(path: Path) -> str:
+    """Return what a file's name says it holds; raises InputError."""
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in COMPRESSIONS]
     file_format = _FORMATS.get(suffixes[-1]) if suffixes else None
     if file_format is None:
         raise InputError(path, "name", f"ends in none of {' '.join(_FORMATS)}; say --format jsonl, csv, tsv or parquet")
@@ -149,7 +152,7 @@ def _stream(raw: _Counted, path: Path, encoding: str) -> Any:
     """Return the file's content as UTF-8: decompressed, transcoded, without its byte order mark."""
     import pyarrow as pa
 
-    compression = cast(Any, _COMPRESSIONS.get(path.suffix.lower()))
+    compression = cast(Any, COMPRESSIONS.get(path.suffix.lower()))
     stream: Any = pa.input_stream(cast(Any, raw), compression=compression)
     if encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
         stream = pa.transcoding_input_stream(stream, encoding, "utf-8")
@@ -174,6 +177,11 @@ class _Headed(io.RawIOBase):
             return bytes(self._stream.read(size if size >= 0 else None))
         part, self._rest = (self._rest, b"") if size < 0 else (self._rest[:size], self._rest[size:])
         return part
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.read(len(buffer))
+        buffer[: len(part)] = part
+        return len(part)
 
 
 # ---------------------------------------------------------------------- JSON lines
@@ -203,7 +211,7 @@ def _open_changes(path: Path, _: str, reading: Reading) -> InputFile:
 
 def _changes(path: Path, reading: Reading) -> Iterator[InputDocument]:
     with _Counted(path) as raw:
-        for number, line in enumerate(_split(_Headed(_stream(raw, path, "utf-8"), len(BYTE_ORDER_MARK))), 1):
+        for number, line in enumerate(_split(_Headed(_stream(raw, path, reading.encoding), len(BYTE_ORDER_MARK))), 1):
             if text := line.strip():
                 place, found = f"line {number}", None
                 with reading.row():
@@ -223,12 +231,13 @@ def _change(path: Path, place: str, row: dict[str, Any], position: int) -> Input
         if event in ("deletion", "expiration", "delete"):
             return _document(path, place, key, None, position)._replace(collection=whose)
         if event != "mutation":
-            raise InputError(path, place, f"tells the event {event!r}, expected mutation, deletion or expiration")
+            why = f"tells the event {event!r}, expected mutation, deletion or expiration{_OR_ROWS}"
+            raise InputError(path, place, why)
         made = _document(path, place, key, _stored(row), position)
         flags, expiry = int(row.get("flags", 0)), int(row.get("expiry", 0))
         return made._replace(flags=flags, expiry=expiry, collection=whose)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        why = f"is no change as `headwater tail --json` prints it ({type(error).__name__}: {error})"
+        why = f"is no change as `headwater tail --json` prints it ({type(error).__name__}: {error}){_OR_ROWS}"
         raise InputError(path, place, why) from None
 
 
@@ -303,7 +312,7 @@ def _csv(path: Path, key_field: str, reading: Reading, delimiter: str) -> Iterat
                 null_values=[""],
                 strings_can_be_null=False,
             )
-            parse = csv.ParseOptions(delimiter=delimiter)
+            parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
             batches: Iterable[Any] = csv.open_csv(
                 cast(Any, pa.PythonFile(stream, "r")), parse_options=parse, convert_options=convert
             )
@@ -362,16 +371,88 @@ _PATTERNS = {
 
 
 def _open_parquet(path: Path, key_field: str, reading: Reading) -> InputFile:
+    file = _parquet_file(path)
+    return InputFile(_rows(path, key_field, file.iter_batches(ROWS_PER_BATCH), None, reading), file.metadata.num_rows)
+
+
+def _parquet_file(path: Path) -> Any:
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(path)
+        return parquet.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise InputError(path, "contents", f"is not Parquet, or no file but a pipe: {error}") from None
-    return InputFile(_rows(path, key_field, file.iter_batches(ROWS_PER_BATCH), None, reading), file.metadata.num_rows)
+
+
+# ---------------------------------------------------------------------- what export wrote
+
+
+_OR_ROWS = "; --key FIELD names the field whose value becomes the key of a row"
+
+
+def _open_exported_csv(path: Path, _: str, reading: Reading, delimiter: str = ",") -> InputFile:
+    return InputFile(_exported_csv(path, reading, delimiter), _bytes_of(path))
+
+
+def _open_exported_tsv(path: Path, _: str, reading: Reading) -> InputFile:
+    return _open_exported_csv(path, "", reading, "\t")
+
+
+def _exported_csv(path: Path, reading: Reading, delimiter: str) -> Iterator[InputDocument]:
+    text_csv.field_size_limit(2 * VALUE_BYTES_MAX)
+    with _Counted(path) as raw:
+        stream = _Headed(_stream(raw, path, reading.encoding), len(BYTE_ORDER_MARK))
+        text = io.TextIOWrapper(io.BufferedReader(stream), "utf-8", newline="")
+        table = text_csv.reader(text, delimiter=delimiter, strict=True)
+        try:
+            names = next(table, [])
+            _check_layout(path, names)
+            for number, row in enumerate(table, 1):
+                if found := _exported(path, number, names, row, reading, raw.taken):
+                    yield found
+        except (text_csv.Error, UnicodeError) as error:
+            raise InputError(path, "contents", _not_csv(str(error))) from None
+
+
+def _exported(
+    path: Path, number: int, names: list[str], row: list[Any], reading: Reading, position: int
+) -> InputDocument | None:
+    place, found = f"row {number}", None
+    with reading.row():
+        if len(row) != len(names):
+            raise InputError(path, place, f"has {len(row)} fields, the first line names {len(names)}")
+        try:
+            key, value, flags, expiry, whose = of_cells(dict(zip(names, row, strict=True)))
+        except ValueError as error:
+            raise InputError(path, place, str(error)) from None
+        made = _document(path, place, key, value, position)
+        found = made._replace(flags=flags, expiry=expiry, collection=whose)
+    return found  # noqa: RET504 - None where a bad row is left out
+
+
+def _check_layout(path: Path, names: list[str]) -> None:
+    if lacking := missing(names):
+        told = f"has no column {lacking[0]!r}, which `headwater export` writes{_OR_ROWS}"
+        raise InputError(path, "contents", told)
+
+
+def _open_exported_parquet(path: Path, _: str, reading: Reading) -> InputFile:
+    file = _parquet_file(path)
+    _check_layout(path, file.schema_arrow.names)
+    return InputFile(_exported_rows(path, file, reading), file.metadata.num_rows)
+
+
+def _exported_rows(path: Path, file: Any, reading: Reading) -> Iterator[InputDocument]:
+    number = 0
+    for batch in file.iter_batches(ROWS_PER_BATCH):
+        names, columns = batch.schema.names, [column.to_pylist() for column in batch.columns]
+        for row in zip(*columns, strict=True):
+            number += 1
+            if found := _exported(path, number, names, list(row), reading, number):
+                yield found
 
 
 # ---------------------------------------------------------------------- rows
@@ -506,7 +587,7 @@ def _as_text(value: object) -> str:
     raise TypeError(f"a value of type {type(value).__name__} has no form in JSON")
 
 
-_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -522,4 +603,10 @@ _OPENERS: dict[str, Callable[[Path, str, Reading], InputFile]] = {
     "tsv": _open_tsv,
     "parquet": _open_parquet,
     "changes": _open_changes,
+}
+_OPENERS_OF_EXPORTS = _OPENERS | {
+    "jsonl": _open_changes,
+    "csv": _open_exported_csv,
+    "tsv": _open_exported_tsv,
+    "parquet": _open_exported_parquet,
 }

@@ -221,7 +221,7 @@ def _print(
     for change in changes:
         match change:
             case Mutation() | Deletion() | Expiration() if change.cas >= since_ns:
-                told = (_json_line if as_json else _line)(_kind(change), change, keys_only)
+                told = (json_line if as_json else _line)(_kind(change), change, keys_only)
             case Mutation() | Deletion() | Expiration() | SnapshotMarker() | StreamEnd():
                 continue
             case _ if since_ns:  # when that was, is not known
@@ -269,7 +269,7 @@ def _json_event(kind: str, change: "CollectionEvent") -> str:
     return json.dumps(row)
 
 
-def _json_line(kind: str, change: "Row", keys_only: bool) -> str:
+def json_line(kind: str, change: "Row", keys_only: bool = False) -> str:
     """One change for programs. CAS and revision are numbers up to 2^64 - 1."""
     row: dict[str, Any] = {
         "event": kind,
@@ -291,12 +291,13 @@ def _json_line(kind: str, change: "Row", keys_only: bool) -> str:
     told = row if keys_only or not change.value else row | _value(change)
     text_line = json.dumps(told, ensure_ascii=False)
     # JSON may name half a character (a lone surrogate), which no encoding can write but JSON's own.
-    return text_line if text_line.isprintable() or _writable(text_line) else json.dumps(told)
+    return text_line if text_line.isprintable() or writable(text_line) else json.dumps(told)
 
 
-def _writable(told: str) -> bool:
+def writable(told: str, encoding: str = "utf-8") -> bool:
+    """Whether an encoding can write a text."""
     try:
-        told.encode()
+        told.encode(encoding)
     except UnicodeEncodeError:
         return False
     return True

@@ -28,6 +28,7 @@ COMMAND_TABLES = frozenset(
         "copy",
         "delete",
         "demo",
+        "export",
         "failover",
         "failover-log",
         "get",

@@ -1,0 +1,269 @@
+"""`headwater export`: the documents of a bucket into a file, in the forms that `load` reads."""
+
+import errno
+import io
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from headwater.cli.failures import CommandError, InputError
+from headwater.cli.forms import forms, remark, report
+from headwater.cli.options import (
+    DEFAULT_URL,
+    CollectionName,
+    NodeUrl,
+    Password,
+    User,
+    connect,
+    examples,
+    told_scopes,
+)
+from headwater.client.collections import parse_path
+from headwater.errors import DiskFull, OptionError
+from headwater.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from headwater.cli.spool import Spool
+    from headwater.cli.writers import ExportForm, RowError
+    from headwater.client import Client
+
+EXAMPLES = examples(
+    "headwater export orders.parquet --collection shop.orders",
+    "headwater export copy.jsonl.gz; headwater load copy.jsonl.gz --node couchbase://10.0.0.7:11210/default",
+    "headwater export people.csv --key email --prefix person:",
+    "headwater export people.parquet --key email --types zip=text --overwrite",
+    "headwater export - --format csv --key id | sort",
+)
+KEY = "Write rows of what the documents hold, with the key in this field. Left out: documents with all of their own."
+FORMAT = "What to write; by the file's name when left out."
+TYPES = "With --key, types of Parquet's columns: zip=text,count=int,price=float,ok=bool; found out when left out."
+SKIP_BAD = "With --key, leave out documents that can't be rows, and tell of each."
+BAD_TOLD = 20
+
+
+class ExportFormat(StrEnum):
+    """File formats."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    TSV = "tsv"
+    PARQUET = "parquet"
+
+
+def export(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON lines, CSV or Parquet; - writes to standard output.")
+    ],
+    key: Annotated[str, typer.Option("--key", metavar="FIELD", help=KEY)] = "",
+    prefix: Annotated[
+        str, typer.Option("--prefix", metavar="TEXT", help="Only keys that begin so; FIELD is without it.")
+    ] = "",
+    file_format: Annotated[ExportFormat | None, typer.Option("--format", help=FORMAT)] = None,
+    types: Annotated[str, typer.Option("--types", metavar="LIST", help=TYPES)] = "",
+    encoding: Annotated[
+        str, typer.Option("--encoding", metavar="NAME", help="Of text files, e.g. latin-1 or utf-16.")
+    ] = "utf-8",
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help=SKIP_BAD)] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Put it in place of a file that is there.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check all of it, write nothing.")] = False,
+    collection: CollectionName = None,
+    node: NodeUrl = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+) -> None:
+    """Write every document of a bucket to FILE, as it stands now.
+
+    Without --key each row is a document with key, flags, expiry and collection, of all collections: headwater load FILE
+    gives the same documents back, whatever their bytes. With --key the rows are what the documents hold, of one
+    collection, for programs that know tables; headwater load FILE --key FIELD reads them. FILE gets its name when all
+    of it is on the disk: ended before, nothing is there. Extended attributes are left out; headwater backup keeps them.
+    """
+    from headwater.cli.spool import Spool
+
+    where = _where(file, overwrite)
+    bad = BadDocuments() if skip_bad else None
+    form = _form(file, file_format, key, prefix, types, encoding)._replace(skip_bad=bad)
+    if collection is not None:
+        parse_path(collection)
+    began = time.monotonic()
+    with _roomy(where), Spool(_spool_file(where), prefix.encode()) as spool:
+        with connect(node, user, password) as client:
+            _read(client, spool, collection, only_one=bool(key))
+        written = _write(spool, form, _nowhere() if dry_run else _output(where, form))
+    _tell(file, written, bad, time.monotonic() - began, dry_run)
+
+
+def _where(file: Path, overwrite: bool) -> Path | None:
+    """Return the file to make, None for standard output.
+
+    Raises: OptionError, typer.BadParameter.
+    """
+    if str(file) == "-":
+        return None
+    if re.match(r"[a-z][a-z0-9+.-]+:/", str(file)):  # a path has lost the second slash of a URL
+        raise OptionError("file", str(file), "a file of this machine; headwater backup writes to object stores")
+    if file.is_dir():
+        raise typer.BadParameter(f"{str(file)!r} is a folder; name a file in it.")
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(file.parent)!r}.")
+    if file.exists() and not overwrite:
+        raise typer.BadParameter(f"file {str(file)!r} exists; --overwrite puts the new one in its place.")
+    return file
+
+
+def _form(
+    file: Path, file_format: ExportFormat | None, key: str, prefix: str, types: str, encoding: str
+) -> "ExportForm":
+    from headwater.cli.load import reading
+    from headwater.cli.readers import format_of
+    from headwater.cli.writers import ExportForm
+
+    checked = reading(None, encoding, types, infer=False)
+    try:
+        found = file_format.value if file_format else format_of(file)
+    except InputError as error:
+        raise typer.BadParameter(f"{error}.") from None
+    if types and (found != "parquet" or not key):
+        raise typer.BadParameter("--types is for Parquet with --key; other forms have no types to choose.")
+    if found == "parquet" and str(file) == "-" and sys.stdout.isatty():
+        raise typer.BadParameter("Parquet is nothing for a terminal: name a file, or send it into one.")
+    name = encoding.lower().replace("_", "-")
+    return ExportForm(found, "utf-8" if name == "utf8" else name, key or None, prefix.encode(), checked.types)
+
+
+@contextmanager
+def _roomy(where: Path | None) -> Iterator[None]:
+    """Say what a full disk has left."""
+    try:
+        yield
+    except (DiskFull, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        folder = Path(tempfile.gettempdir()) if where is None else where.parent
+        left = f"{shutil.disk_usage(folder).free >> 20} MiB are free in {folder}"
+        told = "an export needs room for the documents twice, the second time as they are written"
+        raise CommandError(f"{where or 'the export'}: no room left; {left}, and {told}") from None
+
+
+def _spool_file(where: Path | None) -> IO[bytes]:
+    """A file without a name, where there must be room anyway; it is gone with this process, however that ends."""
+    return cast(IO[bytes], tempfile.TemporaryFile(dir=None if where is None else where.parent))
+
+
+def _read(client: "Client", spool: "Spool", collection: str | None, *, only_one: bool) -> None:
+    from headwater.cli.meter import Meter
+    from headwater.cli.spool import read_into
+    from headwater.client.unread import unread_collections
+
+    chosen = client.choose(None if only_one and collection is None else collection or "all")
+    if only_one and collection is None and (unread := unread_collections(client)):
+        remark(f"only the default collection is written; left out are {told_scopes(unread)}")
+    total = sum(client.seqnos("all" if chosen else None).values())
+    drain = client.batches(until="now", collections=chosen)
+    with Meter("read", "changes", quiet=forms().quiet) as meter, drain as batches:
+        read_into(spool, batches, lambda reached: meter.show(min(reached, total), total))
+
+
+def _write(spool: "Spool", form: "ExportForm", output: AbstractContextManager[IO[bytes]]) -> int:
+    """Write the file; return how many documents are in it."""
+    from headwater.cli.meter import Meter
+    from headwater.cli.writers import write
+
+    total, done = sum(map(len, spool.batches())), 0
+    with Meter("written", "documents", quiet=forms().quiet) as meter, output as out:
+        for done in write(out, spool.batches, form):
+            failpoint("export.written")
+            meter.show(done, total)
+    return done
+
+
+@contextmanager
+def _output(where: Path | None, form: "ExportForm") -> Iterator[IO[bytes]]:
+    """The file, which gets its name when the block ends well; standard output, which is no place to go back in."""
+    from headwater.lake.store import TableStore
+
+    if where is not None:
+        with TableStore(str(where.parent)).output(where.name) as out, _compressed(out, where) as text:
+            yield text
+    elif form.file_format == "parquet":
+        with tempfile.TemporaryFile() as whole:
+            yield whole
+            whole.seek(0)
+            shutil.copyfileobj(whole, sys.stdout.buffer)
+    else:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+
+
+def _nowhere() -> AbstractContextManager[IO[bytes]]:
+    return cast("AbstractContextManager[IO[bytes]]", tempfile.TemporaryFile())
+
+
+@contextmanager
+def _compressed(out: IO[bytes], where: Path) -> Iterator[IO[bytes]]:
+    """Compress as the name says: .gz, .bz2, .zst, .lz4."""
+    import pyarrow as pa
+
+    from headwater.cli.readers import COMPRESSIONS
+
+    codec = COMPRESSIONS.get(where.suffix.lower())
+    if codec is None:
+        yield out
+        return
+    beneath: Any = pa.PythonFile(_KeptOpen(out), "w")
+    with pa.CompressedOutputStream(beneath, cast(Any, codec)) as compressed:
+        yield cast(
+            IO[bytes], _KeptOpen(cast(IO[bytes], compressed))
+        )  # Arrow's own tells a place that is not the text's
+
+
+class _KeptOpen(io.RawIOBase):
+    """A file for Arrow, which closes what it is given."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._out.write(data)
+        return len(data)
+
+
+class BadDocuments:
+    """The documents that were left out: each is a line on stderr, up to a number."""
+
+    def __init__(self) -> None:
+        self.documents = 0
+
+    def __call__(self, error: "RowError") -> None:
+        """Tell of one."""
+        self.documents += 1
+        if self.documents <= BAD_TOLD:
+            remark(f"{error}; left out")
+
+
+def _tell(file: Path, written: int, bad: BadDocuments | None, seconds: float, dry_run: bool) -> None:
+    """Say what was done; where the documents went to standard output, on stderr."""
+    from headwater.cli.screen import rate, several
+
+    left_out = bad.documents if bad else 0
+    more = f"; {several(left_out, 'document')} left out" if left_out else ""
+    if dry_run:
+        report(f"{several(written, 'document')}, nothing was written{more}", documents=written, left_out=left_out)
+        return
+    line = f"{several(written, 'document')} written in {seconds:.1f} s, {rate(written, seconds)}{more}"
+    if str(file) == "-":
+        remark(line)
+    else:
+        report(line, documents=written, left_out=left_out, file=str(file), seconds=round(seconds, 3))

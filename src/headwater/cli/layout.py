@@ -1,0 +1,128 @@
+"""Documents as rows with all that is their own: what `export` writes without `--key`, and `load` reads back.
+
+    vbucket, seqno, cas, rev_seqno   where it stood; not read back
+    scope, collection                its collection
+    key                              in Parquet its bytes; in CSV text, with escapes where it is no UTF-8
+    key_base64                       CSV: the bytes of a key that has no text in the file's encoding, else empty
+    flags, expiry                    the application's own 32 bits; Unix seconds, 0 for never
+    value                            in Parquet its bytes; in CSV text
+    value_base64                     CSV: the bytes of a value that has no text, `value` being empty then
+
+The names are those of `tail --json`, which is the layout of JSON lines.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headwater.wire.manifest import DEFAULT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["COLUMNS", "NEEDED", "PLACE", "ExportedDocument", "cells", "missing", "of_cells", "schema", "stored_in"]
+
+PLACE = ("vbucket", "seqno", "cas", "rev_seqno")
+COLUMNS = (*PLACE, "scope", "collection", "key", "key_base64", "flags", "expiry", "value", "value_base64")
+NEEDED = frozenset({"key", "value"})
+"""Columns without which a file is not in this layout; without another one its value is that of an empty one."""
+
+
+class ExportedDocument(NamedTuple):
+    """A document as it stood in its bucket; `datatype` bit 1: its value is JSON."""
+
+    vbucket: int
+    seqno: int
+    cas: int
+    rev_seqno: int
+    datatype: int
+    flags: int
+    expiry: int
+    scope: str
+    collection: str
+    key: bytes
+    value: bytes
+
+
+def stored_in(batch: pa.RecordBatch) -> Iterator[ExportedDocument]:
+    """Yield the rows of a batch that has a column for each field."""
+    columns: list[list[Any]] = [batch.column(name).to_pylist() for name in ExportedDocument._fields]
+    return map(ExportedDocument._make, zip(*columns, strict=True))
+
+
+def schema() -> pa.Schema:
+    """Return the layout's columns in Parquet."""
+    import pyarrow as pa
+
+    numbers = {"vbucket": pa.uint16(), "seqno": pa.uint64(), "cas": pa.uint64(), "rev_seqno": pa.uint64()}
+    texts = {"scope": pa.string(), "collection": pa.string(), "key": pa.binary()}
+    rest = {"flags": pa.uint32(), "expiry": pa.uint32(), "value": pa.binary()}
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in (numbers | texts | rest).items()])
+
+
+def cells(document: ExportedDocument, encoding: str) -> list[str]:
+    """Return a document's fields in CSV, in the order of `COLUMNS`."""
+    place = [str(each) for each in document[:4]]
+    key, value = _text(document.key, encoding), _text(document.value, encoding)
+    return [
+        *place,
+        document.scope,
+        document.collection,
+        ascii(document.key)[2:-1] if key is None else key,
+        base64.b64encode(document.key).decode() if key is None else "",
+        str(document.flags),
+        str(document.expiry),
+        value or "",
+        base64.b64encode(document.value).decode() if value is None else "",
+    ]
+
+
+def _text(data: bytes, encoding: str) -> str | None:
+    """Bytes as text; None where that would not come back from a file of this encoding as it was."""
+    try:
+        text = data.decode()
+        return text if encoding == "utf-8" or text.encode(encoding).decode(encoding) == text else None
+    except UnicodeError:
+        return None
+
+
+def of_cells(row: Mapping[str, Any]) -> tuple[bytes, bytes, int, int, str | None]:
+    """Return key, value, flags, expiry and collection ("scope.name", None for the default one) of a row.
+
+    Raises:
+        ValueError: a field is none, and why.
+    """
+    whose = (row.get("scope") or DEFAULT, row.get("collection") or DEFAULT)
+    return (
+        _bytes(row, "key"),
+        _bytes(row, "value"),
+        _number(row, "flags"),
+        _number(row, "expiry"),
+        None if whose == (DEFAULT, DEFAULT) else ".".join(whose),
+    )
+
+
+def _bytes(row: Mapping[str, Any], name: str) -> bytes:
+    if coded := row.get(f"{name}_base64"):
+        try:
+            return base64.b64decode(coded, validate=True)
+        except ValueError as error:
+            raise ValueError(f"{name}_base64 is no base64: {error}") from None
+    value = row[name]
+    return value if isinstance(value, bytes) else str("" if value is None else value).encode()
+
+
+def _number(row: Mapping[str, Any], name: str) -> int:
+    given = row.get(name)
+    if given in (None, ""):
+        return 0
+    if not str(given).isdecimal() or int(given) >= 1 << 32:
+        raise ValueError(f"{name} is {given!r}, expected 0 to {(1 << 32) - 1}")
+    return int(given)
+
+
+def missing(names: Iterable[str]) -> list[str]:
+    """Return the columns that a file lacks to be in this layout."""
+    return sorted(NEEDED - set(names))

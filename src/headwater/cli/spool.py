@@ -1,0 +1,144 @@
+"""The documents of a bucket as they stand at one time, in a file without a name: what `export` makes its own file of.
+
+A key may come twice while a bucket is read, once in each snapshot, and a document may go again: only when all has come
+is it known which rows count. What came in a vbucket's first snapshot comes once, so only the keys of later ones are
+remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from headwater.wire.manifest import DEFAULT
+from headwater.wire.opcodes import Opcode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headwater.client import ChangeBatch
+
+KEPT = ("vbucket", "seqno", "cas", "rev_seqno", "datatype", "flags", "expiry", "key", "value", "opcode")
+DEFAULT_ID = 0
+VBUCKETS = 1 << 16  # as many as two bytes can name
+
+
+class Spool:
+    """Documents between the reading and the writing; a context.
+
+    Args:
+        file: to write to and to read from; it is closed at the end.
+        prefix: only documents whose keys begin so.
+    """
+
+    def __init__(self, file: IO[bytes], prefix: bytes = b"") -> None:
+        self._file: Any = file
+        self._prefix = prefix
+        self._writer: Any = None
+        self._first_end = np.zeros(VBUCKETS, np.uint64)
+        self._highest = np.zeros(VBUCKETS, np.uint64)
+        self._later: dict[tuple[int, int, bytes], int] = {}
+        self._dropped: set[int] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    @property
+    def reached(self) -> int:
+        """The seqnos that lie behind, of all vbuckets together."""
+        return int(self._highest.sum())
+
+    def add(self, batch: ChangeBatch) -> None:
+        """Take what came; documents that others replace may be among it."""
+        from headwater.client import CollectionDropped
+
+        for _, event in batch.collection_events:
+            if isinstance(event, CollectionDropped):
+                self._dropped.add(event.collection_id)
+        if len(batch):
+            self._remember(batch.records)
+            self._write(batch.records)
+
+    def _remember(self, records: pa.RecordBatch) -> None:
+        vbuckets, ends = records.column("vbucket").to_numpy(), records.column("snapshot_end").to_numpy()
+        seqnos = records.column("seqno").to_numpy()
+        np.maximum.at(self._highest, vbuckets, seqnos)
+        unseen, first = np.unique(vbuckets, return_index=True)
+        fresh = self._first_end[unseen] == 0
+        self._first_end[unseen[fresh]] = ends[first[fresh]]
+        later = np.flatnonzero(ends > self._first_end[vbuckets])
+        if len(later):
+            ids, keys = _ids(records), records.column("key")
+            for row in later.tolist():
+                self._later[int(vbuckets[row]), int(ids[row]), keys[row].as_py()] = int(seqnos[row])
+
+    def _write(self, records: pa.RecordBatch) -> None:
+        import pyarrow as pa
+        from pyarrow import compute, ipc
+
+        ask: Any = compute
+        stored = ask.equal(records.column("opcode"), int(Opcode.DCP_MUTATION))
+        if self._prefix:
+            stored = ask.and_(stored, ask.starts_with(records.column("key"), pattern=self._prefix))
+        kept: Any = records.filter(stored)
+        columns = {name: kept.column(name) for name in KEPT if name != "opcode"}
+        columns["collection_id"] = pa.array(_ids(kept))
+        for name in ("scope", "collection"):
+            default = pa.array([DEFAULT] * len(kept))
+            columns[name] = kept.column(name).cast(pa.string()) if name in kept.schema.names else default
+        made = pa.RecordBatch.from_pydict(columns)
+        if self._writer is None:
+            self._writer = ipc.new_stream(self._file, made.schema)
+        self._writer.write_batch(made)
+
+    def end(self) -> None:
+        """All has come."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield what counts, in the order in which it came, as often as one likes."""
+        from pyarrow import ipc
+
+        if self._writer is None:
+            return
+        self._file.seek(0)
+        for batch in ipc.open_stream(self._file):
+            kept = self._counting(batch)
+            if len(kept):
+                yield kept
+
+    def _counting(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        if not self._later and not self._dropped:
+            return batch
+        names = ("vbucket", "collection_id", "key", "seqno")
+        columns: list[list[Any]] = [batch.column(name).to_pylist() for name in names]
+        counts = [
+            whose not in self._dropped and self._later.get((vbucket, whose, key), seqno) <= seqno
+            for vbucket, whose, key, seqno in zip(*columns, strict=True)
+        ]
+        return batch.filter(pa.array(counts))
+
+
+def _ids(records: pa.RecordBatch) -> Any:
+    if "collection_id" in records.schema.names:
+        return records.column("collection_id").to_numpy()
+    return np.full(len(records), DEFAULT_ID, np.uint32)
+
+
+def read_into(spool: Spool, batches: Iterator[ChangeBatch], tell: Callable[[int], None]) -> None:
+    """Read all that a drain hands out; `tell` hears of the seqnos that lie behind."""
+    for batch in batches:
+        spool.add(batch)
+        tell(spool.reached)
+    spool.end()

@@ -1,0 +1,388 @@
+"""Documents into files for `export`: JSON lines, CSV and Parquet, in one of two layouts.
+
+With all that is a document's own (`layout.py`), which `load` gives back as it was; or, with the name of a field for
+the key, as rows of what the documents hold:
+
+| in the document           | in JSON lines  | in CSV            | in Parquet                            |
+|---------------------------|----------------|-------------------|---------------------------------------|
+| text                      | as it stands   | as it stands      | string                                |
+| a number, true, false     | as it stands   | as JSON writes it | int64, double, bool                   |
+| null, or no such member   | as it stands   | empty             | null                                  |
+| an object, an array       | as it stands   | as JSON           | struct, list                          |
+| members of several kinds  | as it stands   | each as above     | string: text as it stands, else JSON  |
+
+The field of the key comes first where the document has none, and must hold the key where it has.
+Numbers that a column's type would change (beyond 64 bits, or with fractions beside those beyond 2^53) make it text.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv as text_csv
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+
+from headwater.cli.layout import COLUMNS, cells, schema, stored_in
+from headwater.cli.tail import json_line, writable
+from headwater.errors import HeadwaterError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_PER_BATCH = 8192
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+_CONVERSION_ERRORS = (TypeError, ValueError, OverflowError)  # Arrow's own are among them
+
+
+class RowError(HeadwaterError):
+    """A document can't be a row; the message says which and why."""
+
+    def __init__(self, key: bytes, why: str) -> None:
+        super().__init__(f"the document {key.decode(errors='backslashreplace')!r} {why}")
+
+
+class Fraction(float):
+    """A number with a fraction or an exponent, as it stood."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Fraction:
+        """Make one of JSON's text."""
+        made = super().__new__(cls, text)
+        if math.isinf(made):
+            raise ValueError(f"the number {text} is beyond what 64 bits hold")
+        made.text = text
+        return made
+
+
+class ExportForm(NamedTuple):
+    """How to write.
+
+    file_format: jsonl, csv, tsv or parquet.
+    encoding: of text, a name that Python knows.
+    key_field: the field that the key is in; None for all that is a document's own.
+    prefix: of all keys; it is left out of the field.
+    types: of Parquet's columns, by name, one of `readers.TYPES`.
+    skip_bad: is told of a document that can't be a row, which is then left out; None: it ends the export.
+    """
+
+    file_format: str
+    encoding: str = "utf-8"
+    key_field: str | None = None
+    prefix: bytes = b""
+    types: Mapping[str, str] = {}
+    skip_bad: Callable[[RowError], None] | None = None
+
+
+Source = Callable[[], "Iterator[pa.RecordBatch]"]
+"""Gives the documents anew each time, since some forms are found out by looking at all of them first."""
+
+
+def write(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
+    """Write all documents; yields how many are written by now.
+
+    Raises:
+        RowError: a document is no object, or has another value in the field of the key.
+    """
+    whole = {"jsonl": _lines, "csv": _table, "tsv": _table, "parquet": _parquet}
+    rows = {"jsonl": _row_lines, "csv": _row_table, "tsv": _row_table, "parquet": _row_parquet}
+    return (whole if form.key_field is None else rows)[form.file_format](out, source, form)
+
+
+# ---------------------------------------------------------------------- with all that is their own
+
+
+def _lines(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
+    from headwater.client import Mutation
+    from headwater.client.collections import CollectionName
+
+    done = 0
+    with _text_into(out, form) as text:
+        for batch in source():
+            for each in stored_in(batch):
+                within = CollectionName(int(each.collection != "_default"), 0, each.scope, each.collection)
+                meta = (each.vbucket, each.seqno, each.rev_seqno, each.cas, each.datatype)
+                change = Mutation(*meta, each.key, each.value, 0, 0, each.flags, each.expiry, within)
+                told = json_line("mutation", change)
+                text.write((told if writable(told, form.encoding) else json.dumps(json.loads(told))) + "\n")
+            done += len(batch)
+            yield done
+
+
+def _table(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
+    done = 0
+    with _text_into(out, form) as text:
+        table = text_csv.writer(text, delimiter=DELIMITERS[form.file_format])
+        table.writerow(COLUMNS)
+        for batch in source():
+            table.writerows(cells(each, form.encoding) for each in stored_in(batch))
+            done += len(batch)
+            yield done
+
+
+def _parquet(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    done, columns = 0, schema()
+    with parquet.ParquetWriter(cast(Any, out), columns, compression="zstd") as writer:
+        for batch in source():
+            made = [batch.column(field.name).cast(field.type) for field in columns]
+            writer.write_batch(pa.RecordBatch.from_arrays(made, schema=columns))
+            done += len(batch)
+            yield done
+
+
+@contextmanager
+def _text_into(out: IO[bytes], form: ExportForm) -> Iterator[Any]:
+    """Text into a file that stays open; `io`'s own wrapper writes no mark of UTF-16 where it can't seek."""
+    text = codecs.getwriter(form.encoding)(out)
+    yield text
+    text.reset()
+    out.flush()
+
+
+# ---------------------------------------------------------------------- as rows of what they hold
+
+
+def _objects(source: Source, form: ExportForm) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield each document's own text, and its members with the key among them."""
+    for batch in source():
+        columns: list[list[Any]] = [batch.column(name).to_pylist() for name in ("key", "value")]
+        for key, value in zip(*columns, strict=True):
+            try:
+                found = _object(key, value, form)
+            except RowError as error:
+                if form.skip_bad is None:
+                    raise
+                form.skip_bad(error)
+                continue
+            yield found
+
+
+def _object(key: bytes, value: bytes, form: ExportForm) -> tuple[bytes, dict[str, Any]]:
+    assert form.key_field is not None, "rows have a field for the key"  # noqa: S101
+    try:
+        text = key.removeprefix(form.prefix).decode()
+    except UnicodeDecodeError:
+        raise RowError(key, "has a key that is no UTF-8; without --key it can be exported") from None
+    members = _members(key, value)
+    held = _at(members, form.key_field)
+    if held is None:
+        if not text:
+            raise RowError(key, "has nothing behind the prefix to be its key")
+        return b"", {form.key_field: text} | members
+    if isinstance(held, bool | float | dict | list) or str(held) != text:
+        raise RowError(key, f"holds {held!r} in {form.key_field!r}, which is not its key; name another field")
+    return value, members
+
+
+def _members(key: bytes, value: bytes) -> dict[str, Any]:
+    try:
+        members = json.loads(value.decode(), parse_float=Fraction, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise RowError(key, f"is no JSON ({error}); without --key it can be exported") from None
+    if not isinstance(members, dict):
+        raise RowError(key, f"is a {type(members).__name__} and no JSON object; without --key it can be exported")
+    return members
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number there")
+
+
+def _at(members: dict[str, Any], field: str) -> Any:
+    """Return what `load` takes for the key; None if there is nothing there."""
+    if field in members:
+        return members[field]
+    head, dot, rest = field.partition(".")
+    while dot:
+        if isinstance(members.get(head), dict):
+            return _at(members[head], rest)
+        more, dot, rest = rest.partition(".")
+        head = f"{head}.{more}"
+    return None
+
+
+def _counted(rows: Iterable[Any], each: Callable[[Any], Any]) -> Iterator[int]:
+    """Do something with each row, and yield now and then how many there were."""
+    number = 0
+    for number, row in enumerate(rows, 1):
+        each(row)
+        if number % ROWS_PER_BATCH == 0:
+            yield number
+    yield number
+
+
+def _row_lines(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
+    with _text_into(out, form) as text:
+        yield from _counted(_objects(source, form), lambda row: text.write(_line(row[0], row[1], form.encoding) + "\n"))
+
+
+def _line(value: bytes, members: dict[str, Any], encoding: str) -> str:
+    """A document in one line; its own text where it has the key, is one line and can be written."""
+    told = value.translate(_ONE_LINE).decode() if value else _json(members)
+    return told if writable(told, encoding) else json.dumps(members)
+
+
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")  # in JSON line ends stand between its parts only
+
+
+def _json(value: Any) -> str:
+    told = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return told if writable(told) else json.dumps(value, separators=(",", ":"))
+
+
+def _names(source: Source, form: ExportForm) -> list[str]:
+    """The members of all documents, in the order in which they are met; that of the key is the first."""
+    assert form.key_field is not None, "rows have a field for the key"  # noqa: S101
+    quiet = form._replace(skip_bad=None if form.skip_bad is None else lambda error: None)
+    names: dict[str, None] = {}
+    for _, members in _objects(source, quiet):
+        names.update(dict.fromkeys(members))
+    first = [form.key_field] if form.key_field in names or not names else []
+    return [*first, *(name for name in names if name not in first)]
+
+
+def _row_table(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
+    names = _names(source, form)
+    with _text_into(out, form) as text:
+        table = text_csv.writer(text, delimiter=DELIMITERS[form.file_format])
+        table.writerow(names)
+        yield from _counted(
+            _objects(source, form), lambda row: table.writerow([_cell(row[1].get(name), form) for name in names])
+        )
+
+
+def _cell(value: Any, form: ExportForm) -> str:
+    told = _as_text(value)
+    if told is None:
+        return ""
+    try:
+        told.encode(form.encoding)
+    except UnicodeEncodeError as error:
+        raise ExportError(_unwritable(told[error.start], form.encoding)) from None
+    return told
+
+
+def _unwritable(character: str, encoding: str) -> str:
+    if not writable(character):
+        return f"{character!a} is half a character, which only JSON can name: --format jsonl"
+    return f"{character!r} has no place in {encoding}; --encoding utf-8 has all"
+
+
+class ExportError(HeadwaterError):
+    """A document holds something that the file can't."""
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return value.text if isinstance(value, Fraction) else _json(value)
+
+
+def _row_parquet(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
+    types = _column_types(source, form)
+    start = out.tell() if out.seekable() else None
+    while True:
+        try:
+            yield from _row_groups(out, source, form, types)
+            return
+        except _Changed as column:
+            # A number late in the file that the type of all would change: it is known before anything is put in place.
+            types[column.name] = "text"
+            if start is None:
+                raise ExportError(f"the column {column.name!r} has no one type: --types {column.name}=text") from None
+            out.seek(start)
+            out.truncate()
+
+
+class _Changed(Exception):  # noqa: N818 - a note between two functions
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _row_groups(out: IO[bytes], source: Source, form: ExportForm, types: Mapping[str, Any]) -> Iterator[int]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    texts = {name: pa.string() if kind == "text" else kind for name, kind in types.items()}
+    columns, done = pa.schema(list(texts.items())), 0
+    with parquet.ParquetWriter(cast(Any, out), columns, compression="zstd") as writer:
+        for part in _parts(source, form):
+            made = [_array(name, kind, part) for name, kind in types.items()]
+            writer.write_batch(pa.RecordBatch.from_arrays(made, schema=columns))
+            done += len(part)
+            yield done
+    yield done
+
+
+def _parts(source: Source, form: ExportForm) -> Iterator[list[dict[str, Any]]]:
+    rows = (members for _, members in _objects(source, form))
+    while part := list(islice(rows, ROWS_PER_BATCH)):
+        yield part
+
+
+def _array(name: str, kind: Any, part: list[dict[str, Any]]) -> Any:
+    import pyarrow as pa
+
+    values = [members.get(name) for members in part]
+    if kind == "text":
+        try:
+            return pa.array([_as_text(value) for value in values], pa.string())
+        except UnicodeEncodeError as error:
+            raise ExportError(_unwritable(error.object[error.start], "utf-8")) from None
+    try:
+        return pa.array(values, kind)
+    except _CONVERSION_ERRORS:
+        raise _Changed(name) from None
+
+
+def _column_types(source: Source, form: ExportForm) -> dict[str, Any]:
+    """Return a type of Arrow for each column, or "text": of what all documents hold."""
+    import pyarrow as pa
+
+    arrow = {"text": "text", "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    found: dict[str, Any] = dict.fromkeys(_names(source, form))
+    given = {name: arrow[kind] for name, kind in form.types.items()}
+    if unknown := given.keys() - found.keys():
+        raise ExportError(f"--types names {min(unknown)!r}; the columns are {', '.join(found)}")
+    quiet = form._replace(skip_bad=None if form.skip_bad is None else lambda error: None)
+    for part in _parts(source, quiet):
+        for name in found.keys() - given.keys():
+            found[name] = _wider(found[name], [members.get(name) for members in part])
+    return {name: _final(given.get(name, kind)) for name, kind in found.items()}
+
+
+def _wider(known: Any, values: list[Any]) -> Any:
+    """Return the type that holds what was seen before and these values, unchanged; "text" if there is none."""
+    import pyarrow as pa
+
+    if known == "text":
+        return known
+    try:
+        here = pa.array(values).type
+        if known is None or pa.types.is_null(known):
+            return here
+        schemas = [pa.schema([("value", kind)]) for kind in (known, here)]
+        return pa.unify_schemas(schemas, promote_options="permissive").field("value").type
+    except _CONVERSION_ERRORS:
+        return "text"
+
+
+def _final(kind: Any) -> Any:
+    """Return a type that Parquet has: it has no object without members."""
+
+    return "text" if kind is None or (kind != "text" and _empty_within(kind)) else kind
+
+
+def _empty_within(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return kind.num_fields == 0 or any(_empty_within(kind.field(at).type) for at in range(kind.num_fields))
+    return pa.types.is_list(kind) and _empty_within(kind.value_type)
