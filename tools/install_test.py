@@ -7,6 +7,7 @@ and the fixtures of pytest.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,6 +92,14 @@ class Environment:
                 process.terminate()
                 process.wait(SECONDS)
 
+    def wait_for_kernels(self, data: str) -> None:
+        """Until a node of a first start has told that all of them are compiled: the next start has nothing to do."""
+        log, until = self.place / f"{data}.log", time.monotonic() + SECONDS
+        while not re.search(r"\b(\d+) of \1 kernels compiled", log.read_text()):
+            if time.monotonic() > until:
+                raise SystemExit(f"kernels were not compiled: {log.read_text()}")
+            time.sleep(0.1)
+
 
 def size(folder: Path) -> int:
     """Bytes of the files in it."""
@@ -110,6 +119,7 @@ def check(python: str, wheel: Path) -> None:
         with it.node("cold") as (address, seconds, said):
             assert any("compiling kernels" in line for line in said), said
             serves(it, address)
+            it.wait_for_kernels("cold")
         with it.node("warm") as (address, again, said):
             assert said == [], said
             serves(it, address)

@@ -3,6 +3,9 @@
 numba names a cache entry by the path of its source and dates it by its mtime, so every virtual environment compiles
 anew. Here the folder's name says all there is to say (jit.cache_folder), and a lock file beside each entry lets whoever
 comes second wait for the first instead of compiling the same.
+
+A node that serves while its kernels are compiled (node/machine_code.py) asks for two things more: to look what there is
+and compile nothing (`looking`), and to wait for nobody where a request needs a kernel now (`serving`).
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +27,44 @@ WAIT_SECONDS, LOOK_SECONDS = 300.0, 0.05
 PROGRESS_SECONDS = 5.0
 
 _caching: Any = caching  # untyped, and with other names in older releases
+
+
+class NotCompiled(Exception):  # noqa: N818 - no error: an answer
+    """There is no machine code of a kernel for these arguments yet, and this thread only looks."""
+
+
+class _Thread(threading.local):
+    looks = builds = False
+
+
+_thread = _Thread()
+serving = False
+"""Whether this process serves while kernels are compiled elsewhere, in another process or thread."""
+
+
+@contextmanager
+def looking() -> Iterator[None]:
+    """Load kernels in this block, by this thread, and compile none: NotCompiled is raised where one is missing."""
+    before, _thread.looks = _thread.looks, True
+    try:
+        yield
+    finally:
+        _thread.looks = before
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """Compile or load in this block, by this thread, also while `serving`: nothing stands in for a kernel."""
+    before, _thread.builds = _thread.builds, True
+    try:
+        yield
+    finally:
+        _thread.builds = before
+
+
+def does_without() -> bool:
+    """Whether this thread serves, and so neither waits for another process nor compiles what it can do without."""
+    return serving and not (_thread.looks or _thread.builds)
 
 
 class Compiling:
@@ -107,6 +149,8 @@ class KernelCache(_caching.FunctionCache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the code for a signature; None when this process is to compile it."""
         found = self._load(sig, target_context)
+        if found is None and _thread.looks:
+            raise NotCompiled
         if found is None:
             waited = self._lock()
             found = self._load(sig, target_context) if waited else None
@@ -140,20 +184,32 @@ class KernelCache(_caching.FunctionCache):  # type: ignore[misc]
             self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:  # a folder that can only be read
             return False
-        until, waited = time.monotonic() + WAIT_SECONDS, False
-        while time.monotonic() < until:
+        until, waited = time.monotonic() + (0 if does_without() else WAIT_SECONDS), False
+        while True:
             try:
                 fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 waited = True
-                time.sleep(LOOK_SECONDS)
             except OSError:  # a file system without locks
                 break
             else:
                 break
+            if time.monotonic() >= until:
+                break
+            time.sleep(LOOK_SECONDS)
         return waited
 
     def _unlock(self) -> None:
         held, self._held = self._held, None
         if held is not None:
             os.close(held)
+
+
+class Unkept(_caching.NullCache):  # type: ignore[misc]
+    """In place of a cache where nothing can be kept."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> None:
+        """Return None: this process is to compile it."""
+        if _thread.looks:
+            raise NotCompiled
+        compiling.begin("")

@@ -132,14 +132,22 @@ def temporary_home() -> Path:
     return home
 
 
-def _compile(function: F, **options: Any) -> F:
-    """njit with the cache in our folder."""
-    built: Any = numba.njit(nogil=True, **options)(function)
+def _njit(**options: bool) -> Any:
+    """njit without what C would call a kernel by, a fifth of the compiling."""
+    njit: Any = numba.njit  # whose types do not know all options
+    return njit(nogil=True, no_cfunc_wrapper=True, **options)
+
+
+def _compile(function: Callable[..., Any]) -> Any:
+    """A dispatcher with the cache in our folder."""
+    built = _njit()(function)
     folder = cache_folder()
-    if folder is not None:
+    if folder is None:
+        built._cache = cached.Unkept()
+    else:
         cached.KernelLocator.folder = str(folder)
         built._cache = cached.KernelCache(function)
-    return cast(F, built)
+    return built
 
 
 def _arrays(argument: Any) -> Iterator[NDArray[Any]]:
@@ -188,12 +196,33 @@ def kernel(function: F) -> F:
         return _checked(function)
     built = _compile(function)
     _built.append((f"{function.__module__}.{function.__name__}", built))
-    return built
+    return cast(F, built)
+
+
+def kernel_or(stand_in: Callable[..., Any]) -> Callable[[F], F]:
+    """A kernel that a node can do without for a while: `stand_in` is called in its place until it is compiled, where
+    the thread serves (cached.does_without). Once it is there a call is as quick as any kernel's."""
+
+    def decorate(function: F) -> F:
+        built: Any = kernel(function)
+        if not _debug:
+            compile_for = built._compile_for_args
+
+            def first(*arguments: Any) -> Any:
+                """Return the code that numba calls, asked when it has none for such arguments."""
+                return stand_in if cached.does_without() else compile_for(*arguments)
+
+            built._compile_for_args = first
+        return cast(F, built)
+
+    return decorate
 
 
 def inline_kernel(function: F) -> F:
-    """A kernel for kernels: forced into its callers, so it costs no call."""
-    return function if _debug else _compile(function, forceinline=True)
+    """A kernel for kernels: forced into its callers, so it costs no call; not for Python, and on disk in these only."""
+    if _debug:
+        return function
+    return cast(F, _njit(forceinline=True, no_cpython_wrapper=True)(function))
 
 
 def prepare(built: Callable[..., Any], *examples: Any) -> None:

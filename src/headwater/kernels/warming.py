@@ -1,5 +1,7 @@
 """Build every kernel of the package at once: `python -m headwater.kernels.warming`, or `kernels.warm()`.
 
+With names of modules: these first, each told by its name alone, for the node that asked (node/machine_code.py).
+
 A kernel is compiled at its first call with arguments of a kind, seconds that a first request should not wait for. So
 whoever serves, and the workshop's set-up, calls `warm()` first. With the cache of an earlier process it only loads.
 
@@ -9,7 +11,9 @@ hands such arguments to `jit.prepare`. The tests see to it that none is forgotte
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,5 +82,25 @@ def _told(warmed: list[Warmed]) -> str:
     return f"{', '.join(parts)} in {seconds:.2f} s"
 
 
+def serve_a_node(names: list[str], niceness: int) -> None:
+    """Compile these modules, then all others, and print the name of each that is done; a closed pipe ends it."""
+    os.nice(niceness)
+    for name in [*names, *(each for each in kernel_modules() if each not in names)]:
+        _warm_module(name)
+        print(name, flush=True)
+
+
+def main() -> None:
+    """Compile or load all kernels, and tell it."""
+    parser = argparse.ArgumentParser(prog="python -m headwater.kernels.warming", description=main.__doc__)
+    parser.add_argument("--niceness", type=int, default=0, help="how much lower the priority is")
+    parser.add_argument("modules", nargs="*", help="compile these first, and print the name of each that is done")
+    asked = parser.parse_args()
+    if asked.modules:
+        serve_a_node(asked.modules, asked.niceness)
+    else:
+        warm(print)
+
+
 if __name__ == "__main__":
-    warm(print)
+    main()

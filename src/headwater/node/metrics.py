@@ -18,6 +18,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from headwater.node import machine_code
 from headwater.node.kv.admin import VERSION_TEXT
 from headwater.node.requests import UNKNOWN
 from headwater.wire.opcodes import name_of as opcode_name
@@ -85,6 +86,11 @@ def _figure(name: str) -> Callable[[Services], float]:
 
 def _info(node: Services) -> Values:
     return [((VERSION_TEXT.decode(),), 1)]
+
+
+def _kernels(node: Services) -> Values:
+    done, of = machine_code.counts()
+    return [(("compiled",), done), (("waiting",), of - done)]
 
 
 def _by_state(node: Services) -> Values:
@@ -196,6 +202,7 @@ def _node_counter(name: str, about: str, read: Callable[[Services], Any], *label
 METRICS: tuple[NodeMetric, ...] = (
     _gauge("info", "1, with the version and the bucket", _info, "version"),
     _node_gauge("uptime_seconds", "since the node began to listen", _figure("uptime")),
+    _node_gauge("kernels", "compiled, or still waiting for it after a first start", _kernels, "state"),
     _node_gauge("connections", "connections that are open", _figure("curr_connections")),
     _node_counter("connections_accepted", "connections taken", _figure("total_connections")),
     _node_counter(

@@ -12,26 +12,12 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from headwater.errors import DiskFull
-from headwater.kernels import (
-    apply,
-    choices,
-    compact,
-    crc,
-    execute,
-    gather,
-    history,
-    index,
-    json,
-    live,
-    paths,
-    sweep,
-    tap,
-)
-from headwater.node import log_lines, supervisor, threads
+from headwater.node import log_lines, machine_code, supervisor, threads
 from headwater.node.bucket import Bucket
 from headwater.node.buckets.catalog import open_store
 from headwater.node.committer import Committer
@@ -81,10 +67,11 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
     committer = Committer(store, loop)
     loop.set_default_executor(threads.pool(WORKERS, "work"))
     collector, trimmer = Collector(loop), Trimmer(loop, free_bytes_of_libc())
+    kernels = machine_code.MachineCode()
     server: Server | None = None
     try:
         try:
-            server = _server(config, store, committer, loop)
+            server = _server(config, store, committer, loop, kernels)
             _make_ready(server)
         except DiskFull as error:
             raise DiskFull(error.path, error.needed_bytes, error.free_bytes, starting=True) from error
@@ -107,6 +94,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         finally:
             await server.close()
     finally:
+        kernels.stop()
         trimmer.stop()
         collector.stop()
         committer.close()
@@ -114,11 +102,18 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
             server.catalog.close(clean=False)
 
 
-def _server(config: NodeConfig, store: Store, committer: Committer, loop: asyncio.AbstractEventLoop) -> Server:
+def _server(
+    config: NodeConfig,
+    store: Store,
+    committer: Committer,
+    loop: asyncio.AbstractEventLoop,
+    kernels: machine_code.MachineCode,
+) -> Server:
     """A server over a bucket as the store has it."""
     bucket = Bucket(config.bucket, store, committer)
     bucket.recover(config)
-    warm_up()
+    with _loading():
+        kernels.begin()
     return Server(config, bucket, committer, loop)
 
 
@@ -144,14 +139,23 @@ def _warn_of_the_open_network(config: NodeConfig, host: str, server: Server) -> 
         log.warning(said, host, extra=event("node.open", host=host))
 
 
-def warm_up() -> None:
-    """Compile, or load from the cache, the kernels that requests need, so that the first client does not wait."""
+@contextmanager
+def _loading() -> Iterator[None]:
+    """A block in which kernels are loaded."""
     gc.disable()
-    for module in (json, crc, paths, execute, sweep, index, history, choices, gather, live, apply, tap, compact):
-        module.warm_up()
-    gc.enable()
+    try:
+        yield
+    finally:
+        gc.enable()
     gc.collect()
     gc.freeze()  # what is here now stays: numba alone is objects enough for pauses of a tenth of a second
+
+
+def warm_up() -> None:
+    """Compile, or load from the cache, the kernels that requests need, so that no client waits."""
+    with _loading():
+        for name in machine_code.MODULES:
+            machine_code.warm_up(name)
 
 
 def load() -> None:

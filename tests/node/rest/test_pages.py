@@ -65,7 +65,9 @@ def test_the_users_are_told_with_their_roles_in_the_words_of_the_other_server(tm
 
 def test_a_node_is_ready_while_its_vbuckets_are_its_own_and_traffic_is_on(tmp_path: Path) -> None:
     with desk(tmp_path / "s") as counter:
-        assert read(counter, "/readyz", "") == {
+        told = read(counter, "/readyz", "")
+        assert told.pop("kernels_waiting") >= 0  # of those that this process has imported
+        assert told == {
             "ready": True,
             "fenced_vbuckets": 0,
             "traffic_disabled": False,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
+from headwater.node import machine_code
 from headwater.node.kv.admin import VERSION_TEXT
 from headwater.node.rest import buckets, collections
 from headwater.node.rest.made import Made
@@ -235,7 +236,8 @@ def _metrics(server: Services, user: str) -> Made:
 def _readiness(server: Services) -> Made:
     """Tell whether requests are served: 503 while it is not known whose the vbuckets are, or traffic is off.
 
-    A full disk is shown, and is no reason to be taken out of service: reads and deletions go on.
+    A full disk is shown, and is no reason to be taken out of service: reads and deletions go on. So are kernels that
+    are not compiled yet: all is served, and slower.
     """
     buckets = [each.bucket for each in server.buckets.values()]
     told = {
@@ -243,7 +245,9 @@ def _readiness(server: Services) -> Made:
         "traffic_disabled": any(each.traffic_disabled for each in buckets),
     }
     ready = not any(told.values())
-    body = json.dumps({"ready": ready, **told, "disk_full": any(each.store.full for each in buckets)}).encode()
+    compiled, kernels = machine_code.counts()
+    shown = {"disk_full": any(each.store.full for each in buckets), "kernels_waiting": kernels - compiled}
+    body = json.dumps({"ready": ready, **told, **shown}).encode()
     return Made(body, 200 if ready else 503)
 
 
