@@ -93,7 +93,10 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; within a file, and among the rest, as they stand."""
+    """Long files first, all else as it stands. A test that would make a second Spark, in another worker, is refused."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("spark") is None:
+            raise pytest.UsageError(f"{item.nodeid} takes the fixture `spark`: mark it with pytest.mark.spark")
     items.sort(key=lambda item: turn_of(item.nodeid))
 
 

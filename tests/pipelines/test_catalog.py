@@ -100,6 +100,7 @@ def read(spark: Any, name: str) -> dict[bytes, bytes]:
     return {bytes(row.key): bytes(row.value) for row in spark.table(name).collect()}
 
 
+@pytest.mark.spark
 def test_a_table_is_made_found_again_and_read_by_its_name(
     spark: Any, bucket: Node, schema: str, tmp_path: Path
 ) -> None:
@@ -127,6 +128,7 @@ def followed(place: str) -> TableLog:
     return log
 
 
+@pytest.mark.spark
 def test_the_quarantine_has_a_name_and_new_fields_are_columns_at_once(spark: Any, bucket: Node, schema: str) -> None:
     place = begin(spark, bucket, f"{schema}.orders", unfold=True, quarantine=True).place
     fill(bucket, place, json=True, quarantine=True)
@@ -137,6 +139,7 @@ def test_the_quarantine_has_a_name_and_new_fields_are_columns_at_once(spark: Any
     assert spark.table(f"{schema}.orders_quarantine").count() == 60
 
 
+@pytest.mark.spark
 def test_a_folder_with_a_mirrors_table_gets_a_name_as_does_one_whose_run_died_before_it_had(
     spark: Any, bucket: Node, schema: str, tmp_path: Path
 ) -> None:
@@ -151,6 +154,7 @@ def test_a_folder_with_a_mirrors_table_gets_a_name_as_does_one_whose_run_died_be
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.spark
 def test_the_name_is_looked_up_at_each_start(spark: Any, bucket: Node, schema: str, tmp_path: Path) -> None:
     first = begin(spark, bucket, f"{schema}.orders").place
     fill(bucket, tmp_path / "moved")
@@ -165,6 +169,7 @@ def refuses(spark: Any, bucket: Node, name: str, told: str, error: type[Exceptio
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.spark
 def test_what_is_no_table_of_deltas_is_refused_by_name(spark: Any, bucket: Node, schema: str, tmp_path: Path) -> None:
     spark.sql(f"CREATE VIEW {schema}.v AS SELECT 1 AS key")
     spark.sql(f"CREATE TABLE {schema}.p (key BINARY) USING parquet")
@@ -175,6 +180,7 @@ def test_what_is_no_table_of_deltas_is_refused_by_name(spark: Any, bucket: Node,
     refuses(spark, bucket, f"{schema}.o", r"\.o_changes: it is a table of parquet", changelog=True)
 
 
+@pytest.mark.spark
 def test_a_table_of_somebody_else_or_with_features_that_are_not_known_is_refused_by_name(
     spark: Any, bucket: Node, schema: str
 ) -> None:
@@ -186,6 +192,7 @@ def test_a_table_of_somebody_else_or_with_features_that_are_not_known_is_refused
     refuses(spark, bucket, f"{schema}.ours", r"\.ours \(.*\): the table feature rowTracking", UnsupportedTable)
 
 
+@pytest.mark.spark
 def test_catalogs_and_schemas_that_are_not_there_are_told_with_those_that_are(
     spark: Any, bucket: Node, schema: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,6 +203,7 @@ def test_catalogs_and_schemas_that_are_not_there_are_told_with_those_that_are(
     refuses(spark, bucket, f"spark_catalog.{schema}.a.t", r"^spark_catalog\.s\w+\.a\.t: ")
 
 
+@pytest.mark.spark
 def test_names_beside_it_that_are_other_tables_are_refused(
     spark: Any, bucket: Node, schema: str, tmp_path: Path
 ) -> None:
@@ -204,6 +212,7 @@ def test_names_beside_it_that_are_other_tables_are_refused(
     refuses(spark, bucket, f"{schema}.o", r"o_changes: the catalog has a table of this name at .*other", changelog=True)
 
 
+@pytest.mark.spark
 def test_a_name_in_memory_does_not_last(spark: Any) -> None:
     assert not NamedTable(spark, "spark_catalog.a.b").lasts
     assert NamedTable(spark, "unity.a.b").lasts
