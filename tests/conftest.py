@@ -9,10 +9,11 @@ import ast
 import importlib
 import os
 import re
+import shutil
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 ROOT = Path(__file__).parent.parent
 ALL = "all tests of a file"
-SOCKET_FOLDER_MAX = 60  # some put a socket there, whose whole path may have 107 characters
 
 
 def group_of(nodeid: str) -> str:
@@ -64,16 +64,15 @@ def turn_of(nodeid: str) -> int:
     return 0 if group_of(nodeid) == "spark" else 1 if "mark.slow" in text_of(nodeid.partition("::")[0]) else 2
 
 
-@pytest.fixture(scope="session", autouse=True)
-def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield the folder for temporary files of all that tests start: what a killed process leaves goes with pytest's."""
-    folder = tmp_path_factory.mktemp("left")
-    with pytest.MonkeyPatch.context() as patch:
-        if len(str(folder)) < SOCKET_FOLDER_MAX:
-            patch.setenv("TMPDIR", str(folder))
-            patch.setattr(tempfile, "tempdir", None)
-            patch.setenv("SPARK_SUBMIT_OPTS", f"-Djava.io.tmpdir={folder}")
-        yield folder
+def pytest_configure() -> None:
+    """Give all that tests start a folder for temporary files that goes with this run: killed processes leave theirs."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return  # it has the variables of who began it
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # pytest keeps what failed for a while
+    folder = tempfile.mkdtemp(prefix="headwater-tests-")
+    Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)  # after multiprocessing's own folder (-100)
+    os.environ["TMPDIR"], tempfile.tempdir = folder, None
+    os.environ["SPARK_SUBMIT_OPTS"] = f"-Djava.io.tmpdir={folder}"
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import socket
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,33 @@ def server() -> Iterator[dict[str, str]]:
 @pytest.fixture
 def place(server: dict[str, str]) -> str:
     return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+
+
+def write(place: str, made: Any) -> None:
+    """Write an object and leave a draft."""
+    store = store_of(place)
+    Path(store.draft("one")).write_bytes(b"1")
+    store.publish("one")
+    Path(store.draft("two")).write_bytes(b"2")
+    made.put(store.draft("two"))
+    made.close()
+    made.join_thread()
+    keep_for_ever.append(store)
+
+
+keep_for_ever: list[Any] = []
+
+
+def test_a_process_of_a_pool_leaves_no_drafts_behind_and_who_only_reads_makes_no_folder(place: str) -> None:
+    forked = multiprocessing.get_context("forkserver")  # where a mirror's workers come from
+    made = forked.Queue()
+    writer = forked.Process(target=write, args=(place, made))
+    writer.start()
+    draft = Path(made.get(timeout=120))
+    writer.join(120)
+    assert writer.exitcode == 0 and not draft.parent.exists()
+    assert (reader := store_of(place)).read("one") == b"1"
+    assert "_drafts" not in vars(reader)
 
 
 def test_of_all_who_create_an_object_one_succeeds(place: str) -> None:

@@ -21,12 +21,13 @@ import shutil
 import tempfile
 import time
 import uuid
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from importlib import import_module
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -71,8 +72,6 @@ class ObjectStore(TableStore):
         self.root = place.rstrip("/")
         self._shared, self._top = _connected(self.root)
         self._files = self._shared.files
-        self._drafts = tempfile.mkdtemp(prefix="headwater-draft-")
-        weakref.finalize(self, shutil.rmtree, self._drafts, ignore_errors=True)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.root})"
@@ -107,6 +106,13 @@ class ObjectStore(TableStore):
             local.write(content)
             local.flush()
             return mmap.mmap(local.fileno(), 0, access=mmap.ACCESS_READ)
+
+    @cached_property
+    def _drafts(self) -> str:
+        """The folder of drafts: made with the first, gone with the store or its process, one of multiprocessing too."""
+        made = tempfile.mkdtemp(prefix="headwater-draft-")
+        Finalize(self, shutil.rmtree, (made, True), exitpriority=0)
+        return made
 
     def draft(self, path: str) -> str:
         """Return a local file to write to."""
