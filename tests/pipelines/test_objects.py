@@ -230,6 +230,7 @@ def test_each_collection_has_a_table_a_log_and_a_quarantine_on_the_store(shop: N
         follow(shop, f"{place}/shop/a")
 
 
+@pytest.mark.battery
 def test_a_dropped_collections_table_stays_on_the_store_or_goes_as_was_said(shop: Node, place: str) -> None:
     follow(shop, place)
     becomes(shop, 2, b=9)
@@ -239,6 +240,7 @@ def test_a_dropped_collections_table_stays_on_the_store_or_goes_as_was_said(shop
     assert store_of(f"{place}/shop").folders() == ("b", "b_changes", "b_quarantine")
 
 
+@pytest.mark.battery
 def test_one_that_was_made_again_begins_anew_on_the_store_if_the_old_one_may_go(shop: Node, place: str) -> None:
     follow(shop, place)
     becomes(shop, 2, a=10, b=9)
