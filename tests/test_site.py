@@ -15,6 +15,7 @@ import pytest
 import headwater.client
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed: the extra `docs`")
+pytestmark = pytest.mark.slow  # it begins early: nothing may be left to one worker at the end
 ROOT = Path(__file__).parent.parent
 ELSEWHERE = re.compile(r"^(?:https?:)?//")
 LOADS = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src")}

@@ -36,6 +36,7 @@ from tests.lake.support import SEED
 from tests.lake.support import Table as Rows
 from tests.pipelines.support import Running, documents, seqnos, table
 
+pytestmark = pytest.mark.slow  # it begins early: nothing may be left to one worker at the end
 POINTS = "HEADWATER_FAILPOINTS"
 
 

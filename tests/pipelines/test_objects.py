@@ -31,6 +31,8 @@ from headwater.testing.node import Node, node
 from tests.lake.s3_server import BUCKET, make_bucket, options_of, s3_server
 from tests.pipelines.support import VBUCKETS, becomes, change, documents, folded, put_into, seqnos, table
 
+pytestmark = pytest.mark.slow  # it begins early: nothing may be left to one worker at the end
+
 
 @pytest.fixture(scope="module")
 def environment() -> Iterator[dict[str, str]]:

@@ -14,6 +14,8 @@ from headwater.wire.compiled import short_of
 from headwater.wire.failure import Failure
 from headwater.wire.header import BODY_BYTES_MAX, Frame, Magic
 
+pytestmark = pytest.mark.slow  # it begins early: nothing may be left to one worker at the end
+
 
 @cache
 def short(cls):

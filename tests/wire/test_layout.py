@@ -14,6 +14,8 @@ from headwater.wire.header import Frame, Magic
 from headwater.wire.layout import Answer
 from headwater.wire.opcodes import Opcode
 
+pytestmark = pytest.mark.slow  # it begins early: nothing may be left to one worker at the end
+
 
 @pytest.mark.parametrize("cls", any_class(), ids=lambda cls: f"{cls.__module__.split('.')[-1]}.{cls.__name__}")
 def test_what_a_class_writes_it_reads_back(cls):
