@@ -1,5 +1,7 @@
+import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +38,24 @@ def test_a_log_without_its_beginning_and_without_a_checkpoint_is_told(tmp_path: 
     (tmp_path / FOLDER / f"{0:020d}.json").unlink()
     with pytest.raises(CorruptStore, match="no checkpoint is before it"):
         TableLog(TableStore(tmp_path)).refresh()
+
+
+def test_arrow_has_no_file_of_pythons_left_when_a_checkpoint_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads let go of one that is open at any time, and abort a process that is ending."""
+    table = Table(tmp_path)
+    table.take(("a", 0, 1, "v"))
+    checkpoints.write(table.store, FOLDER, table.log.state.version, table.log.state.actions())
+    read: list[io.BytesIO] = []
+
+    def opened(content: bytes) -> io.BytesIO:
+        read.append(io.BytesIO(content))
+        return read[-1]
+
+    monkeypatch.setattr(checkpoints, "io", SimpleNamespace(BytesIO=opened))
+    assert TableLog(TableStore(tmp_path)).refresh().files
+    assert [each.closed for each in read] == [True]
 
 
 def test_a_checkpoint_that_is_cut_is_told(tmp_path: Path) -> None:

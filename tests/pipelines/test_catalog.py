@@ -245,4 +245,4 @@ def test_a_metastore_on_disk_knows_the_table_from_one_run_to_the_next(bucket: No
     assert (told["rows"], told["place"]) == (70, str(tmp_path / "warehouse" / "orders"))
     assert table(told["place"]) == documents(bucket)
     missing = headwater("lake", "verify", "--table", "default.nothing", status=1)
-    assert re.search(r"^headwater: spark_catalog\.default\.nothing: the catalog has no table of this name", missing)
+    assert re.search(r"(?m)^headwater: spark_catalog\.default\.nothing: the catalog has no table of this name", missing)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headwater.backup.archive import Archive, folder
 from headwater.backup.collections import DEFAULT_PATH, live, routed
@@ -24,6 +23,7 @@ from headwater.backup.manifest import BackupManifest
 from headwater.backup.verify import differs
 from headwater.errors import BackupError, OptionError
 from headwater.failpoints import failpoint
+from headwater.lake.store import reading_parquet
 from headwater.spark.rows import check_columns
 from headwater.spark.schema import types
 from headwater.spark.settings import WriteSettings
@@ -152,10 +152,11 @@ def rows_of(
             data = archive.place.read(path)
             if problem := differs(path, file, data):
                 raise BackupError(archive.place.name, problem)
-            for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches(ROWS_PER_CALL):
-                true = batch.column("seqno").to_numpy() <= bounds[batch.column("vbucket").to_numpy()]
-                kept = batch if true.all() else batch.filter(pa.array(true))
-                yield kept if manifest.collections is None else routed(kept, upto, routes)
+            with reading_parquet(pa.BufferReader(data)) as opened:
+                for batch in opened.iter_batches(ROWS_PER_CALL):
+                    true = batch.column("seqno").to_numpy() <= bounds[batch.column("vbucket").to_numpy()]
+                    kept = batch if true.all() else batch.filter(pa.array(true))
+                    yield kept if manifest.collections is None else routed(kept, upto, routes)
 
 
 def restore(

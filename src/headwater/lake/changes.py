@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from headwater.lake.files import DataWriter, NewFile
@@ -101,7 +100,7 @@ def known(store: TableStore, state: TableState, above: Mapping[int, int]) -> dic
 
 
 def _columns(store: TableStore, path: str) -> tuple[Any, Any, Any, Any]:
-    with pq.ParquetFile(store.opened(path)) as opened:
+    with store.parquet(path) as opened:
         read = opened.read(columns=["vbucket", "seqno", "batch", "event"])
     vbuckets, seqnos, batches = (read.column(name).to_numpy() for name in ("vbucket", "seqno", "batch"))
     back = np.array([event == ROLLBACK for event in read.column("event").to_pylist()], np.bool_)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from headwater.errors import CorruptStore
 from headwater.failpoints import failpoint
-from headwater.lake.store import TableStore
+from headwater.lake.store import TableStore, reading_parquet
 
 LAST = "_last_checkpoint"
 _NAME = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
@@ -123,7 +123,8 @@ def _complete(store: TableStore, folder: str) -> dict[int, list[str]]:
 
 def _read(store: TableStore, path: str) -> Iterator[dict[str, Any]]:
     try:
-        table = pq.read_table(io.BytesIO(store.read(path)))
+        with reading_parquet(io.BytesIO(store.read(path))) as opened:
+            table = opened.read()
     except (pa.ArrowException, OSError) as error:
         raise CorruptStore(store.full(path), 0, f"not a checkpoint: {error}") from None
     for kind in table.column_names:

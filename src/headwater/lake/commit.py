@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from headwater.errors import TableChanged, TableError
@@ -222,7 +221,7 @@ def _rows_in(log: TableLog, file: DataFile) -> int:
     """Return how many rows a file has. A writer need not say it, but must where there is a vector."""
     if file.rows is not None:
         return file.rows
-    with pq.ParquetFile(log.store.opened(file.path)) as opened:
+    with log.store.parquet(file.path) as opened:
         return int(opened.metadata.num_rows)
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 from numpy.typing import NDArray
 
@@ -221,7 +220,7 @@ def built(store: TableStore, path: str, seed: bytes) -> tuple[KeyIndex, int]:
     """Return the index of a data file as its keys say, and how many rows the file has."""
     parts: list[Hashes] = []
     rows = 0
-    with pq.ParquetFile(store.opened(path)) as opened:
+    with store.parquet(path) as opened:
         for batch in opened.iter_batches(columns=["key", "vbucket"]):
             keys = batch.column("key")
             if keys.null_count:

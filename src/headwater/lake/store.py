@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow.parquet as pq
+
 from headwater.errors import DiskFull, OptionError
 
 BESIDE = ".headwater-"
@@ -48,6 +50,20 @@ def folder_of(place: str | Path) -> str:
     if not text or "://" in text or url.scheme == "file":
         raise OptionError("to", text, "a folder of a mounted file system, as a path or file:///path")
     return str(Path(text).absolute())
+
+
+@contextmanager
+def reading_parquet(source: Any) -> Iterator[pq.ParquetFile]:
+    """A file of Parquet, by its path or as a file of Python's, which is closed at the end.
+
+    Arrow's threads may be the last to let go of what was read. Of a file of Python's that is still open they need the
+    interpreter for that, and abort the process when it is ending just then.
+    """
+    opened = pq.ParquetFile(source)
+    try:
+        yield opened
+    finally:
+        opened.close(force=True)
 
 
 class TableStore:
@@ -80,6 +96,12 @@ class TableStore:
     def opened(self, path: str) -> Any:
         """Return a file as Arrow's readers take it."""
         return self.full(path)
+
+    @contextmanager
+    def parquet(self, path: str) -> Iterator[pq.ParquetFile]:
+        """A file of Parquet, to read from within the block."""
+        with reading_parquet(self.opened(path)) as opened:
+            yield opened
 
     def mapped(self, path: str) -> mmap.mmap | None:
         """Return a file's bytes as memory; None if there is none, or it is empty."""

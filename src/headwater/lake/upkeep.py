@@ -268,7 +268,7 @@ def _copy(
     dead = vectors.read(store, file.vector) if file.vector else None
     if more is not None:
         dead = more if dead is None else dead | more
-    with pq.ParquetFile(store.opened(file.path)) as opened:
+    with store.parquet(file.path) as opened:
         source = FoldedFile(file, live_mask(opened.metadata.num_rows, dead))
         at = rank = 0
         for batch in _batches(opened):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headwater.lake import vectors
 from headwater.lake.files import live_mask
@@ -26,7 +25,7 @@ def rows_of(
 ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
     """Yield the living rows of a file, and where each lies in it."""
     dead = vectors.read(store, file.vector) if file.vector else None
-    with pq.ParquetFile(store.opened(file.path)) as opened:
+    with store.parquet(file.path) as opened:
         alive, at = live_mask(opened.metadata.num_rows, dead), 0
         for batch in opened.iter_batches(columns=list(columns)):
             mine = alive[at : at + batch.num_rows]

@@ -27,7 +27,6 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
@@ -375,6 +374,6 @@ def candidates(state: TableState, vbuckets: frozenset[int]) -> Iterator[DataFile
 def rows_of_vbuckets(store: TableStore, path: str, vbuckets: frozenset[int]) -> NDArray[np.int64]:
     """Return the rows of a file that belong to these vbuckets: one column is read, a few KiB for a million rows."""
     wanted = np.fromiter(vbuckets, np.int32)
-    with pq.ParquetFile(store.opened(path)) as opened:
+    with store.parquet(path) as opened:
         column: Any = opened.read(columns=["vbucket"]).column("vbucket")
     return np.flatnonzero(np.isin(column.fill_null(NO_ROW).to_numpy(), wanted))
