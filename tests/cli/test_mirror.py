@@ -85,6 +85,10 @@ def test_a_wrong_address_is_told_before_spark_starts(tmp_path: Path) -> None:
         (["--dropped", "drop"], 'option "dropped": "drop" is not given with --collections or --scope'),
         (["--collections", "a.b", "--scope", "a"], 'option "scope": "a" is not given without collections'),
         (["--collections", "shop"], 'option "collection": "shop" is not a name like "scope.collection", with one dot'),
+        (
+            ["--scope", "shop", "--table", "c.s.t"],
+            "in Spark SQL: CREATE TABLE ... USING delta LOCATION 'FOLDER/SCOPE/COLLECTION'",
+        ),
     ],
 )
 def test_a_choice_of_collections_that_makes_no_sense_is_refused_before_anybody_is_asked(
@@ -106,3 +110,24 @@ def test_each_collection_has_a_table_and_each_line_says_whose_it_is(tmp_path: Pa
     assert result.exit_code == 0, result.output
     assert "of shop.a: the tables hold" in result.output
     assert table(tmp_path / "shop" / "a", "n") == {"k": {"n": 1}}
+
+
+def test_a_run_that_finds_nothing_to_do_says_so(tmp_path: Path) -> None:
+    with testing.node(vbuckets=4) as node:
+        becomes(node, 1, a=8)
+        put_into(node, 8, "k")
+
+        def run(*words: str) -> str:
+            asked = ["mirror", node.url, "--engine", "local", "--once", *words]
+            done = CliRunner().invoke(app, asked)
+            assert done.exit_code == 0, done.output
+            return "" if done.stdout else done.stderr
+
+        one = ("--to", str(tmp_path / "t"), "--scope", "shop")
+        assert run(*one) == ""
+        assert run(*one) == "headwater: nothing to do: each table is level with its collection\n"
+        with node.client() as bucket:
+            bucket.set("a", "b")
+        assert run("--to", str(tmp_path / "d")) == ""
+        assert run("--to", str(tmp_path / "d")).endswith("nothing to do: the table is level with the bucket\n")
+        assert run("--to", str(tmp_path / "d"), "--progress", "none").count("nothing") == 0

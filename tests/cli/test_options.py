@@ -8,6 +8,7 @@ import pytest
 
 from headwater.cli import options
 from headwater.cli.options import check_answers, vbucket_set
+from headwater.client import unread
 from headwater.errors import AuthError, ConnectionLost, HeadwaterError
 from tests.cli.support import Run
 
@@ -61,3 +62,13 @@ def test_without_retry_or_for_a_wrong_password_it_is_one_look(
     with pytest.raises(type(failure)):
         check_answers("couchbase://n/b", None, None, retry)
     assert away.asked == 1
+
+
+@pytest.mark.parametrize(("collections", "lines"), [(None, 1), ("all", 0)])
+def test_collections_that_are_not_read_are_told_and_those_that_are_read_are_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], collections: str | None, lines: int
+) -> None:
+    monkeypatch.setattr(options, "connect", Away().connect)
+    monkeypatch.setattr(unread, "unread_collections", lambda client: {"shop": 2})
+    check_answers("couchbase://n/b", None, None, collections=collections)
+    assert capsys.readouterr().err.count("left out are 2 collections of scope shop") == lines

@@ -99,6 +99,9 @@ DECLARED: dict[str, dict[str, Way]] = {
         "headwater mirror couchbase://127.0.0.1:11210/default --table": Elsewhere("tests/pipelines/test_catalog.py"),
         "export AWS": Elsewhere("tests/pipelines/test_objects.py"),
         "SELECT c.*": Typed(),
+        "CREATE TABLE": Elsewhere(
+            "tests/pipelines/test_catalog.py::test_the_table_of_a_collection_gets_a_name_as_any_other"
+        ),
         "SELECT key, variant_get": Elsewhere("tests/pipelines/test_mirror.py"),
         "from headwater.lake.history": Elsewhere(
             "tests/lake/test_history.py::test_each_version_ends_where_the_next_begins_and_what_was_lost_never_was"

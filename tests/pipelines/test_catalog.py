@@ -18,10 +18,12 @@ from headwater.errors import OptionError, TableError, UnsupportedTable
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
 from headwater.pipelines.catalog import NamedTable, located, parse_name, quoted
+from headwater.pipelines.collections import mirror_collections
 from headwater.pipelines.mirror import MirrorProgress, mirror, opened
 from headwater.pipelines.sink import TableSink
 from headwater.testing.node import Node, node
-from tests.pipelines.support import change, documents, table
+from tests.guides.blocks import blocks
+from tests.pipelines.support import becomes, change, documents, put_into, table
 
 
 @pytest.mark.parametrize(
@@ -210,6 +212,22 @@ def test_names_beside_it_that_are_other_tables_are_refused(
     fill(bucket, tmp_path / "other")
     spark.sql(f"CREATE TABLE {schema}.o_changes USING delta LOCATION '{tmp_path / 'other'}'")
     refuses(spark, bucket, f"{schema}.o", r"o_changes: the catalog has a table of this name at .*other", changelog=True)
+
+
+@pytest.mark.spark
+@pytest.mark.battery
+def test_the_table_of_a_collection_gets_a_name_as_any_other(spark: Any, schema: str, tmp_path: Path) -> None:
+    with node(vbuckets=4) as running:
+        becomes(running, 1, orders=8)
+        put_into(running, 8, *(f"k{n}" for n in range(20)))
+        mirror_collections(None, running.url, tmp_path / "store", scope="shop", once=True, workers=0)
+        (guide,) = (block.text for block in blocks("docs/howto/mirror.md") if block.text.startswith("CREATE TABLE"))
+        made = guide.replace("default.orders", f"{schema}.orders").replace("/mnt/lake/store", f"{tmp_path}/store")
+        spark.sql(made)
+        assert {bytes(row.key) for row in spark.table(f"{schema}.orders").collect()} == {b"k%d" % n for n in range(20)}
+        put_into(running, 8, "later")
+        mirror_collections(None, running.url, tmp_path / "store", scope="shop", once=True, workers=0)
+        assert spark.table(f"{schema}.orders").count() == 21
 
 
 @pytest.mark.spark

@@ -232,6 +232,28 @@ def test_each_collection_has_a_table_a_log_and_a_quarantine_on_the_store(shop: N
         follow(shop, f"{place}/shop/a")
 
 
+@pytest.mark.spark
+@pytest.mark.battery
+@pytest.mark.timeout(600)
+def test_spark_mirrors_collections_into_the_store_and_goes_on(shop: Node, place: str) -> None:
+    asked = [sys.executable, "-m", "headwater", "mirror", shop.url, "--to", place, "--once", "--scope", "shop"]
+    asked += ["--json", "--quarantine", "--changelog", "--retry", "240"]
+
+    def told() -> str:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=290, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    assert "42 stored and 0 deleted" in told()
+    put_into(shop, 8, "k1", value='{"n": 1}')
+    put_into(shop, 9, "odd", value="no JSON either")
+    assert "2 stored and 0 deleted" in told()
+    a, b = (table(f"{place}/shop/{name}") for name in "ab")
+    assert (a["k1"], b["odd"]) == (b'{"n": 1}', b"no JSON either") and len(a) == len(b) == 21
+    assert sorted(table(f"{place}/shop/b_quarantine")) == [b"odd"]
+    assert folded(f"{place}/shop/a_changes") == {key.encode(): value for key, value in a.items()}
+
+
 @pytest.mark.battery
 def test_a_dropped_collections_table_stays_on_the_store_or_goes_as_was_said(shop: Node, place: str) -> None:
     follow(shop, place)

@@ -202,7 +202,7 @@ def check_answers(
             if client.choose(collections, scope) is not None:
                 return {}
             client.seqnos()
-            return unread_collections(client)
+            return {} if collections else unread_collections(client)
 
     unread: dict[str, int] = patiently(ask, retry_seconds or 0.0)
     if unread and say_unread:

@@ -2,9 +2,15 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
+from headwater.cli.demo import command
+from headwater.cli.demo.command import StoryName
 from headwater.cli.demo.failover import ADDED, DELETED, OVERWRITTEN, Undone, show, undone
+from headwater.cli.extras import told
 
 
 def test_the_demo_undoes_what_was_lost_and_ends_with_a_table_that_equals_the_node(tmp_path: Path) -> None:
@@ -18,6 +24,14 @@ def test_the_demo_undoes_what_was_lost_and_ends_with_a_table_that_equals_the_nod
     assert f"  {len(DELETED)} rows it had deleted" in lines
     assert "    order:0: lost is kept again" in lines
     assert {path.name for path in (tmp_path / "kept").iterdir()} >= {"A", "B", "table", "table_changes", "mirror.log"}
+
+
+def test_a_library_that_is_missing_is_told_before_anything_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "deltalake" else find_spec(name))
+    for story in StoryName:
+        with pytest.raises(ModuleNotFoundError, match="deltalake") as missing:
+            command.demo(story)
+        assert "the extra `demo`" in (told(missing.value) or "")
 
 
 def test_each_kind_of_row_that_was_undone_is_told() -> None:

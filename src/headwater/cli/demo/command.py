@@ -1,6 +1,7 @@
 """`headwater demo`: the options, and the story's outcome as an exit status."""
 
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,12 @@ class StoryName(StrEnum):
 
     FLIGHTS = "flights"
     FAILOVER = "failover"
+
+
+LIBRARIES = {
+    StoryName.FLIGHTS: ("pyroaring", "deltalake", "matplotlib"),
+    StoryName.FAILOVER: ("pyroaring", "deltalake"),
+}
 
 
 def demo(
@@ -54,6 +61,7 @@ def demo(
 
     Exit status 1, and no nice words, if anything differs.
     """
+    _need(LIBRARIES[story])
     if story is StoryName.FAILOVER:
         from headwater.cli.demo import failover
 
@@ -62,3 +70,13 @@ def demo(
     from headwater.cli.demo.story import StoryPlan, tell
 
     tell(StoryPlan(rows=rows, rounds=rounds, share=share, seed=seed, report=report, keep=keep))
+
+
+def _need(modules: tuple[str, ...]) -> None:
+    """See to it that libraries are there, before minutes are spent.
+
+    Raises: ModuleNotFoundError.
+    """
+    for name in modules:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
