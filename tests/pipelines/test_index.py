@@ -23,6 +23,7 @@ from headwater.pipelines.texts import TextRules
 from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
 from headwater.testing.node import Node, node
+from tests.battery import few_of
 from tests.pipelines.buckets import create
 from tests.pipelines.search_server import SearchIndex, search_server
 from tests.pipelines.support import documents
@@ -136,7 +137,9 @@ def killed(bucket: Node, place: Path, point: str, *server: str) -> None:
     assert done.returncode == -9
 
 
-@pytest.mark.parametrize("point", ["index.read", "ledger.before_commit", "ledger.after_commit"])
+@pytest.mark.parametrize(
+    "point", few_of(["index.read", "ledger.before_commit", "ledger.after_commit"], "ledger.after_commit")
+)
 def test_an_index_that_is_killed_goes_on_without_losing_or_inventing(point: str, bucket: Node, tmp_path: Path) -> None:
     begin(bucket)
     write(bucket, "two")

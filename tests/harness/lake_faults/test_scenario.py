@@ -12,7 +12,6 @@ SHORT = (
     "mirrors that die",
     "replicas promoted, mirrors that die, purges",
     "two nodes: all",
-    "folds in a process of their own",
     "everything",
 )
 
