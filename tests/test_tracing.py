@@ -6,21 +6,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.trace import StatusCode
 
 import headwater
 from headwater import testing, tracing
 from headwater.testing import processes
-from tests.tracing import told, traced
+from tests.tracing import arrived, collector, told, traced
 
 SOURCES = Path(headwater.__file__).parent
 _USED = re.compile(r'\b(?:span|past)\(\s*"([a-z_.]+)"')
@@ -98,30 +92,6 @@ def test_an_exporter_that_is_missing_says_what_to_install() -> None:
     )
 
 
-@contextmanager
-def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """A collector that keeps what is posted to it."""
-    kept: list[ExportTraceServiceRequest] = []
-
-    class Kept(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            kept.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Kept) as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", kept
-        server.shutdown()
-        thread.join()
-
-
 def test_a_command_sends_its_spans_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with testing.node(vbuckets=4) as bucket, collector() as (url, kept), (tmp_path / "log").open("wb") as log:
         with bucket.client() as client:
@@ -134,13 +104,19 @@ def test_a_command_sends_its_spans_where_the_environment_says(tmp_path: Path, mo
         assert process.stdout is not None
         with process.stdout:
             assert process.wait(300) == 0, (tmp_path / "log").read_text()
-    resources = [resource for each in kept for resource in each.resource_spans]
-    services = {
-        label.value.string_value
-        for each in resources
-        for label in each.resource.attributes
-        if label.key == "service.name"
-    }
-    names = {span.name for each in resources for scope in each.scope_spans for span in scope.spans}
+    spans, services = arrived(kept)
     assert services == {"orders-mirror"}
-    assert {"batch", "batch.plan", "batch.read", "batch.write", "batch.commit"} <= names
+    assert {"batch", "batch.plan", "batch.read", "batch.write", "batch.commit"} <= {span.name for span in spans}
+
+
+FORKS = """
+import subprocess, sys
+from headwater import tracing
+assert tracing.begin({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}) == ""
+import concurrent.futures.thread
+print(subprocess.run([sys.executable, "-c", ""], preexec_fn=lambda: None).returncode)
+"""
+
+
+def test_a_process_that_traces_can_start_others_in_the_way_that_spark_starts_java() -> None:
+    assert run(FORKS) == "0"

@@ -166,6 +166,10 @@ def _wanted(environment: Mapping[str, str]) -> str:
 
 
 def _provide(exporter: str) -> None:
+    # OpenTelemetry starts threads of a pool in each forked child, as one is on its way to Spark's Java. The pool's lock
+    # is freed there in the order in which modules asked for that: its module must have asked before the provider does.
+    import concurrent.futures.thread  # noqa: F401, PLC0415
+
     from opentelemetry import trace  # noqa: PLC0415
     from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
