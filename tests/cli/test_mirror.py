@@ -4,14 +4,19 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from headwater import testing
+from headwater.cli import mirror as cli
 from headwater.cli.app import app
 from headwater.cli.demo.contents import of_table
+from headwater.pipelines import collections as by_collection
+from headwater.pipelines import mirror as one_table
+from headwater.pipelines.mirror import MirrorProgress
 from tests.pipelines.support import becomes, put_into, table
 
 
@@ -112,22 +117,27 @@ def test_each_collection_has_a_table_and_each_line_says_whose_it_is(tmp_path: Pa
     assert table(tmp_path / "shop" / "a", "n") == {"k": {"n": 1}}
 
 
-def test_a_run_that_finds_nothing_to_do_says_so(tmp_path: Path) -> None:
-    with testing.node(vbuckets=4) as node:
-        becomes(node, 1, a=8)
-        put_into(node, 8, "k")
+@pytest.mark.parametrize(
+    ("choice", "what"),
+    [([], "the table is level with the bucket"), (["--scope", "shop"], "each table is level with its collection")],
+)
+def test_a_run_that_finds_nothing_to_do_says_so(
+    choice: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "check_answers", lambda *asked, **more: None)
+    batches = [0, 1, 0]
 
-        def run(*words: str) -> str:
-            asked = ["mirror", node.url, "--engine", "local", "--once", *words]
-            done = CliRunner().invoke(app, asked)
-            assert done.exit_code == 0, done.output
-            return "" if done.stdout else done.stderr
+    def run(*asked: object, progress: Callable[[MirrorProgress], None], **more: object) -> None:
+        for _ in range(batches.pop()):
+            progress(MirrorProgress())
 
-        one = ("--to", str(tmp_path / "t"), "--scope", "shop")
-        assert run(*one) == ""
-        assert run(*one) == "headwater: nothing to do: each table is level with its collection\n"
-        with node.client() as bucket:
-            bucket.set("a", "b")
-        assert run("--to", str(tmp_path / "d")) == ""
-        assert run("--to", str(tmp_path / "d")).endswith("nothing to do: the table is level with the bucket\n")
-        assert run("--to", str(tmp_path / "d"), "--progress", "none").count("nothing") == 0
+    monkeypatch.setattr(by_collection if choice else one_table, "run", run)
+
+    def told(*words: str) -> tuple[str, str]:
+        given = ["mirror", "couchbase://127.0.0.1:1/b", "--to", str(tmp_path / "t"), *choice, *words]
+        done = CliRunner().invoke(app, given)
+        assert done.exit_code == 0, done.output
+        return done.stdout, done.stderr
+
+    assert told("--once") == ("", f"headwater: nothing to do: {what}\n")
+    assert told("--once")[0].startswith("batch 0") and told("--once", "--progress", "none") == ("", "")
