@@ -11,8 +11,9 @@ import pytest
 
 from harness.nodes import diverge, until
 from headwater.errors import OptionError, TableError, UnknownCollection, UnknownScope
+from headwater.lake.upkeep import Maintenance
 from headwater.pipelines.collections import ChosenCollections, Tables, mirror_collections, recorded
-from headwater.pipelines.mirror import MirrorProgress, mirror
+from headwater.pipelines.mirror import STOP_SECONDS, MirrorProgress, mirror
 from headwater.testing.node import Node, node
 from headwater.wire.manifest import Collection, CollectionsManifest, Scope
 from headwater.wire.opcodes import Opcode
@@ -205,6 +206,22 @@ def test_a_failover_takes_back_what_the_lost_branch_had_in_each_table(shop: Node
     assert held(tmp_path, "shop.a") == all_of("a")
     assert held(tmp_path, "_default._default") == all_of("default")
     assert held(tmp_path, "shop.b") == all_of("b") | {f"won{n}": "b" for n in range(40)}
+
+
+def test_a_mirror_that_is_told_to_stop_does_not_wait_long_for_upkeep(
+    shop: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+    close = Maintenance.close
+
+    def noted(table: Maintenance, *, finish: bool = False, seconds: float | None = None) -> None:
+        waits.append(seconds)
+        close(table, finish=finish, seconds=seconds)
+
+    monkeypatch.setattr(Maintenance, "close", noted)
+    told: list[MirrorProgress] = []
+    mirror_collections(None, shop.url, tmp_path, scope="shop", workers=0, progress=told.append, stop=lambda: bool(told))
+    assert waits and set(waits) == {STOP_SECONDS}
 
 
 def test_another_buckets_table_is_not_dropped(shop: Node, tmp_path: Path) -> None:

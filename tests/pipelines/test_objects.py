@@ -234,13 +234,13 @@ def test_each_collection_has_a_table_a_log_and_a_quarantine_on_the_store(shop: N
 
 @pytest.mark.spark
 @pytest.mark.battery
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_spark_mirrors_collections_into_the_store_and_goes_on(shop: Node, place: str) -> None:
     asked = [sys.executable, "-m", "headwater", "mirror", shop.url, "--to", place, "--once", "--scope", "shop"]
     asked += ["--json", "--quarantine", "--changelog", "--retry", "240"]
 
     def told() -> str:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=290, check=False)
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=540, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 

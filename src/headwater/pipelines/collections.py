@@ -28,7 +28,7 @@ from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts
 from headwater.pipelines.local import Folds
-from headwater.pipelines.mirror import MirrorProgress, engine_of, retry_options
+from headwater.pipelines.mirror import MirrorProgress, cared_for, end_upkeep, engine_of, retry_options
 from headwater.pipelines.query import own_session
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
 from headwater.pipelines.table import DOCUMENTS
@@ -238,7 +238,7 @@ class _Table:
 
     def __init__(self, sink: TableSink, folds: Folds | None, *, upkeep: bool) -> None:
         self.sink = sink
-        self._maintenance: list[Maintenance] = sink.maintenance(folds) if upkeep else []
+        self.maintenance: list[Maintenance] = sink.maintenance(folds) if upkeep else []
 
     def has_news(self, highs: Mapping[int, int], seen: Mapping[int, BranchHistory]) -> bool:
         """Whether the collection has come further, or a vbucket has another history than the table.
@@ -259,19 +259,6 @@ class _Table:
         """Return how many seqnos lie between the table and its collection, at most."""
         end = Offset.from_json(self.sink.refresh().end)
         return sum(max(0, high - end.position(vb).seqno) for vb, high in highs.items())
-
-    def cared_for(self) -> str:
-        """Do the upkeep that is due; return its problem, if it had one."""
-        problem = ""
-        for each in self._maintenance:
-            each.step()
-            problem = each.problem or problem
-        return problem
-
-    def close(self) -> None:
-        """Bring in the upkeep that is under way."""
-        for each in self._maintenance:
-            each.close(finish=True)
 
 
 class CollectionsMirror:
@@ -373,11 +360,11 @@ class CollectionsMirror:
         self._covered[each] = changes_in(end)
         progress.batch, progress.changes = progress.batch + 1, sum(self._covered.values())
         progress.collection = each.path
-        self._attempts.batch_done(table.cared_for())
+        self._attempts.batch_done(cared_for(table.maintenance))
 
     def _close(self, keep: list[Mirrored] | None = None) -> None:
         for each in self._open.keys() - set(keep or ()):
-            self._open.pop(each).close()
+            end_upkeep(self._open.pop(each).maintenance, self._attempts)
             self._covered.pop(each, None)
 
 

@@ -301,6 +301,24 @@ def engine_of(
     return SparkEngine(spark, sink, options, watch)
 
 
+def cared_for(maintenance: Sequence[Maintenance]) -> str:
+    """Do the upkeep that is due; return its problem, if it had one."""
+    problem = ""
+    for each in maintenance:
+        each.step()
+        problem = each.problem or problem
+    return problem
+
+
+def end_upkeep(maintenance: Sequence[Maintenance], attempts: Attempts[MirrorProgress]) -> None:
+    """Bring in the upkeep that is under way, and tell its problem. A mirror that was told to stop does not wait long
+    for it."""
+    for each in maintenance:
+        each.close(finish=True, seconds=STOP_SECONDS if attempts.stop() else None)
+        if each.problem:
+            attempts.remark(each.problem)
+
+
 class _Batches:
     """Counts the batches of one attempt, and lets the table be cared for between two of them."""
 
@@ -315,15 +333,8 @@ class _Batches:
         progress.count(written)
         progress.note_losses(end)
         progress.batch, progress.changes = progress.batch + 1, changes_in(end)
-        problem = ""
-        for each_table in self._maintenance:
-            each_table.step()
-            problem = each_table.problem or problem
-        self._attempts.batch_done(problem)
+        self._attempts.batch_done(cared_for(self._maintenance))
 
     def close(self) -> None:
         """Bring in the upkeep that is under way. A mirror that was told to stop does not wait long for it."""
-        for each_table in self._maintenance:
-            each_table.close(finish=True, seconds=STOP_SECONDS if self._attempts.stop() else None)
-            if each_table.problem:
-                self._attempts.remark(each_table.problem)
+        end_upkeep(self._maintenance, self._attempts)
