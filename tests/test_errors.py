@@ -56,6 +56,11 @@ EXAMPLES = [
     (errors.UnsupportedTable("/lake/t", "rowTracking"), "/lake/t: rowTracking"),
     (errors.TableChanged("/lake/t", "batch 7"), "/lake/t: batch 7"),
     (
+        errors.OutputLost("No space left on device"),
+        "the output can't be written: No space left on device; what was done is kept, "
+        "and the next run goes on from there",
+    ),
+    (
         errors.OptionError("vbuckets", "0-1024", "within 0 to 1023"),
         'option "vbuckets": "0-1024" is not within 0 to 1023',
     ),

@@ -25,6 +25,7 @@
     +-- BackupError              an archive of backups can't be used as was asked
     +-- SearchRefused            a search server said no for good
     +-- RowsRefused              nodes refused rows of a DataFrame for good
+    +-- OutputLost               what a command prints can't be written any more
     +-- OptionError              a setting has a value it can't have
 
 Fields come first and are the exception's `args`, so that every error survives pickling (Spark moves them between
@@ -58,6 +59,7 @@ __all__ = [
     "NotPersisted",
     "NothingCame",
     "OptionError",
+    "OutputLost",
     "PeerSilent",
     "ProtocolError",
     "RemoteProtocolError",
@@ -428,8 +430,8 @@ class DataLoss(RollbackRequired):
         more = f" and {len(self.purged) - 10} more" if len(self.purged) > 10 else ""
         return (
             f"data loss: deletions were purged before they were read, in vbuckets {told}{more}; reading went on from "
-            f"seqno {self.requested}. Read them again from the beginning and drop what they no longer have: "
-            "failOnDataLoss=false does, after a rollback row (--on-data-loss warn)"
+            f"seqno {self.requested}. Read them again from the beginning and drop what they no longer have: so do "
+            '--on-data-loss warn, failOnDataLoss=false in Spark (behind a rollback row), on_data_loss="read_again"'
         )
 
 
@@ -571,6 +573,17 @@ _LOGIN = re.compile(r"[^\s\"'(]*://[^\s\"']*@")
 def hide_logins(text: str) -> str:
     """Return a text without the names and passwords that addresses in it have: it may go to logs and screens."""
     return _LOGIN.sub("...@", text)
+
+
+class OutputLost(HeadwaterError):
+    """What a command prints can't be written any more, for `reason`: its reader is gone, or the disk is full."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the output can't be written: {self.reason}; what was done is kept, and the next run goes on from there"
 
 
 class OptionError(HeadwaterError, ValueError):

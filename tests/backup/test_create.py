@@ -11,7 +11,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from harness.nodes import cluster, diverge
+from harness.nodes import call, cluster, diverge
 from headwater.backup.archive import Archive
 from headwater.backup.manifest import BACKUPS, MANIFEST, RolledBack
 from headwater.backup.place import Folder, place_of
@@ -19,6 +19,7 @@ from headwater.backup.restore import point_of, rows_of
 from headwater.backup.verify import verify
 from headwater.errors import BackupError
 from headwater.testing import Node, node, processes
+from headwater.wire.opcodes import Opcode
 from tests.backup.support import backed_up, fill, held, restored
 from tests.battery import few_of
 
@@ -104,6 +105,27 @@ def test_a_failover_behind_every_backup_reads_the_vbucket_from_its_beginning(
     assert [(each.vbucket, each.read_from) for each in second.rolled_back] == [(vb, 0) for vb in range(4)]
     restored(tmp_path, empty)
     assert held(empty) == held(bucket)
+
+
+def test_an_increment_behind_purged_deletions_reads_their_vbuckets_whole_and_keeps_nothing_that_was_deleted(
+    bucket: Node, empty: Node, tmp_path: Path
+) -> None:
+    fill(bucket, "a", 40)
+    first = backed_up(bucket, tmp_path)
+    with bucket.client() as client:
+        client.delete_many(f"a{i}" for i in range(20))
+        client.set_many((f"later{i}", "v") for i in range(40))
+    for vbucket in range(4):
+        assert call(bucket, Opcode.COMPACT_DB, extras=bytes(16) + b"\1" + bytes(7), vbucket=vbucket).status == 0
+    with bucket.client() as client:
+        told = client.vbucket_stats("vbucket-seqno")
+    second = backed_up(bucket, tmp_path)
+    assert second.kind == "increment" and second.parent == first.id
+    assert second.rolled_back == tuple(
+        RolledBack(vb, first.part.ends[vb].seqno, 0, 0, int(told[vb]["purge_seqno"])) for vb in range(4)
+    )
+    restored(tmp_path, empty)
+    assert held(empty) == held(bucket) and b"a0" not in held(empty) and b"a20" in held(empty)
 
 
 def command(bucket: Node, place: Path, points: str = "") -> int:

@@ -14,7 +14,7 @@ from headwater.backup.archive import Archive, folder
 from headwater.backup.place import Folder
 from headwater.backup.prune import carry_out, plan
 from headwater.backup.verify import verify
-from headwater.errors import OptionError
+from headwater.errors import BackupError, OptionError
 from headwater.testing import Node
 from tests.backup.support import backed_up, fill
 
@@ -71,3 +71,12 @@ def test_a_prune_that_was_killed_is_finished_by_the_next(step: str, chains: list
     assert left.index is not None
     assert (left.index.removing, left.unfinished) == ((), [])
     assert not any((tmp_path / folder(name)).exists() for name in chains[:4])
+
+
+def test_a_place_without_a_backup_is_an_error_and_stays_as_it_is(tmp_path: Path) -> None:
+    place = tmp_path / "mistyped"
+    with pytest.raises(BackupError, match="there is no backup here"):
+        carry_out(Folder(place), 1, None)
+    with pytest.raises(BackupError, match="there is no backup here"):
+        plan(Archive(Folder(place)), 1, None)
+    assert not place.exists()

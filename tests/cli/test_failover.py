@@ -1,6 +1,8 @@
 """`headwater failover`: what it says, asks and does with the replicas of a pair."""
 
+from headwater.testing import Node
 from headwater.wire.vbucket import State
+from tests.cli.support import Run
 from tests.cluster.fakes import FakeMembers, FakeNode
 from tests.cluster.views import A, B, C
 
@@ -50,3 +52,9 @@ def test_only_what_follows_the_node_that_is_named_is_promoted(told):
     status, shown, _ = told(members, *PROMOTE_B, "--from", "node-a:11210", "--yes")
     assert status == 0 and shown.endswith("done: 1,200 changes of history are served\n")
     assert members.nodes[B].held == {0: State.ACTIVE, 1: State.REPLICA}
+
+
+def test_a_bucket_that_the_node_has_not_is_no_node_that_does_not_answer(run: Run, node: Node) -> None:
+    status, out, problems = run("failover", f"{node.address}/mistyped", "--dry-run")
+    assert (status, out) == (1, "") and "does not answer" not in problems and "start it" not in problems
+    assert f"{node.address} refuses (" in problems and "is the bucket's name right" in problems

@@ -1,12 +1,16 @@
 """Progress is printed as text, as JSON or not at all; a problem goes to stderr."""
 
 import json
+import sys
 import urllib.request
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from headwater.cli.reporting import ProgressFormat, metered, reporter
-from headwater.errors import OptionError
+from headwater.errors import OptionError, OutputLost
+from headwater.pipelines.attempts import Attempts
 from headwater.pipelines.copy import CopyProgress
 
 WELL, ILL = CopyProgress(batches=3), CopyProgress(batches=3, problem="node: reset")
@@ -31,6 +35,19 @@ def test_progress_is_printed_as_it_was_asked_for(
 ) -> None:
     reporter(shown, line)(progress)
     assert capsys.readouterr() == (out, err)
+
+
+@pytest.mark.parametrize("shown", [ProgressFormat.TEXT, ProgressFormat.JSON])
+def test_lines_that_nobody_can_have_end_the_job(shown: ProgressFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w", buffering=1, encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        attempts = Attempts(CopyProgress(), reporter(shown, line), stop=lambda: False, retry_seconds=60.0)
+        with pytest.raises(OutputLost, match="No space left on device"):
+            attempts.run(attempts.batch_done)
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
+    assert attempts.progress.retries == 0
 
 
 def test_with_a_port_progress_is_told_and_served(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import json
 
 from typer.testing import CliRunner
 
+from harness.nodes import cluster, put
 from headwater import testing
 from headwater.cli.app import app
 from tests.cli.support import Run
@@ -35,3 +36,19 @@ def test_where_nobody_reads_that_is_said() -> None:
     with testing.node(vbuckets=4) as alone:
         told = CliRunner().invoke(app, ["streams", "--node", alone.url])
     assert (told.exit_code, told.stdout) == (0, "nobody reads from 1 node\n")
+
+
+def test_a_node_that_is_down_is_named_and_the_others_are_shown() -> None:
+    with cluster(vbuckets=4) as nodes:
+        lives, dies = nodes.nodes[0], nodes.nodes[1]
+        put(lives, 0, "key", b"value")
+        with lives.client() as client, client.batches(name="reader", vbuckets=[0]) as batches:
+            assert len(next(batches)) == 1
+            dies.kill()
+            told = CliRunner().invoke(app, ["streams", "--node", lives.url])
+            as_json = CliRunner().invoke(app, ["streams", "--json", "--node", lives.url])
+    assert (told.exit_code, as_json.exit_code) == (1, 1)
+    assert f"reader: dcp producer of {lives.address}" in told.stdout
+    assert told.stderr == f"headwater: {dies.address} does not answer (connection refused)\n"
+    found = json.loads(as_json.stdout)
+    assert len(found["connections"]) == 1 and found["silent"] == {dies.address: "connection refused"}

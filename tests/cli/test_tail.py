@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.nodes import call
 from headwater import testing
 from headwater.client import Mutation
+from headwater.wire.opcodes import Opcode
 from tests.cli.support import Run
 
 
@@ -197,3 +199,25 @@ def test_tail_follows_until_a_signal_and_ends_well(node: testing.Node, number: s
     process.send_signal(number)
     _, told = process.communicate(timeout=240)
     assert (process.returncode, told) == (0, "")
+
+
+def test_deletions_that_were_purged_end_tail_or_are_an_event_and_their_vbuckets_come_again(
+    run: Run, tmp_path: Path
+) -> None:
+    with testing.node(vbuckets=1) as alone:
+        at = ("--node", alone.url)
+        kept = ("tail", "--once", "--json", "--positions", str(tmp_path / "at.json"), *at)
+        for key in ("gone", "stays"):
+            assert run("set", key, "v", *at)[0] == 0
+        assert len(run(*kept)[1].splitlines()) == 2
+        run("delete", "gone", *at)
+        run("set", "later", "v", *at)
+        assert call(alone, Opcode.COMPACT_DB, extras=bytes(16) + b"\1" + bytes(7)).status == 0
+        status, out, err = run(*kept)
+        assert (status, out) == (1, "")
+        assert "data loss: deletions were purged before they were read, in vbuckets 0 (to seqno 3)" in err
+        status, out, _ = run(*kept, "--on-data-loss", "warn")
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert status == 0 and rows[0] == {"event": "deletions_purged", "vbucket": 0, "seqno": 2, "purge_seqno": 3}
+        assert [(row["event"], row["key"]) for row in rows[1:]] == [("mutation", "stays"), ("mutation", "later")]
+        assert run(*kept) == (0, "", "")

@@ -13,8 +13,10 @@ import polars as pl
 
 from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.testing.node import Node
+from headwater.wire.opcodes import Opcode
 from tests.lake.s3_server import options_of
 from tests.node.aware import Aware, manifest
+from tests.node.replication.support import call
 
 VBUCKETS = 4
 
@@ -39,6 +41,26 @@ def documents(bucket: Node) -> dict[bytes, bytes]:
             elif type(change).__name__ in ("Deletion", "Expiration"):
                 held.pop(change.key, None)
     return held
+
+
+KEEP_TOMBSTONES, PURGE = bytes(7) + b"\1" + bytes(16), bytes(16) + b"\1" + bytes(7)
+
+
+def compact(bucket: Node, vbuckets: int, which: bytes) -> None:
+    """Let the node forget versions that were replaced, and with PURGE its deletions."""
+    for vbucket in range(vbuckets):
+        assert call(bucket, Opcode.COMPACT_DB, extras=which, vbucket=vbucket).status == 0
+
+
+def missed(bucket: Node) -> dict[int, int]:
+    """Delete a0 to a29, write on, and purge the deletions; return up to where, by vbucket."""
+    with bucket.client() as client:
+        client.delete_many([f"a{i}" for i in range(30)])
+        client.set_many((f"b{i}", b"v") for i in range(40))
+    compact(bucket, 4, PURGE)
+    with bucket.client() as client:
+        stats = client.vbucket_stats("vbucket-seqno")
+    return {vb: int(told["purge_seqno"]) for vb, told in stats.items() if int(told["purge_seqno"])}
 
 
 def seqnos(bucket: Node) -> int:

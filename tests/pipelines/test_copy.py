@@ -15,6 +15,7 @@ from headwater.pipelines.carried import FILE, Carried, CarriedFile
 from headwater.pipelines.copy import CopyProgress, copy
 from headwater.testing.node import Node, node
 from tests.pipelines.buckets import create, state, state_by_collection
+from tests.pipelines.support import documents, missed
 
 
 @pytest.fixture
@@ -122,6 +123,25 @@ def test_documents_keep_their_collections_and_those_are_made_and_dropped_on_the_
     assert there == {"_default._default", "theirs.alone", "shop.orders", "shop.late"}
     level()
     assert go(spark, pair, tmp_path, **patient).batches == 0
+
+
+@pytest.mark.spark
+@pytest.mark.battery
+def test_deletions_that_were_purged_before_they_were_copied_are_told_and_made_up_for(
+    spark: Any, pair: tuple[Node, Node], tmp_path: Path
+) -> None:
+    source, target = pair
+    with source.client() as client:
+        assert client.set_many((f"a{i}", "v") for i in range(40)) == {}
+    assert go(spark, pair, tmp_path).data_loss == []
+    purged = missed(source)
+    with pytest.raises(HeadwaterError, match="data loss: deletions were purged"):
+        go(spark, pair, tmp_path, reading={"failOnDataLoss": "true"})
+    assert b"a0" in documents(target)
+    told = go(spark, pair, tmp_path)
+    assert told.data_loss == sorted(purged) != [] and told.restored >= 30
+    assert documents(target) == documents(source)
+    assert go(spark, pair, tmp_path).data_loss == []
 
 
 @pytest.mark.spark

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from harness.nodes import diverge
-from headwater.errors import LedgerError, OptionError, SearchRefused
+from headwater.errors import DataLoss, LedgerError, OptionError, SearchRefused
 from headwater.pipelines.fulltext import KeptAside, kept_aside, open_for_reading, path_of, search
 from headwater.pipelines.index import IndexProgress, IndexSink, index
 from headwater.pipelines.opensearch import SearchClient, SearchServer
@@ -26,7 +26,7 @@ from headwater.testing.node import Node, node
 from tests.battery import few_of
 from tests.pipelines.buckets import create
 from tests.pipelines.search_server import SearchIndex, search_server
-from tests.pipelines.support import documents
+from tests.pipelines.support import documents, missed
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,6 +99,21 @@ def test_what_a_failover_took_back_goes_and_what_it_had_overwritten_comes_back(b
     assert go(bucket, tmp_path).rollbacks == 4
     assert held(tmp_path) == documents(bucket)
     assert search(tmp_path, "lost", limit=100) == []
+
+
+def test_deletions_that_were_purged_unread_are_told_and_their_documents_are_found_no_more(
+    bucket: Node, tmp_path: Path
+) -> None:
+    begin(bucket)
+    assert go(bucket, tmp_path).data_loss == []
+    purged = missed(bucket)
+    with pytest.raises(DataLoss) as caught:
+        go(bucket, tmp_path, reading={"failOnDataLoss": "true"})
+    assert caught.value.purged == purged and b"a0" in held(tmp_path)
+    told = go(bucket, tmp_path)
+    assert told.data_loss == sorted(purged) and purged and told.to_json()["data_loss"] == told.data_loss
+    assert held(tmp_path) == documents(bucket)
+    assert go(bucket, tmp_path).data_loss == []
 
 
 def test_json_is_found_by_its_fields_and_what_is_none_is_kept_aside_by_choice(bucket: Node, tmp_path: Path) -> None:

@@ -72,15 +72,18 @@ def test_after_a_failover_all_keys_of_the_vbucket_are_deleted(
     assert documents(cache) == {}
 
 
+PLACES = {"seqno": [4, 5], "snapshot_end": [9, 9]}
+
+
 def test_a_task_deletes_what_its_rows_name_and_counts(pair: tuple[Node, Node]) -> None:
     bucket, cache = pair
     fill(cache, "a:page", "b:page", "other")
     batch = pa.RecordBatch.from_pydict(
-        {"vbucket": [0, 1], "event": ["mutation", "deletion"], "key": [b"a", b"never"]},
+        {"vbucket": [0, 1], "event": ["mutation", "deletion"], "key": [b"a", b"never"], **PLACES},
     )
     target = CacheTarget(cache.url, None, None, (b"{key}:page",), 5.0)
     told = deleted(parse({"url": bucket.url}), target, [batch])
-    assert told == {"changes": 2, "asked": 2, "there": 1, "rollbacks": 0}
+    assert told == {"changes": 2, "asked": 2, "there": 1, "rollbacks": 0, "data_loss": []}
     assert set(documents(cache)) == {b"b:page", b"other"}
 
 
@@ -91,16 +94,17 @@ def test_a_template_names_collections_and_a_lost_branch_is_dealt_with_in_each(pa
         for path in ("shop.orders", "shop.carts"):
             assert client.collection(path).set_many((f"k{i}", "v") for i in range(8)) == {}
     fill(cache, "orders:a", "carts:a", "a", *(f"{name}:k{i}" for name in ("orders", "carts") for i in range(8)))
-    columns = {"vbucket": [0, 1], "event": ["mutation", "mutation"], "key": [b"a", b"a"]}
+    columns = {"vbucket": [0, 1], "event": ["mutation", "mutation"], "key": [b"a", b"a"], **PLACES}
     columns |= {"scope": ["shop", None], "collection": ["orders", None]}  # the second is gone, name and all
     target = CacheTarget(cache.url, None, None, (b"{collection}:{key}",), 5.0)
     source = parse({"url": bucket.url, "collections": "shop.orders"})
     assert deleted(source, target, [pa.RecordBatch.from_pydict(columns)])["there"] == 1
     assert b"carts:a" in documents(cache) and b"a" in documents(cache) and b"orders:a" not in documents(cache)
     back = {"vbucket": [0, 1, 2, 3], "event": ["rollback"] * 4, "key": pa.nulls(4, pa.binary())}
+    back |= {"seqno": [0, 0, 7, 0], "snapshot_end": [0, 12, 7, 3]}
     back |= dict.fromkeys(("scope", "collection"), pa.nulls(4, pa.string()))
     told = deleted(source, target, [pa.RecordBatch.from_pydict(back)])
-    assert told == {"changes": 0, "asked": 8, "there": 8, "rollbacks": 4}
+    assert told == {"changes": 0, "asked": 8, "there": 8, "rollbacks": 4, "data_loss": [1, 3]}
     assert set(documents(cache)) == {b"a", b"carts:a", *(b"carts:k%d" % i for i in range(8))}
 
 

@@ -26,11 +26,10 @@ from headwater.pipelines.tasks import run as run_task
 from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
 from headwater.testing.node import Node, node
-from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
 from tests.battery import few_of
-from tests.node.replication.support import call, high_seqno, leave, put, replicate, set_state, until
-from tests.pipelines.support import change, documents, folded, seqnos, table
+from tests.node.replication.support import high_seqno, leave, put, replicate, set_state, until
+from tests.pipelines.support import KEEP_TOMBSTONES, PURGE, change, compact, documents, folded, missed, seqnos, table
 
 
 @pytest.fixture
@@ -244,15 +243,6 @@ def test_a_second_failover_that_takes_back_what_was_written_while_the_first_was_
 
 def engine_of(bucket: Node, place: Path) -> LocalEngine:
     return LocalEngine(TableSink(place, bucket_of(bucket.url)), parse({"url": bucket.url}, streaming=True), 0)
-
-
-KEEP_TOMBSTONES, PURGE = bytes(7) + b"\1" + bytes(16), bytes(16) + b"\1" + bytes(7)
-
-
-def compact(bucket: Node, vbuckets: int, which: bytes) -> None:
-    """Let the node forget versions that were replaced, and with PURGE its deletions."""
-    for vbucket in range(vbuckets):
-        assert call(bucket, Opcode.COMPACT_DB, extras=which, vbucket=vbucket).status == 0
 
 
 def test_a_run_that_died_before_its_commit_is_done_again_and_leaves_files_that_nobody_sees(
@@ -543,17 +533,6 @@ def test_a_lake_that_is_read_only_for_a_while_is_waited_for(
 
 
 # --------------------------------------------------------------------------- deletions that nobody can tell any more
-
-
-def missed(bucket: Node) -> dict[int, int]:
-    """Delete what the mirror has, write on, and purge the deletions; return up to where, by vbucket."""
-    with bucket.client() as client:
-        client.delete_many([f"a{i}" for i in range(30)])
-        client.set_many((f"b{i}", b"v") for i in range(40))
-    compact(bucket, 4, PURGE)
-    with bucket.client() as client:
-        stats = client.vbucket_stats("vbucket-seqno")
-    return {vb: int(told["purge_seqno"]) for vb, told in stats.items() if int(told["purge_seqno"])}
 
 
 def test_deletions_that_were_purged_unread_are_told_and_the_table_is_read_whole(bucket: Node, tmp_path: Path) -> None:

@@ -43,12 +43,17 @@ def test_progress_batches_and_lag_are_what_a_scrape_shows() -> None:
         assert (before["lag_changes",], before["batch_seconds_count",]) == (0, 0)
         assert not any(name == "rows_total" for name, *_ in before)
         report = metrics.counting(told.append)
-        report(MirrorProgress(mutations=7, deletions=2, rollbacks=1, retries=3, problem="reset", conflicts=["a"]))
+        report(
+            MirrorProgress(
+                mutations=7, deletions=2, rollbacks=1, retries=3, problem="reset", conflicts=["a"], data_loss=[3, 7]
+            )
+        )
         metrics.batch(0.3)
         metrics.lag(lag_of("orders", [Behind(vb, 100 - vb, 2.5) for vb in range(7)]))
         found = scraped(port)
     assert told[0].mutations == 7 and before["heard_timestamp_seconds",] == 0 < found["heard_timestamp_seconds",]
     assert (found["rows_total", "mutations"], found["rows_total", "deletions"]) == (7, 2)
+    assert found["data_loss_vbuckets",] == 2
     assert (found["rollbacks_total",], found["retries_total",], found["failing",], found["conflicts",]) == (1, 3, 1, 1)
     assert (found["batch_seconds_count",], found["batch_seconds_sum",]) == (1, 0.3)
     assert (found["batch_seconds_bucket", "0.25"], found["batch_seconds_bucket", "0.5"]) == (0, 1)

@@ -11,11 +11,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from headwater.errors import LedgerError, OptionError
+from headwater.errors import DataLoss, LedgerError, OptionError
 from headwater.pipelines.observe import ObserveProgress, observe
 from headwater.pipelines.windows import WindowRules
 from headwater.testing.node import Node, node
 from tests.pipelines.buckets import create
+from tests.pipelines.support import missed
 
 ROOT = Path(__file__).parents[2]
 LONG = WindowRules(seconds=1_000_000_000, delay_seconds=0, hot=2)  # no test sees its end
@@ -91,6 +92,17 @@ def test_each_change_is_counted_once_though_the_observer_is_killed(point: str, b
     assert go(bucket, checkpoint=tmp_path).changes == 0
     with pytest.raises(LedgerError, match="it was made with seconds 1000000000"):
         go(bucket, checkpoint=tmp_path, rules=WindowRules())
+
+
+def test_deletions_that_were_purged_before_they_were_counted_are_told(bucket: Node, tmp_path: Path) -> None:
+    with bucket.client() as client:
+        assert client.set_many((f"a{i}", "v") for i in range(40)) == {}
+    assert go(bucket, checkpoint=tmp_path).data_loss == []
+    purged = missed(bucket)
+    with pytest.raises(DataLoss) as caught:
+        go(bucket, checkpoint=tmp_path, reading={"failOnDataLoss": "true"})
+    assert caught.value.purged == purged
+    assert go(bucket, checkpoint=tmp_path).data_loss == sorted(purged) != []
 
 
 def test_without_values_the_sizes_are_those_of_keys(bucket: Node) -> None:

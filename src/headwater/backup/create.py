@@ -40,7 +40,7 @@ from headwater.backup.manifest import (
     unsealed,
 )
 from headwater.backup.place import BackupPlace
-from headwater.errors import BackupError, RollbackRequired
+from headwater.errors import BackupError, DataLoss, RollbackRequired
 from headwater.failpoints import failpoint
 from headwater.protocol.dcp.position import FailoverLog, Position, safe_point
 from headwater.spark.columns import RowMaker
@@ -387,8 +387,17 @@ class _Run:
         self._tell(shown)
 
     def _roll_back(self, begun: _Begun, starts: Mapping[int, Position], refused: RollbackRequired) -> None:
-        """Note from where a vbucket has to be read again; what this backup has of it goes."""
-        vb = refused.vbucket
+        """Note from where vbuckets have to be read again; what this backup has of them goes."""
+        purged = refused.purged if isinstance(refused, DataLoss) else {refused.vbucket: 0}
+        for vb in sorted(purged):
+            requested = refused.requested if vb == refused.vbucket else starts[vb].seqno
+            self._read_again(begun, starts[vb], requested, refused.common, purged[vb])
+        self._rollbacks += 1
+        if self._rollbacks > ROLLBACKS_MAX:
+            raise BackupError(self.place.name, "the bucket's history changes again and again; try later") from refused
+
+    def _read_again(self, begun: _Begun, start: Position, requested: int, common: int, purged: int) -> None:
+        vb = start.vbucket
         for note, part in list(begun.parts):
             if vb in part.ends:
                 # First the note: without it the files are nobody's.
@@ -397,14 +406,11 @@ class _Run:
                     self.place.remove(folder(begun.id, file.path))
                 begun.parts.remove((note, part))
         # A place that was refused itself is none to return to; one that was only left behind is.
-        futile = starts[vb] if refused.requested <= starts[vb].seqno else None
-        self._from[vb] = place = safe_point((p for p in _points(begun, vb) if p != futile), vb, refused.common)
+        futile = start if requested <= start.seqno else None
+        self._from[vb] = place = safe_point((p for p in _points(begun, vb) if p != futile), vb, common)
         self.lost.pop(vb, None)
         if begun.chain and vb in (ends := begun.chain[-1].part.ends) and ends[vb].seqno > place.seqno:
-            self.lost[vb] = RolledBack(vb, ends[vb].seqno, refused.common, place.seqno)
-        self._rollbacks += 1
-        if self._rollbacks > ROLLBACKS_MAX:
-            raise BackupError(self.place.name, "the bucket's history changes again and again; try later") from refused
+            self.lost[vb] = RolledBack(vb, ends[vb].seqno, common, place.seqno, purged)
 
     # ------------------------------------------------------------------ the end
 

@@ -73,12 +73,14 @@ class BackupFile:
 @dataclass(frozen=True, slots=True)
 class RolledBack:
     """A vbucket whose history changed since the backup before: it had reached `had`, only what lies up to `common` is
-    still history, and so it was read again from `read_from`, a place at which an earlier backup was whole."""
+    still history, and so it was read again from `read_from`, a place at which an earlier backup was whole. `purged`: up
+    to where deletions were purged before they were backed up, if it is for that; 0 after a failover."""
 
     vbucket: int
     had: int
     common: int
     read_from: int
+    purged: int = 0
 
 
 @dataclass(frozen=True)

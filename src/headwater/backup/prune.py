@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from headwater.backup.archive import Archive, folder
-from headwater.backup.manifest import MANIFEST, BackupManifest
+from headwater.backup.manifest import BACKUPS, INDEX, MANIFEST, BackupManifest
 from headwater.backup.place import BackupPlace
-from headwater.errors import OptionError
+from headwater.errors import BackupError, OptionError
 from headwater.failpoints import failpoint
+
+NOTHING_HERE = "there is no backup here"
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,9 @@ def plan(
 
     Raises:
         OptionError: neither is given, or `keep` is none.
+        BackupError: there is no archive.
     """
-    if keep is None and older_than is None:
-        raise OptionError("keep", None, "left out, unless --older-than is given")
-    if keep is not None and keep < 1:
-        raise OptionError("keep", keep, "at least 1: the newest full backup stays")
+    _check(keep, older_than)
     moment = (clock or (lambda: datetime.now(UTC)))()
     chains: dict[str, list[BackupManifest]] = {}
     roots: dict[str, str] = {}
@@ -55,6 +55,8 @@ def plan(
         if place and (many if older_than is None else old if keep is None else many and old):
             gone += chain
     names = {manifest.id for manifest in gone}
+    if not archive.backups and not archive.index:
+        raise BackupError(archive.place.name, NOTHING_HERE)
     left = tuple(archive.index.removing) if archive.index else ()
     return Pruned(
         tuple(sorted(names)),
@@ -64,12 +66,23 @@ def plan(
     )
 
 
+def _check(keep: int | None, older_than: timedelta | None) -> None:
+    if keep is None and older_than is None:
+        raise OptionError("keep", None, "left out, unless --older-than is given")
+    if keep is not None and keep < 1:
+        raise OptionError("keep", keep, "at least 1: the newest full backup stays")
+
+
 def carry_out(place: BackupPlace, keep: int | None, older_than: timedelta | None) -> Pruned:
     """Remove what `plan` says, and what an attempt before this one did not get to.
 
     Raises:
-        BackupError: the archive is damaged, or somebody else changes it.
+        OptionError: as `plan`.
+        BackupError: there is none, it is damaged, or somebody else changes it.
     """
+    _check(keep, older_than)
+    if place.size(INDEX) is None and not place.names(BACKUPS):  # the lock would make the folder
+        raise BackupError(place.name, NOTHING_HERE)
     with place.lock():
         archive = Archive(place)
         archive.require_sound()

@@ -337,6 +337,10 @@ def _tell_more(manifest: "BackupManifest") -> None:
             f"  collections (manifest {manifest.collections.uid:x}): {', '.join(paths_of(manifest.collections))}"
         )
     for each in manifest.rolled_back:
+        if each.purged:
+            told = f"deletions up to seqno {each.purged} were purged before they were backed up"
+            typer.echo(f"  vbucket {each.vbucket}: data loss: {told}; read again whole, so what they deleted is gone")
+            continue
         typer.echo(
             f"  vbucket {each.vbucket}: the histories agree up to seqno {each.common}, the backup before had "
             f"{each.had}; read again from {each.read_from}"

@@ -9,13 +9,16 @@ from headwater.cli.options import (
     Checkpoint,
     ChosenCollections,
     ChosenScope,
+    Loss,
+    OnDataLoss,
     Password,
     Retry,
     User,
     check_answers,
     examples,
+    loss_option,
 )
-from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -80,6 +83,7 @@ def copy(
     scope: ChosenScope = None,
     into: Into = None,
     dropped: Dropped = DroppedCollections.KEEP,
+    on_data_loss: Loss = OnDataLoss.WARN,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -113,7 +117,7 @@ def copy(
             rollback=rollback.value,
             into=into,
             dropped=dropped.value,
-            reading=given(user=user, password=password, **chosen),
+            reading=given(user=user, password=password, **chosen) | loss_option(on_data_loss),
             writing=writing,
             retry_seconds=retry,
             stop=stop,
@@ -132,4 +136,5 @@ def _line(progress: "CopyProgress") -> str:
         parts.append(f"{count(progress.left_out)} of collections that are gone")
     if progress.rollbacks:
         parts.append(f"{progress.rollbacks} vbuckets rolled back, {count(progress.restored)} keys put right")
+    parts += told_losses(progress.data_loss)
     return ", ".join(parts) + f" in {progress.seconds:.1f} s"

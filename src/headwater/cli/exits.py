@@ -11,7 +11,8 @@ GENERAL: Mapping[int, str] = {
     130: "Ctrl-C came before the work was done",
     143: "SIGTERM came before the work was done",
 }
-_JOB = {0: "all is done (--once), or Ctrl-C or SIGTERM ended it; it goes on from there", 1: "it gave up after --retry"}
+_GAVE_UP = "it gave up after --retry, deletions were purged unread (--on-data-loss fail), or nobody takes its output"
+_JOB = {0: "all is done (--once), or Ctrl-C or SIGTERM ended it; it goes on from there", 1: _GAVE_UP}
 _UNTIL_STOPPED = {0: "Ctrl-C or SIGTERM ended it"}
 _CLUSTER = {1: "a node does not answer, or the cluster does not allow it; typed again, it goes on"}
 
@@ -25,13 +26,16 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "get": {1: "there is no such document"},
     "set": {1: "the CAS is another, or the node refused it"},
     "delete": {1: "there is no such document, or its CAS is another"},
-    "tail": {0: "--once: all is printed; else Ctrl-C or SIGTERM", 1: "the history has left the one printed so far"},
+    "tail": {
+        0: "--once: all is printed; else Ctrl-C or SIGTERM",
+        1: "the history has left the one printed so far, or lacks deletions",
+    },
     "tap": {0: "--dump: all is printed; else Ctrl-C or SIGTERM", 1: "the dump ended before all of it came"},
     "seqnos": {},
     "failover-log": {1: "the node has no such vbucket"},
-    "streams": {},
+    "streams": {1: "a node does not answer; the others are shown"},
     "failover": {1: "the owner lives or replicas have gaps, and there is no --force"},
-    "mirror": _JOB | {1: "it gave up after --retry, or deletions were purged unread (--on-data-loss fail)"},
+    "mirror": _JOB,
     "copy": _JOB,
     "invalidate": _JOB,
     "index": _JOB,
@@ -50,7 +54,7 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "backup list": {1: "a backup is damaged or missing"},
     "backup verify": {1: "there is no backup, or a file is missing or not what was written; each is a line on stderr"},
     "backup restore": {1: "a backup is damaged (nothing was written), or the node refused; called again, it goes on"},
-    "backup prune": {},
+    "backup prune": {1: "there is no backup, or the archive is damaged"},
     "bucket create": {1: "there is one with other vbuckets, or a node does not answer"},
     "bucket drop": {1: "there is none, it is the first, or a node does not answer"},
     "bucket list": {},

@@ -10,13 +10,16 @@ from headwater.cli.options import (
     ChosenScope,
     Engine,
     EngineName,
+    Loss,
+    OnDataLoss,
     Password,
     Retry,
     User,
     check_answers,
     examples,
+    loss_option,
 )
-from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -83,6 +86,7 @@ def index(
     scope: ChosenScope = None,
     engine: Engine = EngineName.SPARK,
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are in the index.")] = False,
+    on_data_loss: Loss = OnDataLoss.WARN,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -113,7 +117,8 @@ def index(
             tokenizer=tokenizer.value,
             server=server,
             once=once,
-            reading=given(user=user, password=password, collections=collections, scope=scope),
+            reading=given(user=user, password=password, collections=collections, scope=scope)
+            | loss_option(on_data_loss),
             retry_seconds=retry,
             stop=stop,
             **told,
@@ -128,4 +133,5 @@ def _line(progress: "IndexProgress") -> str:
         parts.append(f"{count(progress.behind)} not needed")
     if progress.rollbacks:
         parts.append(f"{progress.rollbacks} vbuckets rolled back")
+    parts += told_losses(progress.data_loss)
     return ", ".join(parts) + f" in {progress.seconds:.1f} s"

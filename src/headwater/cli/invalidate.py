@@ -9,13 +9,16 @@ from headwater.cli.options import (
     Checkpoint,
     ChosenCollections,
     ChosenScope,
+    Loss,
+    OnDataLoss,
     Password,
     Retry,
     User,
     check_answers,
     examples,
+    loss_option,
 )
-from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -71,6 +74,7 @@ def invalidate(
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are dealt with.")] = False,
     collections: ChosenCollections = None,
     scope: ChosenScope = None,
+    on_data_loss: Loss = OnDataLoss.WARN,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -92,7 +96,9 @@ def invalidate(
     from headwater.pipelines.job import given
 
     begin = start.value if start else None
-    reading = given(user=user, password=password, startingOffsets=begin, collections=collections, scope=scope)
+    reading = given(
+        user=user, password=password, startingOffsets=begin, collections=collections, scope=scope
+    ) | loss_option(on_data_loss)
     open_cache(cache, cache_user, cache_password).close()
     with asked() as stop, metered("invalidate", metrics, reporter(shown, _line)) as told:
         pipeline.run(
@@ -115,4 +121,5 @@ def _line(progress: "InvalidationProgress") -> str:
     parts.append(f"{count(progress.there)} of them were there")
     if progress.rollbacks:
         parts.append(f"{progress.rollbacks} vbuckets rolled back")
+    parts += told_losses(progress.data_loss, "and their keys may still be in the cache")
     return ", ".join(parts) + f" in {progress.seconds:.1f} s"

@@ -12,15 +12,18 @@ from headwater.cli.options import (
     Conf,
     Engine,
     EngineName,
+    Loss,
+    OnDataLoss,
     Password,
     Retry,
     TableName,
     User,
     check_answers,
     examples,
+    loss_option,
     spark_settings,
 )
-from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 from headwater.errors import OptionError
@@ -65,19 +68,6 @@ MinPersisted = Annotated[
     typer.Option(
         "--min-persisted", metavar="COPIES", help="Take only what 1 to 4, majority or all copies have on disk."
     ),
-]
-
-
-class OnDataLoss(StrEnum):
-    """The answer to deletions that were purged before they were read."""
-
-    WARN = "warn"
-    FAIL = "fail"
-
-
-Loss = Annotated[
-    OnDataLoss,
-    typer.Option("--on-data-loss", help="When deletions were purged unread: read again whole and say so, or end."),
 ]
 
 
@@ -130,8 +120,7 @@ def mirror(
 
         early.begin()
     reading = {} if min_persisted is None else {"minPersisted": str(read_min_persisted(min_persisted))}
-    if on_data_loss is OnDataLoss.FAIL:
-        reading["failOnDataLoss"] = "true"
+    reading |= loss_option(on_data_loss)
     check_answers(url, user, password, retry, say_unread=not by_collection)
     shape = {"changelog": changelog, "json": unfold, "copy_on_write": copy_on_write}
     shape |= {"variant": variant, "quarantine": quarantine, "upkeep": upkeep, "once": once}
@@ -237,9 +226,7 @@ def _line(progress: "MirrorProgress") -> str:
         )
     if progress.rollbacks:
         parts.append(f"{progress.rollbacks} vbuckets rolled back")
-    if progress.data_loss:
-        shown = ", ".join(map(str, progress.data_loss[:10])) + (", ..." if len(progress.data_loss) > 10 else "")
-        parts.append(f"data loss in vbuckets {shown}: deletions were purged unread, so these were read again whole")
+    parts += told_losses(progress.data_loss)
     if progress.quarantined:
         parts.append(f"{count(progress.quarantined)} put into quarantine")
     parts += [f"does not fit its column: {field}" for field in progress.conflicts]

@@ -13,13 +13,16 @@ from headwater.cli.options import (
     ChosenScope,
     Engine,
     EngineName,
+    Loss,
+    OnDataLoss,
     Password,
     Retry,
     User,
     check_answers,
     examples,
+    loss_option,
 )
-from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
 from headwater.cli.screen import count, out
 from headwater.cli.stopping import asked
 
@@ -73,6 +76,7 @@ def observe(
     scope: ChosenScope = None,
     engine: Engine = EngineName.SPARK,
     once: Annotated[bool, typer.Option("--once", help="End when all changes of now are counted.")] = False,
+    on_data_loss: Loss = OnDataLoss.WARN,
     retry: Retry = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
@@ -94,7 +98,9 @@ def observe(
     from headwater.pipelines.windows import WindowRules
 
     begin = since.value if since else None
-    reading = given(user=user, password=password, startingOffsets=begin, collections=collections, scope=scope)
+    reading = given(
+        user=user, password=password, startingOffsets=begin, collections=collections, scope=scope
+    ) | loss_option(on_data_loss)
     with asked() as stop, _watching(shown) as tell, metered("observe", metrics, tell) as told:
         pipeline.observe(
             url,
@@ -127,7 +133,8 @@ def _watching(shown: ProgressFormat) -> "Iterator[Callable[[ObserveProgress], No
 
 def lines_of(progress: "ObserveProgress") -> str:
     """Return a line for each prefix of the windows that a batch closed, and one for their hot keys."""
-    return "\n".join(line for told in progress.closed for line in _lines(told))
+    lines = told_losses(progress.data_loss, "so the rates lack them")
+    return "\n".join([*lines, *(line for told in progress.closed for line in _lines(told))])
 
 
 def _lines(told: dict[str, Any]) -> Iterator[str]:
@@ -144,6 +151,7 @@ def table_of(progress: "ObserveProgress") -> "Table":
 
     told = progress.closed[-1] if progress.closed else progress.newest
     late = f"{count(progress.changes)} changes, {count(progress.late)} late, {count(progress.unclocked)} without a time"
+    late = ", ".join([late, *told_losses(progress.data_loss, "so the rates lack them")])
     title = "nothing is written" if told is None else f"{told['window']}, {told['seconds']} s"
     table = Table(title=title, caption=progress.problem or late)
     table.add_column("prefix", no_wrap=True)

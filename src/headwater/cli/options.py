@@ -60,6 +60,25 @@ ChosenScope = Annotated[
     str | None, typer.Option("--scope", metavar="NAME", help="All collections of this scope, instead of --collections.")
 ]
 
+
+class OnDataLoss(StrEnum):
+    """The answer to deletions that were purged before they were read."""
+
+    WARN = "warn"
+    FAIL = "fail"
+
+
+Loss = Annotated[
+    OnDataLoss,
+    typer.Option("--on-data-loss", help="When deletions were purged unread: read again whole and say so, or end."),
+]
+
+
+def loss_option(chosen: OnDataLoss) -> dict[str, str]:
+    """The option of the source for it; none for what that does anyway."""
+    return {"failOnDataLoss": "true"} if chosen is OnDataLoss.FAIL else {}
+
+
 Checkpoint = Annotated[
     Path, typer.Option("--checkpoint", metavar="DIR", help="Where Spark notes how far this is; of this job alone.")
 ]

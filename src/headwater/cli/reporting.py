@@ -1,7 +1,7 @@
 """The progress of a job that runs until it is ended: after each batch a line for people, a JSON object, or nothing."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from headwater.cli.forms import remark
-from headwater.errors import OptionError
+from headwater.errors import OptionError, OutputLost
 
 if TYPE_CHECKING:
     from headwater.pipelines.attempts import Progress
@@ -60,6 +60,25 @@ def metered(job: str, address: str | None, report: Callable[[P], None]) -> Itera
         yield {"progress": metrics.counting(report), "watch": metrics}
 
 
+def told_losses(vbuckets: Sequence[int], effect: str = "so these were read again whole") -> list[str]:
+    """Return what a line says of the vbuckets in which deletions were missed: nothing, where there are none."""
+    if not vbuckets:
+        return []
+    shown = ", ".join(map(str, vbuckets[:10])) + (", ..." if len(vbuckets) > 10 else "")
+    return [f"data loss in vbuckets {shown}: deletions were purged unread, {effect}"]
+
+
+def _print(line: str) -> None:
+    """Print a line; a job whose lines nobody can have must not take that for a failure that passes.
+
+    Raises: OutputLost.
+    """
+    try:
+        typer.echo(line)
+    except OSError as error:
+        raise OutputLost(error.strerror or str(error)) from error
+
+
 def reporter(shown: ProgressFormat, line: Callable[[P], str]) -> Callable[[P], None]:
     """Return the function that prints a job's progress; `line` is the text of a batch that went well."""
 
@@ -67,10 +86,10 @@ def reporter(shown: ProgressFormat, line: Callable[[P], str]) -> Callable[[P], N
         if progress.problem:
             remark(f"{progress.problem}; trying again")
         else:
-            typer.echo(line(progress))
+            _print(line(progress))
 
     return {
         ProgressFormat.TEXT: text,
-        ProgressFormat.JSON: lambda progress: typer.echo(json.dumps(progress.to_json())),
+        ProgressFormat.JSON: lambda progress: _print(json.dumps(progress.to_json())),
         ProgressFormat.NONE: lambda progress: None,
     }[shown]

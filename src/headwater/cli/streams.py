@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater.cli.failures import CommandError
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples
 from headwater.cli.screen import count, several
 from headwater.client.lines import printable
 
 if TYPE_CHECKING:
     from headwater.console.streams import ConnectionRow
+    from headwater.errors import TransportError
 
 EXAMPLES = examples(
     "headwater streams", "headwater streams --worst 3", "headwater streams --json | jq '.connections[].backlog'"
@@ -32,22 +34,32 @@ def streams(
     """Show the connections on which changes flow, those that are furthest behind first.
 
     Of each node of the bucket: who reads from it (producer), and whom it follows (consumer). The backlog is how many
-    changes a reader has yet to be sent; unacked is what it was sent and has not confirmed, in bytes.
+    changes a reader has yet to be sent; unacked is what it was sent and has not confirmed, in bytes. With status 1 a
+    node does not answer.
     """
     from headwater.client.routing import parse
     from headwater.console.streams import connections
 
+    silent: dict[str, TransportError] = {}
     with connect(node, user, password) as client:
-        dcp, tap = client.stats_by_node("dcp"), client.stats_by_node("tap")
+        dcp, tap = client.stats_by_node("dcp", silent), client.stats_by_node("tap", silent)
     seeds = {address: parse(address).seeds[0] for address in dcp}
     found = [row for each, told in dcp.items() for row in connections(seeds[each], told, tap.get(each, {}))]
     found.sort(key=lambda row: -(row.backlog or 0))
     if as_json:
-        typer.echo(json.dumps({"connections": [_json(row, worst) for row in found]}))
+        told: dict[str, Any] = {"connections": [_json(row, worst) for row in found]}
+        told |= {"silent": {address: _why(error) for address, error in silent.items()}} if silent else {}
+        typer.echo(json.dumps(told))
     elif found:
         typer.echo("\n".join(line for row in found for line in _lines(row, worst)))
     else:
         typer.echo(f"nobody reads from {several(len(dcp), 'node')}")
+    if silent:
+        raise CommandError("; ".join(f"{address} does not answer ({_why(error)})" for address, error in silent.items()))
+
+
+def _why(error: "TransportError") -> str:
+    return str(error).partition(": ")[2] or str(error)
 
 
 def _lines(row: "ConnectionRow", worst: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
-from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets, connect, examples, vbucket_set
+from headwater.cli.options import (
+    DEFAULT_URL,
+    Loss,
+    NodeUrl,
+    OnDataLoss,
+    Password,
+    User,
+    Vbuckets,
+    connect,
+    examples,
+    vbucket_set,
+)
 from headwater.cli.stopping import until_stopped
 from headwater.cli.tap import tap
 from headwater.client.lines import line, text
@@ -29,7 +40,7 @@ from headwater.client.lines import line, text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.client import Client, CollectionEvent, Coverage, Deletion, Expiration, Mutation
+    from headwater.client import Client, CollectionEvent, Coverage, Deletion, DeletionsPurged, Expiration, Mutation
     from headwater.client.feeds import Changes
     from headwater.client.options import Start
 
@@ -118,6 +129,7 @@ def tail(
     scope: Annotated[
         str | None, typer.Option("--scope", metavar="NAME", help="Only the collections of this scope.")
     ] = None,
+    on_data_loss: Loss = OnDataLoss.FAIL,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
     password: Password = None,
@@ -126,7 +138,8 @@ def tail(
 
     Those of all collections, unless some are named, and what becomes of collections and scopes themselves.
     Ctrl-C and SIGTERM end it with exit status 0. When the node's history turns out to have left the one printed so far
-    (a failover that lost changes), tail says so and ends with status 1.
+    (a failover that lost changes, or deletions that were purged before they were printed), tail says so and ends with
+    status 1; with --on-data-loss warn such deletions are an event, and their vbuckets are printed again whole.
     """
     where = begin(start)
     if protocol is TailDialect.TAP:
@@ -145,7 +158,14 @@ def tail(
             chosen = _saved_choice(positions)
         first = _start(client, where, wanted, positions, chosen)
         until: Literal["now"] | None = None if follow else "now"
-        changes = client.changes(first, vbuckets=wanted, until=until, no_value=keys_only, collections=chosen)
+        changes = client.changes(
+            first,
+            vbuckets=wanted,
+            until=until,
+            no_value=keys_only,
+            collections=chosen,
+            on_data_loss="raise" if on_data_loss is OnDataLoss.FAIL else "read_again",
+        )
         with changes, _kept(changes, positions) as keep:
             _print(changes, as_json, keys_only, where.since_ns, keep)
 
@@ -216,10 +236,12 @@ def _print(
     printed: "Callable[[], None]",
 ) -> None:
     """Print the changes of documents and what becomes of collections, a line each."""
-    from headwater.client import Deletion, Expiration, Mutation, SnapshotMarker, StreamEnd
+    from headwater.client import Deletion, DeletionsPurged, Expiration, Mutation, SnapshotMarker, StreamEnd
 
     for change in changes:
         match change:
+            case DeletionsPurged():
+                told = (_json_loss if as_json else _loss)(_kind(change), change)
             case Mutation() | Deletion() | Expiration() if change.cas >= since_ns:
                 told = (json_line if as_json else _line)(_kind(change), change, keys_only)
             case Mutation() | Deletion() | Expiration() | SnapshotMarker() | StreamEnd():
@@ -232,7 +254,7 @@ def _print(
         printed()
 
 
-def _kind(change: "Row | CollectionEvent") -> str:
+def _kind(change: "Row | CollectionEvent | DeletionsPurged") -> str:
     """The name of an event: mutation, collection_created."""
     return re.sub("(?<=.)(?=[A-Z])", "_", type(change).__name__).lower()
 
@@ -248,6 +270,17 @@ def _event(kind: str, change: "CollectionEvent") -> str:
     """One event of a collection or scope for people: `512:8 collection_created shop.orders`."""
     name = ".".join(filter(None, (getattr(change, "scope", ""), getattr(change, "collection", ""))))
     return line(f"{change.vbucket}:{change.seqno}", kind, name)
+
+
+def _loss(kind: str, change: "DeletionsPurged") -> str:
+    """Deletions that will never come, for people: `512:120 deletions_purged after seqno 90: ...`."""
+    told = f"after seqno {change.seqno}: they were not printed, and never will be; all of the vbucket comes again"
+    return line(f"{change.vbucket}:{change.purge_seqno}", kind, told)
+
+
+def _json_loss(kind: str, change: "DeletionsPurged") -> str:
+    """Deletions that will never come, for programs."""
+    return json.dumps({"event": kind} | asdict(change))
 
 
 def _json_event(kind: str, change: "CollectionEvent") -> str:

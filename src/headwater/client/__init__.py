@@ -26,6 +26,7 @@ from headwater.errors import (
     CasInvalid,
     CertificateRefused,
     ConnectionLost,
+    DataLoss,
     DurabilityImpossible,
     DurabilityInvalidLevel,
     HeadwaterError,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
         CollectionEvent,
         CollectionModified,
         Deletion,
+        DeletionsPurged,
         Event,
         Expiration,
         Mutation,
@@ -102,6 +104,7 @@ _CHANGES = (
         "ScopeCreated",
         "ScopeDropped",
     ),
+    "DeletionsPurged",
     "UnknownSystemEvent",
 )
 _FEEDS = ("Batches", "Changes")
@@ -126,7 +129,9 @@ __all__ = [
     "CollectionName",
     "ConnectionLost",
     "Coverage",
+    "DataLoss",
     "Deletion",
+    "DeletionsPurged",
     "Document",
     "DocumentMeta",
     "Documents",

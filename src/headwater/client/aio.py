@@ -9,7 +9,7 @@ blocking.py: signatures and docstrings can't differ.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar
@@ -21,12 +21,12 @@ from headwater.client.collections import CollectionId, Collections, manifest_of,
 from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, Value, as_json, as_key
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
-from headwater.client.options import MEBI, DrainOptions, Start, Until, refuse_unknown
+from headwater.client.options import MEBI, DrainOptions, OnDataLoss, Start, Until, refuse_unknown
 from headwater.client.persistence import persisted_seqnos
 from headwater.client.routing import ClusterMap
 from headwater.client.settings import AGENT, settings_for
 from headwater.client.writes import Write, WriteWithMeta
-from headwater.errors import StatusError
+from headwater.errors import StatusError, TransportError
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.persistence import MinPersisted, read_min_persisted
 from headwater.tls.settings import TlsSettings
@@ -324,9 +324,15 @@ class AsyncClient(_Connected, AsyncDocuments):
         """Return a group of statistics of all nodes together; of a name that several tell, the last node's number."""
         return await self._run(self._do.stats(group))
 
-    async def stats_by_node(self, group: str = "") -> dict[str, dict[str, str]]:
-        """Return a group of statistics of each node of the map, by "host:port"."""
-        return await self._run(self._do.stats_by_node(group))
+    async def stats_by_node(
+        self, group: str = "", silent: MutableMapping[str, TransportError] | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Return a group of statistics of each node of the map, by "host:port".
+
+        Args:
+            silent: takes the nodes that do not answer, by the same; without it the first of them is an error.
+        """
+        return await self._run(self._do.stats_by_node(group, silent))
 
     async def vbucket_stats(self, group: str) -> dict[int, dict[str, str]]:
         """Return a group of statistics about vbuckets, each from the node that owns it."""
@@ -399,6 +405,7 @@ class AsyncClient(_Connected, AsyncDocuments):
         collections: Collections = None,
         scope: str | None = None,
         min_persisted: MinPersisted | None = None,
+        on_data_loss: OnDataLoss = "raise",
         **unknown: Never,
     ) -> Connecting[AsyncChanges]:
         """Iterate over the changes of a bucket, one at a time, each vbucket in the order of its seqnos.
@@ -433,6 +440,8 @@ class AsyncClient(_Connected, AsyncDocuments):
             min_persisted: hand a change out only when so many copies of its vbucket have it on disk, the active one
                 included: a number, "majority" or "all"; a failover to one of those takes back nothing that was handed
                 out. Copies that the cluster map does not name are not waited for. None: as soon as it comes.
+            on_data_loss: when deletions were purged before we came to them: "raise" DataLoss, or "read_again" those
+                vbuckets from the beginning, each behind an event DeletionsPurged.
 
         Yields: Mutation, Deletion or Expiration after the SnapshotMarker they belong to; at last a StreamEnd. Of
         collections that were chosen also CollectionCreated, CollectionDropped, ScopeCreated and ScopeDropped, in order
@@ -443,6 +452,8 @@ class AsyncClient(_Connected, AsyncDocuments):
             NotPersisted: too few copies had something on disk for `patience_seconds` (`min_persisted`).
             RollbackRequired: a node's history left ours: its `common` is the last seqno both share; see
                 `headwater.client.safe_point` for where to go on.
+            DataLoss: deletions were purged before we came to them, in the vbuckets of its `purged`: those are to be
+                read again from the beginning, and what they no longer have is to go.
             TransportError: no node could be reached, or one said nothing, for `patience_seconds`.
             UnknownCollection, UnknownScope: what was chosen is not there.
             StatusError: a node refused the request.
@@ -470,6 +481,7 @@ class AsyncClient(_Connected, AsyncDocuments):
             collections=collections,
             scope=scope,
             min_persisted=min_persisted,
+            on_data_loss=on_data_loss,
         )
         return self._open(AsyncChanges, start, vbuckets, until, options)
 
@@ -492,6 +504,7 @@ class AsyncClient(_Connected, AsyncDocuments):
         collections: Collections = None,
         scope: str | None = None,
         min_persisted: MinPersisted | None = None,
+        on_data_loss: OnDataLoss = "raise",
         **unknown: Never,
     ) -> Connecting[AsyncBatches]:
         """Iterate over the changes of a bucket in Arrow record batches; as `changes`, but a batch at a time.
@@ -516,6 +529,7 @@ class AsyncClient(_Connected, AsyncDocuments):
             collections=collections,
             scope=scope,
             min_persisted=min_persisted,
+            on_data_loss=on_data_loss,
         )
         return self._open(AsyncBatches, start, vbuckets, until, options)
 

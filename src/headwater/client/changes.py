@@ -21,6 +21,7 @@ from headwater.client.collection_columns import with_names
 from headwater.client.collections import DEFAULT_COLLECTION, CollectionName, CollectionNames
 from headwater.client.drainer import Handout
 from headwater.client.foothold import Foothold
+from headwater.client.losses import ReadAgain
 from headwater.client.progress import Positions
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.events import (
@@ -239,11 +240,25 @@ class ScopeDropped:
     snapshot_end: int
 
 
+@dataclass(frozen=True, slots=True)
+class DeletionsPurged:
+    """Deletions of a vbucket were purged before we came to them: it is read again from the beginning, and whatever is
+    held of it that does not come again was deleted (`on_data_loss="read_again"`).
+
+    Attributes:
+        seqno: where we stood. purge_seqno: up to where deletions are gone.
+    """
+
+    vbucket: int
+    seqno: int
+    purge_seqno: int
+
+
 Change: TypeAlias = Mutation | Deletion | Expiration
 CollectionEvent: TypeAlias = (
     CollectionCreated | CollectionDropped | CollectionModified | ScopeCreated | ScopeDropped | UnknownSystemEvent
 )
-Event: TypeAlias = Change | SnapshotMarker | StreamEnd | CollectionEvent
+Event: TypeAlias = Change | SnapshotMarker | StreamEnd | CollectionEvent | DeletionsPurged
 
 
 @dataclass(frozen=True, repr=False)
@@ -257,12 +272,14 @@ class ChangeBatch:
         ended: the streams that ended in it; their rows are in it or were before.
         collection_events: what happened to collections and scopes, in order, each with the row that it came before (the
             number of rows, if behind all of them).
+        data_losses: vbuckets that are read again from the beginning, likewise.
     """
 
     records: pa.RecordBatch
     ended: tuple[StreamEnd, ...]
     _positions: Positions
     collection_events: tuple[tuple[int, CollectionEvent], ...] = ()
+    data_losses: tuple[tuple[int, DeletionsPurged], ...] = ()
 
     def __repr__(self) -> str:
         return f"<ChangeBatch of {len(self)} rows, {self.records.nbytes} bytes>"
@@ -294,12 +311,17 @@ def batch_of(handout: Handout) -> ChangeBatch:
         for _, event in handout.events
         if isinstance(event, Ended) and event.reason is not None
     )
+    losses = tuple((row, _loss(event)) for row, event in handout.events if isinstance(event, ReadAgain))
     if handout.streamed is None:
-        return ChangeBatch(handout.records, ended, handout.positions)
+        return ChangeBatch(handout.records, ended, handout.positions, data_losses=losses)
     names = handout.streamed.names
     told = ((row, collection_event(event, names)) for row, event in handout.events)
     happened = tuple((row, event) for row, event in told if event is not None)
-    return ChangeBatch(with_names(handout.records, names), ended, handout.positions, happened)
+    return ChangeBatch(with_names(handout.records, names), ended, handout.positions, happened, losses)
+
+
+def _loss(event: ReadAgain) -> DeletionsPurged:
+    return DeletionsPurged(event.vbucket, event.seqno, event.purge_seqno)
 
 
 def collection_event(event: StreamEvent, names: CollectionNames) -> CollectionEvent | None:
@@ -389,6 +411,9 @@ class ChangeFeed:
                 return collection_event(occurrence, self._names)
             case Ended(vbucket=vbucket, reason=int(reason)):
                 return StreamEnd(vbucket, reason)
+            case ReadAgain(vbucket=vbucket):
+                self._places[vbucket] = Foothold(Position.beginning(vbucket))
+                return _loss(occurrence)
         return None
 
 

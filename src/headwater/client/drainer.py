@@ -12,13 +12,14 @@ error raised, and the positions stay where the caller's data ends.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from headwater.client.backoff import Backoff
 from headwater.client.cluster import Cluster, tried
 from headwater.client.collections import Streamed, manifest_of
+from headwater.client.losses import ReadAgain, explained
 from headwater.client.mapwatch import REFRESH_SECONDS, watch
 from headwater.client.mitigation import Cut, Gate
 from headwater.client.options import DrainOptions
@@ -27,6 +28,7 @@ from headwater.client.progress import Positions, VBucketProgress
 from headwater.client.routing import Address
 from headwater.client.worker import AGAIN, Task, Worker
 from headwater.errors import (
+    DataLoss,
     HeadwaterError,
     PeerSilent,
     RemoteProtocolError,
@@ -112,6 +114,7 @@ class Drainer:
         # Changed only while no batch has them; the first change after a batch makes a copy.
         self._logs: dict[int, FailoverLog] = {}
         self._failure: HeadwaterError | None = None
+        self._refusals: dict[int, RollbackRequired] = {}
         self._over = False
         self._bounded = all(each.end_seqno != ENDLESS for each in self.progress.values())
         self._moved_at = self._waited_since = self._left_at = now
@@ -163,8 +166,9 @@ class Drainer:
                 if more or not self._worth_waiting():
                     return self._hand_out()
             elif self._failure is not None or self._is_done:
-                self.close()
-                break
+                if not (yield from self._reads_again()):
+                    self.close()
+                    break
             elif self._gave_up(self.clock()):
                 return self._hand_out()
             if self._failure is None:
@@ -172,6 +176,33 @@ class Drainer:
         if self._failure is not None:
             raise self._failure
         return None
+
+    def _reads_again(self) -> Steps[bool]:
+        """Find out why nothing more comes; True if what failed has begun again, because that is what is wanted."""
+        if self._failure is None:
+            return False
+        self._failure = yield from explained(self.cluster, self._failure, self._unopened)
+        if self.options.on_data_loss == "raise" or not isinstance(self._failure, DataLoss):
+            return False
+        for vbucket, refusal in self._refusals.items():
+            if vbucket in self._failure.purged:
+                self._begin_again(vbucket, refusal.requested, self._failure.purged[vbucket])
+        left = [refusal for vb, refusal in self._refusals.items() if vb not in self._failure.purged]
+        self._failure = left[0] if left else None
+        self._refusals.clear()
+        return not left
+
+    def _begin_again(self, vbucket: int, seqno: int, purge_seqno: int) -> None:
+        progress = self.progress[vbucket]
+        progress.position = replace(Position.beginning(vbucket), coverage=self._coverage)
+        self._resting = {**self._resting, vbucket: progress.position}
+        self._unassigned[vbucket] = Unassigned(self.clock(), None)
+        self._events.append((self.arena.rows, ReadAgain(ConsumerStream(vbucket), seqno, purge_seqno)))
+
+    @property
+    def _unopened(self) -> dict[int, int]:
+        """After which seqno vbuckets are to go on whose stream no node has accepted."""
+        return {vb: each.position.seqno for vb, each in self.progress.items() if vb not in self._logs and not each.done}
 
     @property
     def _is_done(self) -> bool:
@@ -442,7 +473,8 @@ class Drainer:
             case RollbackNeeded(seqno=common, reason=reason):
                 worker.release(vbucket)
                 requested = event.stream.asked_seqno
-                self._failure = self._failure or RollbackRequired(vbucket, requested, common, reason)
+                self._refusals[vbucket] = refusal = RollbackRequired(vbucket, requested, common, reason)
+                self._failure = self._failure or refusal
             case Refused():
                 worker.release(vbucket)
                 self._refused(worker, event)

@@ -11,14 +11,14 @@ import datetime
 import json
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId
 from headwater.client.routing import Address
-from headwater.errors import OptionError, RemoteProtocolError, UnknownCollection
+from headwater.errors import OptionError, RemoteProtocolError, TransportError, UnknownCollection
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Steps
 from headwater.wire import admin, bootstrap, documents
@@ -327,11 +327,25 @@ class Operations:
             found |= told
         return found
 
-    def stats_by_node(self, group: str) -> Steps[dict[str, dict[str, str]]]:
-        """Return a group of statistics of each node of the map, by "host:port"."""
+    def stats_by_node(
+        self, group: str, silent: MutableMapping[str, TransportError] | None = None
+    ) -> Steps[dict[str, dict[str, str]]]:
+        """Return a group of statistics of each node of the map, by "host:port".
+
+        Args:
+            silent: takes the nodes that do not answer, by the same; without it the first of them is an error.
+
+        Raises:
+            TransportError: a node does not answer. StatusError: one refused.
+        """
         found = {}
         for address in self.cluster.map.servers:
-            found[str(address)] = yield from self._stats_of(address, group)
+            try:
+                found[str(address)] = yield from self._stats_of(address, group)
+            except TransportError as error:
+                if silent is None:
+                    raise
+                silent[str(address)] = error
         return found
 
     def vbucket_stats(self, group: str) -> Steps[dict[int, dict[str, str]]]:

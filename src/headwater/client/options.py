@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from headwater.client.collections import Collections, read_names
 from headwater.errors import OptionError
@@ -21,6 +21,9 @@ Start: TypeAlias = Mapping[int, Position] | Literal["now"] | None
 
 Until: TypeAlias = Mapping[int, int] | Literal["now"] | None
 """Where to end: a seqno by vbucket, the present, or None for never."""
+
+OnDataLoss: TypeAlias = Literal["raise", "read_again"]
+"""The answer to deletions that were purged before they were read."""
 
 MEBI = 1 << 20
 BATCH_BYTES_MAX = 256 * MEBI
@@ -52,6 +55,8 @@ class DrainOptions:
         scope: all collections of this scope, future ones too.
         min_persisted: hand a change out only when so many copies of its vbucket have it on disk, the active one
             included: a number, "majority" or "all"; None as soon as it comes.
+        on_data_loss: when deletions were purged before we came to them: "raise" DataLoss, or "read_again" the vbuckets
+            from the beginning, behind an event that says so (`DeletionsPurged`).
 
     Raises:
         OptionError: a value out of its bounds.
@@ -71,6 +76,7 @@ class DrainOptions:
     collections: Collections = None
     scope: str | None = None
     min_persisted: MinPersisted | None = None
+    on_data_loss: OnDataLoss = "raise"
 
     def __post_init__(self) -> None:
         if len(self.name.encode()) > NAME_BYTES_MAX:
@@ -89,6 +95,10 @@ class DrainOptions:
             read_min_persisted(self.min_persisted)
             if not self.window_bytes:
                 raise OptionError("window_bytes", 0, "above 0 with min_persisted: it bounds what waits")
+        if self.on_data_loss not in get_args(OnDataLoss):
+            raise OptionError("on_data_loss", self.on_data_loss, f"one of {', '.join(get_args(OnDataLoss))}")
+        if self.on_data_loss != "raise" and self.min_persisted is not None:
+            raise OptionError("on_data_loss", self.on_data_loss, '"raise" with min_persisted: begin again yourself')
 
     @property
     def chooses(self) -> bool:

@@ -28,7 +28,7 @@ async def set_encryption(members: Members, seeds: Sequence[Address], *, encrypte
     survey = await members.survey(seeds)
     if survey.silent:
         silent = survey.silent[0]
-        raise ClusterError(f"{silent.address} does not answer ({silent.error})", "start it, then type this again")
+        raise ClusterError(silent.complaint, silent.advice)
     wanted = survey.map.with_tls(survey.tls_ports, encrypted=encrypted).after(survey.latest_rev())
     check_encryption(wanted)
     await members.send(wanted)

@@ -85,7 +85,7 @@ def _check(views: Sequence[NodeView]) -> None:
     asked = {view.address for view in views}
     for view in views:
         if not view.answers:
-            raise ClusterError(f"{view.address} does not answer ({view.error})", "start it, then type this again")
+            raise ClusterError(view.complaint, view.advice)
         if view.vbuckets != views[0].vbuckets:
             raise ClusterError(
                 f"{view.address} has {view.vbuckets} vbuckets, {views[0].address} has {views[0].vbuckets}",

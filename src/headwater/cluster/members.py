@@ -183,7 +183,7 @@ class Members:
         except TransportError as error:
             return NodeView(address, error=str(error).removeprefix(f"{address}: "))
         except StatusError as error:
-            return NodeView(address, error=str(error))
+            return NodeView(address, error=str(error), is_refusal=True)
 
     async def _ask(self, admin: NodeAdmin) -> NodeView:
         config, states, seqnos, details, told = await asyncio.gather(

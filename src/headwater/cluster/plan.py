@@ -126,7 +126,7 @@ def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
 def _check_answers(survey: Survey) -> None:
     silent = [node for node in survey.nodes.values() if not node.answers]
     if silent:
-        told = "; ".join(f"{node.address} does not answer ({node.error})" for node in silent)
+        told = "; ".join(node.complaint for node in silent)
         raise ClusterError(told, "start it and type this again, or, if it is gone for good, headwater cluster failover")
 
 

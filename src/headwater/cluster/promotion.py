@@ -59,7 +59,7 @@ async def plan_promotion(
     admin = members.admin(node)
     view = await members.view(node)
     if not view.answers:
-        raise ClusterError(f"{node} does not answer ({view.error})", "start it, then type this again")
+        raise ClusterError(view.complaint, view.advice)
     if view.map is not None and len(view.map.servers) > 1:
         raise ClusterError(f"{node} is in a cluster", "use headwater cluster failover")
     sources = {parse(name).seeds[0]: sorted(told.vbuckets) for name, told in (await admin.replication()).items()}

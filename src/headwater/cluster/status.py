@@ -113,7 +113,7 @@ def _behind(survey: Survey, node: NodeView, vb: int) -> int:
 def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
     for node in members:
         if not node.answers:
-            yield f"{node.address} does not answer: {node.error}"
+            yield f"{node.address} {'refuses' if node.is_refusal else 'does not answer'}: {node.error}"
         elif node.version != survey.map.version:
             yield f"{node.address} has map {_version(node.version)}, the newest is {_version(survey.map.version)}"
         if node.fenced:

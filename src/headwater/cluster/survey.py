@@ -40,7 +40,7 @@ class NodeView:
         tls_port: where it speaks TLS; None if it does not.
         this: as which member its map addresses it; None if as none.
         states, seqnos, items: by vbucket. seqnos: durable high seqnos of vbuckets that are not dead.
-        error: why it did not answer; all else is empty then.
+        error: why it did not answer; all else is empty then. is_refusal: it did, with this refusal.
         fenced: what it says about waiting for its peers; empty when it serves.
     """
 
@@ -56,6 +56,18 @@ class NodeView:
     items: Mapping[int, int] = field(default_factory=dict)
     error: str = ""
     fenced: str = ""
+    is_refusal: bool = False
+
+    @property
+    def complaint(self) -> str:
+        """Why it could not be asked, for people; empty when it was."""
+        verb = "refuses" if self.is_refusal else "does not answer"
+        return f"{self.address} {verb} ({self.error})" if self.error else ""
+
+    @property
+    def advice(self) -> str:
+        """The next step after that."""
+        return "is the bucket's name right, and the login?" if self.is_refusal else "start it, then type this again"
 
     @property
     def answers(self) -> bool:

@@ -178,6 +178,7 @@ class _Batches:
         lost = {int(vb): seqno for part in parts for vb, seqno in part["rollbacks"].items()}
         highs = {int(vb): seqno for part in parts for vb, seqno in part["highs"].items()}
         done = self._attempts.progress
+        done.note_losses(vb for part in parts for vb in part["data_loss"])
         if lost and self._restores:
             ends = [(vb, max(seqno, highs.get(vb, 0))) for vb, seqno in sorted(lost.items())]
             done.restored += self._restore(batch, ends)
@@ -229,8 +230,8 @@ def _writing(
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         written = write(target, names, seen.watch(batches), f"refused-{number:08d}-{partition:05d}")
-        counts = {"written": asdict(written), "rollbacks": seen.rollbacks, "highs": seen.highs}
-        counts["left_out"] = seen.left_out
+        counts: dict[str, Any] = {"written": asdict(written), "rollbacks": seen.rollbacks, "highs": seen.highs}
+        counts |= {"left_out": seen.left_out, "data_loss": seen.data_loss}
         yield pa.RecordBatch.from_pydict({"counts": [json.dumps(counts)]})
 
     return task
@@ -243,6 +244,7 @@ class _Seen:
     def __init__(self, alive: tuple[int, ...] | None) -> None:
         self._alive, self.left_out = alive, 0
         self.rollbacks: dict[int, int] = {}
+        self.data_loss: list[int] = []
         self.highs: dict[int, int] = {}
 
     def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -252,8 +254,10 @@ class _Seen:
 
         for batch in batches:
             lost = pc.equal(batch.column("event"), pa.scalar("rollback"))
-            for row in batch.select(["vbucket", "seqno"]).filter(lost).to_pylist():
+            for row in batch.select(["vbucket", "seqno", "snapshot_end"]).filter(lost).to_pylist():
                 self.rollbacks[row["vbucket"]] = row["seqno"]
+                if row["snapshot_end"] > row["seqno"]:  # the deletions up to there were purged
+                    self.data_loss.append(row["vbucket"])
             changes = batch.filter(pc.invert(lost))
             if changes.num_rows:
                 for vb, seqno in zip(*(changes.column(name).to_pylist() for name in ("vbucket", "seqno")), strict=True):

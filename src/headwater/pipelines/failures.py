@@ -22,6 +22,7 @@ _LASTING = (
     "CorruptStore",
     "RollbackRequired",
     "DataLoss",
+    "OutputLost",
     "SparkUnavailable",
 )
 """Failures that another try meets again: somebody has to do something first. All else is tried again: a node that

@@ -397,6 +397,7 @@ def index(
         counts = attempts.progress
         counts.batches += 1
         counts.removed += sinks[0].removed
+        counts.note_losses(end.get("dataLoss", ()))
         _count(counts, written)
         attempts.batch_done()
 

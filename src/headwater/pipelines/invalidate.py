@@ -30,7 +30,7 @@ from headwater.spark.settings import SourceSettings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-COLUMNS = "vbucket int, event string, key binary"
+COLUMNS = "vbucket int, seqno long, snapshot_end long, event string, key binary"
 OF_COLLECTIONS = "scope string, collection string"
 Whose = tuple[str, str] | None
 """A scope and a collection; None where none was chosen."""
@@ -176,22 +176,28 @@ class _Batches:
         for part in parts:
             done.changes, done.asked = done.changes + part["changes"], done.asked + part["asked"]
             done.there, done.rollbacks = done.there + part["there"], done.rollbacks + part["rollbacks"]
+            done.note_losses(part["data_loss"])
         self._attempts.batch_done()
 
 
-def deleted(source: SourceSettings, target: CacheTarget, batches: Iterable[Any]) -> dict[str, int]:
+def deleted(source: SourceSettings, target: CacheTarget, batches: Iterable[Any]) -> dict[str, Any]:
     """Delete what a task's batches name, and return the counts; the part that runs in a task.
 
     Args:
         batches: Arrow batches with the columns `COLUMNS`.
     """
-    counts = dict.fromkeys(("changes", "asked", "there", "rollbacks"), 0)
+    counts: dict[str, Any] = dict.fromkeys(("changes", "asked", "there", "rollbacks"), 0)
     lost: set[int] = set()
+    purged: set[int] = set()
     for batch in batches:
-        rows = zip(batch.column("vbucket").to_pylist(), batch.column("event").to_pylist(), strict=True)
-        lost |= {vbucket for vbucket, event in rows if event == "rollback"}
+        names = "vbucket", "event", "seqno", "snapshot_end"
+        for vbucket, event, seqno, upto in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+            if event == "rollback":
+                lost.add(vbucket)
+                purged |= {vbucket} if upto > seqno else set()
         for whose, keys in _keys_in(batch):
             _count(counts, len(keys), target.delete(keys, whose))
+    counts["data_loss"] = sorted(purged)
     if lost:
         counts["rollbacks"] = len(lost)
         for whose, keys in _keys_of(source, sorted(lost)):
@@ -215,7 +221,7 @@ def _keys_in(batch: Any) -> Iterator[tuple[Whose, list[bytes]]]:
     yield from found.items()
 
 
-def _count(counts: dict[str, int], changes: int, deletions: tuple[int, int]) -> None:
+def _count(counts: dict[str, Any], changes: int, deletions: tuple[int, int]) -> None:
     counts["changes"] += changes
     counts["asked"] += deletions[0]
     counts["there"] += deletions[1]

@@ -8,8 +8,8 @@ itself).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -32,6 +32,7 @@ class JobProgress:
         rollbacks: vbuckets of which a failover took back changes that had been dealt with.
         retries: how often the job began anew; `problem` why, until a batch went well.
         seconds: since this run began.
+        data_loss: vbuckets of which deletions were purged before this run came to them; each was read again whole.
     """
 
     ROWS: ClassVar[tuple[str, ...]] = ()
@@ -42,6 +43,11 @@ class JobProgress:
     retries: int = 0
     problem: str = ""
     seconds: float = 0.0
+    data_loss: list[int] = field(default_factory=list)
+
+    def note_losses(self, vbuckets: Iterable[int | str]) -> None:
+        """Note vbuckets in which deletions were missed."""
+        self.data_loss = sorted({*self.data_loss, *map(int, vbuckets)})
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a dict of JSON types."""

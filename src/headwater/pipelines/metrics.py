@@ -91,6 +91,9 @@ class JobMetrics(Collector):
         yield self._gauge("failing", "1 from a failure to the next batch that goes well", float(bool(progress.problem)))
         if hasattr(progress, "conflicts"):
             yield self._gauge("conflicts", "JSON fields that do not fit their column", len(progress.conflicts))
+        if hasattr(progress, "data_loss"):
+            about = "vbuckets of which deletions were purged before the job came to them"
+            yield self._gauge("data_loss_vbuckets", about, len(progress.data_loss))
         if hasattr(progress, "moved"):
             yield self._gauge("vbuckets_left", "vbuckets that are not moved yet", progress.total - progress.moved)
 

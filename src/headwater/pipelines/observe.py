@@ -341,6 +341,7 @@ def observe(
             return sinks[0]
 
         def done(written: list[ObserveAnswer], end: Mapping[str, Any]) -> None:
+            attempts.progress.note_losses(end.get("dataLoss", ()))
             _note(attempts, sinks[0], written)
 
         more = {"spark": spark, "workers": workers, "once": once, "interval_seconds": interval_seconds}

@@ -1,0 +1,129 @@
+"""Deletions that a node purged before a drain came to them: the drain says of which vbuckets, or reads those again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.nodes import call
+from headwater import client, testing
+from headwater.client import DataLoss, Deletion, DeletionsPurged, Mutation, Position, RollbackRequired
+from headwater.client.losses import explained
+from headwater.client.options import DrainOptions
+from headwater.errors import OptionError, TransportError
+from headwater.testing.node import Node
+from headwater.wire.opcodes import Opcode
+
+VBUCKETS = 4
+WITH_DELETIONS = bytes(16) + b"\1" + bytes(7)
+
+
+@pytest.fixture
+def away():
+    """A node, where a reader stands who has been away, and up to where deletions of what he holds were purged."""
+    with testing.node(vbuckets=VBUCKETS) as running, running.client() as writer:
+        writer.set_many((f"a{i}", "v") for i in range(40))
+        with writer.changes(until="now") as changes:
+            held = folded(changes)
+            positions = changes.positions
+        writer.delete_many(f"a{i}" for i in range(20))
+        writer.set_many((f"b{i}", "v") for i in range(40))
+        for vbucket in range(VBUCKETS):
+            assert call(running, Opcode.COMPACT_DB, extras=WITH_DELETIONS, vbucket=vbucket).status == 0
+        told = writer.vbucket_stats("vbucket-seqno")
+        yield running, positions, held, {vb: int(told[vb]["purge_seqno"]) for vb in range(VBUCKETS)}
+
+
+def folded(events: Any, held: dict[tuple[int, bytes], bytes] | None = None) -> dict[tuple[int, bytes], bytes]:
+    """The documents of a reader who applies what he is told."""
+    held = {} if held is None else dict(held)
+    for event in events:
+        match event:
+            case Mutation():
+                held[event.vbucket, event.key] = event.value
+            case Deletion():
+                held.pop((event.vbucket, event.key), None)
+            case DeletionsPurged():
+                held = {place: value for place, value in held.items() if place[0] != event.vbucket}
+    return held
+
+
+def documents(running: Node) -> dict[tuple[int, bytes], bytes]:
+    with running.client() as reader, reader.changes(until="now") as changes:
+        return folded(changes)
+
+
+@pytest.mark.parametrize("read", ["changes", "batches"])
+def test_a_drain_ends_with_the_vbuckets_whose_deletions_it_missed(driver, away, read):
+    running, positions, _, purged = away
+    reader = driver.connect(running.url)
+    with getattr(reader, read)(positions, until="now") as feed, pytest.raises(DataLoss) as caught:
+        list(feed)
+    assert caught.value.purged.items() <= purged.items() and caught.value.vbucket in caught.value.purged
+    assert caught.value.common == 0 and caught.value.requested == positions[caught.value.vbucket].seqno
+    assert isinstance(caught.value, RollbackRequired) and "deletions were purged" in str(caught.value)
+    assert caught.value.purged == purged, "no stream was opened: all of them are known to be lost"
+
+
+def test_a_reader_who_reads_again_is_told_where_and_ends_with_what_there_is(driver, away):
+    running, positions, held, purged = away
+    reader = driver.connect(running.url)
+    with reader.changes(positions, until="now", on_data_loss="read_again") as changes:
+        events = list(changes)
+        ends = changes.positions
+    told = {each.vbucket: (each.seqno, each.purge_seqno) for each in events if isinstance(each, DeletionsPurged)}
+    assert told == {vb: (positions[vb].seqno, purged[vb]) for vb in range(VBUCKETS)}
+    assert folded(events, held) == documents(running) != folded([], held)
+    with reader.changes(ends, until="now") as changes:
+        assert not [each for each in changes if isinstance(each, Mutation | Deletion)]
+
+
+def test_batches_that_are_read_again_say_before_which_row(driver, away):
+    running, positions, _, purged = away
+    reader = driver.connect(running.url)
+    rows, losses = 0, []
+    with reader.batches(positions, until="now", on_data_loss="read_again") as batches:
+        for batch in batches:
+            assert all(row <= len(batch) for row, _ in batch.data_losses)
+            losses += [loss for _, loss in batch.data_losses]
+            rows += len(batch)
+    assert {loss.vbucket: loss.purge_seqno for loss in losses} == purged and rows == len(documents(running))
+
+
+def test_a_reader_who_stands_behind_the_purge_or_at_the_beginning_lost_nothing(driver, away):
+    running, positions, _, purged = away
+    fine = {vb: Position.beginning(vb) for vb in range(VBUCKETS - 1)}
+    fine[3] = Position.after(3, purged[3], running_log(running, 3))
+    reader = driver.connect(running.url)
+    with reader.changes(fine, until="now") as changes:
+        list(changes)
+    with reader.changes(fine | {1: positions[1]}, until="now") as changes, pytest.raises(DataLoss) as caught:
+        list(changes)
+    assert caught.value.purged == {1: purged[1]}
+
+
+def running_log(running: Node, vbucket: int) -> Any:
+    with running.client() as reader:
+        return reader.failover_log(vbucket)
+
+
+def test_a_node_that_does_not_say_what_it_purged_leaves_it_at_the_rollback(monkeypatch):
+    failure = RollbackRequired(3, 10, 0)
+
+    def silent(*_):
+        raise TransportError("gone")
+        yield
+
+    monkeypatch.setattr("headwater.client.losses.Operations.vbucket_stats", silent)
+    with pytest.raises(StopIteration) as told:
+        next(explained(None, failure, {3: 10}))
+    assert told.value.value is failure
+
+
+def test_a_choice_that_there_is_not_is_refused():
+    with pytest.raises(OptionError, match="one of raise, read_again"):
+        DrainOptions(on_data_loss="ignore")
+    with pytest.raises(OptionError, match="min_persisted"):
+        DrainOptions(on_data_loss="read_again", min_persisted=1)
+    assert client.DataLoss is DataLoss
