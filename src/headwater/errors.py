@@ -25,7 +25,7 @@
     +-- BackupError              an archive of backups can't be used as was asked
     +-- SearchRefused            a search server said no for good
     +-- RowsRefused              nodes refused rows of a DataFrame for good
-    +-- OutputLost               what a command prints can't be written any more
+    +-- OutputLost               the output of a command can't be written any more
     +-- OptionError              a setting has a value it can't have
 
 Fields come first and are the exception's `args`, so that every error survives pickling (Spark moves them between
@@ -576,7 +576,7 @@ def hide_logins(text: str) -> str:
 
 
 class OutputLost(HeadwaterError):
-    """What a command prints can't be written any more, for `reason`: its reader is gone, or the disk is full."""
+    """The output of a command can't be written any more, for `reason`: its reader is gone, or the disk is full."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -16,7 +16,7 @@ from headwater.cli.options import (
     User,
     check_answers,
     examples,
-    loss_option,
+    source_options,
 )
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
 from headwater.cli.screen import count
@@ -107,7 +107,6 @@ def copy(
     leaves_out = (begun := CarriedFile(checkpoint).load()) is not None and not begun.chooses
     check_answers(source, user, password, retry, say_unread=leaves_out, **chosen)
     check_answers(target, writer, secret, retry, say_unread=False)
-    writing = given(user=writer, password=secret, deadLetters=dead_letters)
     with asked() as stop, metered("copy", metrics, reporter(shown, _line)) as told:
         pipeline.run(
             source,
@@ -117,8 +116,8 @@ def copy(
             rollback=rollback.value,
             into=into,
             dropped=dropped.value,
-            reading=given(user=user, password=password, **chosen) | loss_option(on_data_loss),
-            writing=writing,
+            reading=source_options(user, password, on_data_loss, **chosen),
+            writing=given(user=writer, password=secret, deadLetters=dead_letters),
             retry_seconds=retry,
             stop=stop,
             **told,

@@ -17,7 +17,7 @@ from headwater.cli.options import (
     User,
     check_answers,
     examples,
-    loss_option,
+    source_options,
 )
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
 from headwater.cli.screen import count
@@ -103,7 +103,6 @@ def index(
     """
     check_answers(url, user, password, retry, collections=collections, scope=scope)
     from headwater.pipelines import index as pipeline
-    from headwater.pipelines.job import given
     from headwater.pipelines.opensearch import SearchServer
 
     server = None if opensearch is None else SearchServer(opensearch, opensearch_user, opensearch_password)
@@ -117,8 +116,7 @@ def index(
             tokenizer=tokenizer.value,
             server=server,
             once=once,
-            reading=given(user=user, password=password, collections=collections, scope=scope)
-            | loss_option(on_data_loss),
+            reading=source_options(user, password, on_data_loss, collections=collections, scope=scope),
             retry_seconds=retry,
             stop=stop,
             **told,

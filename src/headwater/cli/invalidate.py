@@ -16,7 +16,7 @@ from headwater.cli.options import (
     User,
     check_answers,
     examples,
-    loss_option,
+    source_options,
 )
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
 from headwater.cli.screen import count
@@ -93,12 +93,9 @@ def invalidate(
 
     from headwater.pipelines import invalidate as pipeline
     from headwater.pipelines.caches import open_cache
-    from headwater.pipelines.job import given
 
     begin = start.value if start else None
-    reading = given(
-        user=user, password=password, startingOffsets=begin, collections=collections, scope=scope
-    ) | loss_option(on_data_loss)
+    reading = source_options(user, password, on_data_loss, startingOffsets=begin, collections=collections, scope=scope)
     open_cache(cache, cache_user, cache_password).close()
     with asked() as stop, metered("invalidate", metrics, reporter(shown, _line)) as told:
         pipeline.run(

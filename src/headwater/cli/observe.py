@@ -20,7 +20,7 @@ from headwater.cli.options import (
     User,
     check_answers,
     examples,
-    loss_option,
+    source_options,
 )
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
 from headwater.cli.screen import count, out
@@ -94,13 +94,10 @@ def observe(
     """
     check_answers(url, user, password, retry, collections=collections, scope=scope)
     from headwater.pipelines import observe as pipeline
-    from headwater.pipelines.job import given
     from headwater.pipelines.windows import WindowRules
 
     begin = since.value if since else None
-    reading = given(
-        user=user, password=password, startingOffsets=begin, collections=collections, scope=scope
-    ) | loss_option(on_data_loss)
+    reading = source_options(user, password, on_data_loss, startingOffsets=begin, collections=collections, scope=scope)
     with asked() as stop, _watching(shown) as tell, metered("observe", metrics, tell) as told:
         pipeline.observe(
             url,

@@ -74,6 +74,13 @@ Loss = Annotated[
 ]
 
 
+def source_options(user: str | None, password: str | None, loss: OnDataLoss, **more: str | None) -> dict[str, str]:
+    """The options of the source that were given."""
+    from headwater.pipelines.job import given
+
+    return given(user=user, password=password, **more) | loss_option(loss)
+
+
 def loss_option(chosen: OnDataLoss) -> dict[str, str]:
     """The option of the source for it; none for what that does anyway."""
     return {"failOnDataLoss": "true"} if chosen is OnDataLoss.FAIL else {}

@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
@@ -143,10 +143,7 @@ def tail(
     """
     where = begin(start)
     if protocol is TailDialect.TAP:
-        if start not in ("beginning", "now") or positions:
-            raise typer.BadParameter("TAP begins with what there is or with the next change, and tells no positions.")
-        if collection or scope:
-            raise typer.BadParameter("TAP knows the default collection only.")
+        _check_tap(start in ("beginning", "now") and not positions, chooses=bool(collection or scope))
         future = where.now
         shown = partial(tap, keys_only=keys_only, as_json=as_json)
         shown(dump=not follow, future=future, vbuckets=vbuckets, node=node, user=user, password=password)
@@ -157,17 +154,24 @@ def tail(
         if positions is not None and positions.exists() and not (collection or scope):
             chosen = _saved_choice(positions)
         first = _start(client, where, wanted, positions, chosen)
-        until: Literal["now"] | None = None if follow else "now"
         changes = client.changes(
-            first,
-            vbuckets=wanted,
-            until=until,
-            no_value=keys_only,
-            collections=chosen,
-            on_data_loss="raise" if on_data_loss is OnDataLoss.FAIL else "read_again",
+            first, **_reading(on_data_loss, follow=follow), vbuckets=wanted, no_value=keys_only, collections=chosen
         )
         with changes, _kept(changes, positions) as keep:
             _print(changes, as_json, keys_only, where.since_ns, keep)
+
+
+def _check_tap(is_plain: bool, *, chooses: bool) -> None:
+    if not is_plain:
+        raise typer.BadParameter("TAP begins with what there is or with the next change, and tells no positions.")
+    if chooses:
+        raise typer.BadParameter("TAP knows the default collection only.")
+
+
+def _reading(on_data_loss: OnDataLoss, *, follow: bool) -> dict[str, Any]:
+    """How far changes are read, and through what."""
+    answer = "raise" if on_data_loss is OnDataLoss.FAIL else "read_again"
+    return {"until": None if follow else "now", "on_data_loss": answer}
 
 
 def _saved_choice(positions: Path) -> "Coverage | None":
