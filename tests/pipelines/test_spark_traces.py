@@ -47,7 +47,9 @@ def test_batches_on_spark_arrive_at_a_collector_with_their_tasks_and_commits(tmp
     assert sum(number(each, "changes") for each in batches) == DOCUMENTS
     for batch in batches:
         below = [span for span in spans if span.parent_span_id == batch.span_id]
-        assert {span.name for span in below} == {"batch.tasks", "batch.read", "batch.write", "batch.commit"}
+        of_tasks = {"batch.read", "batch.write"} if number(batch, "rows") else set()  # an empty one may have no task
+        assert {span.name for span in below} - of_tasks == {"batch.tasks", "batch.commit"}, (batch, below)
+        assert of_tasks <= {span.name for span in below}, (batch, below)
         assert {span.trace_id for span in below} == {batch.trace_id}
         assert sum(number(span, "rows") for span in below if span.name == "batch.write") == number(batch, "rows")
         assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in below)
