@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import window
 
-from harness.nodes import diverge
+from harness.nodes import cluster, diverge, leave, put
 from headwater.spark.source import DcpDataSource, DcpStreamReader
 from headwater.testing.node import Node, node
 from tests.pipelines.support import becomes, put_into
@@ -230,3 +230,29 @@ def test_collections_come_with_their_names_and_a_checkpoint_goes_on_with_the_sam
     becomes(bucket, 3)
     put_into(bucket, 0, "k6", value="default")
     assert [drain(bucket.url, **chosen) for _ in range(2)] == [[], []]
+
+
+@pytest.mark.battery
+def test_who_waits_for_the_copies_is_given_nothing_that_the_owner_alone_has(spark: Any, drain: Drain) -> None:
+    """The replica stops following, so what is stored then is on the owner's disk alone."""
+    with cluster(2, 4) as two:
+        owner, replica = two.nodes
+        for number in range(5):
+            put(owner, 3, f"kept-{number}", b"v")
+        two.replicas = {vb: [1] for vb in range(4)}
+        two.publish()
+        for vb in range(4):
+            two.follow(vb, 1)
+        leave(replica, owner.address)
+        put(owner, 3, "lost", b"v")
+        url = f"couchbase://{owner.address},{replica.address}/default"
+
+        def keys(**options: str) -> set[bytes]:
+            rows = spark.read.format("dcp").options(**options).load(url).select("key").collect()
+            return {bytes(row.key) for row in rows}
+
+        kept = {b"kept-%d" % number for number in range(5)}
+        assert keys(minPersisted="all") == keys(minPersisted="majority") == keys(minPersisted="2") == kept
+        assert keys(minPersisted="1") == keys() == kept | {b"lost"}
+        assert {bytes(row.key) for _, row in drain(url, "patient", minPersisted="all")} == kept
+        assert len(drain(url, "hasty")) == 6
