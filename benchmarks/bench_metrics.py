@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 from benchmarks.bench_kv import feeding, round_trips
@@ -70,12 +69,8 @@ class MetricsCost:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU seconds of a process's threads so far. Source: the kernel's Documentation/scheduler/sched-stats."""
-    total = 0
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):
-            total += int((thread / "schedstat").read_text().split()[0])
-    return total / 1e9
+    """CPU seconds of a process so far, those of its ended threads as well. Source: clock_getcpuclockid(3)."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def paired(nodes: tuple[testing.Node, testing.Node], work: Work) -> list[tuple[float, float]]:
