@@ -74,3 +74,8 @@ def test_a_walk_does_not_count_from_the_end_nor_read_names_that_are_written_othe
     assert made is not None
     assert walk(view('{"b":0, "a": [1, {"x":2} ]}'), made) == (17, 24)
     assert walk(view('{"\\u0061":[1,2]}'), made) == walk(view("[1]"), made) == (NOWHERE, NOWHERE)
+
+
+def test_a_name_with_a_quote_is_not_found_across_the_end_of_another() -> None:
+    assert member(view('{"a":"x","b":1}'), 0, b'a":')[0] == MISSING
+    assert member(view('{"a":1}'), 0, b'a"')[0] == MISSING

@@ -103,8 +103,10 @@ HITS = 10
 SETS = 11
 DELETES = 12
 SEEN = 13  # out: bit n is set when there was a request of opcode n in this call
-CALLED = 14  # out: how many of each opcode there were, OPCODES fields
-OPCODES = 32  # those above are not the kernel's
+WALKED = 14  # out: bytes of documents that paths were followed in
+CALLED = 15  # out: how many of each opcode there were, OPCODES fields
+OPCODES = 32  # those above are not the kernels', but for lookups
+LOOKUP = 31  # the place of SUBDOC_MULTI_LOOKUP (kernels/lookups.py) in counts, which no opcode of execute has
 LIMIT = CALLED + OPCODES  # in: how far the arena may be filled; ANSWERED to here are set to 0 first
 TALLY = LIMIT + 1  # of all calls ever: how many requests of each opcode had each status, OPCODES * STATUSES fields
 STATUSES = 4
@@ -150,7 +152,7 @@ _XATTR = U(Datatype.XATTR)
 
 
 @inline_kernel
-def _head(address: Any, code: Any, middle: Any, body: Any, request: Any, cas: Any) -> None:
+def head(address: Any, code: Any, middle: Any, body: Any, request: Any, cas: Any) -> None:
     """Write a response header; `middle` is bytes 2 to 7 (key and extras length, datatype, status)."""
     store64(address, _RESPONSE | (code << U(48)) | middle)
     store32(address + BODY_LENGTH_AT, np.uint32(body))
@@ -159,7 +161,7 @@ def _head(address: Any, code: Any, middle: Any, body: Any, request: Any, cas: An
 
 
 @inline_kernel
-def _count(state: Any, code: Any, status: Any) -> None:
+def count(state: Any, code: Any, status: Any) -> None:
     """Count a request that is done, whether its answer is left out or not."""
     state[_TALLY + code * _STATUSES + status] += _ONE
     state[_CALLED + code] += _ONE
@@ -167,9 +169,9 @@ def _count(state: Any, code: Any, status: Any) -> None:
 
 
 @inline_kernel
-def _bare(out: Any, state: Any, code: Any, status: Any, request: Any) -> None:
+def bare(out: Any, state: Any, code: Any, status: Any, request: Any) -> None:
     """Answer by a header alone: a refusal, which quiet forms get as well, or (status 0) a no-op."""
-    _head(U(out.ctypes.data) + state[ANSWERED], code, status, _ZERO, request, _ZERO)
+    head(U(out.ctypes.data) + state[ANSWERED], code, status, _ZERO, request, _ZERO)
     state[ANSWERED] += HEADER
 
 
@@ -178,17 +180,17 @@ def _success(out: Any, state: Any, code: Any, vb: Any, request: Any, cas: Any, t
     """Answer a change: with MutationSeqno its 16 bytes of extras are vb uuid and seqno (kv.md 2, "M")."""
     address = U(out.ctypes.data) + state[ANSWERED]
     if state[FEATURES] & FEATURE_SEQNO:
-        _head(address, code, STORED_EXTRAS << U(24), STORED_EXTRAS, request, cas)
+        head(address, code, STORED_EXTRAS << U(24), STORED_EXTRAS, request, cas)
         store64(address + HEADER, uuids[vb])
         store64(address + _STORED_SEQNO_AT, table[vb, HIGH])
         state[ANSWERED] += _ANSWER_MAX
     else:
-        _head(address, code, _ZERO, _ZERO, request, cas)
+        head(address, code, _ZERO, _ZERO, request, cas)
         state[ANSWERED] += HEADER
 
 
 @inline_kernel
-def _note_row(table: Any, vb: Any, row: Any, state: Any) -> None:
+def note_row(table: Any, vb: Any, row: Any, state: Any) -> None:
     """A request saw this row; is it one that a crash could still take away?"""
     if U(row) >= table[vb, DURABLE_ROWS]:
         state[FLAGS] |= FLAG_UNSTABLE
@@ -209,11 +211,11 @@ def _read(
         hit = opcode(frame) == MUTATION
     if not hit:
         if row >= 0:
-            _note_row(table, vb, row, state)
+            note_row(table, vb, row, state)
         state[GETS] += _ONE
-        _count(state, code, _ENOENT)
+        count(state, code, _ENOENT)
         if code == _GET or code == _GETK:
-            _bare(out, state, code, _ENOENT, at)
+            bare(out, state, code, _ENOENT, at)
         return _DONE
     datatype = U(load8(frame + DATATYPE_AT))
     if is_expired(frame, state[NOW]) or (datatype & _NOT_PLAIN) != _ZERO:
@@ -226,7 +228,7 @@ def _read(
     if (state[FEATURES] & FEATURE_JSON) == _ZERO:
         datatype = _ZERO
     address = U(out.ctypes.data) + state[ANSWERED]
-    _head(
+    head(
         address,
         code,
         (named << U(32)) | (FOUND_EXTRAS << U(24)) | (datatype << U(16)),
@@ -238,8 +240,8 @@ def _read(
     copy(address + _FOUND_KEY_AT, at + HEADER, named)
     copy(address + _FOUND_KEY_AT + named, frame + MUTATION_BYTES + key_length, value_length)
     state[ANSWERED] += size
-    _note_row(table, vb, row, state)
-    _count(state, code, _ZERO)
+    note_row(table, vb, row, state)
+    count(state, code, _ZERO)
     state[GETS] += _ONE
     state[HITS] += _ONE
     return _DONE
@@ -299,9 +301,9 @@ def _change(
     refused = _refusal(loud, live, U(load64(at + CAS_AT)), before)
     if refused != _ZERO:
         if row >= 0:
-            _note_row(table, vb, row, state)
-        _count(state, code, refused)
-        _bare(out, state, code, refused, at)
+            note_row(table, vb, row, state)
+        count(state, code, refused)
+        bare(out, state, code, refused, at)
         return _DONE
     size = DELETION_BYTES + key_length if deletes else MUTATION_BYTES + key_length + value_length
     arena = state[ARENA]
@@ -319,7 +321,7 @@ def _change(
     append_row(table, vb, segments, to, location(arena, state[STAGED]), hashed, slot, row)
     state[STAGED] += size
     state[FLAGS] |= FLAG_WROTE
-    _count(state, code, _ZERO)
+    count(state, code, _ZERO)
     if deletes and (state[FEATURES] & FEATURE_HELLO) == _ZERO:
         cas = _ZERO  # the answer of a client that says no HELLO, see documents.remove
     if code == loud:
@@ -362,8 +364,8 @@ def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, sc
     if code == _NOOP:
         if body != _ZERO or U(load8(at + DATATYPE_AT)) != _ZERO or U(load64(at + CAS_AT)) != _ZERO:
             return STOP_PLAIN
-        _count(state, code, _ZERO)
-        _bare(out, state, code, _ZERO, at)
+        count(state, code, _ZERO)
+        bare(out, state, code, _ZERO, at)
         return _DONE
     reads = _is_read(code)
     value_length, prefix = body - extras - key_length, _ZERO

@@ -145,7 +145,7 @@ def _after_character(at: Any, end: Any) -> Any:
 
 
 @inline_kernel
-def _has_special(word: Any) -> Any:
+def has_special(word: Any) -> Any:
     """Whether any of eight bytes is a quote, a backslash, below 0x20 or above 0x7f."""
     quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
     found = word | (word - _SPACES) & ~word
@@ -158,7 +158,7 @@ def _has_special(word: Any) -> Any:
 def _after_string(at: Any, end: Any) -> Any:
     """`at` is behind the opening quote; the address behind the closing one, or 0."""
     while at < end:
-        while end - at >= _EIGHT and not _has_special(U(load64_native(at))):
+        while end - at >= _EIGHT and not has_special(U(load64_native(at))):
             at = at + _EIGHT
         if at >= end:
             return _FAIL

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from headwater.wire import dcp, documents, header, tap, upr
+from headwater.wire import dcp, documents, header, subdoc, tap, upr
 from headwater.wire.layout import Layout
 from headwater.wire.opcodes import Opcode
 
@@ -91,6 +91,9 @@ SET_EXPIRY_AT: Final = _at(documents.Set.layout, "expiration")
 FOUND_EXTRAS: Final = U(documents.GetResponse.layout.extras_bytes)
 FOUND_FLAGS_AT: Final = _at(documents.GetResponse.layout, "flags")
 STORED_EXTRAS: Final = U(max(documents.Stored.layout.extras_lengths))  # with MutationSeqno
+
+LOOKUP_SPEC: Final = U(subdoc.SPEC_BYTES)  # and the path
+LOOKUP_RESULT: Final = U(subdoc.RESULT_BYTES)  # and the value
 
 # ------------------------------------------------------------------ what a TAP producer sends: tap.md 2
 TAP_EXTRAS: Final = U(tap.Delete.layout.extras_bytes)

@@ -21,16 +21,20 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import READ, WRITE
 from headwater.wire.status import Status
 
-__all__ = ["PATH_BYTES_MAX", "SPECS_MAX", "DocumentFlag", "LookupSpec", "MutationSpec", "PathFlag", "SubdocArrayInsert"]
-__all__ += ["SubdocArrayAddUnique", "SubdocArrayPushFirst", "SubdocArrayPushLast", "SubdocCounter", "SubdocDelete"]
-__all__ += ["SubdocDictAdd", "SubdocDictUpsert", "SubdocExists", "SubdocGet", "SubdocGetCount", "SubdocLookup"]
-__all__ += ["SubdocMultiLookup", "SubdocMultiLookupResponse", "SubdocMultiMutation", "SubdocMultiStored"]
-__all__ += ["SubdocMutation", "SubdocPathFailure", "SubdocReplace", "SubdocStored", "SubdocValue"]
+__all__ = ["PATH_BYTES_MAX", "PATH_DEPTH_MAX", "RESULT_BYTES", "SPECS_MAX", "SPEC_BYTES", "DocumentFlag"]
+__all__ += ["LookupSpec", "MutationSpec", "PathFlag", "SubdocArrayAddUnique", "SubdocArrayInsert"]
+__all__ += ["SubdocArrayPushFirst", "SubdocArrayPushLast", "SubdocCounter", "SubdocDelete", "SubdocDictAdd"]
+__all__ += ["SubdocDictUpsert", "SubdocExists", "SubdocGet", "SubdocGetCount", "SubdocLookup", "SubdocMultiLookup"]
+__all__ += ["SubdocMultiLookupResponse", "SubdocMultiMutation", "SubdocMultiStored", "SubdocMutation"]
+__all__ += ["SubdocPathFailure", "SubdocReplace", "SubdocStored", "SubdocValue"]
 
 _SPEC, _SPEC_WITH_VALUE = Struct(">BBH"), Struct(">BBHI")
 _RESULT, _RESULT_WITH_INDEX = Struct(">HI"), Struct(">BHI")
 
-PATH_BYTES_MAX = 1024
+SPEC_BYTES, RESULT_BYTES = _SPEC.size, _RESULT.size
+"""Of a lookup, without the path and without the value."""
+
+PATH_BYTES_MAX, PATH_DEPTH_MAX = 1024, 32
 SPECS_MAX = 16
 
 

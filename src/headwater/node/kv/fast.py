@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwater.kernels import execute as kernel
+from headwater.kernels import lookups
 from headwater.kernels.json import SCRATCH_BYTES
 from headwater.wire.features import Feature
+from headwater.wire.header import EXTRAS_LENGTH_AT, HEADER_BYTES, KEY_LENGTH_AT, OPCODE_AT
+from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import WRITE
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 OUT_BYTES = 256 << 10
 _WROTE = int(kernel.FLAG_WROTE)  # once: numpy's numbers are slow ones
 _DONE = (kernel.STOP_MORE, kernel.STOP_PLAIN)
+_LOOKUP = int(Opcode.SUBDOC_MULTI_LOOKUP)
 
 
 class Workspace:
@@ -36,15 +40,18 @@ class Workspace:
         self.scratch = np.zeros(SCRATCH_BYTES, np.uint8)
 
     def counts(self) -> Iterator[tuple[int, int, int]]:
-        """Return (opcode, status, how many) of all requests that the kernel ever answered."""
+        """Return (opcode, status, how many) of all requests that the kernels ever answered."""
         tally = self.fields[kernel.TALLY :]
         for at, count in enumerate(tally):
-            if count:
-                yield *divmod(at, kernel.STATUSES), count
+            place, status = divmod(at, kernel.STATUSES)
+            if count and place == kernel.LOOKUP:
+                yield _LOOKUP, lookups.STATUSES[status], count
+            elif count:
+                yield place, status, count
 
 
 class FastPath:
-    """Runs the kernel for one session on one bucket; made anew whenever features or bucket change."""
+    """Runs the kernels for one session on one bucket; made anew whenever features or bucket change."""
 
     def __init__(self, session: Session, bucket: Bucket, workspace: Workspace) -> None:
         self._session = session
@@ -69,12 +76,18 @@ class FastPath:
             return offset
         if bucket.locks.held and bucket.locks.any(bucket.now()):
             return offset  # and what is locked
+        looks_up = _begins_lookup(data, offset)
+        if looks_up and not _is_simple(data, offset):
+            return offset
         requests = np.frombuffer(data, np.uint8)
         connection = self._session.connection
         while not connection.is_paused:
-            begun, stop = offset, self._call(requests, offset)
+            begun, stop = offset, self._call(requests, offset, looks_up)
             offset = self._workspace.fields[kernel.OFFSET]
             if stop in _DONE:
+                if stop == kernel.STOP_PLAIN and _begins_lookup(data, offset) != looks_up:
+                    looks_up = not looks_up  # it is the other kernel's
+                    continue
                 break
             if stop == kernel.STOP_STAGE_FULL and offset == begun:
                 break  # the plain path asks for as much room as this one request needs
@@ -84,7 +97,7 @@ class FastPath:
                 self._session.wait_for_room()
         return offset
 
-    def _call(self, requests: np.ndarray[Any, np.dtype[np.uint8]], offset: int) -> int:
+    def _call(self, requests: np.ndarray[Any, np.dtype[np.uint8]], offset: int, looks_up: bool) -> int:
         """One kernel call, and what follows from it: the arena's fill, the batch, the answers."""
         work, bucket = self._workspace, self._bucket
         store = bucket.store
@@ -97,9 +110,13 @@ class FastPath:
         fields[kernel.STAGED], fields[kernel.LIMIT] = used, limit
         fields[kernel.NOW_NS], fields[kernel.NOW] = now, now // 1_000_000_000
         fields[kernel.FEATURES] = self._features if store.full else self._features | self._may_write
-        stop: int = kernel.execute(
-            requests, work.out, store.table, store.segments, bucket.uuids, work.scratch, work.state
-        )
+        stop: int
+        if looks_up:
+            stop = lookups.look_up(requests, work.out, store.table, store.segments, work.scratch, work.state)
+        else:
+            stop = kernel.execute(
+                requests, work.out, store.table, store.segments, bucket.uuids, work.scratch, work.state
+            )
         flags = fields[kernel.FLAGS]
         if flags & _WROTE:
             store.stage_used(fields[kernel.STAGED])
@@ -118,5 +135,17 @@ class FastPath:
         fields, gate = self._workspace.fields, self._session.gate
         while seen:
             opcode = (seen & -seen).bit_length() - 1
-            self._ran(opcode, fields[kernel.CALLED + opcode], gate)
+            self._ran(_LOOKUP if opcode == kernel.LOOKUP else opcode, fields[kernel.CALLED + opcode], gate)
             seen &= seen - 1
+
+
+def _begins_lookup(data: memoryview, offset: int) -> bool:
+    """Whether the request at `offset` is for kernels/lookups.py."""
+    return len(data) - offset >= HEADER_BYTES and data[offset + OPCODE_AT] == _LOOKUP
+
+
+def _is_simple(data: memoryview, offset: int) -> bool:
+    """Whether a lookup's first path is no attribute's: the kernel need not be asked for what it does not know."""
+    key = offset + KEY_LENGTH_AT
+    first = offset + HEADER_BYTES + data[offset + EXTRAS_LENGTH_AT] + (data[key] << 8 | data[key + 1])
+    return first + 1 < len(data) and not data[first + 1]

@@ -61,8 +61,8 @@ STRANGER_FRAME_BYTES_MAX = 64 << 10
 _LOGIN, _READ, _ADMINISTER = int(LOGIN), int(READ), int(ADMINISTER)
 EXPIRY_MAX = 0xFFFF_FFFF
 REQUESTS = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
-_OF_PATHS = frozenset(int(each) for each in Opcode if each.name.startswith("SUBDOC_"))
-"""The kernel does not know these, and to ask it costs a tenth of such a request."""
+_OF_PATHS = frozenset(int(each) for each in Opcode if each.name.startswith("SUBDOC_")) - {Opcode.SUBDOC_MULTI_LOOKUP}
+"""The kernels do not know these, and to ask them costs a tenth of such a request."""
 ANSWERS_PER_LOOK = 32
 _NEEDED_FEATURE = {Datatype.JSON: Feature.JSON, Datatype.SNAPPY: Feature.SNAPPY, Datatype.XATTR: Feature.XATTR}
 

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from headwater.kernels.paths import ESCAPED, FOUND, NOWHERE, element, member, steps, value_end, walk
-from headwater.node.kv.subdoc.path import DEPTH_MAX, PATHS_KEPT, Path
+from headwater.node.kv.subdoc.path import PATHS_KEPT, Path
 from headwater.node.kv.values import is_json
 from headwater.node.refused import CommandRefused
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.subdoc import PATH_DEPTH_MAX
 
 INT64 = range(-(1 << 63), 1 << 63)
 ALL_OF_THEM = 1 << 62
@@ -329,8 +330,9 @@ def _shallow(value: bytes, path: Path) -> None:
         for each in re.findall(rb"[{}\[\]]", _STRINGS.sub(b"", value)):
             depth += 1 if each in (b"{", b"[") else -1
             deepest = max(deepest, depth)
-    if deepest + len(path) > DEPTH_MAX:
-        raise CommandRefused(Status.SUBDOC_VALUE_ETOODEEP, f"{deepest} levels below {len(path)}, {DEPTH_MAX} in all")
+    if deepest + len(path) > PATH_DEPTH_MAX:
+        limit = f"{PATH_DEPTH_MAX} in all"
+        raise CommandRefused(Status.SUBDOC_VALUE_ETOODEEP, f"{deepest} levels below {len(path)}, {limit}")
 
 
 def _array(text: bytes, at: int) -> None:

@@ -12,9 +12,8 @@ from typing import TypeAlias
 
 from headwater.node.refused import CommandRefused
 from headwater.wire.status import Status
-from headwater.wire.subdoc import PATH_BYTES_MAX
+from headwater.wire.subdoc import PATH_BYTES_MAX, PATH_DEPTH_MAX
 
-DEPTH_MAX = 32
 PATHS_KEPT = 1024
 """Applications ask for the same paths again and again."""
 
@@ -22,7 +21,7 @@ Component: TypeAlias = str | int
 """A member's name, or an element's number; -1 is the last."""
 Path: TypeAlias = tuple[Component, ...]
 
-_COMPONENT = re.compile(r"(?P<dot>\.)?(?:(?P<bare>[^.\[\]`]+)|`(?P<quoted>(?:[^`]|``)+)`)|\[(?P<index>-1|\d{1,9})\]")
+_COMPONENT = re.compile(r"(?P<dot>\.)?(?:(?P<bare>[^.\[\]`]+)|`(?P<quoted>(?:[^`]|``)+)`)|\[(?P<index>-1|[0-9]{1,9})\]")
 
 
 def check_length(path: bytes) -> None:
@@ -53,8 +52,8 @@ def parse(path: bytes) -> Path:
             raise CommandRefused(Status.SUBDOC_PATH_EINVAL, f"no name or [index] at character {at} of the path")
         found.append(_component(match))
         at = match.end()
-    if len(found) > DEPTH_MAX:
-        raise CommandRefused(Status.SUBDOC_PATH_E2BIG, f"{len(found)} components, {DEPTH_MAX} are allowed")
+    if len(found) > PATH_DEPTH_MAX:
+        raise CommandRefused(Status.SUBDOC_PATH_E2BIG, f"{len(found)} components, {PATH_DEPTH_MAX} are allowed")
     return tuple(found)
 
 

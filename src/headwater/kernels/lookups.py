@@ -1,0 +1,303 @@
+"""Answer SUBDOC_MULTI_LOOKUP requests in one call: no Python object for a lookup of simple paths.
+
+Understood: up to 16 paths of names and indexes (`a.b[0].c`) for SUBDOC_GET and SUBDOC_EXISTS, in documents that are
+JSON without extended attributes or compression. Whatever else there is stops the kernel before the request is touched,
+as in execute.py, whose `state` and STOP_* codes these are: Python answers it, and is the rule for what this answers.
+
+What counts as unusual, and is for Python: attributes (any path flag), document flags, a count, the whole body; a path
+that is empty, too long or too deep, has backticks, an index from the end, or bytes that JSON writes otherwise; a
+document whose names on the way have escapes. So a path that leads nowhere, or meets another kind of value, is told
+here, and one that is no path is told by Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headwater.kernels.changes import MUTATION_BYTES, is_expired
+from headwater.kernels.execute import (
+    ANSWERED,
+    FEATURE_COLLECTIONS,
+    FEATURES,
+    GETS,
+    HITS,
+    LIMIT,
+    LOOKUP,
+    NOW,
+    OFFSET,
+    STATE_FIELDS,
+    STOP_MORE,
+    STOP_OUT_FULL,
+    STOP_PLAIN,
+    WALKED,
+    bare,
+    count,
+    head,
+    note_row,
+)
+from headwater.kernels.index import FIELDS, STATE, find, frame_of, key_hash, opcode
+from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store16, store32
+from headwater.kernels.jit import inline_kernel, kernel
+from headwater.kernels.json import SCRATCH_BYTES, is_json
+from headwater.kernels.offsets import (
+    BODY_LENGTH_AT,
+    CAS_AT,
+    DATATYPE_AT,
+    EXTRAS_LENGTH_AT,
+    HEADER,
+    KEY_LENGTH_AT,
+    LOOKUP_RESULT,
+    LOOKUP_SPEC,
+    MUTATION,
+    NMETA_AT,
+    OPCODE_AT,
+    REQUEST,
+    VBUCKET_AT,
+)
+from headwater.kernels.paths import (
+    BACKSLASH,
+    CLOSE_LIST,
+    ESCAPED,
+    FOUND,
+    NOWHERE,
+    OPEN_DICT,
+    OPEN_LIST,
+    QUOTE,
+    SPACE,
+    after_value,
+    child,
+    skip_spaces,
+)
+from headwater.wire.datatype import Datatype
+from headwater.wire.header import BODY_BYTES_MAX, KEY_BYTES_MAX
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.subdoc import PATH_BYTES_MAX, PATH_DEPTH_MAX, SPECS_MAX
+from headwater.wire.vbucket import State
+
+__all__ = ["STATUSES", "WALKED_MAX", "look_up"]
+
+STATUSES = (Status.SUCCESS, Status.KEY_ENOENT, Status.SUBDOC_MULTI_PATH_FAILURE)
+"""What an answer can be, by its place among the counts of `execute.LOOKUP`."""
+WALKED_MAX = 1 << 20
+"""Bytes of documents that one call looks through; then others have their turn."""
+
+U = np.uintp
+_ZERO, _ONE, _TWO, _TEN = U(0), U(1), U(2), U(10)
+_REQUEST = U(Opcode.SUBDOC_MULTI_LOOKUP)
+_GET, _EXISTS = U(Opcode.SUBDOC_GET), U(Opcode.SUBDOC_EXISTS)
+_ACTIVE = U(State.ACTIVE)
+_KEY_MAX, _BODY_MAX = U(KEY_BYTES_MAX), U(BODY_BYTES_MAX)
+_PATH_MAX, _SPECS_MAX, _WALKED_MAX = U(PATH_BYTES_MAX), U(SPECS_MAX), U(WALKED_MAX)
+_NOT_PLAIN = U(Datatype.SNAPPY | Datatype.XATTR)
+_MISSED, _FAILED = _ONE, _TWO  # places in STATUSES
+_NO_DOCUMENT, _SOME_FAILED = U(Status.KEY_ENOENT), U(Status.SUBDOC_MULTI_PATH_FAILURE)
+_ENOENT, _MISMATCH = U(Status.SUBDOC_PATH_ENOENT), U(Status.SUBDOC_PATH_MISMATCH)
+_UNUSUAL = U(0xFFFF)  # no status: Python knows
+_DOT, _BACKTICK, _ASCII_MAX = U(ord(".")), U(ord("`")), U(0x7F)
+_DIGIT_ZERO, _NINE = U(ord("0")), U(ord("9"))
+_DIGITS_MAX = 9
+# A spec is u8 opcode, u8 flags, u16 length, path; a result is u16 status, u32 length, value.
+_SPEC_FLAGS_AT, _SPEC_LENGTH_AT, _RESULT_LENGTH_AT = U(1), U(2), U(2)
+_DONE = 0
+
+
+@inline_kernel
+def _after_name(path: Any, end: Any) -> Any:
+    """The end of the name that begins at `path`; 0 when it has bytes that JSON, or a path, may write otherwise."""
+    while path < end:
+        byte = U(load8(path))
+        if byte == _DOT or byte == OPEN_LIST:
+            break
+        odd = byte < SPACE or byte > _ASCII_MAX or byte == QUOTE or byte == BACKSLASH
+        if odd or byte == _BACKTICK or byte == CLOSE_LIST:
+            return _ZERO
+        path = path + _ONE
+    return path
+
+
+@inline_kernel
+def _index(path: Any, end: Any) -> Any:
+    """(behind the bracket, index) of the component whose opening bracket is at `path`; NOWHERE for no plain index."""
+    path = path + _ONE
+    index, digits = 0, 0
+    while path < end and digits < _DIGITS_MAX:
+        byte = U(load8(path))
+        if byte < _DIGIT_ZERO or byte > _NINE:
+            break
+        index, digits, path = index * 10 + np.int64(byte - _DIGIT_ZERO), digits + 1, path + _ONE
+    if digits == 0 or path >= end or U(load8(path)) != CLOSE_LIST:
+        return path, np.int64(NOWHERE)
+    return path + _ONE, np.int64(index)
+
+
+@inline_kernel
+def _follow(path: Any, path_end: Any, at: Any, end: Any) -> Any:
+    """(status, where the value begins) of a path into the value at `at`; _UNUSUAL is a status as well.
+
+    A path is read to its end when it is known already that it leads nowhere: it may be no path at all.
+    """
+    first, depth, status = path, 0, _ZERO
+    while path < path_end:
+        depth += 1
+        index, name, length = np.int64(NOWHERE), path, _ZERO
+        if U(load8(path)) == OPEN_LIST:
+            path, index = _index(path, path_end)
+            if index == NOWHERE:
+                return _UNUSUAL, at
+        else:
+            if path != first:
+                if U(load8(path)) != _DOT:
+                    return _UNUSUAL, at
+                name = path + _ONE
+            path = _after_name(name, path_end)
+            if path == _ZERO or path == name:
+                return _UNUSUAL, at
+            length = path - name
+        if depth > PATH_DEPTH_MAX:
+            return _UNUSUAL, at
+        if status == _ZERO:
+            if U(load8(at)) != (OPEN_DICT if index == NOWHERE else OPEN_LIST):
+                status = _MISMATCH
+            else:
+                seen, _, value, _, _ = child(at, end, name, length, index)
+                if seen == ESCAPED:
+                    return _UNUSUAL, at
+                if seen == FOUND:
+                    at = value
+                else:
+                    status = _ENOENT
+    return status, at
+
+
+@inline_kernel
+def _simple_specs(at: Any, end: Any) -> Any:
+    """How many specs there are, or 0 if one of them, or their number, is for Python to judge."""
+    specs = _ZERO
+    while at < end:
+        if end - at < LOOKUP_SPEC:
+            return _ZERO
+        code, length = U(load8(at)), U(load16(at + _SPEC_LENGTH_AT))
+        if (code != _GET and code != _EXISTS) or load8(at + _SPEC_FLAGS_AT) != 0:
+            return _ZERO
+        at = at + LOOKUP_SPEC
+        if length == _ZERO or length > _PATH_MAX or end - at < length:
+            return _ZERO
+        at, specs = at + length, specs + _ONE
+    return specs if specs <= _SPECS_MAX else _ZERO
+
+
+@inline_kernel
+def _results(spec: Any, specs_end: Any, text: Any, end: Any, to: Any, room: Any) -> Any:
+    """Write the results of all specs to `to`; (STOP_* code, bytes written, whether a path failed)."""
+    begin, used, failed = skip_spaces(text, end), _ZERO, False
+    while spec < specs_end:
+        code, length = U(load8(spec)), U(load16(spec + _SPEC_LENGTH_AT))
+        path = spec + LOOKUP_SPEC
+        spec = path + length
+        status, value = _follow(path, spec, begin, end)
+        if status == _UNUSUAL:
+            return STOP_PLAIN, used, failed
+        size = after_value(value, end) - value if status == _ZERO and code == _GET else _ZERO
+        if room - used < LOOKUP_RESULT or room - used - LOOKUP_RESULT < size:
+            return STOP_OUT_FULL, used, failed
+        failed = failed or status != _ZERO
+        store16(to + used, np.uint16(status))
+        store32(to + used + _RESULT_LENGTH_AT, np.uint32(size))
+        copy(to + used + LOOKUP_RESULT, value, size)
+        used = used + LOOKUP_RESULT + size
+    return _DONE, used, failed
+
+
+@inline_kernel
+def _in_document(at: Any, body: Any, frame: Any, key_length: Any, out: Any, scratch: Any, state: Any) -> Any:
+    """Answer the request at `at`, whose specs are simple, from the document in `frame`."""
+    text = frame + MUTATION_BYTES + U(load16(frame + KEY_LENGTH_AT))
+    end = frame + HEADER + U(load32(frame + BODY_LENGTH_AT)) - U(load16(frame + NMETA_AT))
+    if is_expired(frame, state[NOW]) or (U(load8(frame + DATATYPE_AT)) & _NOT_PLAIN) != _ZERO:
+        return STOP_PLAIN
+    if state[WALKED] > _WALKED_MAX or not is_json(text, end - text, scratch):
+        return STOP_PLAIN
+    specs, specs_end = at + HEADER + key_length, at + HEADER + body
+    state[WALKED] += (end - text) * (_ONE + _simple_specs(specs, specs_end))
+    to, room = U(out.ctypes.data) + state[ANSWERED], U(len(out)) - state[ANSWERED]
+    stop, used, failed = _results(specs, specs_end, text, end, to + HEADER, room - HEADER)
+    if stop != _DONE:
+        return STOP_PLAIN if state[ANSWERED] == _ZERO else stop
+    head(to, _REQUEST, _SOME_FAILED if failed else _ZERO, used, at, load64(frame + CAS_AT))
+    state[ANSWERED] += HEADER + used
+    count(state, U(LOOKUP), _FAILED if failed else _ZERO)
+    state[HITS] += _ONE
+    state[GETS] += _ONE
+    return _DONE
+
+
+@inline_kernel
+def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> Any:
+    """Run the request that lies whole at `at`."""
+    code, extras, sent = U(load8(at + OPCODE_AT)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
+    if code != _REQUEST or extras != _ZERO or load8(at + DATATYPE_AT) != 0 or load64(at + CAS_AT) != 0:
+        return STOP_PLAIN
+    key, length, vb = at + HEADER, sent, U(load16(at + VBUCKET_AT))
+    if (state[FEATURES] & FEATURE_COLLECTIONS) != _ZERO:
+        if sent < _TWO or load8(key) != 0:
+            return STOP_PLAIN
+        key, length = key + _ONE, sent - _ONE
+    if vb >= U(len(table)) or table[vb, STATE] != _ACTIVE or length == _ZERO or length > _KEY_MAX:
+        return STOP_PLAIN
+    if _simple_specs(at + HEADER + sent, at + HEADER + body) == _ZERO:
+        return STOP_PLAIN
+    _, row = find(table, vb, segments, key, length, key_hash(table, vb, key, length), _ZERO)
+    if row >= 0:
+        frame = frame_of(table, vb, segments, U(row))
+        if opcode(frame) == MUTATION:
+            stop = _in_document(at, body, frame, sent, out, scratch, state)
+            if stop == _DONE:
+                note_row(table, vb, row, state)
+            return stop
+        note_row(table, vb, row, state)
+    state[GETS] += _ONE
+    count(state, U(LOOKUP), _MISSED)
+    bare(out, state, _REQUEST, _NO_DOCUMENT, at)
+    return _DONE
+
+
+@kernel
+def look_up(data: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> Any:
+    """Answer lookups from data[state[OFFSET]:] on until something stops; returns the STOP_* code.
+
+    Args are those of `execute`. Nothing is written but answers.
+    """
+    start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
+    at = start + state[OFFSET]
+    stop = STOP_MORE
+    for each in range(ANSWERED, LIMIT):
+        state[each] = _ZERO
+    if table.shape[1] != FIELDS or len(state) != STATE_FIELDS:
+        return STOP_PLAIN
+    while at <= end and end - at >= HEADER:
+        body = U(load32(at + BODY_LENGTH_AT))
+        extras, key_length = U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
+        if load8(at) != REQUEST or extras + key_length > body or body > _BODY_MAX:
+            stop = STOP_PLAIN
+            break
+        if end - at - HEADER < body:
+            break
+        if U(len(out)) - state[ANSWERED] < HEADER:
+            stop = STOP_OUT_FULL
+            break
+        stop = _one(at, body, out, table, segments, scratch, state)
+        if stop != _DONE:
+            break
+        at = at + HEADER + body
+    state[OFFSET] = at - start
+    return stop
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    table, pair = np.zeros((1, FIELDS), np.uint64), np.zeros((3, 2), np.uint64)
+    state, nothing = np.zeros(STATE_FIELDS, np.uint64), np.zeros(1, np.uint8)
+    look_up(nothing, nothing, table, pair, np.zeros(SCRATCH_BYTES, np.uint8), state)
