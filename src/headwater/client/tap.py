@@ -221,9 +221,9 @@ class TapStream:
     def _take(self, frame: Frame) -> TapMessage | None:
         for event in self._consumer.receive_frame(frame, self._settings.clock()):
             match event:
-                case ConnectRefused(status=status):
+                case ConnectRefused(status=status, said=said):
                     self.close()
-                    raise error_for(status, "the node refused TAP_CONNECT")
+                    raise error_for(status, "the node refused TAP_CONNECT" + (f": {said}" if said else ""))
                 case Received(message=message):
                     self.frame = frame
                     return message

@@ -21,7 +21,9 @@ from headwater.testing.faults import FaultyDisk
 from headwater.wire.status import Status
 from headwater.wire.tap import Mutation, OpaqueCode
 from headwater.wire.tap import Opaque as OpaqueMessage
+from headwater.wire.vbucket import State
 from tests.cluster.nodes import at, command, empty_nodes, init
+from tests.node.aware import Aware, manifest
 
 DEADLINE_SECONDS = 120.0
 
@@ -211,3 +213,25 @@ def test_a_dump_of_a_node_that_waits_for_its_peers_fails_and_a_stream_of_it_goes
                 owned.discard(next_change(stream)[0])
         with tap.connect(one.url, dump=True) as dump:
             assert [message for message in dump if isinstance(message, Mutation)]
+
+
+# --- collections ------------------------------------------------------------------------------------------------------
+
+
+def test_a_takeover_of_vbuckets_with_collections_is_refused_before_anything_is_changed(node: testing.Node) -> None:
+    with Aware(node.port) as aware:
+        assert aware.becomes(manifest(1, carts=8)) == 0
+        assert aware.put(b"k", b"v", 8) == 0
+    told = "would leave shop.carts behind: TAP has no collections; `headwater move --takeover`"
+    with pytest.raises(StatusError, match=told) as refused, tap.connect(node.url, vbuckets=[0, 1], takeover=True) as it:
+        list(it)
+    assert refused.value.status == Status.NOT_SUPPORTED
+    with node.client() as admin:
+        assert admin.get_vbucket_state(0) is admin.get_vbucket_state(1) is State.ACTIVE
+    with tap.connect(node.url, dump=True) as dump:  # of the default collection, which is what it says
+        list(dump)
+    with Aware(node.port) as aware:
+        assert aware.got(b"k", 8) == b"v"
+        assert aware.becomes(manifest(2)) == 0
+    with tap.connect(node.url, vbuckets=[15], takeover=True) as stream:
+        list(stream)

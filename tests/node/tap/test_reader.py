@@ -2,6 +2,7 @@
 
 from headwater.protocol.tap.options import TapOptions
 from headwater.wire import snappy, tap
+from headwater.wire.dcp import SystemEvent
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
 from tests.node.tap.support import TapClient, TapDesk, is_data
@@ -65,3 +66,14 @@ def test_tombstones_stay_until_they_have_arrived(desk: TapDesk) -> None:
     client.cut()
     TapClient(desk).connect(TapOptions(name=b"me", acknowledge=True, vbuckets=(0,))).read()
     assert desk.tap.feeds[b"me"].readers[0].position == 1
+
+
+def test_a_takeover_ends_when_a_collection_is_made_before_the_vbucket_is_handed_over(desk: TapDesk) -> None:
+    desk.set(5, "k")
+    desk.commit()
+    client = TapClient(desk).connect(TapOptions(vbuckets=(5,), takeover=True, acknowledge=True))
+    carts = SystemEvent(by_seqno=2, event=0, version=0, manifest_uid=1, scope_id=0, key=b"carts", collection_id=8)
+    desk.bucket.vbuckets[5].collections.add(carts)
+    client.read()
+    assert desk.bucket.state(5) is State.ACTIVE
+    assert "would leave _default.carts behind" in client.connection.dropped

@@ -18,6 +18,7 @@ from headwater.node.log_lines import event
 from headwater.node.refused import CommandRefused
 from headwater.node.streams.outlet import Outlet
 from headwater.node.tap.feed import Feed
+from headwater.node.tap.reader import takes_not
 from headwater.node.tap.session import TapSession
 from headwater.protocol.tap.options import OPTIONS_BYTES_MAX, TapOptions, read_connect
 from headwater.protocol.tap.producer import Fate, TapProducer
@@ -25,6 +26,7 @@ from headwater.wire.datatype import Datatype
 from headwater.wire.failure import Failure
 from headwater.wire.features import Feature
 from headwater.wire.header import Frame
+from headwater.wire.json_text import error_body
 from headwater.wire.layout import Done
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -84,6 +86,12 @@ class TapHub:
         therefore lack without anybody noticing."""
         fenced = self._bucket.fenced
         return sorted(fenced.intersection(options.vbuckets or fenced)) if options.ends else []
+
+    def left_behind(self, options: TapOptions) -> list[str]:
+        """The collections that a takeover would leave in a dead vbucket: TAP has none."""
+        here = self._bucket.vbuckets
+        wanted = [here[vb] for vb in options.vbuckets if vb in here] if options.takeover else []
+        return sorted({name for each in wanted for name in each.collections.named})
 
     def connect(self, kv: Session, options: TapOptions) -> TapSession:
         """The client of a name is there: a new session, or the one that waits for it.
@@ -221,14 +229,23 @@ def connect(session: Session, frame: Frame) -> None:
         session.reply(frame, Failure(status=bad.status))
         session.connection.finish()
         return
-    if fenced := session.server.tap.fenced(options):
+    tap = session.server.tap
+    if fenced := tap.fenced(options):
         # An empty dump would look like an empty bucket.
         cause = f"no TAP dump or takeover yet: {len(fenced)} vbuckets may belong to another node by now"
-        session.server.warn(session.connection.peer, cause)
-        session.reply(frame, Failure(status=Status.ETMPFAIL))
-        session.connection.finish()
-        return
-    session.server.tap.connect(session, options)
+        _refuse(session, frame, Status.ETMPFAIL, cause)
+    elif named := tap.left_behind(options):
+        _refuse(session, frame, Status.NOT_SUPPORTED, takes_not(named))
+    else:
+        tap.connect(session, options)
+
+
+def _refuse(session: Session, frame: Frame, status: Status, cause: str) -> None:
+    """Answer that there will be no stream, and why to whoever wants words; the connection ends."""
+    session.server.warn(session.connection.peer, cause)
+    words = error_body(cause) if session.has(Feature.XERROR) else b""
+    session.reply(frame, Failure(status=status, value=words))
+    session.connection.finish()
 
 
 @handles(Deregister)

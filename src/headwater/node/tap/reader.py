@@ -7,6 +7,7 @@ begin anew. Source: tap.md 5 and 6.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.node.streams.snapshot import SnapshotSender
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.tap.ledger import TapPlace
     from headwater.protocol.tap.producer import TapProducer, TapProducerStream
+
+
+def takes_not(named: Sequence[str]) -> str:
+    """Why a takeover can't have vbuckets with these collections, and what can."""
+    shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+    return (
+        f"a TAP takeover would leave {shown} behind: TAP has no collections; `headwater move --takeover` moves by DCP"
+    )
 
 
 class Readers(Protocol):
@@ -134,7 +143,7 @@ class TapReader:
     def _step(self, outlet: Outlet, quantum_bytes: int) -> int | None:
         """Send one message, or changes of one snapshot; how many bytes, None if nothing may be sent now."""
         producer, stream, durable = self._feed.producer, self.stream, self.vbucket.durable_seqno
-        if producer.asks_for_handover(stream, durable) and not self._hand_over():
+        if producer.asks_for_handover(stream, durable) and not self._hand_over(outlet):
             return None
         stream.deleted_rev = self.vbucket.deleted_rev
         # A vbucket that is handed over must be drained of what is not durable yet as well.
@@ -154,9 +163,13 @@ class TapReader:
         else:
             outlet.write(message)
 
-    def _hand_over(self) -> bool:
-        """Make this node's vbucket dead; False if the record has no room before the next commit."""
+    def _hand_over(self, outlet: Outlet) -> bool:
+        """Make this node's vbucket dead; False if the record has no room before the next commit, or if it can't be."""
         if self.vbucket.state is State.ACTIVE:
+            if named := self.vbucket.collections.named:  # made since the client asked
+                outlet.flush()  # nothing goes out once the connection is gone
+                self._feed.fail(f"vbucket {self.vbucket.id}: {takes_not(named)}")
+                return False
             if not self._feed.bucket.has_room_for_record():
                 self._feed.when_room(self)
                 return False

@@ -76,6 +76,11 @@ class VBucketCollections:
         self._changes += 1
         self.alive = {number: collection.max_ttl for number, (_, collection) in self.manifest.by_id().items()}
 
+    @property
+    def named(self) -> list[str]:
+        """The collections beside the default one, as `scope.collection`."""
+        return [f"{scope.name}.{each.name}" for scope, each in self.manifest.each_collection() if each.id]
+
     def at(self, seqno: int) -> CollectionsManifest:
         """The manifest of a seqno."""
         if not self._history or self._history[-1][0] <= seqno:

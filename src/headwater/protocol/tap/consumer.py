@@ -17,6 +17,7 @@ from headwater.protocol.tap.options import TapOptions
 from headwater.wire import tap
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame, response
+from headwater.wire.json_text import context_of
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status, name_of
 from headwater.wire.tap import OpaqueCode, asks_for_answer
@@ -53,9 +54,10 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class ConnectRefused:
-    """The producer does not do what TAP_CONNECT asked for."""
+    """The producer does not do what TAP_CONNECT asked for; `said`: why, in its words, if it has any."""
 
     status: int
+    said: str = ""
 
 
 Event: TypeAlias = Received | ConnectRefused | PeerGone
@@ -114,7 +116,7 @@ class TapConsumer:
         """As `receive_data`, for who cuts the frames."""
         self._heard_at = now
         if frame.is_response:
-            return [ConnectRefused(frame.status)] if frame.opcode == Opcode.TAP_CONNECT else []
+            return [ConnectRefused(frame.status, context_of(frame.value))] if frame.opcode == Opcode.TAP_CONNECT else []
         try:
             message = self.read(frame)
         except BadMessage as bad:
