@@ -39,7 +39,7 @@ from headwater.kernels.execute import (
 )
 from headwater.kernels.index import FIELDS, STATE, find, frame_of, key_hash, opcode
 from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store16, store32
-from headwater.kernels.jit import inline_kernel, kernel
+from headwater.kernels.jit import inline_kernel, kernel_or
 from headwater.kernels.json import SCRATCH_BYTES, is_json
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,
@@ -264,7 +264,13 @@ def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, scratch: Any, 
     return _DONE
 
 
-@kernel
+def _plainly(data: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> int:
+    """Stand in for `look_up` until it is compiled: every request is for the plain path."""
+    state[ANSWERED:LIMIT] = _ZERO
+    return STOP_PLAIN
+
+
+@kernel_or(_plainly)
 def look_up(data: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> Any:
     """Answer lookups from data[state[OFFSET]:] on until something stops; returns the STOP_* code.
 
