@@ -11,6 +11,7 @@ from headwater.cluster.rebalance import Rebalance, RebalanceStep
 from headwater.errors import ClusterError, HeadwaterError
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
+from tests.node.aware import Aware, manifest
 
 from .contents import vbuckets
 from .nodes import VBUCKETS, Writer, at, check, command, documents, empty_nodes, fill, init, rebalance
@@ -184,3 +185,16 @@ def administered(node, work):
             await work(admin)
 
     asyncio.run(run())
+
+
+def test_a_node_whose_newer_manifest_would_drop_collections_of_the_cluster_does_not_join() -> None:
+    with empty_nodes(2) as (one, two):
+        init(one)
+        with Aware(one.port) as client:
+            assert client.becomes(manifest(1, carts=8)) == client.put(b"k", b"v", 8) == 0
+        with Aware(two.port) as client:
+            assert client.becomes(manifest(5, other=9)) == 0
+        with pytest.raises(ClusterError, match=r"the manifest is newer, and shop\.carts would be dropped"):
+            rebalance(one, add=at(two))
+        with Aware(one.port) as client:
+            assert client.got(b"k", 8) == b"v"

@@ -10,11 +10,13 @@ Source: kv.md 4.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from headwater.errors import ClusterError, StatusError
+from headwater.protocol.one_bucket import contradiction, only_in, why_not_from
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.manifest import DEFAULT, EMPTY, CollectionsManifest, ManifestRefused
 from headwater.wire.status import Status
@@ -146,23 +148,43 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Coll
 
 
 async def refuse_strangers(source: NodeAdmin, target: NodeAdmin) -> None:
-    """See to it that vbuckets of one node may go to another: a vbucket brings its collections along, by their ids, and
-    the newer manifest of the two counts for all that the node has.
+    """See to it that vbuckets of one node may go to another (protocol/one_bucket.py).
 
     Raises:
         ClusterError: documents would be dropped by that, or stand in a collection of another name.
         TransportError, StatusError: a node did not tell.
     """
     ours, theirs = await asyncio.gather(_told(source), _told(target))
-    if ours == theirs or not theirs.uid:
-        return
-    problem = _contradiction(ours, theirs)
-    lost = _only_in(theirs, ours) if ours.uid > theirs.uid else ""
+    problem = why_not_from(ours, theirs)
+    lost = only_in(theirs, ours) if theirs.uid and ours.uid > theirs.uid else ""
     if lost and not problem and State.ACTIVE in (await target.states()).values():
         problem = f"{source.address} has a newer manifest, so {lost} would be dropped at {target.address}"
     if problem:
-        told = f"collections of {source.address} and {target.address} are not of one bucket: {problem}"
-        raise ClusterError(told, "see headwater collection list of both, and drop what is not needed")
+        raise _of_two_buckets(source.address, target.address, problem)
+
+
+async def refuse_foreign(members: Sequence[NodeAdmin], joining: Sequence[NodeAdmin] = ()) -> None:
+    """See to it that vbuckets may go between the members of a cluster, and to nodes that join it.
+
+    A member may be behind: it was away when the manifest changed, and hears of it. One that joins may not be ahead in
+    such a way that collections of the cluster would be dropped; it has no documents of its own to lose.
+
+    Raises: as `refuse_strangers`.
+    """
+    told = await asyncio.gather(*map(_told, (*members, *joining)))
+    known = list(zip([each.address for each in (*members, *joining)], told, strict=True))
+    for (one, mine), (other, theirs) in itertools.combinations(known, 2):
+        if problem := contradiction(mine, theirs) if mine.uid and theirs.uid else "":
+            raise _of_two_buckets(one, other, problem)
+    owner, newest = max(known[: len(members)], key=lambda each: each[1].uid)
+    for node, theirs in known[len(members) :]:
+        if problem := why_not_from(newest, theirs):
+            raise _of_two_buckets(owner, node, problem)
+
+
+def _of_two_buckets(one: Address, other: Address, problem: str) -> ClusterError:
+    told = f"collections of {one} and {other} are not of one bucket: {problem}"
+    return ClusterError(told, "see headwater collection list of both, and drop what is not needed")
 
 
 async def _told(node: NodeAdmin) -> CollectionsManifest:
@@ -173,32 +195,6 @@ async def _told(node: NodeAdmin) -> CollectionsManifest:
         if error.status not in (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED):
             raise
         return EMPTY
-
-
-def _contradiction(ours: CollectionsManifest, theirs: CollectionsManifest) -> str:
-    """Why a vbucket of the one manifest can't go to a node with the other; "" if it can."""
-    mine, other = ours.by_id(), theirs.by_id()
-    for number in sorted(mine.keys() & other.keys()):
-        here, there = (".".join(each.name for each in names[number]) for names in (mine, other))
-        if here != there:
-            return f"{here} of the one and {there} of the other have the same id, {number:x}"
-    if ours.uid == theirs.uid:
-        return f"both have a manifest {ours.uid:x}, and it is not the same"
-    older, newer = sorted((ours, theirs), key=lambda each: each.uid)
-    try:
-        older.check_next(newer)
-    except ManifestRefused as error:
-        return str(error)
-    if theirs.uid > ours.uid and (lost := _only_in(ours, theirs)):
-        return f"there the manifest is newer, and {lost} would be dropped with all documents"
-    return ""
-
-
-def _only_in(manifest: CollectionsManifest, other: CollectionsManifest) -> str:
-    """The names of collections that the other manifest does not have."""
-    return ", ".join(
-        f"{scope.name}.{each.name}" for scope, each in manifest.each_collection() if not other.has(each.id)
-    )
 
 
 async def _nodes(members: Members, seeds: Sequence[Address]) -> list[Address]:

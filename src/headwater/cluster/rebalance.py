@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from headwater.client.routing import Address
 from headwater.cluster.balance import Move
+from headwater.cluster.collections import refuse_foreign
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
@@ -93,7 +94,7 @@ class Rebalance:
         """Look at the nodes and decide; touches nothing.
 
         Raises:
-            ClusterError, OptionError: as `make_plan`.
+            ClusterError, OptionError: as `make_plan`; or the collections of two nodes are not of one bucket.
         """
         return (await self._look())[0]
 
@@ -147,6 +148,8 @@ class Rebalance:
         views = await asyncio.gather(*map(self._members.view, unknown))
         strangers = dict(zip(unknown, views, strict=True))
         plan = make_plan(survey, add=self._add, remove=self._remove, replicas=self._replicas, strangers=strangers)
+        joining = [each for each in dict.fromkeys(self._add) if each not in survey.map.servers]
+        await refuse_foreign(*([self._members.admin(each) for each in some] for some in (survey.map.servers, joining)))
         return plan, survey.latest_rev()
 
     async def _settle(self, plan: Plan, rev: int) -> tuple[Plan, int]:

@@ -90,3 +90,15 @@ def test_a_replica_that_is_promoted_is_brought_up_to_the_nodes_newer_manifest(pa
         set_state(other, 0, State.ACTIVE)
         until(lambda: client.put(b"k", b"v", B) == 0, "the promoted vbucket knows the newer collection")
         assert client.got(b"k", A) == b"v"
+
+
+def test_nobody_follows_a_producer_whose_collections_have_the_ids_of_others(pair: tuple[Node, Node]) -> None:
+    owner, other = pair
+    with Aware(owner.port) as client, Aware(other.port) as there:
+        assert client.becomes(manifest(1, orders=A)) == client.put(b"k", b"v", A) == 0
+        assert there.becomes(manifest(1, things=A)) == 0
+        replicate(other, owner.address, "0")
+        until(lambda: "shop.orders of the one and shop.things of the other have the same id, 8" in other.log, "it says")
+        assert seqno(other) == 0
+        assert there.becomes(manifest(2, mine=B)) == client.becomes(manifest(3)) == 0
+        until(lambda: level(owner, other), "what contradicts was dropped at both: it follows")

@@ -18,7 +18,7 @@ import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from headwater.errors import HeadwaterError
+from headwater.errors import ClusterError, HeadwaterError, RemoteProtocolError
 from headwater.node.calling import FollowProgress, ProducerAddress, call, converse
 from headwater.node.dcp.consumer import ConsumerSession
 from headwater.node.kv.api import Services
@@ -29,10 +29,13 @@ from headwater.protocol.dcp.controls import Negotiated
 from headwater.protocol.dcp.events import Ended, Refused
 from headwater.protocol.dcp.negotiation import ConsumerSettings
 from headwater.protocol.dcp.opening import NAME_BYTES_MAX
-from headwater.protocol.handshake import DCP_FEATURES, Login, Opening, greet, open_producer
+from headwater.protocol.handshake import DCP_FEATURES, Conversation, Login, Opening, greet, open_producer
+from headwater.protocol.one_bucket import contradiction
 from headwater.tls.socket import TlsSocket
+from headwater.wire.admin import GetManifest
 from headwater.wire.dcp import EndReason, OpenFlag, StreamFlag
 from headwater.wire.features import Feature
+from headwater.wire.manifest import EMPTY, CollectionsManifest, ManifestRefused
 from headwater.wire.status import name_of
 from headwater.wire.vbucket import State
 
@@ -60,6 +63,15 @@ class Caller(Services, Protocol):
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
         """Make a connection of a connected socket. Give it a session, then start it."""
+
+
+def _manifest() -> Conversation[CollectionsManifest]:
+    """Ask for the collections of a producer; those of a bucket without any where it does not tell."""
+    answer = yield GetManifest().frame()
+    try:
+        return EMPTY if answer.status else CollectionsManifest.decode(answer.value)
+    except ManifestRefused as error:
+        raise RemoteProtocolError(f"its collections manifest: {error}") from None
 
 
 def _why_over(event: Refused | Ended) -> str:
@@ -306,12 +318,21 @@ class Dialer:
             greeting = await converse(loop, sock, greet(login), str(source))
             # "UPR: only bit 0x01 is defined" (dcp 2.1); xattrs are those of producers that know HELLO.
             xattrs = OpenFlag.INCLUDE_XATTRS if Feature.XATTR in greeting.features else OpenFlag(0)
+            if Feature.COLLECTIONS in greeting.features:
+                self._check_manifest(await converse(loop, sock, _manifest(), str(source)))
             opening = Opening(self._name(), int(OpenFlag.PRODUCER | xattrs), int(OPTIONAL_FLAGS))
             await converse(loop, sock, open_producer(opening), str(source))
         except BaseException:
             sock.close()
             raise
         return sock, greeting.features
+
+    def _check_manifest(self, theirs: CollectionsManifest) -> None:
+        """Follow nobody whose collections have the ids of others here: documents would come to stand in those."""
+        ours = self._server.bucket.collections.manifest
+        if ours.uid and theirs.uid and (problem := contradiction(theirs, ours)):
+            told = f"collections of {self.source} and of this node are not of one bucket: {problem}"
+            raise ClusterError(told, "see headwater collection list of both, and drop what is not needed")
 
     def _name(self) -> str:
         """failover 5: "convention replication:A->B:bucket"; the same after every reconnect, so that an old connection
