@@ -36,6 +36,7 @@ EVENTS: Mapping[str, str] = {
     "users.changed": "users or their roles were changed by `headwater user`",
     "users.unknown": "another member did not say which users it knows; it is asked again",
     "users.shared": "another member told of users, and they are those of this node by now",
+    "users.unadministered": "the administrators of all buckets removed each other at the same time, at two members",
     "tls.certificate": "a certificate was taken up, or is about to run out",
     "batch.lost": "a batch could not be written; those who waited for it were disconnected",
     "index.lost": "memory and disk differ; the node ends as in a crash",

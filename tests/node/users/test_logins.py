@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headwater.errors import CorruptStore
+from headwater.node.users import logins
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.logins import FAILURES_FREE, WAITING_MAX, Failures, TooManyWait, Users
 from headwater.node.users.roles import ADMINISTRATOR, read_grants
-from headwater.node.users.scram import HASHES
+from headwater.node.users.scram import HASHES, derive
 from headwater.wire.privilege import EVERYTHING, LOGIN, NONE, READ
 
 
@@ -158,3 +161,41 @@ def test_who_gives_up_waiting_leaves_the_line() -> None:
         assert await asyncio.wait_for(second, 120)
 
     asyncio.run(story())
+
+
+def test_a_flood_of_logins_has_threads_of_its_own_and_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+
+    def held(*told: Any) -> Any:
+        assert may_end.wait(60)
+        return derive(*told)
+
+    async def story() -> None:
+        users = Users({"ann": "secret"})
+        waiting = [asyncio.ensure_future(users.is_right("ann", f"guess {number}")) for number in range(4)]
+        while users.derivations.waiting < 4:
+            await asyncio.sleep(0)
+        with pytest.raises(TooManyWait, match="4 logins wait"):
+            await users.is_right("ann", "one more")
+        with pytest.raises(TooManyWait, match="4 logins wait"):
+            await users.keys_for("sha512", "ann")
+        others = await asyncio.gather(*(asyncio.to_thread(str, number) for number in range(50)))
+        assert others == [str(number) for number in range(50)]
+        may_end.set()
+        assert await asyncio.gather(*waiting) == [False] * 4
+        assert users.derivations.waiting == 0 and await users.is_right("ann", "secret")
+
+    monkeypatch.setattr(logins, "DERIVED_MAX", 4)
+    monkeypatch.setattr(logins, "derive", held)
+    try:
+        asyncio.run(story())
+    finally:
+        may_end.set()
+
+
+def test_a_user_of_the_file_begins_scram_without_any_thread(tmp_path: Path) -> None:
+    users = Users(file=store(tmp_path, ann="read"))
+    users.refresh()
+    assert asyncio.run(users.keys_for("sha512", "ann")) is users.keys("sha512", "ann")
+    assert asyncio.run(users.keys_for("sha512", "nobody")).salt == users.keys("sha512", "nobody").salt
+    assert users.derivations.waiting == 0

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from headwater.node.users.sharing import outcome
-from headwater.wire.users import UserEntry, UserList
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.logins import Users
+from headwater.node.users.roles import read_grants
+from headwater.node.users.sharing import Sharing, outcome
+from headwater.wire.users import UserEntry, UserList, UserListRefused
 
 OURS, NOBODYS, ELSEWHERE = (
     UserList(cluster, {name: UserEntry(1, (), {})})
@@ -28,3 +37,49 @@ def test_who_has_none_takes_what_he_is_told() -> None:
 def test_a_list_that_is_not_the_clusters_changes_nothing() -> None:
     assert outcome(OURS, NOBODYS, "here") is outcome(OURS, ELSEWHERE, "here") is None
     assert outcome(NOBODYS, ELSEWHERE, "here") is outcome(NOBODYS, ELSEWHERE, "") is None
+
+
+class Alone:
+    """A node that is in no cluster."""
+
+    map = None
+
+
+def removing_root(tmp_path: Path, work: Callable[[Sharing, UserList], Awaitable[None]]) -> list[str]:
+    """Give a node, whose only administrator is root, the list without him; returns who is left."""
+    file = UsersFile(tmp_path)
+    with file.editing() as accounts:
+        accounts |= {
+            name: Account.made("secret", read_grants(roles))
+            for name, roles in (("root", "administer"), ("ann", "read"))
+        }
+    users = Users(file=file)
+    users.refresh()
+    assert users.list is not None
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        sharing = Sharing(loop, users, Alone, users.refresh, (None, None))  # type: ignore[arg-type]
+        assert users.list is not None
+        await work(sharing, users.list.without("root"))
+
+    asyncio.run(story())
+    return users.names
+
+
+def test_a_list_that_leaves_nobody_who_administers_is_refused(tmp_path: Path) -> None:
+    async def give(sharing: Sharing, told: UserList) -> None:
+        with pytest.raises(UserListRefused, match="nobody would be left who administers"):
+            await sharing.take(told.encode())
+
+    assert removing_root(tmp_path, give) == ["ann", "root"]
+
+
+def test_removals_at_once_that_leave_nobody_are_taken_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def hear(sharing: Sharing, told: UserList) -> None:
+        await sharing._merge(told)
+
+    assert removing_root(tmp_path, hear) == ["ann"]
+    assert "nobody is left who administers all buckets" in caplog.text and "headwater user add --data" in caplog.text

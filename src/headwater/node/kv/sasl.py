@@ -119,7 +119,11 @@ async def _plain(session: Session, value: bytes) -> SaslResponse:
 async def _begin_scram(session: Session, mechanism: str, value: bytes) -> SaslContinue:
     first = scram.read_first(value)
     users, hash_name = session.server.users, HASHES[mechanism]
-    keys = await asyncio.to_thread(users.keys, hash_name, first.user)
+    try:
+        keys = await users.keys_for(hash_name, first.user)
+    except TooManyWait as why:
+        session.connection.drop(f"login refused: {why}")
+        raise _wrong(session, str(why)) from None
     exchange = scram.Exchange(hash_name, first, keys, secrets.token_urlsafe(18))
     session.login = (mechanism, first.user, exchange)
     return SaslContinue(value=exchange.challenge())

@@ -15,12 +15,14 @@ import operator
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.places import Places
 from headwater.node.users.roles import ROLES, Grant, granted
 from headwater.node.users.scram import HASHES, ITERATIONS, Keys, derive
-from headwater.wire.privilege import EVERYTHING, LOGIN, NONE
+from headwater.wire.privilege import ADMINISTER, EVERYTHING, LOGIN, NONE
 from headwater.wire.users import UserList
 
 __all__ = ["FAILURES_FREE", "OPEN_PASSWORD", "Failures", "TooManyWait", "Users"]
@@ -32,7 +34,35 @@ FAILURE_MEMORY_SECONDS = 60.0
 DELAY_SECONDS_MAX = 2.0
 ADDRESSES_MAX = 4096
 JUDGED_AT_ONCE = 16  # logins of an address that is not known for wrong ones, as of a pool of connections
+THREADS = 2  # that derive keys: hashing lets go of the interpreter, so the loop goes on, and other threads are others'
+DERIVED_MAX = 256  # derivations that wait for them, of all addresses: some seconds' worth
 WAITING_MAX = 8  # of one that is; a turn is two seconds at most, and who does not log in is let go after thirty
+
+
+Derived = TypeVar("Derived")
+
+
+class TooManyWait(Exception):  # noqa: N818 - no error of ours
+    """So many logins wait to be judged, of an address or of all, that another one is not."""
+
+
+class Derivations:
+    """Derives keys from passwords in threads of its own, a bounded number at a time; one address has its share of
+    those that wait by `Failures`, and what else the node does in threads waits for none of them."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, "login")
+        self.waiting = 0
+
+    async def run(self, work: Callable[[], Derived]) -> Derived:
+        """Return what `work` does in a thread. Raises TooManyWait."""
+        if self.waiting >= DERIVED_MAX:
+            raise TooManyWait(f"{self.waiting} logins wait for their keys to be derived")
+        self.waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self.waiting -= 1
 
 
 class Users:
@@ -61,6 +91,7 @@ class Users:
         self._secret = secrets.token_bytes(32)
         self._derived: dict[tuple[str, str], Keys] = {}
         self._right: dict[str, tuple[Keys, bytes]] = {}
+        self.derivations = Derivations()
 
     def refresh(self) -> bool:
         """Read the file if it is another one by now; return whether it was.
@@ -98,6 +129,11 @@ class Users:
     def knows(self, user: str) -> bool:
         """Whether there is such a user; without users everybody is."""
         return not self.required or user in self._passwords or user in (self._accounts or ())
+
+    def is_administered(self, accounts: Mapping[str, Account]) -> bool:
+        """Whether anybody administers all buckets when these are the users of the list: nobody else can change it."""
+        grants = [*(self.grants(name) for name in self._passwords), *(each.grants for each in accounts.values())]
+        return any(granted(each, None) & ADMINISTER for each in grants)
 
     def grants(self, user: str) -> tuple[Grant, ...]:
         """The roles of a user; none for one that is not there."""
@@ -146,6 +182,17 @@ class Users:
         random = secrets.token_bytes(2 * size)
         return Keys(self._salt(hash_name, user), ITERATIONS, random[:size], random[size:])
 
+    async def keys_for(self, hash_name: str, user: str) -> Keys:
+        """As `keys`, which are derived in a thread if they have to be: mostly they are known, and nobody waits.
+
+        Raises:
+            TooManyWait: so many derivations wait already.
+        """
+        given = not self.required or user in self._passwords
+        if given and (hash_name, user if self.required else "") not in self._derived:
+            return await self.derivations.run(lambda: self.keys(hash_name, user))
+        return self.keys(hash_name, user)
+
     def remembers(self, user: str, password: str) -> bool:
         """Whether this password is known to be right without the work of finding out."""
         if not self.required:
@@ -156,10 +203,10 @@ class Users:
         return hmac.compare_digest(told, self._digest(password))
 
     async def is_right(self, user: str, password: str) -> bool:
-        """Whether a user has this password; an unknown user takes as long."""
+        """Whether a user has this password; an unknown user takes as long. Raises TooManyWait."""
         if self.remembers(user, password):
             return True
-        keys = await asyncio.to_thread(self._keys_if_right, user, password)
+        keys = await self.derivations.run(lambda: self._keys_if_right(user, password))
         if keys is None or not self.knows(user):
             return False
         self._right[user] = (keys, self._digest(password))
@@ -169,7 +216,7 @@ class Users:
         """Derive the keys of all users that were given with a password, so that no login takes longer than another."""
         for user, password in self._passwords.items():
             for hash_name in HASHES:
-                await asyncio.to_thread(self._derive, hash_name, user, password)
+                await asyncio.to_thread(self._derive, hash_name, user, password)  # at the start, before any login
 
     def _keys_if_right(self, user: str, password: str) -> Keys | None:
         keys = self.keys(_PLAIN_HASH, user)
@@ -189,10 +236,6 @@ class Users:
             made = derive(hash_name, password, self._salt(hash_name, user))
             found = self._derived.setdefault((hash_name, user), made)  # whichever thread was first
         return found
-
-
-class TooManyWait(Exception):  # noqa: N818 - no error of ours
-    """So many logins of an address wait to be judged that another one is not."""
 
 
 class Failures:

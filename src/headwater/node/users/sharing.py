@@ -41,6 +41,7 @@ KEY: Final = b"users"
 ASK_SECONDS: Final = 1.0
 ANSWER_SECONDS_MAX: Final = 5.0
 RETRY_SECONDS_MAX: Final = 10.0
+HOW_TO_ADD: Final = "two were removed at once; headwater user add --data FOLDER, at any member, makes another"
 Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ class Sharing:
         """Take an administrator's list: on disk, and in force, on return.
 
         Raises:
-            UserListRefused: it is none, is another cluster's, or would shut the other members out.
+            UserListRefused: it is none, is another cluster's, would shut the other members out, or leaves nobody who
+                administers all buckets.
             DiskFull, StorageError: it could not be written.
         """
         told = _read(text)
@@ -181,6 +183,11 @@ class Sharing:
             made = outcome(mine, told, cluster)
             if made is None and strictly:
                 raise UserListRefused("a list of another cluster")
+            if made is not None and self._leaves_nobody(mine, made):
+                if strictly:
+                    raise UserListRefused("nobody would be left who administers all buckets: give it to another first")
+                told_so = event("users.unadministered")
+                log.warning("of the users nobody is left who administers all buckets: %s", HOW_TO_ADD, extra=told_so)
             return made
 
         if file is not None:
@@ -189,6 +196,11 @@ class Sharing:
             self._changed()
             if not strictly and self._users.list != before:
                 log.info("the users are the cluster's by now", extra=event("users.shared", cluster=told.cluster))
+
+    def _leaves_nobody(self, mine: UserList | None, made: UserList) -> bool:
+        """Whether somebody administers all buckets by the one list, and nobody by the other."""
+        had = mine is not None and self._users.is_administered(accounts_of(mine))
+        return had and not self._users.is_administered(accounts_of(made))
 
 
 def _read(text: bytes) -> UserList:

@@ -1,0 +1,147 @@
+"""How long a get waits while others log in: beside the same gets while nobody does, in turn, in one run.
+
+    python -m benchmarks logins
+
+One connection, logged in before, asks for a document again and again, a thousandth of a second between two. Beside it a
+process of its own opens connections and logs in, RATE times a second: with SCRAM-SHA512; with PLAIN and the right
+password, which the node remembers; and with PLAIN and a wrong one from one address after another, which it has to
+derive each time. The guests' own share of SCRAM is computed once, so that it takes no processor from the node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import multiprocessing
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from multiprocessing.synchronize import Event
+from typing import TypeAlias
+
+from benchmarks.harness import Figure, publish
+from headwater import testing
+from headwater.protocol.scram import Scram, plain
+from headwater.wire import bootstrap, documents
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
+from headwater.wire.layout import Request
+
+RATE = 100  # logins a second
+SECONDS = 4.0  # of a round
+ROUNDS = 5
+USER, PASSWORD = "ann", "secret"
+
+Ask: TypeAlias = Callable[[Request], Frame]
+
+
+@contextmanager
+def connection(port: int, source: str = "127.0.0.1") -> Iterator[Ask]:
+    """A connection that waits for each answer; from an address of this machine."""
+    with socket.create_connection(("127.0.0.1", port), source_address=(source, 0)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reader = FrameBuffer()
+
+        def ask(request: Request) -> Frame:
+            sock.sendall(request.encode())
+            while not (found := reader.receive_data(sock.recv(1 << 16))):
+                pass
+            return found[0]
+
+        yield ask
+
+
+def by_scram(port: int, number: int) -> None:
+    """Log in with SCRAM-SHA512."""
+    exchange = Scram("SCRAM-SHA512", USER, PASSWORD, f"nonce-of-eighteen-{number}")
+    with connection(port) as ask:
+        challenge = ask(bootstrap.SaslAuth(key=b"SCRAM-SHA512", value=exchange.first())).value
+        outcome = ask(bootstrap.SaslStep(key=b"SCRAM-SHA512", value=exchange.final(challenge)))
+        exchange.verify(outcome.value)
+
+
+def by_plain(port: int, number: int) -> None:
+    """Log in with PLAIN."""
+    with connection(port) as ask:
+        if ask(bootstrap.SaslAuth(key=b"PLAIN", value=plain(USER, PASSWORD))).status:
+            raise AssertionError("the password is right")
+
+
+def by_guess(port: int, number: int) -> None:
+    """Fail to log in with PLAIN, from an address of which the node knows no failures."""
+    address = f"127.1.{number // 250 % 250}.{number % 250 + 1}"
+    with connection(port, address) as ask:
+        if not ask(bootstrap.SaslAuth(key=b"PLAIN", value=plain(USER, f"guess {number}"))).status:
+            raise AssertionError("the password is wrong")
+
+
+LOGINS: dict[str, Callable[[int, int], None]] = {
+    "SCRAM-SHA512": by_scram,
+    "PLAIN": by_plain,
+    "PLAIN, wrong": by_guess,
+}
+
+
+def log_in(port: int, how: str, first: int, stopping: Event, done: multiprocessing.Queue[int]) -> None:
+    """Log in RATE times a second until told to stop; tells how often it was."""
+    hashlib.pbkdf2_hmac = lru_cache(hashlib.pbkdf2_hmac)  # type: ignore[assignment]
+    begun, count = time.perf_counter(), 0
+    while not stopping.is_set():
+        LOGINS[how](port, first + count)
+        count += 1
+        time.sleep(max(0.0, begun + count / RATE - time.perf_counter()))
+    done.put(count)
+
+
+def slowest_ms(port: int) -> float:
+    """The 99th percentile of gets of SECONDS, milliseconds."""
+    with connection(port) as ask:
+        if ask(bootstrap.SaslAuth(key=b"PLAIN", value=plain(USER, PASSWORD))).status:
+            raise AssertionError("the password is right")
+        asked, took, until = documents.Get(key=b"k"), [], time.perf_counter() + SECONDS
+        while (begun := time.perf_counter()) < until:
+            ask(asked)
+            took.append(time.perf_counter() - begun)
+            time.sleep(0.001)
+    return statistics.quantiles(took, n=100)[98] * 1e3
+
+
+def beside(port: int, how: str, first: int) -> tuple[float, float]:
+    """The 99th percentile of gets while others log in, and how many logins a second there were."""
+    context = multiprocessing.get_context("spawn")
+    stopping, done = context.Event(), context.Queue()
+    guest = context.Process(target=log_in, args=(port, how, first, stopping, done))
+    guest.start()
+    try:
+        time.sleep(1.0)
+        begun = time.perf_counter()
+        found = slowest_ms(port)
+    finally:
+        stopping.set()
+    return found, done.get(timeout=60) / (time.perf_counter() - begun + 1.0)
+
+
+def main() -> None:
+    """Each way to log in in turn, and nobody before each."""
+    numbers = itertools.count(0, 10_000)
+    with testing.node(vbuckets=1, user=USER, password=PASSWORD) as node:
+        alone: list[float] = []
+        found: dict[str, list[tuple[float, float]]] = {how: [] for how in LOGINS}
+        for _ in range(ROUNDS):
+            for how, taken in found.items():
+                alone.append(slowest_ms(node.port))
+                taken.append(beside(node.port, how, next(numbers)))
+    nobody = statistics.median(alone)
+    for how, taken in found.items():
+        waits = [wait for wait, _ in taken]
+        rate = statistics.median(rate for _, rate in taken)
+        told = f"get, 99th percentile, beside {rate:.0f} logins a second with {how}"
+        median = statistics.median(waits)
+        publish(Figure(told, "ms", median, min(waits), max(waits), "nobody logs in", nobody, median / nobody))
+
+
+if __name__ == "__main__":
+    main()
