@@ -160,7 +160,8 @@ def _check_droppable(name: str, found: list[str]) -> None:
     if name not in found:
         raise CommandError(f"there is no bucket {name}; see headwater bucket list")
     if name == found[0]:
-        raise CommandError(f"{name} is the first bucket, which is always there")
+        told = "the first bucket: it is the folder of the node, where users and the other buckets are kept as well"
+        raise CommandError(f"{name} is {told}; to empty it: flush_all; to be rid of it: serve another folder")
 
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
