@@ -176,7 +176,7 @@ class FakeMembers:
         return list(dict.fromkeys(addresses))
 
     def admin(self, address):
-        return self.nodes[address]
+        return self.nodes.get(address) or FakeNode(address)
 
     def of(self, bucket):
         return self

@@ -142,7 +142,7 @@ def feed(talk: Talk, data: bytes, cuts: list[int]) -> tuple[bytes, bool]:
 
 
 def told(counter: Desk) -> Counter[object]:
-    """What statistics and metrics say of the requests so far."""
+    """Return what statistics and metrics say of the requests so far."""
     return Counter({**counter.bucket.counters, **counter.requests.counts()})
 
 

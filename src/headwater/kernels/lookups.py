@@ -80,7 +80,7 @@ from headwater.wire.vbucket import State
 __all__ = ["STATUSES", "WALKED_MAX", "look_up"]
 
 STATUSES = (Status.SUCCESS, Status.KEY_ENOENT, Status.SUBDOC_MULTI_PATH_FAILURE)
-"""What an answer can be, by its place among the counts of `execute.LOOKUP`."""
+"""The statuses of answers, by their place among the counts of `execute.LOOKUP`."""
 WALKED_MAX = 1 << 20
 """Bytes of documents that one call looks through; then others have their turn."""
 
@@ -122,15 +122,16 @@ def _after_name(path: Any, end: Any) -> Any:
 def _index(path: Any, end: Any) -> Any:
     """(behind the bracket, index) of the component whose opening bracket is at `path`; NOWHERE for no plain index."""
     path = path + _ONE
-    index, digits = 0, 0
+    index, digits = np.int64(0), 0
     while path < end and digits < _DIGITS_MAX:
         byte = U(load8(path))
         if byte < _DIGIT_ZERO or byte > _NINE:
             break
-        index, digits, path = index * 10 + np.int64(byte - _DIGIT_ZERO), digits + 1, path + _ONE
+        index = index * np.int64(10) + np.int64(byte - _DIGIT_ZERO)
+        digits, path = digits + 1, path + _ONE
     if digits == 0 or path >= end or U(load8(path)) != CLOSE_LIST:
         return path, np.int64(NOWHERE)
-    return path + _ONE, np.int64(index)
+    return path + _ONE, index
 
 
 @inline_kernel

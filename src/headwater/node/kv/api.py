@@ -58,6 +58,9 @@ class TapSessions(Protocol):
     def fenced(self, options: TapOptions) -> list[int]:
         """Return the vbuckets of which nobody can say yet whether they are this node's, and that would be missed."""
 
+    def left_behind(self, options: TapOptions) -> list[str]:
+        """Return the collections that a takeover would leave behind."""
+
     def connect(self, kv: Session, options: TapOptions) -> object:
         """Turn a connection into a TAP session: a new one, or the one of its name that waits for it."""
 
