@@ -75,8 +75,8 @@ console-test: $(READY) ## the console in a real Chromium (Debian: chromium, chro
 	@$(RUN) HEADWATER_AXE=$$(ls $(CURDIR)/.venv/axe/package/axe.min.js 2>/dev/null) HEADWATER_PICTURES=docs/howto/pictures \
 		$(BIN)/python -m pytest -q -rs tests/console/test_browser.py
 
-first-day: $(READY) warm ## three nodes, console, a real Prometheus (Debian: prometheus), backup, wipe, restore, compare: by the guides' commands
-	@$(RUN) $(BIN)/python -m harness.first_day
+first-day: dist ## the wheel in an empty environment: unit, three nodes, console (Debian: chromium), a real Prometheus, backup, wipe, restore, compare
+	@$(RUN) $(BIN)/python -m harness.first_day dist/headwater-*.whl
 
 SECONDS ?= 600
 

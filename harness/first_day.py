@@ -1,11 +1,14 @@
 """A newcomer's first day, by the commands of README.md and the guides alone, in an empty folder:
 
-    python -m harness.first_day
+    python -m harness.first_day dist/headwater-0.1.0-py3-none-any.whl
 
-Three nodes become a cluster; documents are loaded; the console is opened; a real Prometheus (Debian's `prometheus`,
-where it is installed) scrapes the nodes with the alert rules of deploy/, and is asked each query of the dashboard
-and each alert; a backup is made, the nodes are wiped, it is restored into new ones, and the two are compared key
-by key. Prints a line for each; whatever is not as it should be ends it with status 1.
+The wheel is installed into an empty environment, whose commands alone are typed from there on, with an empty cache.
+systemd looks at the unit of deploy/, and its command is started as systemd does, with a socket for its notice. Three
+nodes become a cluster; documents are loaded; each page of the console is opened, the first one in Chromium where that
+is installed; a real Prometheus (Debian's `prometheus`) scrapes the nodes with the alert rules of deploy/, and is asked
+each query of the dashboard and each alert; a backup is made, the nodes are wiped, it is restored into new ones, and
+what is exported before and after is compared key by key. Prints a line for each; whatever is not as it should be ends
+it with status 1.
 """
 
 from __future__ import annotations
@@ -25,16 +28,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from http.cookiejar import CookieJar
 from pathlib import Path
-from socket import socket
+from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 from urllib.request import HTTPCookieProcessor, build_opener, urlopen
-
-from headwater import client
 
 ROOT: Final = Path(__file__).parent.parent
 BOARD: Final = ROOT / "deploy" / "grafana" / "headwater.json"
 RULES: Final = ROOT / "deploy" / "prometheus" / "headwater.rules.yml"
+UNIT: Final = ROOT / "deploy" / "systemd" / "headwater.service"
 PATIENCE_SECONDS: Final = 240.0
 CONFIGURATION: Final = """global: {{scrape_interval: 1s, evaluation_interval: 1s}}
 rule_files: [{rules}]
@@ -56,8 +58,23 @@ class Day:
 
     def __init__(self, folder: Path, documents: int) -> None:
         self.folder, self.documents = folder, documents
-        self.environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        kept = {name: text for name, text in os.environ.items() if name.startswith(("PIP_", "SSL_", "LANG", "http"))}
+        self.environment = {**kept, "HOME": str(folder), "PATH": f"{folder}/venv/bin:{os.environ['PATH']}"}
         self.behind: list[subprocess.Popen[str]] = []
+
+    def install(self, wheel: Path) -> None:
+        """Make an empty environment and put the wheel into it, by the words of docs/howto/install.md."""
+        subprocess.run([sys.executable, "-m", "venv", self.folder / "venv"], check=True)  # noqa: S603 - our own command
+        words = (
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            "--only-binary",
+            ":all:",
+            f"{wheel.absolute()}[console]",
+        )
+        subprocess.run([self.folder / "venv" / "bin" / "pip", *words], check=True, env=self.environment)  # noqa: S603
+        told("installed", f"{wheel.name} into an empty environment: {self.run('--version').strip()}")
 
     def run(self, *words: object, status: int = 0) -> str:
         """Type a command of ours, which ends with this status; return what it printed."""
@@ -69,11 +86,11 @@ class Day:
             raise Unlike(f"{' '.join(told)}: status {done.returncode}: {done.stderr}")
         return done.stdout
 
-    def begin(self, *words: object, said: str = "ready ") -> str:
+    def begin(self, *words: object, said: str = "ready ", **more: str) -> str:
         """Start a program that goes on; return the line that begins so."""
         log = (self.folder / f"{len(self.behind)}.log").open("w+")
         process = subprocess.Popen(  # noqa: S603 - our own commands, and Prometheus
-            [*map(str, words)], cwd=self.folder, env=self.environment, stdout=log, stderr=log, text=True
+            [*map(str, words)], cwd=self.folder, env=self.environment | more, stdout=log, stderr=log, text=True
         )
         self.behind.append(process)
 
@@ -145,29 +162,76 @@ def load(day: Day, node: str) -> None:
     told("loaded", f"{day.documents} documents of a CSV file")
 
 
-def held(node: str) -> dict[bytes, tuple[bytes, int, int]]:
-    """Return all documents of a cluster with flags and CAS, as its changes tell them."""
-    with client.connect(f"couchbase://{node}/default") as bucket, bucket.changes(until="now") as changes:
-        documents: dict[bytes, tuple[bytes, int, int]] = {}
-        for change in changes:
-            if isinstance(change, client.Mutation):
-                documents[change.key] = (change.value, change.flags, change.cas)
-            elif isinstance(change, client.Deletion | client.Expiration):
-                documents.pop(change.key, None)
-        return documents
+def service(day: Day) -> None:
+    """Let systemd look at the unit, and start its command as systemd does: ready is what the socket is told."""
+    unit = UNIT.read_text()
+    if shutil.which("systemd-analyze") is None:
+        told("systemd", "is not installed here: the unit was not verified")
+    else:
+        command = ["systemd-analyze", "verify", "--man=no", str(UNIT)]
+        looked = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - Debian's
+        if wrong := [line for line in looked.stderr.splitlines() if UNIT.name in line]:
+            raise Unlike(f"systemd-analyze: {wrong}")
+        told("systemd", "nothing wrong with the unit")
+    (day.folder / "node.toml").write_text("port = 0\nvbuckets = 64\n")
+    (line,) = re.findall(r"^ExecStart=(.+)$", unit, re.MULTILINE)
+    line = line.replace("/etc/headwater/node.toml", "node.toml").replace("/var/lib/headwater", "state")
+    with socket(AF_UNIX, SOCK_DGRAM) as notices:
+        notices.bind(str(day.folder / "notify"))
+        notices.settimeout(PATIENCE_SECONDS)
+        began = time.monotonic()
+        ready = day.begin(*line.split(), NOTIFY_SOCKET=str(day.folder / "notify"))
+        notice = notices.recv(4096).decode() if ready else ""
+    if "READY=1" not in notice:
+        raise Unlike(f"the unit's command did not say that it is ready: {notice!r}, {day.folder}/0.log")
+    told("its command, on an empty cache", f"{notice.splitlines()[0]} after {time.monotonic() - began:.1f} s")
+    day.end()
+
+
+def held(day: Day, node: str, name: str) -> dict[str, dict[str, Any]]:
+    """Return all documents of a cluster, with flags, expiry, CAS and revision, as an export has them."""
+    day.run("export", name, "--node", node)
+    rows = map(json.loads, (day.folder / name).read_text("utf-8").splitlines())
+    return {row["key"]: {each: value for each, value in row.items() if each != "seqno"} for row in rows}
 
 
 def console(day: Day, node: str, count: int) -> None:
-    """Open the console as the browser does that follows the address it prints."""
+    """Open the console as the browser does that follows the address it prints, and each page that it leads to."""
     ready = day.begin("headwater", "console", f"couchbase://{node}/default", "--port", 0)
     if not ready:
         raise Unlike("the console did not come up")
+    address = ready.split()[1]
     browser = build_opener(HTTPCookieProcessor(CookieJar()))
-    with browser.open(ready.split()[1], timeout=60) as answer:
-        page = answer.read().decode()
+    with browser.open(address, timeout=60) as answer:
+        page, root = answer.read().decode(), answer.url
     if page.count(node) < 1 or answer.status != 200:
         raise Unlike("the console's first page does not show the node")
-    told("console", f"{answer.url}: {len(page)} bytes, {count} nodes on it")
+    links = sorted({urljoin(root, each) for each in re.findall(r'href="(/[^"#]*)"', page)})
+    for link in links:
+        with browser.open(link, timeout=60) as answer:
+            if answer.status != 200:
+                raise Unlike(f"the console's page {link}: {answer.status}")
+    told("console", f"{root}: {len(page)} bytes, {count} nodes on it; {len(links)} pages and files behind its links")
+    chromium(day, address, node)
+
+
+def chromium(day: Day, address: str, node: str) -> None:
+    """Open the console in Debian's Chromium."""
+    if shutil.which("chromium") is None:
+        told("console in Chromium", "is not installed here (apt-get install chromium): left out")
+        return
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]
+    shown = subprocess.run(  # noqa: S603 - Debian's
+        [*command, f"--user-data-dir={day.folder}/chromium", address],
+        env=day.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    if shown.stdout.count(node) < 1:
+        raise Unlike(f"Chromium does not show the node: {shown.stdout[:200]} {shown.stderr[-500:]}")
+    told("console in Chromium", f"shows {node}: {len(shown.stdout)} bytes of the page as it became")
 
 
 def prometheus(day: Day, pages: list[str], node: str) -> None:
@@ -210,12 +274,15 @@ def prometheus(day: Day, pages: list[str], node: str) -> None:
 def main() -> int:
     """Live the day; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.first_day")
+    parser.add_argument("wheel", type=Path)
     parser.add_argument("--documents", type=int, default=20_000)
     options = parser.parse_args()
     with ExitStack() as stack:
         day = Day(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headwater-day-"))), options.documents)
         stack.callback(day.end)
         try:
+            day.install(options.wheel)
+            service(day)
             _live(day)
         except Unlike as unlike:
             print(f"first day: {unlike}", file=sys.stderr)
@@ -229,7 +296,7 @@ def _live(day: Day) -> None:
     load(day, first[0])
     console(day, first[0], len(first))
     prometheus(day, pages, first[0])
-    before = held(first[0])
+    before = held(day, first[0], "before.jsonl")
     created = day.run("backup", "create", "backups", "--node", first[0])
     told("backup", created.strip().splitlines()[-1])
     day.run("backup", "verify", "backups")
@@ -239,11 +306,14 @@ def _live(day: Day) -> None:
     told("wiped", "three nodes ended, their folders removed")
     second, _ = nodes(day, "second")
     told("restore", day.run("backup", "restore", "backups", "--node", second[0]).strip().splitlines()[-1])
-    after = held(second[0])
+    after = held(day, second[0], "after.jsonl")
     unlike = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
     if unlike or len(before) < day.documents:
         raise Unlike(f"{len(unlike)} of {len(before)} keys differ after the restore, the first: {unlike[:3]}")
-    told("compare key by key", f"{len(before)} before, {len(after)} after: value, flags and CAS are equal")
+    told(
+        "compare key by key",
+        f"{len(before)} before, {len(after)} after: value, flags, expiry, CAS and revision are equal",
+    )
 
 
 if __name__ == "__main__":
