@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test first-day test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
+.PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test first-day bad-typing test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
 .PHONY: man dist dist-test weights faults guides
 
 help: ## list the recipes
@@ -77,6 +77,9 @@ console-test: $(READY) ## the console in a real Chromium (Debian: chromium, chro
 
 first-day: dist ## the wheel in an empty environment: unit, three nodes, console (Debian: chromium), a real Prometheus, backup, wipe, restore, compare
 	@$(RUN) $(BIN)/python -m harness.first_day dist/headwater-*.whl
+
+bad-typing: $(READY) warm ## every command with every mistake: logins, addresses, vbuckets, folders, disks, terminals, signals (as root); TYPING="--only load"
+	@$(RUN) $(BIN)/python -m harness.bad_typing $(TYPING)
 
 SECONDS ?= 600
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 
 
 def main() -> int:
     """Run the command line; returns the exit status."""
     replace_closed()
+    for number in (signal.SIGINT, signal.SIGTERM):  # until those who run have their own: imports take a while
+        signal.signal(number, _stopped)
     arguments = sys.argv[1:]
     if arguments[:1] == ["serve"] and not {"--help", "-h"} & set(arguments):
         from headwater.node.main import serve  # noqa: PLC0415 - each way imports what it needs
@@ -27,6 +30,11 @@ def main() -> int:
     from headwater.cli.app import main as command_line  # noqa: PLC0415
 
     return command_line()
+
+
+def _stopped(number: int, _frame: object) -> None:
+    os.write(2, f"headwater: stopped by {signal.Signals(number).name}\n".encode())
+    os._exit(128 + number)
 
 
 def replace_closed() -> None:

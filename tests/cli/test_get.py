@@ -50,3 +50,10 @@ def test_a_terminal_gets_text_on_a_line_and_no_control_characters(run: Run, monk
     run("set", "red", "-", stdin=b"\x1b[31mred\x9b\n\tnext")
     monkeypatch.setattr("headwater.cli.get.is_terminal", lambda: True)
     assert run("get", "red")[1] == "\\x1b[31mred\\x9b\n\tnext\n"
+
+
+def test_a_key_that_is_no_text_is_typed_as_it_is(run: Run) -> None:
+    """As Python has arguments that are no UTF-8."""
+    assert run("set", "\udcff\udcfe", "value")[0] == 0
+    assert run("get", "\udcff\udcfe")[:2] == (0, "value")
+    assert run("delete", "\udcff\udcfe")[0] == 0

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -59,3 +61,20 @@ def test_asking_takes_the_handlers_back_and_the_end_returns_them() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop()
     assert [signal.getsignal(number) for number in BOTH] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_command_line_is_imported_is_one_line(number: signal.Signals) -> None:
+    """A module that the command line imports sends the signal: there is no later moment to wait for."""
+    code = (
+        "import os, sys\n"
+        "class Meanwhile:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == 'headwater.cli.app': os.kill(os.getpid(), {int(number)})\n"
+        "sys.meta_path.insert(0, Meanwhile())\n"
+        "sys.argv = ['headwater', 'get', 'k']\n"
+        "from headwater.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stderr) == (128 + number, f"headwater: stopped by {number.name}\n")

@@ -1,5 +1,8 @@
+import csv
 import datetime
+import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -221,3 +224,37 @@ def test_deletions_that_were_purged_end_tail_or_are_an_event_and_their_vbuckets_
         assert status == 0 and rows[0] == {"event": "deletions_purged", "vbucket": 0, "seqno": 2, "purge_seqno": 3}
         assert [(row["event"], row["key"]) for row in rows[1:]] == [("mutation", "stays"), ("mutation", "later")]
         assert run(*kept) == (0, "", "")
+
+
+def test_tail_shows_the_keys_that_are_asked_for(run: Run) -> None:
+    for key in ("globbed:1", "globbed:2", "globbed", "other:1"):
+        run("set", key, "v")
+    told = run("tail", "--once", "--keys-only", "--key", "globbed:*", "--key", "othe?:[0-9]")[1]
+    assert sorted(line.split()[-1] for line in told.splitlines()) == ["globbed:1", "globbed:2", "other:1"]
+
+
+def test_tail_tells_what_a_template_asks_for(run: Run) -> None:
+    run("set", "templated", "a\tb", "--flags", "7")
+    status, told, _ = run("tail", "--once", "--key", "templated", "--format", r"{event} {key}\t{value} {flags} {{}}")
+    assert (status, told) == (0, "mutation templated\ta\tb 7 {}\n")
+    told = run("tail", "--once", "--key", "templated", "--format", "{time} {scope}.{collection}")[1]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z _default\._default\n", told)
+
+
+def test_tail_as_csv_is_what_load_reads(run: Run, tmp_path: Path) -> None:
+    run("set", "as csv", 'a "quoted",\nline')
+    status, told, _ = run("tail", "--once", "--key", "as csv", "--format", "csv")
+    [row] = csv.DictReader(io.StringIO(told, newline=""))
+    assert (status, row["event"], row["key"], row["value"]) == (0, "mutation", "as csv", 'a "quoted",\nline')
+    run("delete", "as csv")
+    (tmp_path / "gone.csv").write_text(run("tail", "--once", "--key", "as csv", "--format", "csv")[1], newline="")
+    (tmp_path / "told.csv").write_text(told, newline="")
+    for name, there in (("told.csv", 0), ("gone.csv", 1)):
+        assert run("load", str(tmp_path / name))[0] == 0
+        assert run("get", "as csv")[0] == there
+
+
+@pytest.mark.parametrize("form", ["xml", "{nothing}", "{key", "{key.__class__}", "{key!r}", "{}"])
+def test_a_form_that_is_none_is_told(run: Run, form: str) -> None:
+    status, _, told = run("tail", "--once", "--format", form)
+    assert status == 2 and "{key} {value}" in told and told.count("\n") == 1

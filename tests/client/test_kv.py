@@ -334,3 +334,9 @@ def test_metadata_comes_without_the_value_and_of_a_tombstone_as_well(bucket):
     assert (meta.cas, meta.revision, meta.deleted) == (gone, first.revision + 1, True)
     with pytest.raises(KeyNotFound, match='get_meta "never"'):
         bucket.get_meta("never")
+
+
+def test_half_a_character_is_told_as_what_it_is(bucket):
+    for call in (lambda: bucket.get("a\udcff"), lambda: bucket.set("a", "b\ud800")):
+        with pytest.raises(OptionError, match="half a character"):
+            call()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,15 @@ from harness import first_day
 from harness.first_day import CONFIGURATION, RULES, Day, Unlike
 
 
+def here(folder: Path) -> Day:
+    """A day whose commands are those of this environment."""
+    day = Day(folder, 1)
+    day.environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return day
+
+
 def test_a_command_that_ends_otherwise_than_it_should_ends_the_day(tmp_path: Path) -> None:
-    day = Day(tmp_path, 1)
+    day = here(tmp_path)
     assert day.run("--version").startswith("headwater ")
     with pytest.raises(Unlike, match=r"headwater nonsense: status 2: .*No such command"):
         day.run("nonsense")
@@ -20,7 +29,7 @@ def test_a_command_that_ends_otherwise_than_it_should_ends_the_day(tmp_path: Pat
 
 
 def test_a_program_that_ends_before_it_says_it_is_ready_is_told_with_its_log(tmp_path: Path) -> None:
-    day = Day(tmp_path, 1)
+    day = here(tmp_path)
     assert day.begin("headwater", "nonsense") == ""
     assert "No such command" in (tmp_path / "0.log").read_text()
     day.end()

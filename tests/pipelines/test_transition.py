@@ -218,6 +218,8 @@ def test_two_owners_members_of_a_cluster_and_nodes_that_are_named_twice_are_refu
     for sources, targets in (([], ends[1:]), (ends[:1], []), (ends[:1], ends[:2]), (ends[:1], [ends[1], ends[1]])):
         with pytest.raises(OptionError, match="each named once"):
             TransitionNodes(sources, targets, None)
+    with pytest.raises(OptionError, match=r"vbuckets.*77.*which have 0 to"):
+        asyncio.run(TransitionNodes(ends[:1], ends[1:], [0, 77]).look())
     set_state(three[1], 3, State.ACTIVE)
     with pytest.raises(OptionError, match="vbucket 3 has two owners"):
         go(three, tmp_path)

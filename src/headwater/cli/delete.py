@@ -14,6 +14,7 @@ from headwater.cli.options import (
     connect,
     documents,
     examples,
+    typed,
 )
 
 EXAMPLES = examples("headwater delete greeting", "headwater delete greeting --cas 1763724000000065536")
@@ -34,5 +35,5 @@ def delete(
     Exit status 1 when there is none.
     """
     with connect(node, user, password) as client:
-        deleted = documents(client, collection).delete(key, cas=cas)
+        deleted = documents(client, collection).delete(typed(key), cas=cas)
     report(f"cas {deleted}", key=key, cas=deleted)

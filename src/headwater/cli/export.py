@@ -26,6 +26,7 @@ from headwater.cli.options import (
     connect,
     examples,
     told_scopes,
+    typed,
 )
 from headwater.client.collections import parse_path
 from headwater.errors import DiskFull, OptionError
@@ -95,7 +96,7 @@ def export(
     if collection is not None:
         parse_path(collection)
     began = time.monotonic()
-    with _roomy(where), Spool(_spool_file(where), prefix.encode()) as spool:
+    with _roomy(where), Spool(_spool_file(where), typed(prefix)) as spool:
         with connect(node, user, password) as client:
             _read(client, spool, collection, only_one=bool(key))
         written = _write(spool, form, _nowhere() if dry_run else _output(where, form))
@@ -137,7 +138,7 @@ def _form(
     if found == "parquet" and str(file) == "-" and sys.stdout.isatty():
         raise typer.BadParameter("Parquet is nothing for a terminal: name a file, or send it into one.")
     name = encoding.lower().replace("_", "-")
-    return ExportForm(found, "utf-8" if name == "utf8" else name, key or None, prefix.encode(), checked.types)
+    return ExportForm(found, "utf-8" if name == "utf8" else name, key or None, typed(prefix), checked.types)
 
 
 @contextmanager

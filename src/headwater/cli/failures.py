@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 
 from headwater.cli import extras
 from headwater.cli.stopping import Stopped, raised
-from headwater.errors import ConnectionLost, HeadwaterError, OptionError, hide_logins
+from headwater.errors import BadFrame, ConnectionLost, HeadwaterError, OptionError, hide_logins
 
 # typer brings its own copy of click since 0.26; the class above its usage errors is the same thing in both.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
@@ -111,7 +111,9 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
 
 
 def _next_step(error: HeadwaterError) -> str:
-    """Return where to look when no connection could be made; other errors say it themselves."""
+    """Return where to look when no connection could be made, or one to something else; others say it themselves."""
+    if isinstance(error, BadFrame):
+        return "; something answers there that speaks no memcached: is it a node, and its port?"
     if not isinstance(error, ConnectionLost):
         return ""
     if error.reason.endswith("connection refused"):

@@ -16,6 +16,7 @@ from headwater.cli.options import (
     connect,
     documents,
     examples,
+    typed,
 )
 from headwater.client.lines import printable, text
 
@@ -42,7 +43,7 @@ def get(
     Exit status 1 when there is none.
     """
     with connect(node, user, password) as client:
-        document = documents(client, collection).get(key)
+        document = documents(client, collection).get(typed(key))
     if as_json:
         whose = {} if collection is None else {"collection": collection}
         told = {"key": key, **whose, "cas": document.cas, "flags": document.flags, **_value(document.value)}

@@ -22,6 +22,7 @@ from headwater.cli.options import (
     connect,
     documents,
     examples,
+    typed,
 )
 from headwater.cli.stopping import Stopped
 from headwater.client.collections import parse_path
@@ -113,7 +114,7 @@ def load(
     with connect(node, user, password) as client, progress(err(), "rate") as bar, load.told():
         task = bar.add_task(file.name, total=total or None, rate="")
         for part in _parts(islice(rows, skip, None)):
-            load.store(client, collection, prefix.encode(), part)
+            load.store(client, collection, typed(prefix), part)
             bar.update(task, completed=part[-1].position, rate=rate(load.stored, time.monotonic() - started))
     seconds = time.monotonic() - started
     _tell(load, bad, seconds)

@@ -140,6 +140,11 @@ def spark_settings(conf: list[str] | None) -> dict[str, str]:
     return settings
 
 
+def typed(text: str) -> bytes:
+    """Return what was typed as bytes: text as UTF-8, whatever the terminal's encoding; the rest as it came."""
+    return text.encode(errors="surrogateescape")
+
+
 def documents(client: "Client", collection: str | None) -> "Documents":
     """The documents of the collection that `--collection` names."""
     return client if collection is None else client.collection(collection)

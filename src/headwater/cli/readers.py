@@ -53,6 +53,9 @@ TYPES = ("text", "int", "float", "bool")
 EVENTS_OF_COLLECTIONS = frozenset({"collection_created", "collection_dropped", "scope_created", "scope_dropped"})
 """Lines of `tail --json` about no document."""
 
+DELETIONS = frozenset({"deletion", "expiration", "delete"})
+"""Events after which a document is not there."""
+
 
 class InputDocument(NamedTuple):
     """One document to store, or to delete.
@@ -228,7 +231,7 @@ def _change(path: Path, place: str, row: dict[str, Any], position: int) -> Input
     try:
         whose = _collection(row)
         key = base64.b64decode(row["key_base64"]) if "key_base64" in row else row["key"].encode()
-        if event in ("deletion", "expiration", "delete"):
+        if event in DELETIONS:
             return _document(path, place, key, None, position)._replace(collection=whose)
         if event != "mutation":
             why = f"tells the event {event!r}, expected mutation, deletion or expiration{_OR_ROWS}"
@@ -425,10 +428,12 @@ def _exported(
         if len(row) != len(names):
             raise InputError(path, place, f"has {len(row)} fields, the first line names {len(names)}")
         try:
-            key, value, flags, expiry, whose = of_cells(dict(zip(names, row, strict=True)))
+            told = dict(zip(names, row, strict=True))
+            key, value, flags, expiry, whose = of_cells(told)
         except ValueError as error:
             raise InputError(path, place, str(error)) from None
-        made = _document(path, place, key, value, position)
+        gone = told.get("event") in DELETIONS  # of `tail --format csv`
+        made = _document(path, place, key, None if gone else value, position)
         found = made._replace(flags=flags, expiry=expiry, collection=whose)
     return found  # noqa: RET504 - None where a bad row is left out
 

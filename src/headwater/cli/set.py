@@ -15,6 +15,7 @@ from headwater.cli.options import (
     connect,
     documents,
     examples,
+    typed,
 )
 
 EXAMPLES = examples(
@@ -45,7 +46,7 @@ def set_(
     password: Password = None,
 ) -> None:
     """Store VALUE under KEY and print the new CAS; it is on the disk when the command returns."""
-    body = sys.stdin.buffer.read() if value == "-" else value.encode()
+    body = sys.stdin.buffer.read() if value == "-" else typed(value)
     with connect(node, user, password) as client:
-        stored = documents(client, collection).set(key, body, expiry=expiry, flags=flags, cas=cas)
+        stored = documents(client, collection).set(typed(key), body, expiry=expiry, flags=flags, cas=cas)
     report(f"cas {stored}", key=key, cas=stored)

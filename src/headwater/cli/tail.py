@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
+from headwater.cli.forms import remark
 from headwater.cli.options import (
     DEFAULT_URL,
     Loss,
@@ -34,6 +35,7 @@ from headwater.cli.options import (
     vbucket_set,
 )
 from headwater.cli.stopping import until_stopped
+from headwater.cli.tail_format import CSV_HEADER, csv_line, template, wanted_keys
 from headwater.cli.tap import tap
 from headwater.client.lines import line, text
 
@@ -52,6 +54,7 @@ EXAMPLES = examples(
     "headwater tail --once --json | jq -r .key | sort -u",
     "headwater tail --once --json > copy.jsonl; headwater load copy.jsonl --format changes --node other",
     "headwater tail --from 2h --json",
+    "headwater tail --key 'order:*' --format '{time} {key} {value}'",
     "headwater tail --collection shop.orders --collection shop.carts",
     "headwater tail --from 1200 --vbuckets 7",
     "headwater tail --positions audit.json --json >> audit.jsonl",
@@ -67,6 +70,10 @@ FROM = (
     "beginning: the oldest change kept. now: the next one. A number: behind that seqno of the one vbucket in "
     "--vbuckets. A time (2026-11-22T10:00, local unless it says a zone) or 10m, 2h, 3d ago: what changed since, by the "
     "clock in the CAS; all of the history is read for it."
+)
+FORM = (
+    "text, json (as --json), csv, or a template of the fields event, time, vbucket, seqno, cas, rev_seqno, scope, "
+    "collection, key, value, flags and expiry: '{key} {value}'."
 )
 
 
@@ -119,6 +126,10 @@ def tail(
         bool, typer.Option("--keys-only", help="Leave the values out; they are not even sent.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, complete.")] = False,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", metavar="GLOB", help="Only keys such as 'order:*'; may be repeated.")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", metavar="FORM", help=FORM)] = "text",
     protocol: Annotated[
         TailDialect, typer.Option(help="TAP tells no seqnos, and is for nodes that have nothing newer.")
     ] = TailDialect.DCP,
@@ -141,37 +152,44 @@ def tail(
     (a failover that lost changes, or deletions that were purged before they were printed), tail says so and ends with
     status 1; with --on-data-loss warn such deletions are an event, and their vbuckets are printed again whole.
     """
-    where = begin(start)
+    where, form = begin(start), "json" if as_json else form
     if protocol is TailDialect.TAP:
-        _check_tap(start in ("beginning", "now") and not positions, chooses=bool(collection or scope))
-        future = where.now
-        shown = partial(tap, keys_only=keys_only, as_json=as_json)
-        shown(dump=not follow, future=future, vbuckets=vbuckets, node=node, user=user, password=password)
+        _check_tap(start, positions, collection or scope, bool(key) or form not in ("text", "json"))
+        shown = partial(tap, keys_only=keys_only, as_json=form == "json", future=where.now)
+        shown(dump=not follow, vbuckets=vbuckets, node=node, user=user, password=password)
         return
-    wanted = vbucket_set(vbuckets)
+    wanted, lines = vbucket_set(vbuckets), line_maker(form, keys_only)
     with until_stopped(), connect(node, user, password) as client:
-        chosen = client.choose(collection or (None if scope else "all"), scope)
-        if positions is not None and positions.exists() and not (collection or scope):
-            chosen = _saved_choice(positions)
+        chosen = _choice(client, collection, scope, positions)
         first = _start(client, where, wanted, positions, chosen)
         changes = client.changes(
             first, **_reading(on_data_loss, follow=follow), vbuckets=wanted, no_value=keys_only, collections=chosen
         )
         with changes, _kept(changes, positions) as keep:
-            _print(changes, as_json, keys_only, where.since_ns, keep)
+            _print(changes, TailShown(*lines, wanted_keys(key), bool(key)), where.since_ns, keep)
 
 
-def _check_tap(is_plain: bool, *, chooses: bool) -> None:
-    if not is_plain:
+def _check_tap(start: str, positions: Path | None, collections: object, formed: bool) -> None:
+    if start not in ("beginning", "now") or positions:
         raise typer.BadParameter("TAP begins with what there is or with the next change, and tells no positions.")
-    if chooses:
+    if collections:
         raise typer.BadParameter("TAP knows the default collection only.")
+    if formed:
+        raise typer.BadParameter("with TAP there is no --key, and no --format but text and json.")
 
 
 def _reading(on_data_loss: OnDataLoss, *, follow: bool) -> dict[str, Any]:
     """How far changes are read, and through what."""
     answer = "raise" if on_data_loss is OnDataLoss.FAIL else "read_again"
     return {"until": None if follow else "now", "on_data_loss": answer}
+
+
+def _choice(
+    client: "Client", collection: list[str] | None, scope: str | None, positions: Path | None
+) -> "Coverage | None":
+    if positions is not None and positions.exists() and not (collection or scope):
+        return _saved_choice(positions)
+    return client.choose(collection or (None if scope else "all"), scope)
 
 
 def _saved_choice(positions: Path) -> "Coverage | None":
@@ -232,28 +250,52 @@ def _save(changes: "Changes", path: Path) -> None:
     written.replace(path)
 
 
-def _print(
-    changes: "Changes",
-    as_json: bool,
-    keys_only: bool,
-    since_ns: int,
-    printed: "Callable[[], None]",
-) -> None:
+class TailShown(NamedTuple):
+    """The changes that are printed, and how.
+
+    change, event, loss: make the line of a change; of what became of a collection or scope (None: none is shown); of
+        deletions that were purged unread (None: it is told on stderr).
+    wanted: whether a key is shown.
+    only_keys: keys were asked for, so what has none is not shown.
+    """
+
+    change: "Callable[[str, Row], str]"
+    event: "Callable[[str, CollectionEvent], str] | None"
+    loss: "Callable[[str, DeletionsPurged], str] | None"
+    wanted: "Callable[[bytes], bool]"
+    only_keys: bool
+
+
+def line_maker(form: str, keys_only: bool) -> "tuple[Callable[[str, Row], str], Any, Any]":
+    """Return how changes, events of collections, and losses are told in a form, as TailShown has them."""
+    if form == "json":
+        return lambda kind, change: json_line(kind, change, keys_only), _json_event, _json_loss
+    if form == "text":
+        return lambda kind, change: _line(kind, change, keys_only), _event, _loss
+    return (csv_line if form == "csv" else template(form)), None, None
+
+
+def _print(changes: "Changes", shown: TailShown, since_ns: int, printed: "Callable[[], None]") -> None:
     """Print the changes of documents and what becomes of collections, a line each."""
     from headwater.client import Deletion, DeletionsPurged, Expiration, Mutation, SnapshotMarker, StreamEnd
 
+    if shown.change is csv_line:
+        typer.echo(CSV_HEADER)
     for change in changes:
         match change:
             case DeletionsPurged():
-                told = (_json_loss if as_json else _loss)(_kind(change), change)
-            case Mutation() | Deletion() | Expiration() if change.cas >= since_ns:
-                told = (json_line if as_json else _line)(_kind(change), change, keys_only)
+                if shown.loss is None:
+                    remark(_loss(_kind(change), change))
+                    continue
+                told = shown.loss(_kind(change), change)
+            case Mutation() | Deletion() | Expiration() if change.cas >= since_ns and shown.wanted(change.key):
+                told = shown.change(_kind(change), change)
             case Mutation() | Deletion() | Expiration() | SnapshotMarker() | StreamEnd():
                 continue
-            case _ if since_ns:  # when that was, is not known
+            case _ if since_ns or shown.only_keys or shown.event is None:  # when that was, is not known; it has no key
                 continue
             case _:
-                told = (_json_event if as_json else _event)(_kind(change), change)
+                told = shown.event(_kind(change), change)
         typer.echo(told)
         printed()
 

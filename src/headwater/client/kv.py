@@ -92,7 +92,7 @@ def as_key(key: str | bytes) -> bytes:
     """Return the key as bytes.
 
     Raises:
-        OptionError: it is empty or longer than 250 bytes. TypeError: it is neither text nor bytes.
+        OptionError: it is empty, longer than 250 bytes, or no text. TypeError: it is neither text nor bytes.
     """
     data = _as_bytes("key", key)
     if not 0 < len(data) <= KEY_BYTES_MAX:
@@ -104,7 +104,7 @@ def as_value(value: Value) -> bytes:
     """Return the value as bytes.
 
     Raises:
-        OptionError: it is larger than 20 MiB. TypeError: it is neither text nor bytes.
+        OptionError: it is larger than 20 MiB, or no text. TypeError: it is neither text nor bytes.
     """
     data = _as_bytes("value", value)
     if len(data) > VALUE_BYTES_MAX:
@@ -126,7 +126,11 @@ def as_json(value: object) -> bytes:
 
 def _as_bytes(name: str, data: Value) -> bytes:
     if isinstance(data, str):
-        return data.encode()
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            told = f"text that UTF-8 has ({data[error.start]!a} is half a character); give its bytes"
+            raise OptionError(name, ascii(data[:40]), told) from None
     # bytes(10) would be ten NUL bytes and bytes([104, 105]) would be b"hi": whatever is not bytes is refused.
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)

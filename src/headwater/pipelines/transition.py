@@ -189,7 +189,8 @@ class TransitionNodes:
         """Ask all nodes what they own.
 
         Raises:
-            OptionError: a node is a member of a cluster; a vbucket has two owners; collections contradict each other.
+            OptionError: a node is a member of a cluster; a vbucket has two owners, or is not there; collections
+                contradict each other.
             HeadwaterError: a node does not answer, or refuses.
         """
         async with AsyncExitStack() as stack:
@@ -205,6 +206,9 @@ class TransitionNodes:
 
     def _survey(self, given: Sequence[dict[int, State]], taken: Sequence[dict[int, State]]) -> TransitionSurvey:
         found = TransitionSurvey({}, {})
+        there = {vb for states in given for vb in states}
+        if self.wanted and (beyond := sorted(self.wanted - there)):
+            raise OptionError("vbuckets", beyond[0], f"of these nodes, which have {min(there)} to {max(there)}")
         for source, states in zip(self.sources, given, strict=True):
             for vb in filter(self.is_wanted, states):
                 owners = [at for at, there in enumerate(taken) if there.get(vb) is State.ACTIVE]
