@@ -76,7 +76,7 @@ def test_a_group_without_a_command_shows_its_help_and_nothing_else(group: str) -
         ("tail", "--vbuckets", "0-1024"),
         ("failover-log", "1024"),
         ("load", "no-such-file.csv", "--key", "id"),
-        ("load", __file__),
+        ("load", __file__, "--format", "xml"),
         ("set", "k", "v", "--expiry", "soon"),
         ("demo", "--rows", "1"),
         ("move", "--from", "a:1", "--to", "a:1"),
