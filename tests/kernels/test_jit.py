@@ -12,7 +12,7 @@ import pytest
 from numba.core import config
 
 from headwater import kernels
-from headwater.kernels import guard, jit, scan
+from headwater.kernels import guard, index, jit, scan
 
 CALLER = """
 import sys
@@ -66,6 +66,14 @@ def test_an_edited_callee_is_compiled_into_its_caller_anew(tmp_path: Path) -> No
     assert run() == ["11", "1"]
     (package / "callee.py").write_text(callee.format(20))
     assert run() == ["21", "0"]
+
+
+def test_a_kernel_for_kernels_refuses_python_and_does_not_end_its_process() -> None:
+    key, table = np.frombuffer(b"key", np.uint8), np.zeros((1, index.FIELDS), np.uint64)
+    arguments = table, 0, np.uintp(key.ctypes.data), np.uintp(len(key))
+    assert 0 < index.hash_of(table, 0, key) < 1 << 32  # so that there is machine code for such arguments
+    with pytest.raises(TypeError, match=r"^headwater\.kernels\.index\.key_hash is for kernels; Python can't call it$"):
+        index.key_hash(*arguments)
 
 
 def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

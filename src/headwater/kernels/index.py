@@ -346,8 +346,15 @@ def index_frame(table: Table, vb: Any, segments: Table, slot: Any, offset: Any) 
     return True
 
 
+@kernel
+def hash_of(table: Any, vb: Any, key: Any) -> Any:
+    """`key_hash`, for Python."""
+    return key_hash(table, vb, np.uintp(key.ctypes.data), np.uintp(len(key)))
+
+
 def warm_up() -> None:
     """Build the kernels of this module."""
     table, segments = np.zeros((1, FIELDS), np.uint64), np.zeros((1, 2), np.uint64)
+    prepare(hash_of, table, 0, np.frombuffer(b"", np.uint8))
     prepare(lookup, table, 0, segments, np.frombuffer(b"", np.uint8), 0)
     prepare(index_frame, table, 0, segments, 0, 0)

@@ -222,7 +222,15 @@ def inline_kernel(function: F) -> F:
     """A kernel for kernels: forced into its callers, so it costs no call; not for Python, and on disk in these only."""
     if _debug:
         return function
-    return cast(F, _njit(forceinline=True, no_cpython_wrapper=True)(function))
+    built = _njit(forceinline=True, no_cpython_wrapper=True)(function)
+
+    def refuse(*arguments: Any) -> Any:
+        raise TypeError(f"{function.__module__}.{function.__name__} is for kernels; Python can't call it")
+
+    # What numba compiles for kernels has no entry for Python: it would call address 0 and end the process.
+    built._insert = lambda *code: None
+    built._compile_for_args = refuse
+    return cast(F, built)
 
 
 def prepare(built: Callable[..., Any], *examples: Any) -> None:

@@ -68,9 +68,7 @@ class Quarantine:
 
     def check_key(self, vbucket: int, key: bytes) -> None:
         """A key was not found. Raises CorruptStore if it may be among what was lost."""
-        buffer = np.frombuffer(key, np.uint8)
-        address, size = np.uintp(buffer.ctypes.data), np.uintp(len(buffer))
-        hashed = int(index.key_hash(self._index.table, vbucket, address, size))
+        hashed = int(index.hash_of(self._index.table, vbucket, np.frombuffer(key, np.uint8)))
         rows, columns = self._rows(vbucket), self._index.columns[vbucket]
         if ((columns.hash[rows] == hashed) & (columns.next[rows] == _NEWEST)).any():
             raise self.error(vbucket)
