@@ -16,6 +16,7 @@ from tests.spark.conftest import lent_spark, spark
 __all__ = ["lent_spark", "spark"]
 
 
+@pytest.mark.battery
 @pytest.mark.spark
 @pytest.mark.usefixtures("lent_spark")
 def test_a_copy_that_is_made_once_goes_on_where_its_checkpoint_stands(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pyarrow import parquet
 
 from headwater import testing
 from headwater.client import Client, Mutation, Write
+from tests.battery import few_of
 from tests.cli.support import Run
 
 FORMATS = ("x.jsonl", "x.csv", "x.tsv", "x.parquet", "x.jsonl.gz", "x.csv.zst")
@@ -112,7 +113,7 @@ def test_any_bytes_come_back(
     assert pair.there_and_back(tmp_path / name, "--encoding", encoding) == documents
 
 
-@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])
+@pytest.mark.parametrize("name", few_of(["x.jsonl", "x.csv", "x.parquet"], "x.jsonl"))
 def test_documents_of_collections_load_back_into_theirs(run: Run, tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     with testing.node(vbuckets=4) as source, testing.node(vbuckets=4) as target:
@@ -253,6 +254,7 @@ def test_a_type_of_a_column_is_given(pair: Pair, run: Run, tmp_path: Path) -> No
 # ---------------------------------------------------------------------- where to
 
 
+@pytest.mark.battery
 def test_standard_output_is_a_file_like_any(pair: Pair, tmp_path: Path) -> None:
     rows(pair, {"1": {"a": "x"}})
     for name in ("csv", "parquet"):
@@ -291,7 +293,7 @@ def test_a_dry_run_writes_nothing(pair: Pair, run: Run, tmp_path: Path) -> None:
     assert (status, out) == (0, "1 document, nothing was written\n") and names(tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", few_of([signal.SIGINT, signal.SIGTERM], signal.SIGTERM))
 def test_an_export_that_is_ended_leaves_nothing(pair: Pair, tmp_path: Path, number: signal.Signals) -> None:
     pair.fill([Write("k", "v")])
     process = begun(tmp_path, pair.source, "stop")

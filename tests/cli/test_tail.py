@@ -88,6 +88,7 @@ def test_the_output_of_tail_loads_back_as_it_was(run: Run, tmp_path: Path) -> No
     assert {each.key: (each.value, each.flags, each.expiry) for each in changes} == expected | {b"half": (HALF, 0, 0)}
 
 
+@pytest.mark.battery
 def test_documents_of_collections_load_back_into_theirs(run: Run, tmp_path: Path) -> None:
     saved = tmp_path / "copy.jsonl"
     with testing.node(vbuckets=4) as source, testing.node(vbuckets=8) as target:

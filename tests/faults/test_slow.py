@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from struct import pack
 
+import pytest
+
 from headwater import testing
 from headwater.client import Mutation
 from tests.node.wire import Client
@@ -90,6 +92,7 @@ def test_a_deaf_consumer_is_told_that_it_is_too_slow_and_its_files_go() -> None:
             assert ended == {SLOW}
 
 
+@pytest.mark.battery
 def test_a_consumer_that_was_too_slow_gets_the_rest_when_it_asks_again() -> None:
     """Our client's changes(), read slowly through two compactions, have each key's newest version in the end."""
     with testing.node(vbuckets=VBUCKETS, segment_mib=48, slow_stream_seconds=1) as node, Client(node.port) as writer:

@@ -67,6 +67,7 @@ def test_every_page_that_is_typed_is_typed_here() -> None:
     assert {page for page in pages() if typed(page)} == FOLLOWED
 
 
+@pytest.mark.battery
 def test_the_first_node_of_the_readme(alone: Terminal) -> None:
     install, talk, _ = typed("README.md")
     (pip, _), (serve, ready) = install.answers()
@@ -197,6 +198,7 @@ def test_the_guide_of_collections(tmp_path: Path) -> None:
         assert "carts" not in terminal.type("headwater collection list")
 
 
+@pytest.mark.battery
 def test_the_guide_of_buckets(tmp_path: Path) -> None:
     with testing.node(vbuckets=4) as node, Terminal(tmp_path, {}, {"HEADWATER_NODE": node.url}) as terminal:
         make, quota, drop = typed("docs/howto/buckets.md")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import socket
 import uuid
 from collections.abc import Iterator
@@ -39,8 +40,9 @@ def place(server: dict[str, str]) -> str:
     return f"s3://{BUCKET}/{uuid.uuid4().hex}"
 
 
-def write(place: str, made: Any) -> None:
-    """Write an object and leave a draft."""
+def write(place: str, made: Any, environment: dict[str, str]) -> None:
+    """Write an object and leave a draft; the server of processes may be older than what the environment says now."""
+    os.environ.update(environment)
     store = store_of(place)
     Path(store.draft("one")).write_bytes(b"1")
     store.publish("one")
@@ -54,10 +56,12 @@ def write(place: str, made: Any) -> None:
 keep_for_ever: list[Any] = []
 
 
-def test_a_process_of_a_pool_leaves_no_drafts_behind_and_who_only_reads_makes_no_folder(place: str) -> None:
+def test_a_process_of_a_pool_leaves_no_drafts_behind_and_who_only_reads_makes_no_folder(
+    place: str, server: dict[str, str]
+) -> None:
     forked = multiprocessing.get_context("forkserver")  # where a mirror's workers come from
     made = forked.Queue()
-    writer = forked.Process(target=write, args=(place, made))
+    writer = forked.Process(target=write, args=(place, made, server))
     writer.start()
     draft = Path(made.get(timeout=120))
     writer.join(120)

@@ -130,6 +130,7 @@ def followed(place: str) -> TableLog:
     return log
 
 
+@pytest.mark.battery
 @pytest.mark.spark
 def test_the_quarantine_has_a_name_and_new_fields_are_columns_at_once(spark: Any, bucket: Node, schema: str) -> None:
     place = begin(spark, bucket, f"{schema}.orders", unfold=True, quarantine=True).place

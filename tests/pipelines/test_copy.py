@@ -87,6 +87,7 @@ def test_what_a_failover_takes_back_is_taken_back_at_the_target(
     assert state(target)[b"lost5"] == state(source)[b"lost5"]
 
 
+@pytest.mark.battery
 @pytest.mark.spark
 def test_documents_keep_their_collections_and_those_are_made_and_dropped_on_the_way(
     spark: Any, pair: tuple[Node, Node], tmp_path: Path

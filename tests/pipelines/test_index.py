@@ -260,6 +260,7 @@ def test_a_task_that_wakes_up_late_changes_nothing(
     assert served(found) == documents(bucket)
 
 
+@pytest.mark.battery
 @pytest.mark.spark
 def test_spark_keeps_an_index_through_a_failover(spark: Any, bucket: Node, tmp_path: Path) -> None:
     begin(bucket)

@@ -34,6 +34,7 @@ def fill(cache: Node, *keys: str) -> None:
         assert client.set_many((key, "cached") for key in keys) == {}
 
 
+@pytest.mark.battery
 @pytest.mark.spark
 def test_no_change_is_left_out_when_the_cache_dies_and_nothing_else_is_deleted(
     spark: Any, pair: tuple[Node, Node], tmp_path: Path

@@ -23,6 +23,7 @@ def test_progress_is_json_with_the_counts_of_every_job() -> None:
         "retries": 0,
         "problem": "x",
         "seconds": 0.0,
+        "data_loss": [],
     }
 
 

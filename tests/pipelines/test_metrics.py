@@ -142,6 +142,7 @@ def test_a_mirror_is_behind_and_then_level(tmp_path: Path) -> None:
         follows(bucket, tmp_path / "t")
 
 
+@pytest.mark.battery
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_on_spark_batches_and_lag_come_out_of_the_querys_reports(spark: Any, tmp_path: Path) -> None:

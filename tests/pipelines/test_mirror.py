@@ -115,6 +115,7 @@ class Running:
         assert self.failure is None
 
 
+@pytest.mark.battery
 def test_a_running_mirror_goes_back_no_further_than_it_must(spark: Any, bucket: Node, tmp_path: Path) -> None:
     with bucket.client() as client:
         client.set_many((f"a{i}", b"kept") for i in range(60))
@@ -160,6 +161,7 @@ def test_a_batch_that_comes_twice_changes_nothing(spark: Any, bucket: Node, tmp_
     assert len({(row["vbucket"], row["vb_uuid"], row["seqno"]) for row in log}) == len(log) == 61
 
 
+@pytest.mark.battery
 @pytest.mark.parametrize("lost", ["newest", "all"])
 def test_a_checkpoint_that_is_older_than_the_table_or_gone_harms_nothing(
     lost: str, spark: Any, bucket: Node, tmp_path: Path
@@ -292,6 +294,7 @@ def test_the_reason_of_a_failure_is_one_line(spark: Any, tmp_path: Path) -> None
     assert "\n" not in str(failed.value)
 
 
+@pytest.mark.battery
 def test_a_mirror_of_two_nodes_follows_a_takeover_and_undoes_what_a_failover_lost(spark: Any, tmp_path: Path) -> None:
     with cluster(2, 4) as two:
         bucket = two.nodes[0]

@@ -116,6 +116,7 @@ def test_a_lost_branch_is_taken_back(bucket: Node, place: str) -> None:
     is_equal(bucket, place)
 
 
+@pytest.mark.battery
 def test_a_table_is_folded_verified_and_vacuumed_by_hand(bucket: Node, place: str) -> None:
     for n in range(3):
         with bucket.client() as client:
@@ -213,6 +214,7 @@ def tables(place: str) -> list[str]:
     return [name for name in store_of(f"{place}/shop").folders() if not name.endswith(("_changes", "_quarantine"))]
 
 
+@pytest.mark.battery
 def test_each_collection_has_a_table_a_log_and_a_quarantine_on_the_store(shop: Node, place: str) -> None:
     assert follow(shop, place, workers=2).mutations == 42
     put_into(shop, 8, "k1", value='{"n": 1}')

@@ -126,6 +126,7 @@ def test_of_two_nodes_that_are_no_cluster_the_one_that_comes_first_in_the_url_is
         reader.stop()
 
 
+@pytest.mark.battery
 @pytest.mark.spark
 def test_a_query_follows_takeovers_and_tells_of_what_a_failover_took_back(two: HandMade, drain: Drain) -> None:
     write(two, "a")

@@ -191,6 +191,7 @@ def test_text_that_is_none_fails_and_is_named(spark: Any, bucket: Node) -> None:
         reading.collect()
 
 
+@pytest.mark.battery
 def test_collections_come_with_their_names_and_a_checkpoint_goes_on_with_the_same_choice_only(
     spark: Any, bucket: Node, drain: Drain
 ) -> None:

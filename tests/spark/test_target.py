@@ -37,6 +37,7 @@ def test_a_frame_is_written_and_written_again(spark: Any, bucket: Node) -> None:
         assert client.get("k7").flags == 7
 
 
+@pytest.mark.battery
 def test_a_stream_that_is_killed_and_started_again_loses_nothing(spark: Any, tmp_path: Path) -> None:
     with node(vbuckets=4) as source, node(vbuckets=8) as target:
 

@@ -206,7 +206,7 @@ class TransitionNodes:
 
     def _survey(self, given: Sequence[dict[int, State]], taken: Sequence[dict[int, State]]) -> TransitionSurvey:
         found = TransitionSurvey({}, {})
-        there = {vb for states in given for vb in states}
+        there = {vb for states in (*given, *taken) for vb in states}  # a target has what has moved
         if self.wanted and (beyond := sorted(self.wanted - there)):
             raise OptionError("vbuckets", beyond[0], f"of these nodes, which have {min(there)} to {max(there)}")
         for source, states in zip(self.sources, given, strict=True):

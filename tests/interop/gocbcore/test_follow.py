@@ -13,6 +13,7 @@ VERSION = pinned(HERE, "github.com/couchbase/gocbcore/v10")
 pytestmark = [pytest.mark.interop, needs(GO)]
 
 
+@pytest.mark.battery
 @pytest.mark.program("gocbcore DCPAgent", VERSION, WHAT)
 def test_gocbcore_holds_what_the_node_holds_through_crash_and_rollback(
     tmp_path: Path, compared: Callable[[int], None]

@@ -13,6 +13,7 @@ VERSION = pinned(HERE, "dcp-client")
 pytestmark = [pytest.mark.interop, needs(JAVA)]
 
 
+@pytest.mark.battery
 @pytest.mark.program("Java dcp-client", VERSION, WHAT)
 def test_the_java_client_holds_what_the_node_holds_through_crash_and_rollback(
     tmp_path: Path, compared: Callable[[int], None]

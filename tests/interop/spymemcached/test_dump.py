@@ -24,6 +24,7 @@ def dump(port: int) -> list[tuple[str, str, bytes]]:
     return [(base64.b64decode(key).decode(), flags, base64.b64decode(value)) for _, _, key, flags, value in rows]
 
 
+@pytest.mark.battery
 @pytest.mark.program("spymemcached TapClient", VERSION, "a dump by TAP")
 def test_spymemcached_dumps_a_node_completely(compared: Callable[[int], None]) -> None:
     with testing.node(vbuckets=64) as node, node.client() as bucket:

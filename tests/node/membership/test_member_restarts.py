@@ -238,6 +238,7 @@ def refuses(copy: Node) -> bool:
     return answers == {ETMPFAIL}
 
 
+@pytest.mark.battery
 def test_a_copy_of_a_members_folder_that_is_started_beside_it_owns_nothing(tmp_path: Path) -> None:
     with nodes(3) as (one, two, three):
         put(one, 0, "k", b"v")
