@@ -305,6 +305,12 @@ def test_sixteen_changes_are_made_and_seventeen_are_not(talking: Talk) -> None:
     assert body(talking) == BODY | {f"p{n}": n for n in range(16)}
 
 
+def test_sixteen_paths_are_looked_up_and_seventeen_are_not(talking: Talk) -> None:
+    paths = [(EXISTS, 0, b"p%d" % n) for n in range(16)]
+    assert look_many(talking, *paths, (GET, 0, b"a")) == Status.SUBDOC_INVALID_COMBO
+    assert look_many(talking, *paths[1:], (GET, 0, b"a")) == (0xCC, [(0xC0, b"")] * 15 + [(0, b"1")])
+
+
 @pytest.mark.parametrize(("name", "status"), [(b"x" * 15, 0), (b"x" * 16, Status.XATTR_EINVAL)])
 def test_the_name_of_an_attribute_has_15_bytes_at_most(talking: Talk, name: bytes, status: int) -> None:
     missing = status or Status.SUBDOC_PATH_ENOENT
