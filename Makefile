@@ -64,7 +64,7 @@ interop: $(READY) warm ## programs of others against a node, as a table: INTEROP
 	@$(RUN) $(BIN)/python -m pytest -q --tb=short -m interop --table tests/interop $(INTEROP)
 
 guides: $(READY) warm ## the guides of the command line, typed as printed in an empty folder; the short ones are in `make test` as well
-	@$(RUN) $(BIN)/python -m pytest -q -m "battery or not battery" tests/guides tests/test_site.py
+	@$(RUN) $(BIN)/python -m pytest -q -m "battery or not battery" tests/guides
 
 AXE := axe-core@4.11.0
 

@@ -63,7 +63,6 @@ def pages(site: Path) -> dict[Path, Looked]:
     return {page: Looked(page.read_text("utf-8")) for page in site.rglob("*.html")}
 
 
-@pytest.mark.battery
 def test_every_page_of_docs_is_on_the_site(site: Path, pages: dict[Path, Looked]) -> None:
     told = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
     made = [

@@ -14,6 +14,7 @@ from tests.spark.conftest import lent_spark, spark
 __all__ = ["lent_spark", "spark"]
 
 
+@pytest.mark.battery
 @pytest.mark.spark
 @pytest.mark.interop
 @pytest.mark.usefixtures("lent_spark")
