@@ -108,13 +108,7 @@ def _cut(request: bytes, count: int) -> bytes:
 
 
 def test_the_kernel_says_what_the_plain_path_does() -> None:
-    @given(st.data())
-    @settings(max_examples=200)
-    def try_one(data: st.DataObject) -> None:
-        features = data.draw(st.sampled_from([(), (4, 6, 7, 0x0B, 0x12), (7,), (6, 7)]))
-        text, expires = data.draw(documents), data.draw(st.sampled_from([False, False, False, True]))
-        stream = b"".join(data.draw(st.lists(requests, min_size=1, max_size=6)))
-        cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=3))
+    def try_one(features: tuple[int, ...], text: bytes, expires: bool, stream: bytes, cuts: list[int]) -> None:
         talks = [each.session() for each in desks]
         for talk in talks:
             prepare(talk, features, text, expires)
@@ -124,10 +118,20 @@ def test_the_kernel_says_what_the_plain_path_does() -> None:
         by_kernel, by_plain = (told(each) - was for each, was in zip(desks, before, strict=True))
         assert by_kernel == by_plain
 
+    @given(st.data())
+    @settings(max_examples=200)
+    def try_any(data: st.DataObject) -> None:
+        features = data.draw(st.sampled_from([(), (4, 6, 7, 0x0B, 0x12), (7,), (6, 7)]))
+        text, expires = data.draw(documents), data.draw(st.sampled_from([False, False, False, True]))
+        stream = b"".join(data.draw(st.lists(requests, min_size=1, max_size=6)))
+        try_one(features, text, expires, stream, data.draw(st.lists(st.integers(0, len(stream)), max_size=3)))
+
+    one_of_each = lookup([(GET, 0, b"a")]) + lookup([(GET, 0, b"a")], b"none") + lookup([(GET, 0, b"z")])
     with pair() as both:
         desks = [talk.desk for talk in both]
-        try_one()
+        try_one((6, 7), b'{"a":1}', False, one_of_each, [])
         assert all(answered_by_kernel(desks[0]).get(status) for status in lookups.STATUSES)
+        try_any()
 
 
 def feed(talk: Talk, data: bytes, cuts: list[int]) -> tuple[bytes, bool]:
