@@ -8,6 +8,7 @@ from headwater import testing
 from headwater.client import cluster
 from headwater.client.backoff import for_requests
 from headwater.client.kv import Document, DocumentMeta, as_expiry
+from headwater.client.writes import WriteWithMeta
 from headwater.errors import (
     AuthError,
     ConnectionLost,
@@ -23,6 +24,7 @@ from headwater.errors import (
     TemporaryFailure,
 )
 from headwater.testing.peers import Peer, cluster_map, serve
+from headwater.wire import xattr
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -38,6 +40,19 @@ def node():
 @pytest.fixture
 def bucket(driver, node):
     return driver.connect(f"couchbase://{node.address}/default")
+
+
+def test_extended_attributes_are_read_by_name(driver, node):
+    with_xattrs = driver.connect(f"couchbase://{node.address}/default", xattrs=True)
+    value = xattr.join({"_sync": b'{"rev":1}', "note": b'"hello"'}, b"body")
+    write = WriteWithMeta(b"attributed", value, 0, 0, cas=7, rev_seqno=1, datatype=4, force=True)
+    assert with_xattrs.write_many([write]) == {}
+    assert with_xattrs.get("attributed").value == b"body"
+    assert with_xattrs.get_xattrs("attributed") == {"_sync": b'{"rev":1}', "note": b'"hello"'}
+    with_xattrs.set("plain", "v")
+    assert with_xattrs.get_xattrs("plain") == {}
+    with pytest.raises(KeyNotFound):
+        with_xattrs.get_xattrs("not-there")
 
 
 def test_a_document_is_stored_read_and_deleted(bucket):

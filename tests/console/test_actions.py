@@ -12,6 +12,11 @@ from tests.cluster.nodes import check, documents, empty_nodes, fill, init
 from .support import ORIGIN, SECRETS, console, words
 
 
+def plan(browser: TestClient, kind: str, **fields: str) -> tuple[int, str]:
+    answer = browser.get(f"/actions/{kind}/plan", params=fields)
+    return answer.status_code, answer.text
+
+
 def post(browser: TestClient, path: str, **fields: str) -> tuple[int, str]:
     answer = browser.post(path, data={"token": SECRETS.token} | fields, headers=ORIGIN)
     return answer.status_code, answer.text
@@ -35,7 +40,7 @@ def test_a_rebalance_goes_from_the_form_by_the_plan_to_its_end() -> None:
         init(one)
         fill(one, documents(200))
         with console(one.url) as browser:
-            status, page = post(browser, "/actions/rebalance/plan", add=two.address, remove="", replicas="1")
+            status, page = plan(browser, "rebalance", add=two.address, remove="", replicas="1")
             assert status == 200
             assert f"{two.address} 0 8 0 8" in words(page)
             assert "nothing has been done yet" in page
@@ -46,7 +51,7 @@ def test_a_rebalance_goes_from_the_form_by_the_plan_to_its_end() -> None:
             assert post(browser, "/actions/rebalance/begin", **confirmed(page, "yes"))[0] == 200
             told = until_ended(browser)
             assert f"Rebalance: add {two.address}, 1 replicas : done" in told
-            status, page = post(browser, "/actions/rebalance/plan")
+            status, page = plan(browser, "rebalance")
             assert "There is nothing to do." in page
         check([one, two], documents(200))
 
@@ -55,7 +60,7 @@ def test_a_plan_that_is_no_longer_true_is_shown_again() -> None:
     with empty_nodes(2) as (one, two):
         init(one)
         with console(one.url) as browser:
-            _, page = post(browser, "/actions/rebalance/plan", add=two.address)
+            _, page = plan(browser, "rebalance", add=two.address)
             form = confirmed(page, "yes") | {"replicas": "1"}
             status, page = post(browser, "/actions/rebalance/begin", **form)
             assert status == 409
@@ -66,7 +71,7 @@ def test_a_plan_that_is_no_longer_true_is_shown_again() -> None:
 def test_a_flush_is_begun_by_the_name_of_the_bucket_alone() -> None:
     with testing.node(vbuckets=4) as node, console(node.url) as browser, node.client() as bucket:
         bucket.set("a", "v")
-        _, page = post(browser, "/actions/flush/plan")
+        _, page = plan(browser, "flush")
         assert "Every document of this bucket is deleted" in page
         assert post(browser, "/actions/flush/begin", **confirmed(page, "yes"))[0] == 400
         assert bucket.get("a").value == b"v"
@@ -77,18 +82,18 @@ def test_a_flush_is_begun_by_the_name_of_the_bucket_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "fields", "status", "told"),
+    ("kind", "fields", "status", "told"),
     [
-        ("/actions/failover/plan", {"dead": "127.0.0.1:1"}, 502, "cluster init"),
-        ("/actions/rebalance/plan", {"add": "a/b"}, 400, "host:port"),
-        ("/actions/compaction/plan", {"vbucket": "99", "hours": "1"}, 400, "one that a node has active"),
-        ("/actions/nonsense/plan", {}, 400, "rebalance, failover, compaction or flush"),
+        ("failover", {"dead": "127.0.0.1:1"}, 502, "cluster init"),
+        ("rebalance", {"add": "a/b"}, 400, "host:port"),
+        ("compaction", {"vbucket": "99", "hours": "1"}, 400, "one that a node has active"),
+        ("nonsense", {}, 400, "rebalance, failover, compaction or flush"),
     ],
 )
 def test_what_can_not_be_planned_is_said(
-    browser: TestClient, path: str, fields: dict[str, str], status: int, told: str
+    browser: TestClient, kind: str, fields: dict[str, str], status: int, told: str
 ) -> None:
-    found, page = post(browser, path, **fields)
+    found, page = plan(browser, kind, **fields)
     assert found == status
     assert told in words(page)
 

@@ -60,7 +60,7 @@ def test_a_large_value_is_shown_in_part_and_not_edited() -> None:
 def test_digits_that_are_none_and_too_many_of_them_are_refused() -> None:
     with pytest.raises(OptionError, match="pairs of hexadecimal digits"):
         editing.read_field("6", Form.HEX)
-    with pytest.raises(OptionError, match="at most 262144 bytes"):
+    with pytest.raises(OptionError, match="at most 1048576 bytes"):
         editing.read_field("a" * (EDIT_BYTES_MAX + 1), Form.TEXT)
     with pytest.raises(OptionError, match="1 to 250 bytes"):
         editing.read_key("", Form.TEXT)

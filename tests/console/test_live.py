@@ -1,6 +1,7 @@
 import http.client
 import json
 
+import pytest
 from starlette.testclient import TestClient
 
 from headwater import testing
@@ -74,13 +75,21 @@ def test_tails_have_a_number_and_give_their_place_back(node: testing.Node) -> No
         opened = [next(each.__enter__()) for each in held]
         assert {name for name, _ in opened} == {"changes"}
         with made.events("/tail/events") as events:
-            assert next(events) == ("end", {"why": "8 tails are open already; close one of them"})
+            assert next(events) == ("end", {"why": f"{live.TAILS_MAX} tails are open already; close one of them"})
         for each in held:
             each.__exit__(None, None, None)
         name = "end"
         while name == "end":  # a server learns of a closed connection when it writes next
             with made.events("/tail/events") as events:
                 name = next(events)[0]
+
+
+def test_live_pages_end_with_the_console_and_are_not_cut(node: testing.Node, caplog: pytest.LogCaptureFixture) -> None:
+    with running(node.url) as made:
+        tail, rates = made.events("/tail/events"), made.events("/rates/events")
+        assert next(tail.__enter__())[0] == "changes"
+        assert next(rates.__enter__())[0] == "history"
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 
 def test_events_are_for_who_has_the_cookie(node: testing.Node) -> None:

@@ -7,13 +7,15 @@ import pytest
 from starlette.testclient import TestClient
 
 from headwater import client, testing
-from headwater.client import KeyNotFound
+from headwater.client import KeyNotFound, WriteWithMeta
 from headwater.console.editing import EDIT_BYTES_MAX, key_field
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.roles import read_grants
+from headwater.wire import xattr
 from tests.cluster.nodes import at, empty_nodes, init
 
 from .support import ORIGIN, SECRETS, console, until_told, words
+from .test_contents import done
 
 
 def at_key(key: bytes, **more: str) -> str:
@@ -221,6 +223,51 @@ def test_a_document_larger_than_a_form_is_shown_in_part(browser: TestClient, nod
     assert len(page) < 100_000
 
 
+def test_a_mebibyte_is_edited_and_a_larger_one_is_had_as_a_file(browser: TestClient, node: testing.Node) -> None:
+    lines = b"\n" * EDIT_BYTES_MAX  # the most that the largest value can become on its way
+    with node.client() as bucket:
+        bucket.set("mebibyte", lines)
+        assert send(browser, fields_of(browser.get(at_key(b"mebibyte")).text))[0] == 200
+        assert bucket.get("mebibyte").value == lines
+        bucket.set(b"lar\xffge", bytes(range(256)) * 8192)
+    answer = browser.get("/documents/value?key=6c6172ff6765&form=hex")
+    assert answer.content == bytes(range(256)) * 8192
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''lar%FFge"
+    assert browser.get("/documents/value?key=not-there").status_code == 404
+    assert browser.get("/documents/value?key=a&collection=shop.nothing").status_code in (404, 502)
+
+
+def test_attributes_are_shown_and_stay_when_the_value_is_stored(browser: TestClient, node: testing.Node) -> None:
+    value = xattr.join({"_sync": b'{"rev":"1-a"}', "note": b'"<script>alert(1)</script>"'}, b"body")
+    with client.connect(node.url, xattrs=True) as bucket:
+        write = WriteWithMeta(b"attributed", value, flags=0, expiry=0, cas=77, rev_seqno=3, datatype=4)
+        assert bucket.write_many([write]) == {}
+        page = browser.get(at_key(b"attributed")).text
+        assert '_sync {"rev":"1-a"}' in html.unescape(words(page))
+        assert "<script>alert" not in page
+        assert "they stay when the value is stored" in page
+        assert send(browser, fields_of(page) | {"value": "changed"})[0] == 200
+        assert bucket.get("attributed").value == b"changed"
+        assert bucket.get_xattrs("attributed")["_sync"] == b'{"rev":"1-a"}'
+
+
+def test_a_document_of_a_collection_is_stored_and_deleted_there(browser: TestClient, node: testing.Node) -> None:
+    with node.client() as bucket:
+        bucket.set("twin", "of the default one")
+        done(browser, "collection-create", name="shop.orders")
+        page = browser.get("/documents?key=twin&collection=shop.orders")
+        assert page.status_code == 404
+        assert send(browser, fields_of(page.text) | {"value": "of orders"})[0] == 200
+        assert bucket.collection("shop.orders").get("twin").value == b"of orders"
+        page = browser.get("/documents?key=twin&collection=shop.orders")
+        assert send(browser, fields_of(page.text), "delete")[0] == 200
+        assert bucket.get("twin").value == b"of the default one"
+        with pytest.raises(KeyNotFound):
+            bucket.collection("shop.orders").get("twin")
+    assert "no.such.name" in words(browser.get("/documents?key=twin&collection=no.such.name").text)
+
+
 def test_a_key_that_is_none_is_said(browser: TestClient) -> None:
     assert browser.get("/documents?key=" + "k" * 251).status_code == 400
     assert browser.get("/documents?key=6&form=hex").status_code == 400
@@ -304,8 +351,10 @@ def test_who_may_not_administer_is_refused_each_action_by_its_name(guarded: test
         assert "may not change the cluster" in page
         assert "/plan" not in page
         for kind in ("rebalance", "failover", "compaction", "flush"):
-            for step in ("plan", "begin"):
-                form = {"token": SECRETS.token, "dead": "127.0.0.1:1", "vbucket": "1", "hours": "1"}
-                answer = browser.post(f"/actions/{kind}/{step}", data=form, headers=ORIGIN)
+            form = {"token": SECRETS.token, "dead": "127.0.0.1:1", "vbucket": "1", "hours": "1"}
+            for answer in (
+                browser.get(f"/actions/{kind}/plan", params=form),
+                browser.post(f"/actions/{kind}/begin", data=form, headers=ORIGIN),
+            ):
                 assert answer.status_code == 403
                 assert f"{kind} needs the role administer" in words(answer.text)

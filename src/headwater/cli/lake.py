@@ -162,19 +162,9 @@ def _placed(place: str | None, table: str | None, conf: list[str] | None) -> str
 
 
 def _table(place: str) -> "tuple[TableLog, Indexes | None]":
-    from headwater.lake.commit import record_of
-    from headwater.lake.index import Indexes
-    from headwater.lake.log import TableLog
-    from headwater.lake.places import store_of
-    from headwater.pipelines.tasks import SEED
+    from headwater.pipelines.tables import open_table
 
-    log = TableLog(store_of(place))
-    log.refresh()
-    if not log.exists:
-        raise TableError(log.store.root, "there is no table here")
-    kind = record_of(log.store.root, log.state).kind
-    seed = bytes.fromhex(log.state.properties[SEED])
-    return log, Indexes(log.store, log.state.id, seed) if kind != "changes" else None
+    return open_table(place)
 
 
 def _beside(log: "TableLog") -> "tuple[TableStore, TableState] | None":

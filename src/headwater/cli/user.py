@@ -158,12 +158,10 @@ def _existing(accounts: "Accounts | None", name: str, place: UsersPlace) -> "Acc
 
 def _check_left(before: Accounts, after: Accounts, force: bool) -> None:
     """Raise CommandError, which leaves all as it was, when the last user goes who may do everything."""
-    if not force and _has_administrator(before) and not _has_administrator(after):
+    from headwater.node.users.file import has_administrator
+
+    if not force and has_administrator(before) and not has_administrator(after):
         raise CommandError("no user would be left with the role administer; give it to another first, or --force")
-
-
-def _has_administrator(accounts: Accounts) -> bool:
-    return any(each.role == "administer" for account in accounts.values() for each in account.grants)
 
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")

@@ -109,6 +109,13 @@ class Documents(_Turns):
         """Read a document's metadata, or what is left of a deleted one; KeyNotFound if there is neither."""
         return self._run(self._do.get_meta(key))
 
+    def get_xattrs(self, key: Key) -> dict[str, bytes]:
+        """Read a document's extended attributes, by name their JSON text; of clients that were connected with `xattrs`.
+
+        One question for each, so they may be of different versions of the document; KeyNotFound if there is none.
+        """
+        return self._run(self._do.get_xattrs(key))
+
     def get_many(self, keys: Iterable[Key]) -> dict[bytes, Document]:
         """Read documents; keys that do not exist are left out."""
         return self._run(bulk.get_many(self._cluster, keys, self._do.collection))

@@ -18,14 +18,15 @@ from typing import Any, NamedTuple, SupportsIndex, TypeVar
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId
 from headwater.client.routing import Address
-from headwater.errors import OptionError, RemoteProtocolError, TransportError, UnknownCollection
+from headwater.errors import OptionError, RemoteProtocolError, StatusError, TransportError, UnknownCollection
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Steps
-from headwater.wire import admin, bootstrap, documents
+from headwater.wire import admin, bootstrap, documents, subdoc
 from headwater.wire.header import KEY_BYTES_MAX, VALUE_BYTES_MAX, Frame
 from headwater.wire.layout import Answer, Done, Request
 from headwater.wire.meta import GetMeta, GetMetaResponse, Observe, ObserveResponse
 from headwater.wire.opcodes import name_of
+from headwater.wire.status import Status
 from headwater.wire.times import RELATIVE_SECONDS_MAX
 from headwater.wire.vbucket import State
 
@@ -33,6 +34,8 @@ Answered = TypeVar("Answered", bound=Answer)
 
 NO_CREATE = 0xFFFF_FFFF
 STATS_MAX = 1_000_000
+TABLE_OF_XATTRS = "$XTOC"
+"""An attribute that is none: the names of all others. Source: kv.md, sub-documents."""
 UNIX_SECONDS_MIN = 1_000_000_000
 """September 2001: no smaller number is meant as the moment at which a document expires."""
 JSON_FLAGS = 0x0200_0000
@@ -210,7 +213,9 @@ class Operations:
     def _send(self, asked: Request, answer: type[Answered], prefix: bytes = b"") -> Steps[Answered]:
         asked = replace(asked, vbucket=self.cluster.map.vbucket_of(asked.key))
         what = f'{name_of(asked.layout.opcode).lower()} "{asked.key.decode(errors="backslashreplace")}"'
-        reads = isinstance(asked, documents.Get | GetMeta) and not isinstance(asked, documents.GetAndTouch)
+        reads = isinstance(asked, documents.Get | GetMeta | subdoc.SubdocGet) and not isinstance(
+            asked, documents.GetAndTouch
+        )
         if prefix:
             asked = replace(asked, key=prefix + asked.key)
         frame = yield from self.cluster.call(asked.vbucket, asked.frame(), what, reads=reads)
@@ -234,6 +239,24 @@ class Operations:
             answer.stored_datatype or 0,
             bool(answer.deleted & 1),
         )
+
+    def get_xattrs(self, key: str | bytes) -> Steps[dict[str, bytes]]:
+        """Read a document's extended attributes: by name their JSON text."""
+        names: list[str] = json.loads((yield from self._attribute(key, TABLE_OF_XATTRS)))
+        found: dict[str, bytes] = {}
+        for name in names:
+            try:
+                found[name] = yield from self._attribute(key, name)
+            except StatusError as error:
+                if error.status != Status.SUBDOC_PATH_ENOENT:  # it went since its name was read
+                    raise
+        return found
+
+    def _attribute(self, key: str | bytes, name: str) -> Steps[bytes]:
+        path = name.encode()
+        flags = int(subdoc.PathFlag.XATTR)
+        asked = subdoc.SubdocGet(key=as_key(key), path_bytes=len(path), flags=flags, value=path)
+        return (yield from self._call(asked, subdoc.SubdocValue)).value
 
     def gat(self, key: str | bytes, expiry: Expiry) -> Steps[Document]:
         """Read a document and give it a new expiry."""

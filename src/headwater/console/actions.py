@@ -6,51 +6,59 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from headwater.console import figures
-from headwater.console.desk import Desk, desk_of, status_of
+from headwater.console.chores import asked_work
+from headwater.console.desk import PAGES, Desk, desk_of, status_of
 from headwater.console.guard import form_of
 from headwater.console.lookout import plain
-from headwater.console.work import AskedWork, Shown
+from headwater.console.work import Shown, Work
 from headwater.errors import HeadwaterError, NoAccess
 
 CHANGED = "The nodes are not as they were: this is the plan now."
+OF_TABLES = frozenset({"fold", "vacuum"})
+"""Work in folders, of which nodes know nothing."""
+HOMES = {
+    "bucket-create": "/buckets",
+    "bucket-quota": "/buckets",
+    "bucket-drop": "/buckets",
+    "collection-create": "/collections",
+    "collection-drop": "/collections",
+    "fold": "/mirrors",
+    "vacuum": "/mirrors",
+}
+"""The pages that have the forms of work; /actions has those of all other."""
 
 
 async def actions(request: Request) -> Response:
     """The work under way and what came of the last, and the forms for more."""
-    return await _page(request)
-
-
-async def _page(request: Request, problem: str = "", status: int = 200) -> Response:
     desk = desk_of(request)
-    said = await desk.lookout.look()
     context = {
         "title": "Actions",
-        "said": said,
+        "said": await desk.lookout.look(),
         "rights": await desk.rights(),
         "jobs": desk.foreman.jobs,
         "running": desk.foreman.running,
-        "problem": problem,
     }
-    return desk.render(request, "actions.html", context, status)
+    return desk.render(request, "actions.html", context)
 
 
 async def plan(request: Request) -> Response:
-    """The plan of some work, and what must be typed to begin it."""
-    desk = desk_of(request)
-    fields = await form_of(request, desk.secrets.token)
+    """The plan of some work, and what must be typed to begin it. It touches nothing, so it may be asked for again: by
+    the browser's way back, or after it was reloaded."""
+    desk, kind = desk_of(request), request.path_params["kind"]
+    fields = dict(request.query_params)
     try:
-        asked, shown = await _planned(desk, request.path_params["kind"], fields)
+        asked, shown = await _planned(desk, kind, fields)
     except HeadwaterError as error:
-        return await _page(request, plain(error), status_of(error))
+        return _refused(request, kind, error)
     return _confirm(request, fields, asked, shown)
 
 
 async def begin(request: Request) -> Response:
     """Begin what was planned, if the plan is still the one that was shown and the words were typed."""
-    desk = desk_of(request)
+    desk, kind = desk_of(request), request.path_params["kind"]
     fields = await form_of(request, desk.secrets.token)
     try:
-        asked, shown = await _planned(desk, request.path_params["kind"], fields)
+        asked, shown = await _planned(desk, kind, fields)
         words = asked.confirmation(desk.settings.target.bucket)
         if fields.get("digest") != shown.digest:
             return _confirm(request, fields, asked, shown, problem=CHANGED, status=409)
@@ -59,7 +67,7 @@ async def begin(request: Request) -> Response:
             return _confirm(request, fields, asked, shown, problem=missing, status=400)
         desk.foreman.begin(asked)
     except HeadwaterError as error:
-        return await _page(request, plain(error), status_of(error))
+        return _refused(request, kind, error)
     return RedirectResponse("/actions", 303)
 
 
@@ -71,11 +79,22 @@ async def stop(request: Request) -> Response:
     return RedirectResponse("/actions", 303)
 
 
+def _home(kind: str) -> tuple[str, str]:
+    """The page that has the form for a kind of work: its address and name."""
+    page = HOMES.get(kind, "/actions")
+    return page, dict(PAGES)[page]
+
+
+def _refused(request: Request, kind: str, error: HeadwaterError) -> Response:
+    context = {"title": "Not planned", "shown": None, "problem": plain(error), "home": _home(kind)}
+    return desk_of(request).render(request, "plan.html", context, status_of(error))
+
+
 def _confirm(
-    request: Request, fields: dict[str, str], asked: AskedWork, shown: Shown, *, problem: str = "", status: int = 200
+    request: Request, fields: dict[str, str], asked: Work, shown: Shown, *, problem: str = "", status: int = 200
 ) -> Response:
     desk = desk_of(request)
-    kept = {name: value for name, value in fields.items() if name not in ("words", "digest")}
+    kept = {name: value for name, value in fields.items() if name not in ("words", "digest", "token")}
     context = {
         "title": asked.title,
         "kind": asked.kind,
@@ -83,19 +102,25 @@ def _confirm(
         "shown": shown,
         "words": asked.confirmation(desk.settings.target.bucket),
         "problem": problem,
+        "home": _home(asked.kind),
     }
     return desk.render(request, "plan.html", context, status)
 
 
-async def _planned(desk: Desk, kind: str, fields: dict[str, str]) -> tuple[AskedWork, Shown]:
+async def _planned(desk: Desk, kind: str, fields: dict[str, str]) -> tuple[Work, Shown]:
     """The work that a form asks for, if the user may do it, and its plan as it is now."""
-    await _check_rights(desk, kind)
-    asked = AskedWork.of(kind, fields, desk.settings.target)
+    if kind not in OF_TABLES:
+        await check_rights(desk, kind)
+    asked = asked_work(kind, fields, desk.settings)
     return asked, await desk.foreman.plan(asked)
 
 
-async def _check_rights(desk: Desk, kind: str) -> None:
-    """Refuse by name what the user may not do; the nodes would as well, in the middle of it."""
+async def check_rights(desk: Desk, kind: str) -> None:
+    """Refuse by name what the user may not do; the nodes would as well, in the middle of it.
+
+    Raises:
+        NoAccess: the user has not the role.
+    """
     if "administer" not in await desk.rights():
         raise NoAccess(f"{kind} needs the role administer, which user {desk.settings.user!r} has not")
 

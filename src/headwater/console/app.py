@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from headwater.console import actions, live, pages
+from headwater.console import actions, contents, live, pages, users
 from headwater.console.desk import HERE, ConsoleSettings, Desk, desk_of
 from headwater.console.guard import Guard, Secrets, same
 from headwater.console.lookout import plain
@@ -33,9 +33,17 @@ ROUTES = (
     Route("/mirrors", actions.mirrors),
     Route("/actions", actions.actions),
     Route("/actions/stop", actions.stop, methods=["POST"]),
-    Route("/actions/{kind}/plan", actions.plan, methods=["POST"]),
+    Route("/actions/{kind}/plan", actions.plan),
     Route("/actions/{kind}/begin", actions.begin, methods=["POST"]),
+    Route("/collections", contents.collections),
+    Route("/buckets", contents.buckets),
+    Route("/users", users.users),
+    Route("/users/add", users.add, methods=["POST"]),
+    Route("/users/roles", users.roles, methods=["POST"]),
+    Route("/users/password", users.password, methods=["POST"]),
+    Route("/users/remove", users.remove, methods=["POST"]),
     Route("/documents", pages.documents),
+    Route("/documents/value", pages.value),
     Route("/documents/store", pages.store, methods=["POST"]),
     Route("/documents/delete", pages.delete, methods=["POST"]),
 )

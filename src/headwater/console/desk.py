@@ -34,6 +34,9 @@ PAGES = (
     ("/streams", "Streams"),
     ("/rates", "Rates"),
     ("/documents", "Documents"),
+    ("/collections", "Collections"),
+    ("/buckets", "Buckets"),
+    ("/users", "Users"),
     ("/tail", "Tail"),
     ("/mirrors", "Mirrors"),
     ("/actions", "Actions"),
@@ -63,7 +66,11 @@ class ConsoleSettings:
 
 
 class Desk:
-    """One console at work; made in the event loop that serves it. `tails`: how many are open."""
+    """One console at work; made in the event loop that serves it.
+
+    Attributes:
+        tails: how many are open. is_ending: whether pages that wait for events are to end.
+    """
 
     def __init__(self, settings: ConsoleSettings, kept: Secrets) -> None:
         self.settings, self.secrets = settings, kept
@@ -73,10 +80,16 @@ class Desk:
         self._client: aio.AsyncClient | None = None
         self._connecting = asyncio.Lock()
         self.rates = RateWatch(self.lookout)
-        self.foreman = Foreman(self._members, self.lookout.dialled)
+        self.foreman = Foreman(self.members, self.lookout.dialled)
         self.tables = MirrorTables(settings.lakes)
         self.tails = 0
+        self.is_ending = False
         self._templates = _templates()
+
+    def end_pages(self) -> None:
+        """Let pages that wait for events come to an end; they would be cut, with a traceback."""
+        self.is_ending = True
+        self.rates.stop()
 
     async def close(self) -> None:
         """Let work come to an end, and close all connections."""
@@ -86,8 +99,8 @@ class Desk:
         if self._client is not None:
             await self._client.close()
 
-    def _members(self) -> Members:
-        """Connections of their own, for work."""
+    def members(self) -> Members:
+        """Return connections for one piece of work, of their own; nothing is called yet."""
         told = self.settings
         return Members(told.target.bucket, told.user, told.password, tls=told.target.tls)
 
@@ -106,8 +119,18 @@ class Desk:
                     connect_timeout_seconds=self.settings.timeout_seconds,
                     timeout_seconds=2 * self.settings.timeout_seconds,
                     agent="headwater-console",
+                    xattrs=True,
                 )
         return self._client
+
+    async def documents(self, collection: str) -> aio.AsyncDocuments:
+        """The documents of a collection, `scope.collection`; of the default one where none is named.
+
+        Raises:
+            OptionError: that is no name of a collection. TransportError, StatusError: as `client`.
+        """
+        client = await self.client()
+        return client.collection(collection) if collection else client
 
     async def rights(self) -> frozenset[str]:
         """The privileges by which pages offer what they do: all where no node tells."""

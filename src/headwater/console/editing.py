@@ -7,13 +7,15 @@ return and without control characters is edited as text; everything else is show
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from headwater.client.kv import Document, DocumentMeta, as_key
+from headwater.client.lines import printable
 from headwater.errors import OptionError
 
-EDIT_BYTES_MAX = 256 << 10
+EDIT_BYTES_MAX = 1 << 20
 """Larger documents are shown in part and not edited here."""
 SHOWN_BYTES_MAX = 64 << 10
 HEX_GROUPS = 16
@@ -35,6 +37,7 @@ class ShownDocument:
     Attributes:
         form, text: the value as it stands in the field; cut to its beginning where it can't be edited.
         editable: whether it is whole, and can be sent back.
+        xattrs: the extended attributes, by name their JSON text.
     """
 
     key: bytes
@@ -43,14 +46,18 @@ class ShownDocument:
     form: Form
     text: str
     editable: bool
+    xattrs: Mapping[str, str]
 
 
-def shown(document: Document, meta: DocumentMeta, form: Form | None = None) -> ShownDocument:
+def shown(
+    document: Document, meta: DocumentMeta, form: Form | None = None, xattrs: Mapping[str, bytes] | None = None
+) -> ShownDocument:
     """Return a document for a page, in the form asked for if its value bears it."""
     chosen = form_for(document.value) if form is not Form.HEX else Form.HEX
     editable = len(document.value) <= EDIT_BYTES_MAX
     text = written(document.value if editable else document.value[:SHOWN_BYTES_MAX], chosen)
-    return ShownDocument(document.key, document.value, meta, chosen, text, editable)
+    told = {name: printable(value.decode(errors="replace")) for name, value in (xattrs or {}).items()}
+    return ShownDocument(document.key, document.value, meta, chosen, text, editable, told)
 
 
 def form_for(data: bytes) -> Form:

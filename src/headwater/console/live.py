@@ -17,7 +17,8 @@ from headwater.console.lookout import STREAMS_SECONDS, plain
 from headwater.console.rates import MEASURES, TICK_SECONDS
 from headwater.errors import HeadwaterError
 
-TAILS_MAX = 8
+TAILS_MAX = 4
+"""A browser opens six connections to the console, of all its tabs together; the other pages need some of them."""
 STREAMS_SHOWN_MAX = 50
 
 
@@ -75,6 +76,8 @@ async def _changes(desk: Desk, asked: dict[str, str]) -> AsyncIterator[str]:
         wanted = tailing.TailFilter.of(asked, client.map.vbuckets)
         async with aclosing(tailing.follow(client, wanted)) as deliveries:
             async for delivery in deliveries:
+                if desk.is_ending:
+                    return
                 yield event("changes", delivery.to_json())
     except HeadwaterError as error:
         yield event("end", {"why": plain(error)})

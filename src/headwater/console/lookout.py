@@ -17,6 +17,7 @@ from headwater.client.routing import Address, ClusterMap, Target
 from headwater.cluster.members import Members
 from headwater.cluster.survey import NodeView, Survey
 from headwater.errors import (
+    AuthError,
     ClusterError,
     HeadwaterError,
     RemoteProtocolError,
@@ -33,6 +34,8 @@ SURVEY_SECONDS = 4.0
 FIGURES_SECONDS = 1.5
 STREAMS_SECONDS = 2.5
 RIGHTS_SECONDS = 15.0
+REFUSED_SECONDS = 60.0
+"""How long nobody is asked after a login was refused: a node writes each one down, and answers the next ever later."""
 
 Answer = TypeVar("Answer")
 
@@ -105,6 +108,7 @@ class Lookout:
         self._look: _Kept[Look] = _Kept()
         self._groups: dict[tuple[Address, str], _Kept[Mapping[str, str]]] = {}
         self._seen: dict[Address, tuple[NodeView, float]] = {}
+        self._refusal, self._refused_until = "", float("-inf")
 
     async def close(self) -> None:
         """Close the connections."""
@@ -165,11 +169,16 @@ class Lookout:
             if self._clock() - kept.asked_at < seconds or kept.asked_at > began:
                 return kept.said
             asked_at = self._clock()
+            if asked_at < self._refused_until:
+                return Said(kept.said.answer, kept.said.at, self._refusal)
             try:
                 answer = await ask()
                 kept.said = Said(answer, self._wall(), "", self._clock() - asked_at)
             except (TransportError, StatusError, RemoteProtocolError, ClusterError) as error:
                 kept.said = Said(kept.said.answer, kept.said.at, plain(error))
+                if isinstance(error, AuthError):
+                    self._refusal = f"{plain(error)} (the login is tried again once a minute)"
+                    self._refused_until = self._clock() + REFUSED_SECONDS
             kept.asked_at = self._clock()
             return kept.said
 

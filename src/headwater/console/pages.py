@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
+from collections.abc import Mapping
+from urllib.parse import quote, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from headwater.client.kv import Document, DocumentMeta
 from headwater.cluster.status import status
 from headwater.console import editing, figures
 from headwater.console.desk import Desk, desk_of, status_of
-from headwater.console.editing import Form
+from headwater.console.editing import Form, ShownDocument
 from headwater.console.guard import form_of
 from headwater.console.lookout import Look, Said, plain
 from headwater.errors import HeadwaterError, KeyExists, KeyNotFound, OptionError
+from headwater.wire.datatype import Datatype
 
 READ_TRIES = 5
 DONE = {
@@ -117,6 +118,18 @@ async def documents(request: Request) -> Response:
     return await _documents(request, key=key, done=done, form=Form.HEX if asked.get("as") == "hex" else None)
 
 
+async def value(request: Request) -> Response:
+    """The value of a document as a file, byte for byte, whatever its size; the browser is not to look into it."""
+    desk, asked = desk_of(request), request.query_params
+    try:
+        key = editing.read_key(asked.get("key", ""), _form(asked.get("form", "")))
+        found = await (await desk.documents(asked.get("collection", ""))).get(key)
+    except HeadwaterError as error:
+        raise HTTPException(status_of(error), plain(error)) from None
+    name = {"content-disposition": f"attachment; filename*=UTF-8''{quote(key, safe='')}"}
+    return Response(found.value, media_type="application/octet-stream", headers=name)
+
+
 async def store(request: Request) -> Response:
     """Store a document over the version that the form was made from, a new one only where there is none."""
     desk = desk_of(request)
@@ -129,16 +142,28 @@ async def store(request: Request) -> Response:
     except KeyExists:
         told = "It was changed by somebody else after you read it, and nothing was stored. Below is what you wrote, "
         told += "over the version of now: store it again to replace that one, or read the document again to drop yours."
-        return await _documents(request, key=key, problem=told, status=409, draft=(fields.get("value", ""), form))
+        return await _documents(
+            request,
+            key=key,
+            problem=told,
+            status=409,
+            draft=(fields.get("value", ""), form),
+            collection=_collection(fields),
+        )
     except HeadwaterError as error:
         return await _documents(
-            request, key=key, problem=plain(error), status=status_of(error), draft=(fields.get("value", ""), form)
+            request,
+            key=key,
+            problem=plain(error),
+            status=status_of(error),
+            draft=(fields.get("value", ""), form),
+            collection=_collection(fields),
         )
-    return _back(key, "stored")
+    return _back(key, "stored", _collection(fields))
 
 
 async def _write(desk: Desk, key: bytes, value: bytes, fields: dict[str, str]) -> None:
-    client, cas, flags = await desk.client(), _number(fields, "cas"), _number(fields, "flags")
+    client, cas, flags = await desk.documents(_collection(fields)), _number(fields, "cas"), _number(fields, "flags")
     expiry = await _expiry(desk, key, fields)
     if cas:
         await client.set(key, value, flags=flags, expiry=expiry, cas=cas)
@@ -155,7 +180,7 @@ async def _expiry(desk: Desk, key: bytes, fields: dict[str, str]) -> int:
     if chosen not in EXPIRY:
         raise OptionError("expiry", chosen, "keep, never or in")
     if chosen == "keep":
-        return (await (await desk.client()).get_meta(key)).expiry
+        return (await (await desk.documents(_collection(fields))).get_meta(key)).expiry
     return _number(fields, "seconds") if chosen == "in" else 0
 
 
@@ -175,18 +200,24 @@ async def delete(request: Request) -> Response:
         key = editing.read_key(fields.get("key", ""), _form(fields.get("form", "")))
         if not (cas := _number(fields, "cas")):
             raise OptionError("cas", 0, "that of the version which is to go")
-        await (await desk.client()).delete(key, cas=cas)
+        await (await desk.documents(_collection(fields))).delete(key, cas=cas)
     except KeyExists:
         told = "It was changed by somebody else after you read it, and nothing was deleted. Look at it again."
-        return await _documents(request, key=key, problem=told, status=409)
+        return await _documents(request, key=key, problem=told, status=409, collection=_collection(fields))
     except HeadwaterError as error:
-        return await _documents(request, key=key, problem=plain(error), status=status_of(error))
-    return _back(key, "deleted")
+        problem, status = plain(error), status_of(error)
+        return await _documents(request, key=key, problem=problem, status=status, collection=_collection(fields))
+    return _back(key, "deleted", _collection(fields))
 
 
-def _back(key: bytes, done: str) -> Response:
+def _back(key: bytes, done: str, collection: str) -> Response:
     text, form = editing.key_field(key)
-    return RedirectResponse("/documents?" + urlencode({"key": text, "form": form.value, "done": done}), 303)
+    told = {"key": text, "form": form.value, "done": done} | ({"collection": collection} if collection else {})
+    return RedirectResponse("/documents?" + urlencode(told), 303)
+
+
+def _collection(fields: Mapping[str, str]) -> str:
+    return fields.get("collection", "").strip()
 
 
 def _form(text: str) -> Form:
@@ -202,15 +233,17 @@ async def _documents(
     status: int = 200,
     asked: str = "",
     form: Form | None = None,
+    collection: str | None = None,
     draft: tuple[str, Form] | None = None,
 ) -> Response:
     """Fill in the page: what was done or went wrong, the form for a key, and the document if there is one."""
     desk = desk_of(request)
     rights = await desk.rights()
+    collection = _collection(request.query_params) if collection is None else collection
     document, missing = None, False
     if key and "read" in rights:
         try:
-            document = editing.shown(*await read(desk, key), form)
+            document = await read(desk, key, collection, form)
         except KeyNotFound:
             missing, status = True, 404 if not done and status == 200 else status
         except HeadwaterError as error:
@@ -227,6 +260,7 @@ async def _documents(
         "document": document,
         "missing": missing,
         "draft": draft,
+        "collection": collection,
         "vbucket": desk_vbucket(desk, key),
     }
     return desk.render(request, "documents.html", context, status)
@@ -238,16 +272,18 @@ def desk_vbucket(desk: Desk, key: bytes) -> int | None:
     return look.survey.map.vbucket_of(key) if look is not None and key else None
 
 
-async def read(desk: Desk, key: bytes) -> tuple[Document, DocumentMeta]:
-    """Read a document and the metadata of the same version.
+async def read(desk: Desk, key: bytes, collection: str = "", form: Form | None = None) -> ShownDocument:
+    """Read a document, and the metadata and attributes of the same version.
 
     Raises:
-        KeyNotFound, TransportError, StatusError: as `get`; KeyExists if it was changed each time between the two.
+        KeyNotFound, TransportError, StatusError: as `get`; KeyExists if it was changed each time in between.
     """
-    client = await desk.client()
+    documents = await desk.documents(collection)
     for _ in range(READ_TRIES):
-        document = await client.get(key)
-        meta = await client.get_meta(key)
-        if meta.cas == document.cas:
-            return document, meta
+        document = await documents.get(key)
+        meta = await documents.get_meta(key)
+        has_xattrs = meta.datatype & Datatype.XATTR
+        xattrs = await documents.get_xattrs(key) if has_xattrs and meta.cas == document.cas else {}
+        if meta.cas == document.cas and (not xattrs or (await documents.get_meta(key)).cas == meta.cas):
+            return editing.shown(document, meta, form, xattrs)
     raise KeyExists(f'read "{editing.key_field(key)[0]}": it changes faster than it can be read')

@@ -7,14 +7,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import uvicorn
+from starlette.applications import Starlette
 
 from headwater.console.app import make_app
-from headwater.console.desk import ConsoleSettings
+from headwater.console.desk import ConsoleSettings, Desk
 from headwater.console.guard import LOOPBACK, Secrets
 from headwater.errors import OptionError
 
-GOODBYE_SECONDS = 2
-"""How long open pages may take to end; live ones never would."""
+GOODBYE_SECONDS = 5
+"""How long open pages may take to end; a tail whose node is away looks up every four seconds."""
+
+
+class _Server(uvicorn.Server):
+    """A server whose live pages end before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
+        super().__init__(config)
+        self._console = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        desk: Desk = self._console.state.desk
+        desk.end_pages()
+        await super().shutdown(sockets)
 
 
 class ConsoleServer:
@@ -42,7 +56,7 @@ class ConsoleServer:
             loop="asyncio",
             timeout_graceful_shutdown=GOODBYE_SECONDS,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config, made)
 
     @property
     def url(self) -> str:

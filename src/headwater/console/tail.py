@@ -24,6 +24,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import vbucket_set
 
 if TYPE_CHECKING:
+    from headwater.client.collections import Collections
     from headwater.client.feeds import AsyncBatches
     from headwater.client.options import Start
 
@@ -45,6 +46,7 @@ KINDS = {
 }
 _NAMES = {number: name for name, number in KINDS.items()}
 COLUMNS = ("opcode", "vbucket", "seqno", "key", "value")
+PATH = ("scope", "collection")
 
 
 AWAY = "A node does not answer; trying again."
@@ -59,12 +61,14 @@ class TailFilter:
     Attributes:
         key: bytes that the key holds; empty for any. kind: mutation, deletion, expiration, or empty for all.
         vbuckets: None for all. keys_only: without values, which are not even sent.
+        collection: `scope.collection`, "all", or empty for the default one.
     """
 
     key: bytes = b""
     kind: str = ""
     vbuckets: tuple[int, ...] | None = None
     keys_only: bool = False
+    collection: str = ""
 
     @classmethod
     def of(cls, asked: Mapping[str, str], vbuckets: int) -> TailFilter:
@@ -77,7 +81,13 @@ class TailFilter:
         if kind and kind not in KINDS:
             raise OptionError("kind", kind, f"one of {', '.join(KINDS)}")
         named = vbucket_set(listed, vbuckets) if listed else None
-        return cls(asked.get("key", "").encode(), kind, named, bool(asked.get("keys_only", "")))
+        within = asked.get("collection", "").strip()
+        return cls(asked.get("key", "").encode(), kind, named, bool(asked.get("keys_only", "")), within)
+
+    @property
+    def collections(self) -> Collections:
+        """The same as the client takes it."""
+        return "all" if self.collection == "all" else [self.collection] if self.collection else None
 
     def apply(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that are wanted."""
@@ -111,6 +121,7 @@ class Delivery:
         self.matched += chosen.num_rows
         last = chosen.slice(max(0, chosen.num_rows - ROWS_MAX))
         columns: list[list[Any]] = [last.column(name).to_pylist() for name in COLUMNS]
+        columns += [last.column(name).to_pylist() if wanted.collection else [""] * len(last) for name in PATH]
         self.rows.extend(_row(values, wanted.keys_only) for values in zip(*columns, strict=True))
 
     def to_json(self) -> dict[str, Any]:
@@ -120,11 +131,12 @@ class Delivery:
 
 
 def _row(values: Sequence[Any], keys_only: bool) -> dict[str, Any]:
-    opcode, vbucket, seqno, key, value = values
+    opcode, vbucket, seqno, key, value, *path = values
     shown = "" if keys_only or not value else _cut(value, VALUE_SHOWN_BYTES)
     kind = _NAMES.get(opcode, str(opcode))
     # As text: JavaScript's numbers keep 53 bits.
-    return {"vbucket": vbucket, "seqno": str(seqno), "kind": kind, "key": _cut(key, KEY_SHOWN_BYTES), "value": shown}
+    told = {"vbucket": vbucket, "seqno": str(seqno), "kind": kind, "key": _cut(key, KEY_SHOWN_BYTES), "value": shown}
+    return told | {"collection": ".".join(filter(None, path))}
 
 
 def _cut(data: bytes, most: int) -> str:
@@ -168,6 +180,7 @@ def _open(client: AsyncClient, wanted: TailFilter, start: Start) -> Connecting[A
     return client.batches(
         start,
         vbuckets=wanted.vbuckets,
+        collections=wanted.collections,
         window_bytes=WINDOW_BYTES,
         no_value=wanted.keys_only,
         patience_seconds=PATIENCE_SECONDS,

@@ -11,9 +11,9 @@ import hashlib
 import json
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from headwater.client.routing import Address, Target, parse
 from headwater.cluster.failover import Failover, FailoverPlan
@@ -27,6 +27,7 @@ KEPT = 10
 END_SECONDS = 30.0
 HOURS_MAX = 24 * 365 * 10
 REPLICAS_MAX = 3
+ASKED_KINDS = ("rebalance", "failover", "compaction", "flush")
 Outcome: TypeAlias = tuple[str, str]
 """The state in which work ended, and a sentence about it."""
 
@@ -70,6 +71,27 @@ class Shown:
         return hashlib.sha256(json.dumps([self.heading, self.rows, self.sentences]).encode()).hexdigest()[:16]
 
 
+class Work(Protocol):
+    """Work that a form asked for, read and checked: AskedWork, or one of the kinds of chores.py."""
+
+    @property
+    def kind(self) -> str:
+        """Its name in addresses of pages."""
+
+    @property
+    def title(self) -> str:
+        """The work in a few words."""
+
+    def confirmation(self, bucket: str) -> str:
+        """The words to be typed before it begins; none for what hurts nobody."""
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> Shown:
+        """Tell what would be done; touches nothing. Errors as those of the command."""
+
+    async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
+        """Do it, telling `job` how far it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class AskedWork:
     """The fields of a form about work, read and checked.
@@ -98,16 +120,16 @@ class AskedWork:
         """
         if kind == "rebalance":
             replicas = fields.get("replicas", "").strip()
-            count = _number("replicas", replicas, REPLICAS_MAX) if replicas else None
-            add, remove = (_nodes(name, fields.get(name, ""), target) for name in ("add", "remove"))
+            count = number_from("replicas", replicas, REPLICAS_MAX) if replicas else None
+            add, remove = (addresses_of(name, fields.get(name, ""), target) for name in ("add", "remove"))
             return cls(kind, add=add, remove=remove, replicas=count)
         if kind == "failover":
-            if not (dead := _nodes("dead", fields.get("dead", ""), target)):
+            if not (dead := addresses_of("dead", fields.get("dead", ""), target)):
                 raise OptionError("dead", "", "the address of the node that is dead")
             return cls(kind, dead=dead, force=bool(fields.get("force")), lose_data=bool(fields.get("lose_data")))
         if kind == "compaction":
-            vbucket = _number("vbucket", fields.get("vbucket", "").strip(), 1023)
-            return cls(kind, vbucket=vbucket, hours=_number("hours", fields.get("hours", "").strip(), HOURS_MAX))
+            vbucket = number_from("vbucket", fields.get("vbucket", "").strip(), 1023)
+            return cls(kind, vbucket=vbucket, hours=number_from("hours", fields.get("hours", "").strip(), HOURS_MAX))
         if kind == "flush":
             return cls(kind)
         raise OptionError("work", kind, "rebalance, failover, compaction or flush")
@@ -131,15 +153,92 @@ class AskedWork:
             return " ".join(map(str, self.dead))
         return bucket if self.kind == "flush" else "yes"
 
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> Shown:
+        """Tell what would be done; touches nothing.
 
-def _number(name: str, text: str, most: int) -> int:
+        Raises:
+            ClusterError, OptionError, TransportError, StatusError: it can't be, and why.
+        """
+        if self.kind == "rebalance":
+            return show_rebalance(await self._rebalance(members, seeds).plan())
+        if self.kind == "failover":
+            return show_failover(await self._failover(members, seeds).plan())
+        if self.kind == "compaction":
+            owner = await _owner(members, seeds, self.vbucket)
+            told = "Its log is read and written anew where that frees room; requests go on. Readers that were away"
+            told += " for longer than that begin again."
+            return Shown(sentences=(f"{self.title}, on {owner}.", told))
+        owners = [each async for each in _owners(members, seeds)]
+        told = f"Every document of this bucket is deleted, on {', '.join(map(str, owners))}."
+        more = "Streams and replicas see the deletions. There is no way back but a backup."
+        return Shown(sentences=(told, more))
+
+    async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
+        """Do it, telling `job` how far it is."""
+        doing = {"rebalance": self._do_rebalance, "failover": self._do_failover, "compaction": self._do_compaction}
+        return await doing.get(self.kind, self._do_flush)(members, seeds, job)
+
+    def _rebalance(self, members: Members, seeds: Sequence[Address], job: Job | None = None) -> Rebalance:
+        more: dict[str, Any] = {} if job is None else {"progress": job.step, "stopping": lambda: job.stopping}
+        wanted: dict[str, Any] = {"add": self.add, "remove": self.remove, "replicas": self.replicas}
+        return Rebalance(members, list(seeds), **wanted, **more)
+
+    async def _do_rebalance(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
+        after = await self._rebalance(members, seeds, job).run()
+        if after is None:
+            return "stopped", "stopped before all was done; ask for the same again, and it goes on"
+        return "done", f"{job.total} vbuckets are where they belong, map {after.epoch}:{after.rev}"
+
+    def _failover(self, members: Members, seeds: Sequence[Address]) -> Failover:
+        return Failover(members, list(seeds), self.dead, force=self.force, lose_data=self.lose_data)
+
+    async def _do_failover(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
+        plan = await self._failover(members, seeds).run()
+        return "done", f"{len(plan.promotions)} vbuckets promoted, {len(plan.anew)} begun anew"
+
+    async def _do_compaction(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
+        owner = await _owner(members, seeds, self.vbucket)
+        job.now = f"{owner} compacts its log"
+        await members.admin(owner).purge(self.vbucket, int(time.time()) - 3600 * self.hours)
+        return "done", f"{owner} has compacted its log"
+
+    async def _do_flush(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
+        owners = [each async for each in _owners(members, seeds)]
+        for job.done, owner in enumerate(owners):
+            job.total, job.now = len(owners), f"{owner} deletes its documents"
+            await members.admin(owner).flush()
+        job.done = job.total
+        return "done", f"{len(owners)} nodes have deleted their documents"
+
+
+async def _owners(members: Members, seeds: Sequence[Address]) -> AsyncIterator[Address]:
+    """Yield the nodes that have active vbuckets."""
+    for address in await members.identified(seeds):
+        if any(state.name == "ACTIVE" for state in (await members.admin(address).states()).values()):
+            yield address
+
+
+async def _owner(members: Members, seeds: Sequence[Address], vbucket: int) -> Address:
+    async for address in _owners(members, seeds):
+        states = await members.admin(address).states()
+        if vbucket in states and states[vbucket].name == "ACTIVE":
+            return address
+    raise OptionError("vbucket", vbucket, "one that a node has active")
+
+
+def number_from(name: str, text: str, most: int) -> int:
+    """Read a field of a form; OptionError if it is no whole number up to `most`."""
     if not (text.isascii() and text.isdecimal() and len(text) < 9 and int(text) <= most):
         raise OptionError(name, text[:40], f"a whole number from 0 to {most}")
     return int(text)
 
 
-def _nodes(name: str, text: str, target: Target) -> tuple[Address, ...]:
-    """Read addresses parted by blanks or commas; with TLS the ports are those for TLS, as in the console's own URL."""
+def addresses_of(name: str, text: str, target: Target) -> tuple[Address, ...]:
+    """Read addresses parted by blanks or commas; with TLS the ports are those for TLS, as in the console's own URL.
+
+    Raises:
+        OptionError: one of them has a bucket or a login in it.
+    """
     found: list[Address] = []
     for part in text.replace(",", " ").split():
         if set(part) & set("/@?"):
@@ -165,28 +264,16 @@ class Foreman:
         """The work under way."""
         return next((job for job in self.jobs if job.state == "running"), None)
 
-    async def plan(self, asked: AskedWork) -> Shown:
+    async def plan(self, asked: Work) -> Shown:
         """Tell what would be done; touches nothing.
 
         Raises:
             ClusterError, OptionError, TransportError, StatusError: it can't be, and why.
         """
         async with self._members() as members:
-            if asked.kind == "rebalance":
-                return show_rebalance(await self._rebalance(members, asked).plan())
-            if asked.kind == "failover":
-                return show_failover(await self._failover(members, asked).plan())
-            if asked.kind == "compaction":
-                owner = await self._owner(members, asked.vbucket)
-                told = "Its log is read and written anew where that frees room; requests go on. Readers that were away"
-                told += " for longer than that begin again."
-                return Shown(sentences=(f"{asked.title}, on {owner}.", told))
-            owners = [each async for each in self._owners(members)]
-            told = f"Every document of this bucket is deleted, on {', '.join(map(str, owners))}."
-            more = "Streams and replicas see the deletions. There is no way back but a backup."
-            return Shown(sentences=(told, more))
+            return await asked.plan(members, self._seeds())
 
-    def begin(self, asked: AskedWork) -> Job:
+    def begin(self, asked: Work) -> Job:
         """Begin in the background.
 
         Raises:
@@ -214,17 +301,10 @@ class Foreman:
 
     # ------------------------------------------------------------------ doing it
 
-    async def _run(self, job: Job, asked: AskedWork) -> None:
-        doing: Mapping[str, Callable[[Members, Job, AskedWork], Awaitable[Outcome]]] = {
-            "rebalance": self._do_rebalance,
-            "failover": self._do_failover,
-            "compaction": self._do_compaction,
-            "flush": self._do_flush,
-        }
+    async def _run(self, job: Job, asked: Work) -> None:
         try:
             async with self._members() as members:
-                state, now = await doing[asked.kind](members, job, asked)
-            job.state, job.now = state, now
+                job.state, job.now = await asked.run(members, self._seeds(), job)
         except HeadwaterError as error:
             job.state, job.now = "failed", plain(error)
         except BaseException:
@@ -232,51 +312,6 @@ class Foreman:
             raise
         finally:
             job.ended_at = time.time()
-
-    def _rebalance(self, members: Members, asked: AskedWork, job: Job | None = None) -> Rebalance:
-        more: dict[str, Any] = {} if job is None else {"progress": job.step, "stopping": lambda: job.stopping}
-        wanted: dict[str, Any] = {"add": asked.add, "remove": asked.remove, "replicas": asked.replicas}
-        return Rebalance(members, self._seeds(), **wanted, **more)
-
-    async def _do_rebalance(self, members: Members, job: Job, asked: AskedWork) -> Outcome:
-        after = await self._rebalance(members, asked, job).run()
-        if after is None:
-            return "stopped", "stopped before all was done; ask for the same again, and it goes on"
-        return "done", f"{job.total} vbuckets are where they belong, map {after.epoch}:{after.rev}"
-
-    def _failover(self, members: Members, asked: AskedWork) -> Failover:
-        return Failover(members, self._seeds(), asked.dead, force=asked.force, lose_data=asked.lose_data)
-
-    async def _do_failover(self, members: Members, job: Job, asked: AskedWork) -> Outcome:
-        plan = await self._failover(members, asked).run()
-        return "done", f"{len(plan.promotions)} vbuckets promoted, {len(plan.anew)} begun anew"
-
-    async def _do_compaction(self, members: Members, job: Job, asked: AskedWork) -> Outcome:
-        owner = await self._owner(members, asked.vbucket)
-        job.now = f"{owner} compacts its log"
-        await members.admin(owner).purge(asked.vbucket, int(time.time()) - 3600 * asked.hours)
-        return "done", f"{owner} has compacted its log"
-
-    async def _do_flush(self, members: Members, job: Job, asked: AskedWork) -> Outcome:
-        owners = [each async for each in self._owners(members)]
-        for job.done, owner in enumerate(owners):
-            job.total, job.now = len(owners), f"{owner} deletes its documents"
-            await members.admin(owner).flush()
-        job.done = job.total
-        return "done", f"{len(owners)} nodes have deleted their documents"
-
-    async def _owners(self, members: Members) -> AsyncIterator[Address]:
-        """Yield the nodes that have active vbuckets."""
-        for address in await members.identified(self._seeds()):
-            if any(state.name == "ACTIVE" for state in (await members.admin(address).states()).values()):
-                yield address
-
-    async def _owner(self, members: Members, vbucket: int) -> Address:
-        async for address in self._owners(members):
-            states = await members.admin(address).states()
-            if vbucket in states and states[vbucket].name == "ACTIVE":
-                return address
-        raise OptionError("vbucket", vbucket, "one that a node has active")
 
 
 def show_rebalance(plan: Plan) -> Shown:

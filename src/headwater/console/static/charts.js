@@ -102,7 +102,9 @@ function take(fresh) {
 
 function tell() {
   const line = document.getElementById("asof");
-  if (!points.length) return;
+  if (refused) line.textContent = "Stale: this console knows this browser no more; open the address that it printed when it began.";
+  line.classList.toggle("stale", refused);
+  if (refused || !points.length) return;
   const latest = points[points.length - 1], at = new Date(latest.at * 1000).toLocaleTimeString();
   const stale = Date.now() - heardAt > STALE_MS;
   const away = nodes.filter((node) => !(node in latest.nodes));
@@ -114,7 +116,21 @@ function tell() {
   if (line.textContent !== text) line.textContent = text;
 }
 
-const events = new EventSource("/rates/events");
-events.addEventListener("history", (event) => { points.length = 0; take(JSON.parse(event.data)); });
-events.addEventListener("point", (event) => take([JSON.parse(event.data)]));
+let events = null, refused = false;
+
+function connect() {
+  events = new EventSource("/rates/events");
+  events.addEventListener("history", (event) => { points.length = 0; take(JSON.parse(event.data)); });
+  events.addEventListener("point", (event) => take([JSON.parse(event.data)]));
+  events.addEventListener("error", () => { refused = events.readyState === EventSource.CLOSED; tell(); });
+}
+
+// A browser opens six connections to the console, of all its tabs together: one that nobody sees gives its own back.
+// What it missed comes as the history when it is seen again.
+document.addEventListener("visibilitychange", () => {
+  if (events) events.close();
+  events = null;
+  if (!document.hidden) connect();
+});
+if (!document.hidden) connect();
 setInterval(tell, 1000);

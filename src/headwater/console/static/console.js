@@ -4,20 +4,37 @@
 
 const lost = document.getElementById("lost");
 const news = document.getElementById("news");
-let answeredAt = new Date();
+const held = document.getElementById("held");
+let answeredAt = new Date(), shownAt = answeredAt;
 
 function tellLost(why) {
   lost.textContent = `This console does not answer (${why}). What stands here is of ${answeredAt.toLocaleTimeString()}.`;
   lost.hidden = false;
 }
 
+function isHeld(part) {
+  return part.contains(document.activeElement) || !document.getSelection().isCollapsed;
+}
+
+function place(part, fresh) {
+  const open = new Set(Array.from(part.querySelectorAll("details[open][id]"), (each) => each.id));
+  const scrolled = Array.from(part.querySelectorAll(".wide"), (each) => each.scrollLeft);
+  part.replaceChildren(...fresh.childNodes);
+  for (const each of part.querySelectorAll("details[id]")) each.open = open.has(each.id);
+  part.querySelectorAll(".wide").forEach((each, at) => { each.scrollLeft = scrolled[at] || 0; });
+}
+
 async function refresh(part) {
-  if (document.hidden || part.contains(document.activeElement) || !document.getSelection().isCollapsed) return;
+  if (document.hidden) return;
   let answer;
   try {
     answer = await fetch(location.href, { credentials: "same-origin", cache: "no-store", redirect: "error" });
   } catch {
     tellLost("it was ended, or the way to it is cut");
+    return;
+  }
+  if (answer.status === 401) {
+    tellLost("it knows this browser no more: open the address that it printed when it began");
     return;
   }
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -31,9 +48,14 @@ async function refresh(part) {
   lost.hidden = true;
   const before = part.dataset.news;
   part.dataset.news = fresh.dataset.news || "";
-  const open = new Set(Array.from(part.querySelectorAll("details[open][id]"), (each) => each.id));
-  part.replaceChildren(...fresh.childNodes);
-  for (const each of part.querySelectorAll("details[id]")) each.open = open.has(each.id);
+  // Under the hands of a reader nothing is replaced; that it is older than it could be has to be seen.
+  held.hidden = !isHeld(part);
+  if (held.hidden) {
+    place(part, fresh);
+    shownAt = answeredAt;
+  } else {
+    held.textContent = `Kept as it was at ${shownAt.toLocaleTimeString()} while the focus or a selection is in it.`;
+  }
   if (before !== undefined && before !== part.dataset.news) news.textContent = `Now: ${part.dataset.news}`;
 }
 

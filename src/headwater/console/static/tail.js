@@ -22,7 +22,7 @@ function count() {
 
 function add(change) {
   const row = document.createElement("tr");
-  for (const name of ["vbucket", "seqno", "kind", "key", "value"]) {
+  for (const name of ["vbucket", "seqno", "kind", "collection", "key", "value"]) {
     const cell = document.createElement(name === "key" ? "th" : "td");
     if (name === "key") cell.scope = "row";
     cell.textContent = change[name];
@@ -62,6 +62,11 @@ function start() {
   events.addEventListener("end", (event) => stop(`It ended: ${JSON.parse(event.data).why}`));
   events.addEventListener("error", () => {
     silent = 0;
+    if (events.readyState === EventSource.CLOSED) {
+      // It was refused, which the browser does not try again: the console is another one by now.
+      stop("This console knows this browser no more: open the address that it printed when it began.");
+      return;
+    }
     tell("This console does not answer; the browser tries again. Changes until then are not shown.", true);
   });
   begin.textContent = "Begin anew";

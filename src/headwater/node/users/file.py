@@ -33,7 +33,7 @@ from headwater.node.users.scram import HASHES, Keys, derive
 from headwater.wire.json_text import read_json
 from headwater.wire.users import UserEntry, UserList
 
-__all__ = ["NAME", "Account", "UsersFile", "accounts_of", "check_name", "check_password", "edited"]
+__all__ = ["NAME", "Account", "UsersFile", "accounts_of", "check_name", "check_password", "edited", "has_administrator"]
 
 NAME: Final = "USERS"
 _NEXT_NAME: Final = "USERS.new"
@@ -197,6 +197,11 @@ def edited(found: UserList, before: Accounts, after: Accounts) -> UserList:
 def accounts_of(found: UserList) -> dict[str, Account]:
     """Return the accounts of a list. Raises ValueError or OptionError: keys or roles that are none."""
     return {name: _account(entry) for name, entry in found.users.items()}
+
+
+def has_administrator(accounts: Accounts) -> bool:
+    """Return whether somebody may do everything, at least in one bucket."""
+    return any(each.role == "administer" for account in accounts.values() for each in account.grants)
 
 
 def _account(entry: UserEntry) -> Account:

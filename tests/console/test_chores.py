@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+
+from headwater.client.routing import Address, parse
+from headwater.console.chores import asked_work
+from headwater.console.desk import ConsoleSettings
+from headwater.console.work import AskedWork
+from headwater.errors import OptionError
+from headwater.lake.commit import DOMAIN
+from headwater.lake.log import TableLog, creation, record
+from headwater.lake.places import store_of
+from headwater.lake.shape import fields
+from headwater.pipelines.tasks import SEED as INDEX_SEED
+from tests.lake.support import SEED, Table
+
+from .support import console, words
+from .test_contents import done, plan
+
+SETTINGS = ConsoleSettings(parse("couchbase://h:1/default"))
+
+
+def test_work_is_read_from_its_form_and_named_by_what_it_does() -> None:
+    asked = asked_work("init", {"nodes": "a:1 b:2", "replicas": "1"}, SETTINGS)
+    assert (asked.kind, asked.title, asked.confirmation("default")) == ("init", "Make a cluster of a:1, b:2", "yes")
+    asked = asked_work("collection-drop", {"name": "shop.carts"}, SETTINGS)
+    assert (asked.title, asked.confirmation("default")) == ("Drop collection shop.carts", "shop.carts")
+    assert asked_work("bucket-create", {"name": "b"}, SETTINGS).confirmation("default") == ""
+    assert asked_work("failover", {"dead": "a:1"}, SETTINGS) == AskedWork("failover", dead=(Address("a", 1),))
+    with pytest.raises(OptionError):
+        asked_work("demolition", {}, SETTINGS)
+
+
+def test_a_table_is_folded_and_cleaned_up_only_where_the_console_was_given_it(tmp_path: Path) -> None:
+    log = TableLog(store_of(tmp_path))
+    begun = record(DOMAIN, {"v": 1, "bucket": "b", "end": {}, "batch": 0})
+    assert log.commit([*creation(fields(), {INDEX_SEED: SEED.hex()}, "b"), begun], "CREATE TABLE")
+    table = Table(tmp_path)
+    for number in range(12):
+        table.take((f"k{number}", number, 1, "v"))
+    before = len(table.log.refresh().files)
+    with console("couchbase://127.0.0.1:1/b", lakes=(str(tmp_path),)) as browser:
+        assert f"of {before} files are folded" in words(plan(browser, "fold", table=str(tmp_path))[1])
+        assert "files were folded" in done(browser, "fold", table=str(tmp_path))
+        assert len(table.log.refresh().files) < before
+        assert "There is nothing to do" in plan(browser, "fold", table=str(tmp_path))[1]
+        assert "There is nothing to do" in plan(browser, "vacuum", table=str(tmp_path))[1]
+        assert plan(browser, "vacuum", table="/")[0] == 400
