@@ -29,10 +29,12 @@ class Seen:
         self.high = high["high"]
         self.persisted: int | None = None
         self.asked: list[bool] = []
+        self.wholes: list[bool] = []
         self.coverage: Coverage | None = None
 
     def observe(self, *, whole: bool = False, idle: bool = False) -> dict[int, BranchHistory]:
         self.asked.append(idle)
+        self.wholes.append(whole)
         return {0: BranchHistory(self.log, self.high, persisted_seqno=self.persisted)}
 
     def covered(self, start: Offset) -> Coverage | None:
@@ -88,6 +90,17 @@ def test_only_who_has_all_there_was_asks_idly() -> None:
     made.look_again()
     assert made.latest(first, None) is first
     assert seen.asked == [False, False, True, False]
+
+
+def test_a_run_to_the_end_misses_a_vbucket_that_loses_its_node_on_the_way() -> None:
+    """Else it would end without what is left of it, as if it had all there was."""
+    seen = Seen(high=10)
+    ends, endless = planning(seen), planning(seen)
+    ends.aim()
+    ends.latest({"v": 1, "vb": {}}, None)
+    assert seen.wholes == [True, True]
+    endless.latest({"v": 1, "vb": {}}, None)
+    assert not seen.wholes[-1]
 
 
 def test_a_batch_ends_where_enough_copies_are_and_the_rest_comes_when_they_have_it() -> None:

@@ -123,7 +123,7 @@ class SourceNodes:
         afterwards is the one known before, no failover lay between, and the two belong together. Otherwise once more.
 
         Args:
-            whole: a vbucket that no node of a cluster owns at present is waited for, as one that moves always is.
+            whole: a vbucket that no node owns at present is waited for, as one that moves always is.
             idle: the asker has all there was the last time. While no seqno moves it gets the same again, for some
                 seconds: one short answer of each node instead of the statistics of every vbucket.
 
@@ -240,12 +240,14 @@ class SourceNodes:
         return {vb: high for vb, high in highs.items() if wanted is None or vb in wanted}
 
     def _check_whole(self, client: Client, highs: Mapping[int, int]) -> None:
-        """Check that all vbuckets have an owner; a lone node may well have only some."""
+        """Check that all vbuckets have an owner: without it "up to now" would pass their history over in silence."""
         wanted = self._settings.vbuckets or range(client.map.vbuckets)
         lost = [vb for vb in wanted if vb not in highs]
-        if lost and len(client.map.servers) > 1:
+        if lost:
             told = f"{len(lost)} of {len(wanted)} vbuckets, the first is {lost[0]},"
-            raise NotMyVbucket(f"{told} have no active node in the cluster map {client.map.label}")
+            servers = client.map.servers
+            alone = f", which names {servers[0]} alone: ask a node that knows who has them" if len(servers) == 1 else ""
+            raise NotMyVbucket(f"{told} have no active node in the cluster map {client.map.label}{alone}")
 
     def _logs_of(self, client: Client, highs: Mapping[int, int], stats: Stats) -> dict[int, FailoverLog]:
         """Ask for the logs, in one go; but not for those whose newest uuid the statistics tell is known."""
