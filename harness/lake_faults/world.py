@@ -486,7 +486,7 @@ class World:
         path = f"stranger-{uuid4()}.parquet"
         actions = [removal(file, int(time.time() * 1000), data_change=what != "OPTIMIZE") for file in chosen]
         if rows.num_rows:
-            pq.write_table(rows, self.place / path, row_group_size=7)
+            pq.write_table(_in_large_types(rows), self.place / path, row_group_size=7)
             size = (self.place / path).stat().st_size
             told = {"path": path, "partitionValues": {}, "size": size, "dataChange": what != "OPTIMIZE"}
             actions.append({"add": told | {"modificationTime": int(time.time() * 1000)}})
@@ -520,6 +520,14 @@ def _live(store: TableStore, file: DataFile) -> pa.Table:
     rows = pq.read_table(store.full(file.path))
     dead = read_vector(store, file.vector) if file.vector else ()
     return rows.take([row for row in range(rows.num_rows) if row not in dead])
+
+
+_LARGE = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
+
+
+def _in_large_types(rows: pa.Table) -> pa.Table:
+    """As Polars hands them over; Parquet keeps Arrow's types beside its own."""
+    return rows.cast(pa.schema([each.with_type(_LARGE.get(each.type, each.type)) for each in rows.schema]))
 
 
 def nodes_of(node: Node) -> HandMade:

@@ -58,10 +58,33 @@ def test_arrow_has_no_file_of_pythons_left_when_a_checkpoint_is_read(
     assert [each.closed for each in read] == [True]
 
 
-def test_a_checkpoint_that_is_cut_is_told(tmp_path: Path) -> None:
+def checkpoint_that_is_cut(table: Table, place: Path) -> None:
+    path = checkpoints.write(table.store, FOLDER, table.log.state.version, table.log.state.actions())
+    (place / path).write_bytes((place / path).read_bytes()[:-20])
+
+
+def test_a_checkpoint_that_is_cut_costs_nothing_while_the_commits_are_there(tmp_path: Path) -> None:
     table = Table(tmp_path)
-    path = checkpoints.write(table.store, FOLDER, 0, table.log.state.actions())
-    (tmp_path / path).write_bytes((tmp_path / path).read_bytes()[:-20])
+    table.take(("a", 0, 1, "v"))
+    checkpoint_that_is_cut(table, tmp_path)
+    again = TableLog(TableStore(tmp_path))
+    assert (again.refresh().version, again.checkpointed, again.state.files) == (1, -1, table.log.state.files)
+
+
+def test_the_checkpoint_before_one_that_is_cut_counts(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    checkpoints.write(table.store, FOLDER, 0, table.log.state.actions())
+    (tmp_path / FOLDER / f"{0:020d}.json").unlink()
+    table.take(("a", 0, 1, "v"))
+    checkpoint_that_is_cut(table, tmp_path)
+    again = TableLog(TableStore(tmp_path))
+    assert (again.refresh().version, again.checkpointed, again.state.files) == (1, 0, table.log.state.files)
+
+
+def test_a_checkpoint_that_is_cut_is_told_where_the_commits_before_it_are_gone(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    checkpoint_that_is_cut(table, tmp_path)
+    (tmp_path / FOLDER / f"{0:020d}.json").unlink()
     with pytest.raises(CorruptStore, match="not a checkpoint"):
         TableLog(TableStore(tmp_path)).refresh()
 

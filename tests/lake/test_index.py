@@ -131,3 +131,31 @@ def test_keys_that_somebody_left_null_are_rows_all_the_same(tmp_path: Path) -> N
     pq.write_table(table, tmp_path / "x.parquet")
     made_of, count = built(TableStore(tmp_path), "x.parquet", SEED)
     assert (sorted(made_of.rows.tolist()), count) == ([0, 1], 2)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string(),
+        pa.large_binary(),
+        pa.large_string(),
+        pa.binary_view(),
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.binary()),
+        pa.binary(3),
+    ],
+    ids=str,
+)
+def test_keys_are_found_in_whatever_form_somebody_wrote_them(kind: Any, tmp_path: Path) -> None:
+    """Parquet keeps Arrow's type beside its own: Polars and Rust write large ones, and text as views."""
+    keys, vbuckets = pa.array([b"abc", b"xyz", b"abc"]), np.array([1, 2, 3], np.int32)
+    pq.write_table(pa.table({"key": in_the_form_of(kind, keys), "vbucket": vbuckets}), tmp_path / "x.parquet")
+    assert pq.read_schema(tmp_path / "x.parquet").field("key").type == kind
+    made_of, _ = built(TableStore(tmp_path), "x.parquet", SEED)
+    assert made_of.find(hashes_of(keys, vbuckets, SEED).take(np.array([1]))).tolist() == [1]
+
+
+def in_the_form_of(kind: Any, keys: Any) -> Any:
+    if pa.types.is_dictionary(kind):
+        return keys.dictionary_encode()
+    return pa.array([key.as_py() if "binary" in str(kind) else key.as_py().decode() for key in keys], kind)

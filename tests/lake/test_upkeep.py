@@ -11,7 +11,7 @@ import pytest
 from headwater.errors import TableChanged
 from headwater.lake import upkeep
 from headwater.lake.index import Indexes
-from headwater.lake.log import FOLDER, TableLog, data_file
+from headwater.lake.log import FOLDER, TableLog, data_file, removal
 from headwater.lake.store import TableStore
 from headwater.lake.upkeep import (
     DAY,
@@ -182,6 +182,32 @@ def test_old_commits_go_once_an_old_checkpoint_has_them(tmp_path: Path) -> None:
         path: file.vector for path, file in table.log.state.files.items()
     }
     assert set(table.held()) == expected(3) | {"later"}
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_commits_stay_that_only_a_checkpoint_has_which_is_cut_or_lacks_a_part(parts: int, tmp_path: Path) -> None:
+    """Spark may have died while it wrote one."""
+    table = small_files(tmp_path, 3)
+    name = f"{2:020d}.checkpoint.parquet" if parts == 1 else f"{2:020d}.checkpoint.{1:010d}.{2:010d}.parquet"
+    (tmp_path / FOLDER / name).write_bytes(b"PAR1")
+    age(tmp_path / FOLDER, 40)
+    table.take(("later", 0, 900, "v"))
+    assert vacuum(table.log) == []
+    assert TableLog(TableStore(tmp_path)).refresh().files.keys() == table.log.state.files.keys()
+
+
+@pytest.mark.parametrize("written", ["part%201%25.parquet", "file://{place}/part%201%25.parquet"])
+def test_a_file_that_the_log_names_in_its_own_way_stays(written: str, tmp_path: Path) -> None:
+    """The log's paths are urls, relative or not."""
+    table = small_files(tmp_path, 1)
+    (file,) = table.log.state.files.values()
+    (tmp_path / file.path).rename(tmp_path / "part 1%.parquet")
+    path = written.format(place=tmp_path)
+    assert table.log.commit([removal(file, 0), {"add": file.add | {"path": path}}], "OPTIMIZE")
+    age(tmp_path, 30)
+    table.take(("later", 0, 900, "v"))
+    assert [path for path in vacuum(table.log) if not path.startswith("_index")] == []
+    assert (tmp_path / "part 1%.parquet").exists()
 
 
 def test_a_checkpoint_forgets_removals_that_have_expired(tmp_path: Path) -> None:

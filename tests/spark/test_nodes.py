@@ -28,10 +28,9 @@ def settings(**options: str) -> SourceSettings:
 
 def test_an_observation_is_seqno_log_and_purge_seqno_of_each_vbucket() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 10)), 5: FakeVbucket(NEW, range(1, 9), purge=4)})
-    assert SourceNodes(settings(), lambda _: client).observe() == {
-        0: BranchHistory(OLD, 9),
-        5: BranchHistory(NEW, 8, 4),
-    }
+    nodes = SourceNodes(settings(), lambda _: client)
+    assert nodes.observe() == {0: BranchHistory(OLD, 9), 5: BranchHistory(NEW, 8, 4)}
+    assert nodes.vbuckets == 6
 
 
 def test_only_the_wanted_vbuckets_are_looked_at() -> None:

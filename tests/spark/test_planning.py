@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater.errors import DataLoss, RollbackRequired
+from headwater.errors import DataLoss, OptionError, RollbackRequired
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position
 from headwater.spark.columns import RowMaker
@@ -31,6 +31,7 @@ class Seen:
         self.asked: list[bool] = []
         self.wholes: list[bool] = []
         self.coverage: Coverage | None = None
+        self.vbuckets = 1
 
     def observe(self, *, whole: bool = False, idle: bool = False) -> dict[int, BranchHistory]:
         self.asked.append(idle)
@@ -123,6 +124,14 @@ def test_a_run_to_the_end_ends_with_what_enough_copies_had_when_it_began() -> No
     made.aim()
     seen.high = seen.persisted = 20
     assert made.latest({"v": 1, "vb": {}}, None)["vb"]["0"][1] == 7
+
+
+def test_a_bucket_that_has_fewer_vbuckets_than_were_read_is_refused() -> None:
+    """Else the documents of the others would stay for ever."""
+    start = {"v": 1, "vb": {"0": ["000000000000000a", 10], "3": ["000000000000000a", 10]}}
+    told = "is not the bucket that was read before: that had vbucket 3, and this one has 1 vbuckets; begin anew"
+    with pytest.raises(OptionError, match=told):
+        planning(Seen(high=10)).latest(start, None)
 
 
 def test_a_rollback_that_the_user_does_not_want_ends_the_read() -> None:

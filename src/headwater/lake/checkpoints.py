@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -18,6 +19,8 @@ import pyarrow.parquet as pq
 from headwater.errors import CorruptStore
 from headwater.failpoints import failpoint
 from headwater.lake.store import TableStore, reading_parquet
+
+log = logging.getLogger(__name__)
 
 LAST = "_last_checkpoint"
 _NAME = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
@@ -99,20 +102,28 @@ def write(store: TableStore, folder: str, version: int, actions: Iterable[dict[s
 def newest(store: TableStore, folder: str, most: int | None = None) -> tuple[int, list[dict[str, Any]]] | None:
     """Return (version, actions) of the newest whole checkpoint, of version `most` at most; None if there is none.
 
+    One that can't be read is passed over: the commits before it, or an older one, say the same. Spark does not sync its
+    own, so a machine that lost its power may leave it cut.
+
     Raises:
-        CorruptStore: its file can't be read.
+        CorruptStore: none can be read, and the first commit is gone.
     """
-    complete = {
-        version: paths for version, paths in _complete(store, folder).items() if most is None or version <= most
-    }
-    if not complete:
-        return None
-    version = max(complete)
-    return version, [action for path in complete[version] for action in _read(store, path)]
+    found = complete(store, folder)
+    problem: CorruptStore | None = None
+    for version in sorted(found, reverse=True):
+        if most is None or version <= most:
+            try:
+                return version, [action for path in found[version] for action in _read(store, path)]
+            except CorruptStore as error:
+                log.warning("%s; an older one, or the commits before it, are read instead", error)
+                problem = problem or error
+    if problem is not None and not store.exists(f"{folder}/{0:020d}.json"):
+        raise problem
+    return None
 
 
-def _complete(store: TableStore, folder: str) -> dict[int, list[str]]:
-    """The checkpoints all parts of which are there, by version."""
+def complete(store: TableStore, folder: str) -> dict[int, list[str]]:
+    """Return the checkpoints all parts of which are there, by version."""
     parts: dict[tuple[int, int], list[str]] = {}
     for listed in store.list(folder):
         named = _NAME.search(listed.path)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -386,13 +387,13 @@ def vacuum(log: TableLog, seconds: float | None = None, now: float | None = None
     state, clock = log.refresh(), now or time.time()
     kept_for = retention(state) if seconds is None else seconds
     oldest = clock - kept_for
-    needed = {name for file in state.files.values() for name in names_of(file.add)}
+    needed = {name for file in state.files.values() for name in _bare(file.add)}
     live = {file.path.rpartition("/")[2] for file in state.files.values()}
     for removed in state.tombstones.values():
         if removed.get("deletionTimestamp", 0) >= 1000 * oldest:
-            needed.update(names_of(removed))
+            needed.update(_bare(removed))
     listed = {folder: log.store.list(folder) for folder in ("", FOLDER, index.FOLDER)}
-    gone = [each for each in listed[""] if _is_data(each.path) and each.path not in needed]
+    gone = [each for each in listed[""] if _is_data(each.path) and _base(each) not in needed]
     gone += [each for each in listed[index.FOLDER] if _base(each).removesuffix(index.SUFFIX) not in live]
     gone += [each for files in listed.values() for each in files if _is_half(each)]
     if seconds is None:
@@ -410,7 +411,12 @@ def names_of(action: Action) -> list[str]:
     """Return the files that a data file of the log consists of: itself, and its vector's."""
     vector = action.get("deletionVector")
     beside = vectors.file_of(vector) if vector else None
-    return [action["path"], *([beside] if beside else [])]
+    return [unquote(action["path"]), *([beside] if beside else [])]
+
+
+def _bare(action: Action) -> Iterator[str]:
+    """The same without folders: the log may name the same place in many ways, by a whole url for example."""
+    return (path.rpartition("/")[2] for path in names_of(action))
 
 
 def _base(listed: Listed) -> str:
@@ -426,11 +432,17 @@ def _is_half(listed: Listed) -> bool:
 
 
 def _old_log(log: TableLog, now: float) -> list[str]:
-    """Commits and checkpoints that are older than the log's retention and before a checkpoint that is, too."""
+    """Commits and checkpoints that are older than the log's retention and before a checkpoint that is, too, and at or
+    before one that can be read."""
     oldest = now - seconds_of(log.state.properties.get("delta.logRetentionDuration"), LOG_RETENTION)
     numbered = [(int(_base(each)[:20]), each) for each in log.store.list(FOLDER) if _base(each)[:20].isdigit()]
-    bases = [number for number, each in numbered if ".checkpoint" in each.path and each.modified < oldest]
-    first = max(bases, default=0)
+    young = {each.path for _, each in numbered if each.modified >= oldest}
+    bases = [
+        number for number, parts in checkpoints.complete(log.store, FOLDER).items() if not young.intersection(parts)
+    ]
+    if not bases or (readable := checkpoints.newest(log.store, FOLDER)) is None:
+        return []
+    first = max((number for number in bases if number <= readable[0]), default=0)
     return [each.path for number, each in numbered if number < first and each.modified < oldest]
 
 

@@ -16,6 +16,7 @@ from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, Transpor
 from headwater.spark.history import BranchHistory
 from headwater.spark.offsets import Offset
 from headwater.spark.settings import SourceSettings
+from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 if TYPE_CHECKING:
     from headwater.client import Client
@@ -96,7 +97,12 @@ class SourceNodes:
         settings: whom to ask, for which vbuckets, and for how long to go on asking.
         connect: opens a client.
         clock: seconds.
+
+    Attributes:
+        vbuckets: how many the bucket has, as was last observed.
     """
+
+    vbuckets: int = VBUCKET_NUMBERS
 
     def __init__(
         self,
@@ -206,6 +212,7 @@ class SourceNodes:
 
     def _observe(self, whole: bool, idle: bool) -> dict[int, BranchHistory]:
         client = self._connected()
+        self.vbuckets = client.map.vbuckets
         while True:
             highs = self._wanted(client.seqnos("all") if self._settings.chooses else client.seqnos())
             if idle and self._is_seen(highs):

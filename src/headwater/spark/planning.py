@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from headwater.errors import DataLoss, RollbackRequired
+from headwater.errors import DataLoss, OptionError, RollbackRequired
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark.history import BranchHistory, HeldPoints
 from headwater.spark.nodes import SourceNodes
@@ -45,6 +45,18 @@ def check_loss(start: Offset, end: Offset, *, fails: bool) -> None:
     if fails:
         raise loss
     log.warning("%s", loss)
+
+
+def check_fits(start: Offset, vbuckets: int, url: str) -> None:
+    """Refuse to go on in a bucket that has not all the vbuckets that were read: of those that are missing nobody would
+    tell that their documents are gone.
+
+    Raises:
+        OptionError: it was made anew with fewer, or it is another bucket.
+    """
+    if start.positions and (highest := max(start.positions)) >= vbuckets:
+        told = f"the bucket that was read before: that had vbucket {highest}, and this one has {vbuckets} vbuckets"
+        raise OptionError("url", url, f"{told}; begin anew, in another place, with an empty checkpoint")
 
 
 SETTLE_SECONDS = 3.0
@@ -98,6 +110,7 @@ class Planning:
             self._calm_since = self._calm_since if start == self._start else float("inf")
             self._start = start
         begun = self._covered(Offset.from_json(start))
+        check_fits(begun, self.nodes.vbuckets, self.settings.url)
         if begun.latest:
             return replace(newest(self._seen), coverage=begun.coverage).to_json()
         self.held.record(begun.positions, self._seen, begun.rollbacks)

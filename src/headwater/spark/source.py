@@ -21,7 +21,7 @@ from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark.nodes import Known, SourceNodes
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, plan, ranges
-from headwater.spark.planning import Planning, check, check_loss
+from headwater.spark.planning import Planning, check, check_fits, check_loss
 from headwater.spark.schema import choose, ddl
 from headwater.spark.settings import SourceSettings, parse
 from headwater.spark.target import DcpBatchWriter, DcpStreamWriter
@@ -108,6 +108,7 @@ class DcpBatchReader(_Reading, DataSourceReader):
         try:
             coverage = nodes.covered(start)
             seen, known = nodes.observe(whole=True), nodes.known()
+            check_fits(start, nodes.vbuckets, self.settings.url)
         finally:
             nodes.close()
         if ends is not None:
