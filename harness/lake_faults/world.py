@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -522,7 +523,7 @@ def _live(store: TableStore, file: DataFile) -> pa.Table:
     return rows.take([row for row in range(rows.num_rows) if row not in dead])
 
 
-_LARGE = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
+_LARGE: dict[Any, Any] = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
 
 
 def _in_large_types(rows: pa.Table) -> pa.Table:

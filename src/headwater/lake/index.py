@@ -223,7 +223,7 @@ def built(store: TableStore, path: str, seed: bytes) -> tuple[KeyIndex, int]:
     with store.parquet(path) as opened:
         for batch in opened.iter_batches(columns=["key", "vbucket"]):
             # Somebody else's may come as large ones, views or a dictionary: Arrow restores what was written.
-            keys = batch.column("key").cast(pa.binary())
+            keys: Any = batch.column("key").cast(pa.binary())
             if keys.null_count:
                 keys = keys.fill_null(b"")
             parts.append(hashes_of(keys, batch.column("vbucket").fill_null(-1).to_numpy(), seed))
