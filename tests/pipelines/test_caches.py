@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
+
 import pytest
 import redis
 
 from headwater.errors import ConnectionLost, OptionError
 from headwater.pipelines.caches import CacheRefused, chunks, expanded, open_cache, template
 from headwater.testing.node import node
+from headwater.wire.opcodes import Opcode
+from tests.pipelines.memcached_server import plain_memcached, real_memcached
 from tests.pipelines.redis_server import redis_server
 
 
@@ -28,6 +33,30 @@ def test_a_memcached_is_asked_without_a_cluster_map() -> None:
         assert opened.delete([b"a", b"b"]) == 1
         assert client.get_many(["a"]) == {}
         opened.close()
+
+
+def test_a_memcached_is_sent_nothing_that_it_can_not_answer() -> None:
+    """One of 1.6 loses its place at a command that it does not know and that has a body: no answer comes any more."""
+    with plain_memcached() as (address, asked):
+        opened = open_cache(f"memcached://{address}")
+        assert opened.delete([b"a", b"b"]) == 2
+        opened.close()
+    assert set(asked) <= {Opcode.GET_CLUSTER_CONFIG, Opcode.DELETE, Opcode.DELETEQ, Opcode.NOOP}
+
+
+@pytest.mark.interop
+@pytest.mark.skipif(shutil.which("memcached") is None, reason="no memcached here: apt install memcached")
+def test_a_real_memcached_is_told() -> None:
+    with real_memcached() as address:
+        with socket.create_connection(address.split(":")) as server, server.makefile("rb") as answers:  # type: ignore[arg-type]
+            for number in range(100):
+                server.sendall(b"set k%d 0 0 1\r\nv\r\n" % number)
+                assert answers.readline() == b"STORED\r\n"
+            opened = open_cache(f"memcached://{address}")
+            assert opened.delete([b"never", b"k" * 251, *(b"k%d" % number for number in range(1, 200))]) == 99
+            opened.close()
+            server.sendall(b"get k0 k1\r\n")
+            assert [answers.readline() for _ in range(3)] == [b"VALUE k0 0 1\r\n", b"v\r\n", b"END\r\n"]
 
 
 @pytest.mark.interop

@@ -100,6 +100,11 @@ def test_who_wants_no_map_does_not_ask_for_it():
     assert converse(greet(Login("us", "beer", wants_map=False)), [(Op.HELLO, None, 0, b"")]).config is None
 
 
+def test_who_asks_for_no_feature_says_no_hello_for_plain_memcached_never_answers_one():
+    lines = [(Op.GET_CLUSTER_CONFIG, None, Status.UNKNOWN_COMMAND, b"Unknown command")]
+    assert converse(greet(Login("us", features=())), lines) == Greeting(frozenset(), None)
+
+
 def test_a_password_never_goes_out_by_a_mechanism_that_was_left_out():
     lines = [(Op.HELLO, None, 0, b""), (Op.SASL_LIST_MECHS, None, 0, b"PLAIN")]
     with pytest.raises(OptionError, match="PLAIN"):

@@ -556,6 +556,7 @@ def connect(
     mechanisms: tuple[str, ...] | None = None,
     tls: TlsSettings | None = None,
     xattrs: bool = False,
+    hello: bool = True,
     **unknown: Never,
 ) -> Connecting[AsyncClient]:
     """Connect to a bucket; `async with connect(...) as bucket` closes it as well.
@@ -571,6 +572,7 @@ def connect(
             PLAIN for servers without either: the password crosses the network.
         tls: whom to trust and as whom to come, in place of the parameters of a couchbases:// connection.
         xattrs: values with extended attributes may be written with metadata (`write_many`).
+        hello: False for plain memcached, which can't be asked for features.
 
     Raises:
         OptionError: the connection string or a setting makes no sense, or there is no setting of this name.
@@ -589,6 +591,7 @@ def connect(
         mechanisms=mechanisms,
         tls=tls,
         xattrs=xattrs,
+        hello=hello,
     )
     return Connecting(_connected(AsyncClient(settings)))
 

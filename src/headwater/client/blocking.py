@@ -529,6 +529,7 @@ def connect(
     mechanisms: tuple[str, ...] | None = None,
     tls: TlsSettings | None = None,
     xattrs: bool = False,
+    hello: bool = True,
     **unknown: Never,
 ) -> Client:
     """Connect to a bucket; `with connect(...) as bucket` closes it as well.
@@ -544,6 +545,7 @@ def connect(
             PLAIN for servers without either: the password crosses the network.
         tls: whom to trust and as whom to come, in place of the parameters of a couchbases:// connection.
         xattrs: values with extended attributes may be written with metadata (`write_many`).
+        hello: False for plain memcached, which can't be asked for features.
 
     Raises:
         OptionError: the connection string or a setting makes no sense, or there is no setting of this name.
@@ -562,6 +564,7 @@ def connect(
         mechanisms=mechanisms,
         tls=tls,
         xattrs=xattrs,
+        hello=hello,
     )
     return _connected(Client(settings))
 

@@ -29,6 +29,7 @@ def settings_for(
     mechanisms: tuple[str, ...] | None = None,
     tls: TlsSettings | None = None,
     xattrs: bool = False,
+    hello: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> ConnectSettings:
     """Return checked settings.
@@ -44,6 +45,7 @@ def settings_for(
             that has proved who it is. With PLAIN among those given, it crosses the network as it is.
         tls: whom to trust and as whom to come, in place of the connection string's parameters; for couchbases://.
         xattrs: values with extended attributes may be written with metadata (`write_many`).
+        hello: whether to ask for features; plain memcached can't be asked (`Login`).
         clock: seconds, monotonic.
 
     Raises:
@@ -65,6 +67,6 @@ def settings_for(
         mechanisms = MECHANISMS_KNOWN if is_safe else MECHANISMS
     if unknown := [mechanism for mechanism in mechanisms if mechanism not in MECHANISMS_KNOWN]:
         raise OptionError("mechanisms", unknown[0], f"one of {', '.join(MECHANISMS_KNOWN)}")
-    features = KV_FEATURES + ((Feature.XATTR,) if xattrs else ())
+    features = KV_FEATURES * hello + (Feature.XATTR,) * xattrs
     login = Login(agent, target.bucket, user, password, mechanisms=tuple(mechanisms), features=features)
     return ConnectSettings(target, login, vbuckets, connect_timeout_seconds, timeout_seconds, clock)

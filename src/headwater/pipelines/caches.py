@@ -70,7 +70,8 @@ class Memcached:
 
         bucket = url.startswith(("couchbase:", "couchbases:"))
         hosts = [url] if bucket else _servers(url)
-        self._clients = [client.connect(host, user, password, vbuckets=None if bucket else 1) for host in hosts]
+        plain: dict[str, Any] = {} if bucket else {"vbuckets": 1, "hello": False}
+        self._clients = [client.connect(host, user, password, **plain) for host in hosts]
 
     def delete(self, keys: Sequence[bytes]) -> int:
         """Delete these keys everywhere; returns how many were there."""

@@ -55,7 +55,8 @@ class Login:
         user, password: None for servers that let everybody in.
         nonce: for SCRAM, new for every connection.
         mechanisms: which may be used, strongest first; with PLAIN the password crosses the network as it is.
-        features: what to ask for in HELLO.
+        features: what to ask for in HELLO. With none there is no HELLO: plain memcached (1.6) loses its place in what it
+            is sent at a command that it does not know and that has a body, and answers no more.
         wants_map: whether to fetch the cluster map; who needs none should not ask, for some servers hang up on that.
     """
 
@@ -202,6 +203,8 @@ def greet(login: Login) -> Conversation[Greeting]:
 
 
 def _hello(login: Login) -> Conversation[frozenset[int]]:
+    if not login.features:
+        return frozenset()
     answer = yield bootstrap.Hello(key=login.agent.encode(), features=list(login.features)).frame()
     if answer.status in _UNKNOWN:
         return frozenset()
