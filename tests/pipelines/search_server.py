@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         match self.command, self.path:
             case "PUT", "/orders":
                 made, index.exists = not index.exists, True
-                assert json.loads(body)["settings"] == {"index.gc_deletes": "1h"}
+                assert json.loads(body)["settings"]["index.gc_deletes"] == "1h"
                 exists = {"error": {"type": "resource_already_exists_exception", "reason": "exists"}}
                 return (200, {"acknowledged": True}) if made else (400, exists)
             case "POST", "/orders/_bulk":

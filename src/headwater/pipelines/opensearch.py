@@ -39,6 +39,15 @@ _MAPPINGS = {
     "name": {"type": "text"},
     "body": {"type": "text"},
 }
+# Words as `fulltext` has them: neither case nor accents matter. Documents of any size may be shown in a search; left
+# alone, a server refuses the whole search when it meets one of more than a million characters.
+_SETTINGS = {
+    "index.gc_deletes": "1h",
+    "index.highlight.max_analyzed_offset": 1 << 26,
+    "index.analysis.analyzer.default.type": "custom",
+    "index.analysis.analyzer.default.tokenizer": "standard",
+    "index.analysis.analyzer.default.filter": ["lowercase", "asciifolding"],
+}
 _OF_COLLECTIONS = {
     "collection_id": {"type": "long"},
     "scope": {"type": "keyword"},
@@ -163,7 +172,7 @@ class SearchClient:
             SearchRefused, ConnectionLost: the server says no, or nobody answers.
         """
         columns = _MAPPINGS | (_OF_COLLECTIONS if self.server.by_collection else {})
-        body = {"settings": {"index.gc_deletes": "1h"}, "mappings": {"properties": columns}}
+        body = {"settings": _SETTINGS, "mappings": {"properties": columns}}
         status, told = self._patiently("PUT", "", body)
         if status >= 300 and _kind(told) != "resource_already_exists_exception":
             raise self._refusal(status, told)
@@ -323,7 +332,10 @@ def _counted(item: Item, answer: dict[str, Any], done: BulkCounts) -> bool:
 
 def _reason(told: dict[str, Any]) -> str:
     error = told.get("error")
-    return str(error.get("reason", error.get("type", ""))) if isinstance(error, dict) else str(error or "")
+    if not isinstance(error, dict):
+        return str(error or "")
+    causes = error.get("root_cause") or [{}]  # "all shards failed" tells nobody why
+    return str(causes[0].get("reason") or error.get("reason", error.get("type", "")))
 
 
 def _kind(told: dict[str, Any]) -> str:
