@@ -15,10 +15,10 @@ from headwater.wire.status import Status
 
 
 @contextmanager
-def real_memcached() -> Iterator[str]:
-    """Run memcached on a free port; yields its address."""
+def real_memcached() -> Iterator[int]:
+    """Run memcached; yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+        port = int(free.getsockname()[1])
     line = ["memcached", "-u", "nobody", "-l", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(line)
 
@@ -30,7 +30,7 @@ def real_memcached() -> Iterator[str]:
 
     try:
         until(answers, "memcached answers")
-        yield f"127.0.0.1:{port}"
+        yield port
     finally:
         process.kill()
         process.wait()

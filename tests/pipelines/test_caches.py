@@ -47,16 +47,16 @@ def test_a_memcached_is_sent_nothing_that_it_can_not_answer() -> None:
 @pytest.mark.interop
 @pytest.mark.skipif(shutil.which("memcached") is None, reason="no memcached here: apt install memcached")
 def test_a_real_memcached_is_told() -> None:
-    with real_memcached() as address:
-        with socket.create_connection(address.split(":")) as server, server.makefile("rb") as answers:  # type: ignore[arg-type]
-            for number in range(100):
-                server.sendall(b"set k%d 0 0 1\r\nv\r\n" % number)
-                assert answers.readline() == b"STORED\r\n"
-            opened = open_cache(f"memcached://{address}")
-            assert opened.delete([b"never", b"k" * 251, *(b"k%d" % number for number in range(1, 200))]) == 99
-            opened.close()
-            server.sendall(b"get k0 k1\r\n")
-            assert [answers.readline() for _ in range(3)] == [b"VALUE k0 0 1\r\n", b"v\r\n", b"END\r\n"]
+    with real_memcached() as port, socket.create_connection(("127.0.0.1", port)) as server:
+        answers = server.makefile("rb")
+        for number in range(100):
+            server.sendall(b"set k%d 0 0 1\r\nv\r\n" % number)
+            assert answers.readline() == b"STORED\r\n"
+        opened = open_cache(f"memcached://127.0.0.1:{port}")
+        assert opened.delete([b"never", b"k" * 251, *(b"k%d" % number for number in range(1, 200))]) == 99
+        opened.close()
+        server.sendall(b"get k0 k1\r\n")
+        assert [answers.readline() for _ in range(3)] == [b"VALUE k0 0 1\r\n", b"v\r\n", b"END\r\n"]
 
 
 @pytest.mark.interop

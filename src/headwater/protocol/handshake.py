@@ -55,8 +55,8 @@ class Login:
         user, password: None for servers that let everybody in.
         nonce: for SCRAM, new for every connection.
         mechanisms: which may be used, strongest first; with PLAIN the password crosses the network as it is.
-        features: what to ask for in HELLO. With none there is no HELLO: plain memcached (1.6) loses its place in what it
-            is sent at a command that it does not know and that has a body, and answers no more.
+        features: what to ask for in HELLO. With none there is no HELLO: plain memcached (1.6) loses its place at a
+            command that it does not know and that has a body, and answers no more.
         wants_map: whether to fetch the cluster map; who needs none should not ask, for some servers hang up on that.
     """
 
