@@ -3,11 +3,15 @@
 import json
 import sys
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
+from headwater.cli.app import app
 from headwater.cli.reporting import ProgressFormat, metered, reporter
 from headwater.errors import OptionError, OutputLost
 from headwater.pipelines.attempts import Attempts
@@ -74,3 +78,35 @@ def test_without_a_port_nobody_watches(capsys: pytest.CaptureFixture[str]) -> No
 def test_what_is_no_port_is_refused(address: str) -> None:
     with pytest.raises(OptionError, match="a port, or HOST:PORT"), metered("copy", address, print):
         pass
+
+
+@pytest.mark.parametrize(
+    ("job", "places", "what"),
+    [
+        ("index", ["b"], "the index is level with the bucket"),
+        ("copy", ["couchbase://127.0.0.1:1/c", "--checkpoint", "b"], "all that the source has was copied before"),
+        ("invalidate", ["redis://127.0.0.1:1", "--checkpoint", "b"], "nothing has changed since the last run"),
+    ],
+)
+def test_a_job_that_finds_nothing_to_do_says_so(
+    job: str, places: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(f"headwater.cli.{job}.check_answers", lambda *asked, **more: None)
+    monkeypatch.setattr("headwater.pipelines.caches.open_cache", lambda *asked: SimpleNamespace(close=lambda: None))
+    batches = [0, 1, 0]
+
+    def run(*asked: object, progress: Callable[[CopyProgress], None], **more: object) -> None:
+        for _ in range(batches.pop()):
+            progress(CopyProgress())
+
+    monkeypatch.setattr(f"headwater.pipelines.{job}.{'index' if job == 'index' else 'run'}", run)
+    monkeypatch.setattr(f"headwater.cli.{job}._line", line)
+
+    def told(*words: str) -> tuple[str, str]:
+        done = CliRunner().invoke(app, [job, "couchbase://127.0.0.1:1/b", *places, *words])
+        assert done.exit_code == 0, done.output
+        return done.stdout, done.stderr
+
+    assert told("--once") == ("", f"headwater: nothing to do: {what}\n")
+    assert told("--once") == ("batch 0\n", "") and told("--once", "--progress", "none") == ("", "")

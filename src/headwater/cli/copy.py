@@ -1,6 +1,7 @@
 """`headwater copy`: keep one bucket level with another, with Spark, until it is ended."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +19,15 @@ from headwater.cli.options import (
     examples,
     source_options,
 )
-from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
+from headwater.cli.reporting import (
+    IdleRun,
+    MetricsPort,
+    ProgressFormat,
+    ProgressOption,
+    metered,
+    reporter,
+    told_losses,
+)
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -100,14 +109,13 @@ def copy(
     """
     writer, secret = (user, password) if target_user is None else (target_user, target_password)
     from headwater.pipelines import copy as pipeline
-    from headwater.pipelines.carried import CarriedFile
     from headwater.pipelines.job import given
 
     chosen = {"collections": collections, "scope": scope}
-    leaves_out = (begun := CarriedFile(checkpoint).load()) is not None and not begun.chooses
-    check_answers(source, user, password, retry, say_unread=leaves_out, **chosen)
+    check_answers(source, user, password, retry, say_unread=_leaves_out(checkpoint), **chosen)
     check_answers(target, writer, secret, retry, say_unread=False)
-    with asked() as stop, metered("copy", metrics, reporter(shown, _line)) as told:
+    idle = IdleRun(_line, "all that the source has was copied before")
+    with asked() as stop, metered("copy", metrics, reporter(shown, idle.line)) as told:
         pipeline.run(
             source,
             target,
@@ -122,6 +130,15 @@ def copy(
             stop=stop,
             **told,
         )
+        idle.tell(shown, unless=not once or stop())
+
+
+def _leaves_out(checkpoint: Path) -> bool:
+    """Whether a copy goes on as it began, before collections were copied."""
+    from headwater.pipelines.carried import CarriedFile
+
+    begun = CarriedFile(checkpoint).load()
+    return begun is not None and not begun.chooses
 
 
 def _line(progress: "CopyProgress") -> str:

@@ -19,7 +19,15 @@ from headwater.cli.options import (
     examples,
     source_options,
 )
-from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
+from headwater.cli.reporting import (
+    IdleRun,
+    MetricsPort,
+    ProgressFormat,
+    ProgressOption,
+    metered,
+    reporter,
+    told_losses,
+)
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -106,7 +114,8 @@ def index(
     from headwater.pipelines.opensearch import SearchServer
 
     server = None if opensearch is None else SearchServer(opensearch, opensearch_user, opensearch_password)
-    with asked() as stop, metered("index", metrics, reporter(shown, _line)) as told:
+    idle = IdleRun(_line, "the index is level with the bucket")
+    with asked() as stop, metered("index", metrics, reporter(shown, idle.line)) as told:
         pipeline.index(
             url,
             to,
@@ -121,6 +130,7 @@ def index(
             stop=stop,
             **told,
         )
+        idle.tell(shown, unless=not once or stop())
 
 
 def _line(progress: "IndexProgress") -> str:

@@ -18,7 +18,15 @@ from headwater.cli.options import (
     examples,
     source_options,
 )
-from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
+from headwater.cli.reporting import (
+    IdleRun,
+    MetricsPort,
+    ProgressFormat,
+    ProgressOption,
+    metered,
+    reporter,
+    told_losses,
+)
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 
@@ -97,7 +105,8 @@ def invalidate(
     begin = start.value if start else None
     reading = source_options(user, password, on_data_loss, startingOffsets=begin, collections=collections, scope=scope)
     open_cache(cache, cache_user, cache_password).close()
-    with asked() as stop, metered("invalidate", metrics, reporter(shown, _line)) as told:
+    idle = IdleRun(_line, "nothing has changed since the last run")
+    with asked() as stop, metered("invalidate", metrics, reporter(shown, idle.line)) as told:
         pipeline.run(
             url,
             cache,
@@ -111,6 +120,7 @@ def invalidate(
             stop=stop,
             **told,
         )
+        idle.tell(shown, unless=not once or stop())
 
 
 def _line(progress: "InvalidationProgress") -> str:

@@ -23,7 +23,15 @@ from headwater.cli.options import (
     loss_option,
     spark_settings,
 )
-from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
+from headwater.cli.reporting import (
+    IdleRun,
+    MetricsPort,
+    ProgressFormat,
+    ProgressOption,
+    metered,
+    reporter,
+    told_losses,
+)
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
 from headwater.errors import OptionError
@@ -124,14 +132,13 @@ def mirror(
     check_answers(url, user, password, retry, say_unread=not by_collection)
     shape = {"changelog": changelog, "json": unfold, "copy_on_write": copy_on_write}
     shape |= {"variant": variant, "quarantine": quarantine, "upkeep": upkeep, "once": once}
-    idle = _IdleRun(
-        "each table is level with its collection" if by_collection else "the table is level with the bucket"
-    )
+    level = "each table is level with its collection" if by_collection else "the table is level with the bucket"
+    idle = IdleRun(_line, level)
     with asked() as stop, metered("mirror", metrics, reporter(shown, idle.line)) as told:
         run: Callable[..., Any] = _pipeline(by_collection)
         login = {"user": user, "password": password, "retry_seconds": retry, "reading": reading}
         run(url, to, engine=engine.value, stop=stop, **shape, **login, **named, **by_collection, **told)
-        idle.tell(unless=not once or shown is not ProgressFormat.TEXT or stop())
+        idle.tell(shown, unless=not once or stop())
 
 
 def _by_collection(collections: str | None, scope: str | None, dropped: DroppedTables) -> dict[str, Any]:
@@ -192,27 +199,6 @@ def _pipeline(by_collection: dict[str, Any]) -> Callable[..., Any]:
 def _stands(to: str) -> bool:
     """Whether there is a table already: then `--once` may well have nothing to do, and no worker is needed."""
     return "://" in to or Path(to, "_delta_log").exists()
-
-
-class _IdleRun:
-    """Tells of a run that had no batch.
-
-    Args:
-        why: it had nothing to do.
-    """
-
-    def __init__(self, why: str) -> None:
-        self._why, self._batches = why, 0
-
-    def line(self, progress: "MirrorProgress") -> str:
-        """Return the line of a batch."""
-        self._batches += 1
-        return _line(progress)
-
-    def tell(self, *, unless: bool) -> None:
-        """Say on stderr that there was nothing to do, if there was no batch."""
-        if not (unless or self._batches):
-            remark(f"nothing to do: {self._why}")
 
 
 def _line(progress: "MirrorProgress") -> str:

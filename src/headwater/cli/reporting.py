@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import typer
 
@@ -77,6 +77,28 @@ def _print(line: str) -> None:
         typer.echo(line)
     except OSError as error:
         raise OutputLost(error.strerror or str(error)) from error
+
+
+class IdleRun(Generic[P]):
+    """Tells of a run of `--once` that had no batch; without a word it looks as if it had failed.
+
+    Args:
+        line: makes the text of a batch.
+        why: it had nothing to do.
+    """
+
+    def __init__(self, line: Callable[[P], str], why: str) -> None:
+        self._made, self._why, self._batches = line, why, 0
+
+    def line(self, progress: P) -> str:
+        """Return the line of a batch."""
+        self._batches += 1
+        return self._made(progress)
+
+    def tell(self, shown: ProgressFormat, *, unless: bool) -> None:
+        """Say on stderr that there was nothing to do, if there was no batch and progress is text."""
+        if not (unless or self._batches) and shown is ProgressFormat.TEXT:
+            remark(f"nothing to do: {self._why}")
 
 
 def reporter(shown: ProgressFormat, line: Callable[[P], str]) -> Callable[[P], None]:

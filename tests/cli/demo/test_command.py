@@ -37,3 +37,14 @@ def test_the_other_story_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch, to
     monkeypatch.setattr(failover, "tell", kept.append)
     assert CliRunner().invoke(app, ["demo", "failover", "--keep", "k"]).exit_code == 0
     assert (told, kept) == ([], [Path("k")])
+
+
+@pytest.mark.parametrize("words", ["--rows 500", "--rounds 2", "--share 0.1", "--seed 7", "--report r"])
+def test_what_the_other_story_has_no_use_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, told: list[StoryPlan], words: str
+) -> None:
+    monkeypatch.setattr(failover, "tell", pytest.fail)
+    done = CliRunner().invoke(app, ["demo", "failover", *words.split()])
+    option, given = words.removeprefix("--").split()
+    expected = f'option "{option}": "{given}" is not possible with failover, which has no option but --keep'
+    assert (done.exit_code, done.stderr) == (2, f"headwater: {expected}\n")

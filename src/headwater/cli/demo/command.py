@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headwater.cli.options import examples
+from headwater.errors import OptionError
 
 EXAMPLES = examples(
     "headwater demo",
@@ -24,6 +25,7 @@ class StoryName(StrEnum):
     FAILOVER = "failover"
 
 
+ROUNDS, SHARE, SEED, REPORT = 6, 0.02, 2013, Path("artifacts/demo")
 LIBRARIES = {
     StoryName.FLIGHTS: ("pyroaring", "deltalake", "matplotlib"),
     StoryName.FAILOVER: ("pyroaring", "deltalake"),
@@ -37,16 +39,16 @@ def demo(
     rows: Annotated[
         int | None, typer.Option("--rows", min=100, metavar="COUNT", help="Use only so many of the 336,776 flights.")
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, metavar="COUNT", help="Rounds of changes.")] = 6,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, metavar="COUNT", help="Rounds of changes.")] = ROUNDS,
     share: Annotated[
         float, typer.Option("--share", min=0.001, max=0.5, metavar="SHARE", help="Documents changed in each round.")
-    ] = 0.02,
+    ] = SHARE,
     seed: Annotated[
         int, typer.Option("--seed", metavar="NUMBER", help="Another seed, other documents changed.")
-    ] = 2013,
+    ] = SEED,
     report: Annotated[
         Path, typer.Option("--report", metavar="DIR", help="Where report.html and summary.json go.")
-    ] = Path("artifacts/demo"),
+    ] = REPORT,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Keep store, table and logs here (must not exist).")
     ] = None,
@@ -61,6 +63,9 @@ def demo(
 
     Exit status 1, and no nice words, if anything differs.
     """
+    if story is StoryName.FAILOVER:
+        _only_of_flights({"rows": (rows, None), "rounds": (rounds, ROUNDS), "share": (share, SHARE)})
+        _only_of_flights({"seed": (seed, SEED), "report": (report, REPORT)})
     _need(LIBRARIES[story])
     if story is StoryName.FAILOVER:
         from headwater.cli.demo import failover
@@ -70,6 +75,16 @@ def demo(
     from headwater.cli.demo.story import StoryPlan, tell
 
     tell(StoryPlan(rows=rows, rounds=rounds, share=share, seed=seed, report=report, keep=keep))
+
+
+def _only_of_flights(options: dict[str, tuple[object, object]]) -> None:
+    """Refuse options that the other story would pass over; each is given with its default.
+
+    Raises: OptionError.
+    """
+    for name, (given, default) in options.items():
+        if given != default:
+            raise OptionError(name, str(given), "possible with failover, which has no option but --keep")
 
 
 def _need(modules: tuple[str, ...]) -> None:
