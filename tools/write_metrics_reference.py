@@ -25,8 +25,8 @@ and all changes of one batch end at the same: a pipeline's last request is told 
 
 Beside them are the process's own: `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds`.
 
-`/healthz` (200 while the node answers at all) and `/readyz` (503 while it waits to learn which vbuckets are its own, or
-traffic is disabled) are for everybody and tell nothing of the data.
+`/healthz` (200 while the node answers at all) and `/readyz` (503 while it waits to learn which vbuckets are its own,
+has none and is no member of a cluster, or traffic is disabled) are for everybody and tell nothing of the data.
 
 | metric | kind | labels | is |
 |---|---|---|---|

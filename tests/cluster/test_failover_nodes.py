@@ -2,12 +2,18 @@
 
 import asyncio
 import json
+import shutil
 
 import pytest
 
+from harness.nodes import until
+from headwater import client
 from headwater.cluster.failover import Failover
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError
+from headwater.testing.node import node
+from headwater.wire.vbucket import State, vbucket_of
+from tests.node.membership.support import stats
 
 from .contents import check_cluster, vbuckets
 from .nodes import VBUCKETS, Writer, at, check, command, documents, empty_nodes, fill, init, rebalance, until_level
@@ -180,3 +186,58 @@ def wait_for_items(follower, source):
                 await members.admin(at(follower)[0]).wait_persisted(vb, seqno)
 
     asyncio.run(work())
+
+
+def test_a_member_that_comes_back_empty_takes_no_client_away_from_the_others():
+    """A pod whose volume was lost: its own map is made later than the cluster's, and says that nobody owns anything."""
+    with empty_nodes(3) as nodes:
+        one, two, three = nodes
+        init(*nodes, replicas=1)
+        fill(one, DOCUMENTS)
+        until_level(*nodes)
+        owned = vbuckets(three.port)
+        three.kill()
+        shutil.rmtree(three.data)
+        three.restart()
+        there = [key for key in DOCUMENTS if owned.get(vbucket_of(key, VBUCKETS)) is not State.ACTIVE]
+        seeds = ",".join(node.address for node in (three, two))
+        with client.connect(f"couchbase://{seeds}/default", timeout_seconds=60) as bucket:
+            assert bucket.get(there[0]).value == DOCUMENTS[there[0]]
+            assert bucket.get_many(there).keys() == set(there)
+        code, _, said = command("cluster", "init", *(node.address for node in nodes), "--replicas", "1")
+        assert code == 1 and f"{three.address} has vbuckets" in said and "rebalance or failover mend it" in said
+        rebalance(one)
+        check(nodes, DOCUMENTS)
+
+
+def test_replicas_do_not_follow_a_member_that_comes_back_without_its_disk_and_owns_everything():
+    """A service with the default `--vbucket-state active` does so: what it says it owns is empty."""
+    with node(vbuckets=VBUCKETS) as one, empty_nodes(2) as others:
+        nodes = [one, *others]
+        init(*nodes, replicas=1)
+        fill(one, DOCUMENTS)
+        until_level(*nodes)
+        one.kill()
+        shutil.rmtree(one.data)
+        one.restart()
+        other = others[0]
+        problem = f"{one.address}/default:problem"
+        until(lambda: "a map of another cluster" in stats(other, "replication").get(problem, ""), "it was looked at")
+        code, told = status(other)
+        assert code == 1 and any("is not the member that the map means" in each for each in told["problems"])
+        with pytest.raises(ClusterError, match="is not the member that the map means"):
+            rebalance(other)
+        fail_over(other, one, force=True)
+        check(others, DOCUMENTS)
+        rebalance(other, add=at(one))
+        check(nodes, DOCUMENTS)
+
+
+def test_a_cluster_is_not_made_while_a_node_is_silent_and_one_line_says_which():
+    with empty_nodes(2) as nodes:
+        nodes[1].kill()
+        status, shown, said = command("cluster", "init", *(node.address for node in nodes))
+        assert (status, shown) == (1, "")
+        assert said.splitlines() == [
+            f"headwater: {nodes[1].address} does not answer (connection refused); start it, then type this again"
+        ]

@@ -19,6 +19,12 @@ def test_empty_nodes_share_the_vbuckets_and_their_replicas():
     assert made.replica_count == 1 and len(made.uuid) == 32
 
 
+def test_no_map_that_a_node_makes_for_itself_is_newer_than_a_clusters():
+    """Such a map counts from the milliseconds of the start: one that comes back without its disk has the newest."""
+    made, _ = first_map([empty(A, version=(1, 1_795_420_000_000)), empty(B)], "beer", 1)
+    assert made.version > (1, 1 << 62)
+
+
 def test_a_node_with_data_owns_everything_at_first():
     made, data_on = first_map([empty(A), view(B, "A A A A", None)], "b", 1)
     assert data_on == B and set(made.chains) == {(1,)} and made.replica_count == 1

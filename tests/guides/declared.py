@@ -49,6 +49,13 @@ DECLARED: dict[str, dict[str, Way]] = {
         "$ headwater cluster status": Typed(),
         "$ headwater cluster rebalance": Typed(),
         "$ headwater cluster failover": Typed(),
+        "headwater cluster rebalance": Elsewhere(
+            "tests/cluster/test_failover_nodes.py::test_a_member_that_comes_back_empty_takes_no_client_away_from_the_others"
+        ),
+        "headwater cluster failover": Elsewhere(
+            "tests/cluster/test_failover_nodes.py::"
+            "test_replicas_do_not_follow_a_member_that_comes_back_without_its_disk_and_owns_everything"
+        ),
     },
     "docs/howto/collections.md": {
         "headwater collection create": Typed(),

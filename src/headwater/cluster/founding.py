@@ -4,7 +4,8 @@ Nodes without data are equal: they get their vbuckets dealt out, replicas includ
 has data, it owns everything at first, and a rebalance spreads it. Two with data can't be one cluster.
 
 The map goes out first, then the vbuckets are made active where it says: a vbucket has never two owners, and a run that
-was killed finds its own map in the nodes and goes on with it.
+was killed finds its own map in the nodes and goes on with it. A cluster that has taken documents meanwhile is changed
+no more: a node that lacks what the map gives it may be one that lost its disk, and the others have the only copies.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headwater.client.routing import Address
+from headwater.cluster.admin import vbucket_list
 from headwater.cluster.balance import balance, checked_replicas
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.members import Members
@@ -67,7 +69,9 @@ def first_map(
     empty = ClusterMap(
         bucket=bucket,
         uuid=(owner or views[0]).uuid,
-        epoch=max(view.version[0] for view in views),
+        # Above the epoch of all maps that nodes make for themselves: those count from the time of their start, so one
+        # that comes back without its disk would have the newest map, and lead clients away from the members.
+        epoch=max(view.version[0] for view in views) + 1,
         rev=max(view.version[1] for view in views) + 1,
         servers=servers,
         chains=((head,),) * views[0].vbuckets,
@@ -99,6 +103,19 @@ def _check(views: Sequence[NodeView]) -> None:
             )
 
 
+def _check_unused(made: ClusterMap, views: Sequence[NodeView]) -> None:
+    """Refuse to make active, or to delete, what has a history in any node: `rebalance` asks first who has most."""
+    used = {vb for view in views for vb, seqno in view.seqnos.items() if seqno}
+    for view in views:
+        owned, replicas = made.held_by(view.address)
+        lacking = {vb for vb in owned if view.states.get(vb) is not State.ACTIVE}
+        if wrong := used & (lacking | view.states.keys() - {*owned, *replicas}):
+            raise ClusterError(
+                f"{view.address} has vbuckets {vbucket_list(wrong)}, which are in use, not as its cluster's map says",
+                "this cluster was made before: headwater cluster status tells how it is, rebalance or failover mend it",
+            )
+
+
 async def found(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False) -> Founded:
     """Make a cluster of these nodes; `encrypted`: which speak TLS with each other.
 
@@ -120,6 +137,8 @@ async def planned(members: Members, nodes: Sequence[Address], replicas: int, *, 
 async def _found(members: Members, asked: Sequence[Address], replicas: int, *, encrypted: bool) -> Founded:
     views = await asyncio.gather(*(members.view(node) for node in asked))
     first, data_on = first_map(views, members.bucket, replicas, encrypted=encrypted)
+    if any(view.map is not None for view in views):
+        _check_unused(first, views)
     if any(view.version != first.version or view.map is None for view in views):
         first = replace(first, rev=max(first.rev, *(view.version[1] + 1 for view in views)))
         await members.send(first)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.balance import Move, balance, moves
-from headwater.cluster.survey import NodeView, Settlement, Survey, chain_with_owner, settle
+from headwater.cluster.survey import STRANGER, NodeView, Settlement, Survey, chain_with_owner, settle
 from headwater.errors import ClusterError, OptionError
 from headwater.wire.cluster_map import ClusterMap
 
@@ -82,8 +82,8 @@ def make_plan(
         strangers: what the nodes in `remove` that are no members say of themselves.
 
     Raises:
-        ClusterError: a member does not answer, a vbucket is lost or has two owners, a node that joins has data, a node
-            that is to leave was never a member.
+        ClusterError: a member does not answer, or is none any more, a vbucket is lost or has two owners, a node that
+            joins has data, a node that is to leave was never a member.
         OptionError: a node is to join and to leave, or nobody would be left.
     """
     both = set(add) & set(remove)
@@ -96,6 +96,7 @@ def make_plan(
     if not (servers := list(dict.fromkeys(servers))):
         raise OptionError("remove", ", ".join(map(str, remove)), "such that a node is left")
     _check_answers(survey)
+    _check_members(survey)
     for node in add:
         _check_joins(survey, survey.nodes[node])
     settlement = settle(survey)
@@ -121,6 +122,14 @@ def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
         silent = f" and does not answer ({node.error})" if not node.answers else ""
         members = ", ".join(map(str, survey.map.servers))
         raise ClusterError(f"{address} is no member{silent}", f"the members are {members}")
+
+
+def _check_members(survey: Survey) -> None:
+    for address in survey.strangers:
+        raise ClusterError(
+            f"{address} is not the member that the map means: {STRANGER}",
+            f"headwater cluster failover --dead {address} --force promotes what the others have; then --add it",
+        )
 
 
 def _check_answers(survey: Survey) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.balance import balance, moves
-from headwater.cluster.survey import NodeView, Survey, settle
+from headwater.cluster.survey import STRANGER, NodeView, Survey, settle
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
@@ -116,6 +116,8 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
             yield f"{node.address} {'refuses' if node.is_refusal else 'does not answer'}: {node.error}"
         elif node.version != survey.map.version:
             yield f"{node.address} has map {_version(node.version)}, the newest is {_version(survey.map.version)}"
+        if node.address in survey.strangers:
+            yield f"{node.address} is not the member that the map means: {STRANGER}"
         if node.fenced:
             yield f"{node.address} does not serve yet: {node.fenced}"
     yield from _without_owner(survey)

@@ -26,6 +26,8 @@ from headwater.client.routing import Address
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
+STRANGER = "it has no map, and less than the others have of its vbuckets, as after the loss of its disk"
+
 Log: TypeAlias = Sequence[tuple[int, int]]
 """A failover log, newest entry first: (vb uuid, seqno)."""
 
@@ -100,6 +102,19 @@ class Survey:
     def silent(self) -> list[NodeView]:
         """Members that did not answer."""
         return [node for address, node in self.nodes.items() if not node.answers and address in self.map.servers]
+
+    @property
+    def strangers(self) -> list[Address]:
+        """Nodes at a member's address that were given no map, and own vbuckets by it of which another member has more:
+        they came back without their disk, or are somebody else."""
+        return [each for each in self.map.servers if each in self.nodes and self._is_stranger(self.nodes[each])]
+
+    def _is_stranger(self, node: NodeView) -> bool:
+        if not node.answers or node.map is not None:
+            return False
+        here = [vb for vb in self.map.held_by(node.address)[0] if node.states.get(vb) is State.ACTIVE]
+        others = [self.nodes[each] for each in self.map.servers if each in self.nodes and each != node.address]
+        return any(other.seqnos.get(vb, 0) > node.seqnos.get(vb, 0) for vb in here for other in others)
 
     def in_state(self, vbucket: int, *states: State) -> list[Address]:
         """The members where a vbucket is in one of these states, in the order of the map."""

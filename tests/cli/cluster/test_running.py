@@ -10,7 +10,7 @@ import typer
 
 from headwater.cli.cluster.running import Place, addresses, agreed, run, table_of
 from headwater.cli.stopping import Stopped
-from headwater.errors import OptionError
+from headwater.errors import ClusterError, ConnectionLost, OptionError
 from headwater.tls.settings import TlsSettings
 
 HERE = Place("default", None)
@@ -45,6 +45,26 @@ def test_a_signal_ends_work_that_does_not_heed_it():
     with pytest.raises(Stopped) as stopped:
         run(work, HERE, None, None)
     assert stopped.value.signal == signal.SIGTERM
+
+
+def test_an_error_is_told_once_whatever_was_asked_beside_it(caplog):
+    """A node that does not answer is asked several things at once; the first failure is the command's."""
+
+    async def fails_late():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ConnectionLost("10.0.0.1:11210", "connection refused")
+
+    async def fails():
+        raise ClusterError("10.0.0.1:11210 does not answer", "start it")
+
+    async def work(_members, _stop):
+        await asyncio.gather(fails_late(), fails())
+
+    with pytest.raises(ClusterError):
+        run(work, HERE, None, None)
+    assert caplog.records == []
 
 
 def test_work_that_heeds_the_first_signal_comes_to_its_end():

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from headwater.node.config import NodeConfig
 from headwater.node.rest import pages
 from headwater.node.users.logins import Users
 from headwater.node.users.roles import read_grants
+from headwater.wire.vbucket import State
 from tests.node.support import Desk, desk
 
 
@@ -71,9 +73,21 @@ def test_a_node_is_ready_while_its_vbuckets_are_its_own_and_traffic_is_on(tmp_pa
             "ready": True,
             "fenced_vbuckets": 0,
             "traffic_disabled": False,
+            "empty": False,
             "disk_full": False,
         }
         counter.bucket.traffic_disabled = True
         made = pages.page(counter, "/readyz", "")  # type: ignore[arg-type]
         assert made is not None and made.status == 503 and json.loads(made.body)["ready"] is False
         assert read(counter, "/healthz", "") == {"alive": True}
+
+
+def test_a_node_that_has_no_vbucket_and_is_no_member_is_not_ready(tmp_path: Path) -> None:
+    """Such a one serves nothing: where a disk was lost it must not count as a copy that is there."""
+    with desk(tmp_path / "s", config=NodeConfig(data=tmp_path / "s", vbuckets=4, vbucket_state="none")) as counter:
+        made = pages.page(counter, "/readyz", "")  # type: ignore[arg-type]
+        assert made is not None and made.status == 503
+        told = json.loads(made.body)
+        assert (told["ready"], told["empty"]) == (False, True)
+        counter.bucket.create_vbucket(0, State.REPLICA)
+        assert read(counter, "/readyz", "")["ready"] is True

@@ -118,9 +118,18 @@ async def _run(
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
+        await _end_the_others()
     if stop.signals and result is None:
         raise Stopped(stop.signals[0])
     return result
+
+
+async def _end_the_others() -> None:
+    """End what was asked beside the question that failed: how that ends is no news, and asyncio would print it."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in others:
+        each.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def agreed(

@@ -32,7 +32,9 @@ from headwater.protocol.dcp.opening import NAME_BYTES_MAX
 from headwater.protocol.handshake import DCP_FEATURES, Conversation, Login, Opening, greet, open_producer
 from headwater.protocol.one_bucket import contradiction
 from headwater.tls.socket import TlsSocket
+from headwater.wire.address import Address
 from headwater.wire.admin import GetManifest
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.dcp import EndReason, OpenFlag, StreamFlag
 from headwater.wire.features import Feature
 from headwater.wire.manifest import EMPTY, CollectionsManifest, ManifestRefused
@@ -313,9 +315,10 @@ class Dialer:
                 password=source.password,
                 nonce=secrets.token_urlsafe(18),
                 features=FEATURES,
-                wants_map=False,
+                wants_map=self._cluster_uuid() != "",
             )
             greeting = await converse(loop, sock, greet(login), str(source))
+            self._check_member(greeting.config)
             # "UPR: only bit 0x01 is defined" (dcp 2.1); xattrs are those of producers that know HELLO.
             xattrs = OpenFlag.INCLUDE_XATTRS if Feature.XATTR in greeting.features else OpenFlag(0)
             if Feature.COLLECTIONS in greeting.features:
@@ -326,6 +329,20 @@ class Dialer:
             sock.close()
             raise
         return sock, greeting.features
+
+    def _cluster_uuid(self) -> str:
+        """Return the cluster's uuid where the producer is a member of it by our map; else the empty text."""
+        known = self._server.membership.map
+        is_member = known is not None and Address(self.source.host, self.source.port) in known.servers
+        return known.uuid if is_member and known is not None else ""
+
+    def _check_member(self, config: bytes | None) -> None:
+        """Follow nobody at a member's address who is not that member: a node that came back without its disk has
+        nothing of what is here, and would have all of it rolled back."""
+        wanted = self._cluster_uuid()
+        if wanted and config is not None and (found := ClusterMap.from_json(config).uuid) != wanted:
+            told = f"{self.source} is a member by the map, and answers with a map of another cluster ({found})"
+            raise ClusterError(told, "if it lost its disk: headwater cluster failover --dead, then rebalance --add")
 
     def _check_manifest(self, theirs: CollectionsManifest) -> None:
         """Follow nobody whose collections have the ids of others here: documents would come to stand in those."""

@@ -236,6 +236,9 @@ def _metrics(server: Services, user: str) -> Made:
 def _readiness(server: Services) -> Made:
     """Tell whether requests are served: 503 while it is not known whose the vbuckets are, or traffic is off.
 
+    Nor is a node ready that has no vbucket and is in no map, as before its cluster is made or when it came back without
+    its disk: whoever waits for it before the next one is stopped would count a copy that is not there.
+
     A full disk is shown, and is no reason to be taken out of service: reads and deletions go on. So are kernels that
     are not compiled yet: all is served, and slower.
     """
@@ -243,12 +246,18 @@ def _readiness(server: Services) -> Made:
     told = {
         "fenced_vbuckets": sum(len(each.fenced) for each in buckets),
         "traffic_disabled": any(each.traffic_disabled for each in buckets),
+        "empty": not any(each.bucket.vbuckets or _is_member(each) for each in server.buckets.values()),
     }
     ready = not any(told.values())
     compiled, kernels = machine_code.counts()
     shown = {"disk_full": any(each.store.full for each in buckets), "kernels_waiting": kernels - compiled}
     body = json.dumps({"ready": ready, **told, **shown}).encode()
     return Made(body, 200 if ready else 503)
+
+
+def _is_member(server: Services) -> bool:
+    known = server.membership.map
+    return known is not None and known.here is not None
 
 
 def _cluster(server: Services) -> dict[str, Any]:
