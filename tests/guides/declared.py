@@ -41,7 +41,18 @@ DECLARED: dict[str, dict[str, Way]] = {
         "from datetime": Elsewhere(
             "tests/interop/test_couchbase_sdk.py::test_the_snippet_of_the_guide_runs_as_often_as_one_likes"
         ),
-        "": Shown("programs of other languages, which need what is not installed here; see tests/interop"),
+        "import com.couchbase.client.core": Elsewhere(
+            "tests/interop/test_guide.py::test_the_java_program_stores_and_reads"
+        ),
+        "import com.couchbase.client.dcp": Elsewhere("tests/interop/test_guide.py::test_the_java_program_follows"),
+        "const couchbase": Elsewhere("tests/interop/test_guide.py::test_the_node_program_stores_and_reads"),
+        'package main\n\nimport (\n\t"fmt"\n\t"time"': Elsewhere(
+            "tests/interop/test_guide.py::test_the_go_program_stores_and_reads"
+        ),
+        'package main\n\nimport (\n\t"fmt"\n\n\t"github.com/Trendyol': Elsewhere(
+            "tests/interop/test_guide.py::test_the_go_program_follows"
+        ),
+        "from pymemcache": Elsewhere("tests/interop/test_guide.py::test_the_program_for_memcached_stores_and_reads"),
     },
     "docs/howto/cluster.md": {
         "$ headwater serve": Typed(),

@@ -96,6 +96,32 @@ def node_program(folder: Path, script: str) -> str:
     return str(_built(folder, "npm", build) / script)
 
 
+def printed_go(text: str, manifest: Path, folder: Path) -> list[str]:
+    """Build a Go program as a page prints it, with the modules that another folder's manifest pins; its command."""
+    for name in ("go.mod", "go.sum"):
+        shutil.copy(manifest / name, folder / name)
+    (folder / "main.go").write_text(text, "utf-8")
+    _run(["go", "build", "-o", "program", "."], folder)
+    return [str(folder / "program")]
+
+
+def printed_java(text: str, manifest: Path, folder: Path) -> list[str]:
+    """Compile a Java program as a page prints it, with what another folder's manifest pins; its command."""
+    path = java_program(manifest)
+    found = re.search(r"public class (\w+)", text)
+    assert found is not None
+    (folder / f"{found[1]}.java").write_text(text, "utf-8")
+    _run(["javac", "-cp", path, f"{found[1]}.java"], folder)
+    return ["java", "-cp", os.pathsep.join([str(folder), path]), found[1]]
+
+
+def printed_node(text: str, manifest: Path, script: str, folder: Path) -> list[str]:
+    """Put down a Node.js program as a page prints it, beside what another folder's manifest pins; its command."""
+    (folder / "node_modules").symlink_to(Path(node_program(manifest, script)).parent / "node_modules")
+    (folder / "program.js").write_text(text, "utf-8")
+    return ["node", str(folder / "program.js")]
+
+
 def _built(folder: Path, how: str, build: Callable[[Path], None]) -> Path:
     """The folder of what was made of these sources, made now if it is not there; one process at a time makes it."""
     digest = hashlib.sha256()
