@@ -121,13 +121,13 @@ def test_the_browser_and_axe_find_nothing_to_complain_of(page: Chrome, go: Calla
 def test_a_narrow_dark_screen_needs_no_scrolling_to_the_side(
     page: Chrome, go: Callable[[str], None], path: str
 ) -> None:
-    metrics = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": False}
+    metrics = {"width": 320, "height": 740, "deviceScaleFactor": 1, "mobile": False}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     try:
         go(path)
-        assert page.execute_script("return document.documentElement.scrollWidth") <= 360
+        assert page.execute_script("return document.documentElement.scrollWidth") <= 320
         if axe := os.environ.get("HEADWATER_AXE"):
             page.execute_script(Path(axe).read_text("utf-8"))
             assert page.execute_script(FLAWS) == []
@@ -243,3 +243,145 @@ def test_a_console_that_ended_leaves_no_figures_that_look_fresh(page: Chrome) ->
             page.get(console.server.url)
             assert find(page, "#lost").get_attribute("hidden") is not None
         until(lambda: "does not answer" in text(page, "#lost"), "the page says so")
+
+
+# --------------------------------------------------------------------------- hands, ears, several tabs, the way back
+
+
+def focused(page: Chrome, what: str) -> str:
+    return str(page.execute_script(f"return document.activeElement.{what}"))
+
+
+def test_the_way_back_leads_from_a_plan_to_its_form_and_forward_to_the_plan(
+    page: Chrome, go: Callable[[str], None]
+) -> None:
+    go("/actions")
+    find(page, "form[action='/actions/rebalance/plan'] button").click()
+    until(lambda: "nothing to do" in text(page) or "The plan" in text(page), "the plan is shown")
+    page.back()
+    until(lambda: text(page, "h1") == "Actions", "the form is back")
+    page.forward()
+    until(lambda: text(page, "h1") == "Rebalance: spread evenly", "the plan is back")
+
+
+def test_what_was_refused_and_what_was_done_take_the_focus_so_that_they_are_read(
+    page: Chrome, go: Callable[[str], None], nodes: list[testing.Node]
+) -> None:
+    go("/actions")
+    find(page, "input[name=add]").send_keys("a/b", Keys.ENTER)
+    until(lambda: "host:port" in text(page), "it is refused")
+    assert focused(page, "getAttribute('role')") == "alert"
+    assert complaints(page) == []
+    with nodes[0].client() as bucket:
+        bucket.set("by-hand", "v")
+    go("/documents")
+    assert focused(page, "name") == "key"
+    page.switch_to.active_element.send_keys("by-hand", Keys.ENTER)
+    until(lambda: page.find_elements(By.ID, "editor"), "the document is there")
+    find(page, "#value").send_keys(" and again")
+    while focused(page, "textContent") != "Store over this version":
+        page.switch_to.active_element.send_keys(Keys.TAB)
+    page.switch_to.active_element.send_keys(Keys.ENTER)
+    until(lambda: "The document is stored" in text(page), "it is stored by the keyboard alone")
+    assert focused(page, "getAttribute('role')") == "status"
+
+
+def test_a_part_that_has_the_focus_is_kept_and_says_since_when(page: Chrome, go: Callable[[str], None]) -> None:
+    go("/")
+    assert find(page, "#held").get_attribute("hidden") is not None
+    page.execute_script("document.querySelector('.wide').focus()")
+    until(lambda: "Kept as it was at" in text(page, "#held"), "it says that it is not kept up to date")
+    page.execute_script("document.activeElement.blur()")
+    until(lambda: find(page, "#held").get_attribute("hidden") is not None, "it is kept up to date again")
+
+
+def test_a_table_that_was_moved_to_the_side_stays_there_when_it_is_brought_up_to_date(
+    page: Chrome, go: Callable[[str], None]
+) -> None:
+    metrics = {"width": 320, "height": 740, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        go("/")
+        page.execute_script(
+            "document.querySelector('.wide').scrollLeft = 200; document.querySelector('time').id = 'old'"
+        )
+        until(lambda: not page.find_elements(By.ID, "old"), "the page was brought up to date")
+        assert page.execute_script("return document.querySelector('.wide').scrollLeft") == 200
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_many_tabs_of_live_pages_leave_connections_for_the_other_pages(page: Chrome, go: Callable[[str], None]) -> None:
+    first = page.current_window_handle
+    try:
+        for path in ["/rates"] * 5 + ["/tail?begin=1"] * 5:
+            page.switch_to.new_window("tab")
+            go(path)
+        page.switch_to.new_window("tab")
+        go("/vbuckets")
+        assert text(page, "h1") == "Vbuckets"
+    finally:
+        for handle in page.window_handles:
+            if handle != first:
+                page.switch_to.window(handle)
+                page.close()
+        page.switch_to.window(first)
+
+
+def test_who_edits_in_two_tabs_is_told_and_loses_nothing(
+    page: Chrome, go: Callable[[str], None], nodes: list[testing.Node]
+) -> None:
+    with nodes[0].client() as bucket:
+        bucket.set("twice", "v")
+    first = page.current_window_handle
+    go("/documents?key=twice")
+    page.switch_to.new_window("tab")
+    go("/documents?key=twice")
+    find(page, "#value").send_keys(" of the second tab")
+    find(page, "#editor button").click()
+    until(lambda: "The document is stored" in text(page), "the second tab stores")
+    page.close()
+    page.switch_to.window(first)
+    find(page, "#value").send_keys(" of the first tab")
+    find(page, "#editor button").click()
+    until(lambda: "changed by somebody else" in text(page), "the first tab is told")
+    assert find(page, "#value").get_attribute("value") == "v of the first tab"
+    find(page, "#editor button").click()
+    until(lambda: "The document is stored" in text(page), "it is stored when asked again")
+
+
+def test_a_console_that_was_begun_anew_is_told_as_that(page: Chrome) -> None:
+    with testing.node(vbuckets=4) as node:
+        with running(node.url) as console:
+            page.get(console.server.url)
+            port = console.server.port
+            page.switch_to.new_window("tab")
+            page.get(f"http://127.0.0.1:{port}/tail?begin=1")
+            until(lambda: "Running" in text(page, "#state"), "the tail runs")
+        with running(node.url, port=port):
+            until(lambda: "knows this browser no more" in text(page, "#state"), "the tail says so")
+            page.close()
+            page.switch_to.window(page.window_handles[0])
+            until(lambda: "knows this browser no more" in text(page, "#lost"), "the page says so")
+            page.get(f"http://127.0.0.1:{port}/actions")
+            assert "Open the address" in text(page)
+
+
+def test_the_longest_names_stay_on_a_narrow_screen(
+    page: Chrome, go: Callable[[str], None], nodes: list[testing.Node]
+) -> None:
+    scope, collection, key = "s" * 251, "c" * 251, "k" * 245
+    metrics = {"width": 320, "height": 740, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        go(f"/actions/collection-create/plan?name={scope}.{collection}")
+        assert page.execute_script("return document.documentElement.scrollWidth") <= 320
+        find(page, "button.danger").click()
+        until(lambda: ": done" in text(page, "#live"), "it is made")
+        with nodes[0].client() as bucket:
+            bucket.collection(f"{scope}.{collection}").set(key, "v" * 5000)
+        for path in ("/actions", "/collections", f"/documents?key={key}&collection={scope}.{collection}"):
+            go(path)
+            assert page.execute_script("return document.documentElement.scrollWidth") <= 320, path
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -27,6 +27,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "sequenceDiagram": DRAWING,
     },
     "docs/storage.md": {"": FORMAT},
+    "docs/tutorial.md": {"$ python3 -m venv": Elsewhere("tools/install_test.py"), "$": Typed()},
     "docs/howto/backup.md": {
         "headwater backup create ./backups --node": Typed(),
         "select key, value": Typed(),

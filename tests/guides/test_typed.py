@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 import tomllib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,7 @@ FOLLOWED = {
     "docs/howto/operate.md",
     "docs/howto/tls.md",
     "docs/howto/users.md",
+    "docs/tutorial.md",
 }
 
 
@@ -290,3 +293,31 @@ def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 follow(each, terminal.instead)
         reader = QueryBuilder().register("changes", DeltaTable(tmp_path / "lake" / "default_changes"))
         assert sum(batch.num_rows for batch in reader.execute(changes.text)) == 50
+
+
+_OF_THAT_DAY = re.compile(r"batch \d+|\d{8}T\d{6}Z|\d{6,}| in [\d.]+ s.*|[\d,]+ bytes")
+
+
+@pytest.mark.battery
+def test_the_tutorial_ends_with_a_table_that_equals_the_node_that_is_left(tmp_path: Path) -> None:
+    one, two = free_port(), free_port()
+    instead = {
+        "127.0.0.1:11210": f"127.0.0.1:{one}",
+        "127.0.0.1:11220": f"127.0.0.1:{two}",
+        "--port 11220": f"--port {two}",
+    }
+    environment = {"HEADWATER_PORT": str(one), "HEADWATER_NODE": f"couchbase://127.0.0.1:{one}/default"}
+
+    def lines(text: str) -> list[str]:
+        found = [" ".join(_OF_THAT_DAY.sub("N", line).split()) for line in text.splitlines() if line.strip()]
+        return list(dict.fromkeys(found))  # how often a mirror looks until nothing is new is the machine's affair
+
+    with Terminal(tmp_path / "try", instead, environment) as terminal:
+        try:
+            for block in typed("docs/tutorial.md"):
+                for command, told in block.answers():
+                    assert lines(terminal.type(command)) == lines(told), f"{block}: {command}"
+        finally:
+            for left in terminal.folder.glob("*.pid"):
+                with suppress(ProcessLookupError):
+                    os.kill(int(left.read_text()), signal.SIGKILL)
