@@ -519,11 +519,13 @@ class World:
 
 def _live(store: TableStore, file: DataFile) -> pa.Table:
     rows = pq.read_table(store.full(file.path))
+    rows = rows.cast(pa.schema([each.with_type(_SMALL.get(each.type, each.type)) for each in rows.schema]))
     dead = read_vector(store, file.vector) if file.vector else ()
     return rows.take([row for row in range(rows.num_rows) if row not in dead])
 
 
 _LARGE: dict[Any, Any] = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
+_SMALL = {large: small for small, large in _LARGE.items()}
 
 
 def _in_large_types(rows: pa.Table) -> pa.Table:

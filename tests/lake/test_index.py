@@ -153,6 +153,10 @@ def test_keys_are_found_in_whatever_form_somebody_wrote_them(kind: Any, tmp_path
     assert pq.read_schema(tmp_path / "x.parquet").field("key").type == kind
     made_of, _ = built(TableStore(tmp_path), "x.parquet", SEED)
     assert made_of.find(hashes_of(keys, vbuckets, SEED).take(np.array([1]))).tolist() == [1]
+    assert (
+        hashes_of(in_the_form_of(kind, keys), vbuckets, SEED).low.tolist()
+        == hashes_of(keys, vbuckets, SEED).low.tolist()
+    )
 
 
 def in_the_form_of(kind: Any, keys: Any) -> Any:

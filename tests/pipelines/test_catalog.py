@@ -10,7 +10,8 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -213,6 +214,17 @@ def test_names_beside_it_that_are_other_tables_are_refused(
     fill(bucket, tmp_path / "other")
     spark.sql(f"CREATE TABLE {schema}.o_changes USING delta LOCATION '{tmp_path / 'other'}'")
     refuses(spark, bucket, f"{schema}.o", r"o_changes: the catalog has a table of this name at .*other", changelog=True)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs"])
+def test_a_library_that_spark_lacks_for_the_store_is_told(spark: Any, schema: str, scheme: str) -> None:
+    place = f"{scheme}://lake/orders"
+    made = SimpleNamespace(place=place, changes=None, quarantine=None)
+    told = rf"^spark_catalog\.{schema}\.o: Spark lacks a library \(.*FileSystem\); .*spark\.jars\.packages"
+    with pytest.raises(TableError, match=told) as refused:
+        NamedTable(spark, f"{schema}.o", place).register(cast("TableSink", made))
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.spark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -191,6 +192,47 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_made_twice(
     told = run(bucket, place)
     assert (told.retries, told.mutations) == (1, 0)
     is_equal(bucket, place)
+
+
+LIBRARY = "org.apache.hadoop:hadoop-aws:3.5.0," + ",".join(
+    f"software.amazon.awssdk:{part}:2.35.4"
+    for part in ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+)
+"""The library without the 686 MB of all of Amazon's services, which it names."""
+
+BY_NAME = """
+import json, sys
+from headwater.pipelines.mirror import mirror
+from headwater.pipelines.session import local_session
+from headwater.testing.node import node
+place, library = sys.argv[1:]
+library = {"spark.jars.packages": library, "spark.jars.excludes": "software.amazon.awssdk:bundle"}
+asked = {"once": True, "changelog": True, "retry_seconds": 240}
+spark = local_session("by-name", settings=library, quiet=True, memory="512m")
+with node(vbuckets=4) as bucket, bucket.client() as client:
+    client.set_many((f"k{i}", "v") for i in range(50))
+    mirror(spark, bucket.url, place, table="default.orders", **asked)
+    client.set("k1", "w")
+    client.delete("k2")
+    done = mirror(spark, bucket.url, table="spark_catalog.default.orders", **asked)
+    rows = {bytes(row.key).decode(): bytes(row.value).decode() for row in spark.table("default.orders").collect()}
+    changes = spark.table("default.orders_changes").count()
+    where = spark.sql("DESCRIBE DETAIL default.orders").collect()[0].location
+    print(json.dumps([done.mutations, done.deletions, rows, changes, where]))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.battery
+@pytest.mark.timeout(1800)
+def test_a_table_on_the_store_is_made_followed_and_read_by_its_name(place: str) -> None:
+    asked = [sys.executable, "-c", BY_NAME, place, LIBRARY]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=1700, check=False)
+    assert done.returncode == 0, done.stderr
+    mutations, deletions, rows, changes, where = json.loads(done.stdout.splitlines()[-1])
+    assert rows == {f"k{i}": "w" if i == 1 else "v" for i in range(50) if i != 2}
+    assert (mutations, deletions, changes, where) == (1, 1, 52, place)
 
 
 @pytest.fixture

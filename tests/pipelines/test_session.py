@@ -51,6 +51,14 @@ def test_the_jars_of_somebody_elses_session_are_not_taken_for_deltas(
     assert session._fetched() == []
 
 
+def test_hadoop_goes_to_the_store_that_the_environment_names() -> None:
+    assert session._s3({}) == {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
+    told = session._s3({"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_DEFAULT_REGION": "eu-central-1"})
+    assert told["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9000"
+    assert told["spark.hadoop.fs.s3a.path.style.access"] == "true"
+    assert told["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
+
+
 @pytest.mark.spark
 def test_a_session_speaks_delta_and_dcp(spark: Any, tmp_path: Path) -> None:
     spark.range(3).write.format("delta").save(str(tmp_path / "t"))

@@ -72,7 +72,7 @@ def hashes_of(keys: Any, vbuckets: NDArray[Any], seed: bytes) -> Hashes:
     """
     from headwater.kernels import siphash  # a run with nothing to do hashes nothing, and starts without the compiler
 
-    rows = len(keys)
+    rows, keys = len(keys), _plain(keys)
     _, offsets, data = keys.buffers()
     starts = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + rows + 1] if rows else np.zeros(1, np.int32)
     content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
@@ -84,6 +84,12 @@ def hashes_of(keys: Any, vbuckets: NDArray[Any], seed: bytes) -> Hashes:
     content.flags.writeable = kind.flags.writeable = False
     siphash.hash_keys(starts.copy(), content, address, kind, words, high, low, _COMPRESS, _FINISH)
     return Hashes(high, low)
+
+
+def _plain(keys: Any) -> Any:
+    """Return keys with offsets of 32 bits: where somebody else wrote large ones, views or a dictionary, Arrow reads
+    them as that again."""
+    return keys if pa.types.is_binary(keys.type) or pa.types.is_string(keys.type) else keys.cast(pa.binary())
 
 
 def order_of(hashes: Hashes) -> NDArray[np.int64]:
@@ -222,10 +228,9 @@ def built(store: TableStore, path: str, seed: bytes) -> tuple[KeyIndex, int]:
     rows = 0
     with store.parquet(path) as opened:
         for batch in opened.iter_batches(columns=["key", "vbucket"]):
-            # Somebody else's may come as large ones, views or a dictionary: Arrow restores what was written.
-            keys: Any = batch.column("key").cast(pa.binary())
+            keys = _plain(batch.column("key"))
             if keys.null_count:
-                keys = keys.fill_null(b"")
+                keys = keys.fill_null(b"" if pa.types.is_binary(keys.type) else "")
             parts.append(hashes_of(keys, batch.column("vbucket").fill_null(-1).to_numpy(), seed))
             rows += batch.num_rows
     return made(joined(parts), np.arange(rows)), rows

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from headwater.errors import OptionError, TableChanged, TableError
 from headwater.lake.objects import LIBRARIES
 from headwater.lake.places import CHANGES, QUARANTINE, place_of
+from headwater.pipelines.session import HADOOP_S3
 from headwater.pipelines.sink import TableSink
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ IN_MEMORY, SESSION_CATALOG = "in-memory", "spark_catalog"
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^`.\s]+)")
 _DETAILS = "# Detailed Table Information"
 _SHOWN_MAX = 5
+_NO_LIBRARY = re.compile(r"Class (\S+) not found|(No FileSystem for scheme \S+)")
 
 
 def parse_name(text: str) -> tuple[str, ...]:
@@ -203,12 +205,18 @@ class NamedTable:
 
     @contextmanager
     def _told(self, end: str = "") -> Iterator[None]:
-        """Say in one line what Spark refuses. What has no name of its own there is a metastore's outage for example,
-        and may pass."""
+        """Say in one line what Spark refuses, or has no library for. What has no name of its own there is a metastore's
+        outage for example, and may pass."""
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import AnalysisException
 
         try:
             yield
+        except Py4JJavaError as error:
+            if (missing := _NO_LIBRARY.search(str(error))) is None:
+                raise
+            told = f"Spark lacks a library ({missing[1] or missing[2]}); it is given by --conf spark.jars.packages=..."
+            raise TableError(f"{self.name}{end}", f"{told}, which for s3: is {HADOOP_S3}") from error
         except AnalysisException as error:
             if (error.getCondition() or "_LEGACY").startswith("_LEGACY"):
                 raise

@@ -39,6 +39,9 @@ SOURCE_CONFIGURATION = {
 }
 """The settings that the `dcp` source wants of any session."""
 
+HADOOP_S3 = "org.apache.hadoop:hadoop-aws:3.5.0"
+"""Maven coordinates of the library by which Spark 4.2 reaches S3: that of its own version of Hadoop."""
+
 LISTS = ("spark.jars", "spark.jars.packages", "spark.sql.extensions")
 """Settings that are lists with commas."""
 
@@ -99,7 +102,7 @@ def local_session(
 
     chosen = SOURCE_CONFIGURATION | LOCAL | {"spark.driver.memory": memory}
     if delta:
-        chosen |= DELTA_CONFIGURATION
+        chosen |= DELTA_CONFIGURATION | _s3(os.environ)
         chosen |= {"spark.jars": ",".join(jars)} if jars else {"spark.jars.packages": DELTA}
     chosen = _with(chosen, settings or {})
     if quiet:
@@ -113,6 +116,16 @@ def local_session(
         _remember(session.sparkContext.getConf().get("spark.jars", ""))
     register(session)
     return session
+
+
+def _s3(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what leads Hadoop's library for S3, if a session has it, to the store where ours goes."""
+    found = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
+    if endpoint := environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL"):
+        found |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
+    if region := environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION"):
+        found |= {"spark.hadoop.fs.s3a.endpoint.region": region}
+    return found
 
 
 def _with(chosen: dict[str, str], more: Mapping[str, str]) -> dict[str, str]:
