@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from harness.nodes import cluster, diverge, keep, return_to
+from headwater import failpoints
 from headwater.errors import DataLoss, TableChanged, TableError, TransportError
 from headwater.lake.log import TableLog, removal
 from headwater.lake.store import TableStore
@@ -128,6 +129,24 @@ def test_what_a_lost_branch_wrote_removed_and_overwrote_is_put_right_in_one_vers
 def table_at(place: Path, version: int) -> list[bytes]:
     found: list[bytes] = pl.read_delta(str(place), version=version, columns=["key"])["key"].to_list()
     return found
+
+
+def test_a_document_that_is_replaced_between_plan_and_read_is_in_the_table_of_the_same_run(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node can't show the state of then any more, as other servers never can, and sends what is newer."""
+    with bucket.client() as client:
+        client.set_many((f"a{i}", b"one") for i in range(40))
+
+        def replace_half() -> None:
+            client.set_many((f"a{i}", b"two") for i in range(20))
+            compact(bucket, 4, KEEP_TOMBSTONES)
+
+        steps = [replace_half]
+        monkeypatch.setitem(failpoints.ACTIONS, "meet", lambda name: steps.pop()() if steps else None)
+        with failpoints.armed("lake.planned=meet"):
+            mirror(bucket.url, tmp_path)
+    assert table(tmp_path) == documents(bucket)
 
 
 def test_a_deletion_that_was_purged_between_plan_and_read_is_no_document_for_ever(bucket: Node, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from headwater.spark.columns import RowMaker
 from headwater.spark.history import BranchHistory
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import plan, ranges
-from headwater.spark.planning import Planning, check, check_loss
+from headwater.spark.planning import FURTHER_MAX, Planning, check, check_loss
 from headwater.spark.settings import parse
 
 URL = "couchbase://127.0.0.1/b"
@@ -78,7 +78,7 @@ def test_nothing_settles_that_moved_on_or_that_runs_for_ever() -> None:
     first = ends.latest({"v": 1, "vb": {}}, None)
     assert endless.latest(first, None) is first
     seen.high = 11
-    assert ends.latest(first, None) is first
+    assert endless.latest(first, None)["vb"]["0"][1] == ends.latest(first, None)["vb"]["0"][1] == 11
 
 
 def test_only_who_has_all_there_was_asks_idly() -> None:
@@ -91,6 +91,28 @@ def test_only_who_has_all_there_was_asks_idly() -> None:
     made.look_again()
     assert made.latest(first, None) is first
     assert seen.asked == [False, False, True, False]
+
+
+def test_a_run_to_the_end_goes_a_little_further_where_it_was_written_to_while_it_read() -> None:
+    """What replaced a document while it was read lies behind the goal: without it the document would be missing."""
+    seen = Seen(high=10)
+    made = planning(seen)
+    made.aim()
+    place = made.latest({"v": 1, "vb": {}}, None)
+    for high in range(11, 11 + FURTHER_MAX):
+        seen.high = high
+        place = made.latest(place, None)
+        assert place["vb"]["0"][1] == high
+    seen.high += 1
+    assert made.latest(place, None) is place, "or it would never end"
+
+
+def test_a_run_to_the_end_that_had_nothing_to_read_goes_no_further() -> None:
+    seen, start = Seen(high=10), {"v": 1, "vb": {"0": ["000000000000000a", 10]}}
+    made = planning(seen)
+    made.aim()
+    seen.high = 11
+    assert made.latest(start, None) is start
 
 
 def test_a_run_to_the_end_misses_a_vbucket_that_loses_its_node_on_the_way() -> None:

@@ -59,6 +59,9 @@ def check_fits(start: Offset, vbuckets: int, url: str) -> None:
         raise OptionError("url", url, f"{told}; begin anew, in another place, with an empty checkpoint")
 
 
+FURTHER_MAX = 3
+"""So often a run to the end goes further than its goal."""
+
 SETTLE_SECONDS = 3.0
 """Without changes for so long, an endless read says that it has everything."""
 
@@ -84,6 +87,8 @@ class Planning:
         self._calm_since = float("inf")
         self._idle = False
         self._coverage: tuple[Coverage | None] | None = None
+        self._begun: Offset | None = None
+        self._further = FURTHER_MAX
 
     def close(self) -> None:
         """Close the connection."""
@@ -113,8 +118,11 @@ class Planning:
         check_fits(begun, self.nodes.vbuckets, self.settings.url)
         if begun.latest:
             return replace(newest(self._seen), coverage=begun.coverage).to_json()
+        self._begun = self._begun or begun
         self.held.record(begun.positions, self._seen, begun.rollbacks)
         end = plan(begun, self._seen, held=self.held, changes_max=changes_max, targets=self.targets)
+        if end is begun and self._goes_further(begun):
+            end = plan(begun, self._seen, held=self.held, changes_max=changes_max, targets=self.targets)
         self._idle = end is begun
         if end is begun:
             calm = settled(begun, self._seen) if self._settles() else begun
@@ -122,6 +130,23 @@ class Planning:
         check_loss(begun, end, fails=self.settings.fail_on_data_loss)
         check(self.settings.rollback_policy, begun, end)
         return end.to_json()
+
+    def _goes_further(self, begun: Offset) -> bool:
+        """Move the goal of a run that has reached it, where there was writing while it read; not for ever.
+
+        A server that can't show the state of the goal leaves out what was replaced behind it, so a document that was
+        there all the time would be missing. What replaced it is read; who comes once a day has not to wait a day.
+        """
+        if self.targets is None or self._begun is None or not self._further:
+            return False
+        moved = {
+            vb: history.readable_seqno
+            for vb, history in self._seen.items()
+            if self._begun.position(vb) != begun.position(vb) and begun.position(vb).seqno < history.readable_seqno
+        }
+        self._further -= bool(moved)
+        self.targets |= moved
+        return bool(moved)
 
     def _covered(self, start: Offset) -> Offset:
         """Return an offset with the collections that are read, by id; a beginning gets those that the names mean now.
