@@ -207,20 +207,19 @@ class NamedTable:
     def _told(self, end: str = "") -> Iterator[None]:
         """Say in one line what Spark refuses, or has no library for. What has no name of its own there is a metastore's
         outage for example, and may pass."""
-        from py4j.protocol import Py4JJavaError
         from pyspark.errors import AnalysisException
 
         try:
             yield
-        except Py4JJavaError as error:
-            if (missing := _NO_LIBRARY.search(str(error))) is None:
-                raise
-            told = f"Spark lacks a library ({missing[1] or missing[2]}); it is given by --conf spark.jars.packages=..."
-            raise TableError(f"{self.name}{end}", f"{told}, which for s3: is {HADOOP_S3}") from error
         except AnalysisException as error:
             if (error.getCondition() or "_LEGACY").startswith("_LEGACY"):
                 raise
             raise TableError(f"{self.name}{end}", f"Spark refuses: {' '.join(str(error).split())}") from error
+        except Exception as error:
+            if (missing := _NO_LIBRARY.search(str(error))) is None:
+                raise
+            told = f"Spark lacks a library ({missing[1] or missing[2]}); it is given by --conf spark.jars.packages=..."
+            raise TableError(f"{self.name}{end}", f"{told}, which for s3: is {HADOOP_S3}") from error
 
 
 def located(name: str, location: str, *, encoded: bool = False) -> str:
