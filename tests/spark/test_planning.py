@@ -94,7 +94,7 @@ def test_only_who_has_all_there_was_asks_idly() -> None:
 
 
 def test_a_run_to_the_end_goes_a_little_further_where_it_was_written_to_while_it_read() -> None:
-    """What replaced a document while it was read lies behind the goal: without it the document would be missing."""
+    """Behind the goal lies what replaced a document while it was read: without it the document would be missing."""
     seen = Seen(high=10)
     made = planning(seen)
     made.aim()
