@@ -68,12 +68,12 @@ guides: $(READY) warm ## the guides of the command line, typed as printed in an 
 
 AXE := axe-core@4.11.0
 
-console-test: $(READY) ## the console in a real Chromium (Debian: chromium, chromium-driver), with axe-core by npm; makes the guide's pictures
+console-test: $(READY) ## the console and the search of the site in a real Chromium (Debian: chromium, chromium-driver), with axe-core by npm; makes the guide's pictures
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt selenium==4.51.0
 	@if [ ! -d .venv/axe ] && command -v npm >/dev/null; then mkdir .venv/axe && \
 		{ (cd .venv/axe && npm pack --silent $(AXE) >/dev/null && tar xzf axe-core-*.tgz) || { rm -r .venv/axe; echo "no axe-core: npm could not fetch it"; }; }; fi
 	@$(RUN) HEADWATER_AXE=$$(ls $(CURDIR)/.venv/axe/package/axe.min.js 2>/dev/null) HEADWATER_PICTURES=docs/howto/pictures \
-		$(BIN)/python -m pytest -q -rs tests/console/test_browser.py
+		$(BIN)/python -m pytest -q -rs tests/console/test_browser.py tests/test_site_search.py
 
 first-day: dist ## the wheel in an empty environment: unit, three nodes, console (Debian: chromium), a real Prometheus, backup, wipe, restore, compare
 	@$(RUN) $(BIN)/python -m harness.first_day dist/headwater-*.whl

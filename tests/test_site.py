@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -114,5 +116,19 @@ def test_the_pages_of_the_api_have_names_signatures_and_docstrings(site: Path) -
     assert [name for name in methods if f"{name}(" not in page] == []
 
 
-def test_search_finds_words_without_the_internet(site: Path) -> None:
+@pytest.mark.parametrize("module", ["client", "testing", "errors", "spark"])
+def test_each_public_class_has_its_place_in_the_pages_of_the_api(site: Path, module: str) -> None:
+    found = importlib.import_module(f"headwater.{module}")
+    names = getattr(found, "__all__", [name for name in vars(found) if not name.startswith("_")])
+    classes = [name for name in names if inspect.isclass(getattr(found, name))]
+    told = "".join(page.read_text("utf-8") for page in (site / "reference").rglob("*.html"))
+    places = {anchor.rpartition(".")[2] for anchor in re.findall(r'id="(headwater\.[^"]+)"', told)}
+    if module == "errors":  # a page of its own, a table
+        places = set(re.findall(r"<code>(\w+)</code>", told))
+    assert [name for name in classes if name not in places] == []
+
+
+def test_search_finds_words_without_the_internet_and_without_a_server(site: Path) -> None:
     assert "fdatasync" in (site / "search" / "search_index.json").read_text("utf-8")
+    assert "fdatasync" in (site / "search" / "search_index.js").read_text("utf-8")
+    assert (site / "assets" / "iframe-worker.js").exists()

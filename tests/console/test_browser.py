@@ -268,6 +268,7 @@ def test_what_was_refused_and_what_was_done_take_the_focus_so_that_they_are_read
     page: Chrome, go: Callable[[str], None], nodes: list[testing.Node]
 ) -> None:
     go("/actions")
+    complaints(page)  # of consoles that other tests ended
     find(page, "input[name=add]").send_keys("a/b", Keys.ENTER)
     until(lambda: "host:port" in text(page), "it is refused")
     assert focused(page, "getAttribute('role')") == "alert"

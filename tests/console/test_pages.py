@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 
 from headwater import client, testing
 from headwater.client import KeyNotFound, WriteWithMeta
+from headwater.console.desk import PAGES
 from headwater.console.editing import EDIT_BYTES_MAX, key_field
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.roles import read_grants
@@ -91,7 +92,9 @@ def test_a_bucket_of_which_no_node_ever_answered_shows_no_figures() -> None:
 
 def test_vbuckets_come_in_pages() -> None:
     with testing.node(vbuckets=1024) as node, console(node.url) as browser:
-        assert browser.get("/").text.count('<rect class="owner0"') == 1024 + 1
+        page = browser.get("/").text
+        assert page.count('<rect class="owner0"') == 1024 + 1
+        assert len(page) < 100_000, "it is fetched anew every five seconds"
         page = browser.get("/vbuckets?page=16").text
         assert "961 to 1024 of 1,024" in page
         assert 'href="/vbuckets/1023"' in page
@@ -333,6 +336,13 @@ def test_the_credentials_are_on_no_page(guarded: testing.Node) -> None:
             assert "root-secret" not in answer.text
             assert "root-secret" not in str(answer.headers)
         assert "as ann" in words(browser.get("/").text)
+
+
+def test_a_login_in_the_address_is_on_no_page_either(guarded: testing.Node) -> None:
+    with console(f"couchbase://ann:root-secret@{guarded.address}/default", "ann", "root-secret") as browser:
+        for path in (*dict(PAGES), "/documents?key=a", "/actions/rebalance/plan"):
+            answer = browser.get(path)
+            assert "root-secret" not in answer.text + str(answer.headers), path
 
 
 def test_wrong_credentials_are_told_without_them(guarded: testing.Node) -> None:
