@@ -139,6 +139,17 @@ def test_a_batch_ends_where_enough_copies_are_and_the_rest_comes_when_they_have_
     assert planning(seen).latest({"v": 1, "vb": {}}, None)["vb"] == {}
 
 
+def test_who_read_one_batch_up_to_the_copies_reads_it_again_whole_after_a_failover_that_lost_nothing_of_it() -> None:
+    """The node had more then, which may have replaced what the copy still has below: nobody can tell."""
+    seen = Seen(high=10)
+    seen.persisted = 7
+    made = planning(seen)
+    first = made.latest({"v": 1, "vb": {}}, None)
+    seen.log, seen.high, seen.persisted = ((0xB, 8), *ONE), 8, 8
+    again = made.latest(first, None)
+    assert (again["rollback"], again["vb"]["0"][1:]) == ([0], [8, 0, 8])
+
+
 def test_a_run_to_the_end_ends_with_what_enough_copies_had_when_it_began() -> None:
     seen = Seen(high=10)
     seen.persisted = 7

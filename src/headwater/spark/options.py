@@ -279,7 +279,8 @@ OPTIONS: tuple[SourceOption, ...] = (
         None,
         f"a number of copies from 1 to {COPIES_MAX}, majority or all",
         "Read only what so many copies of a vbucket have on disk, the active one included: a failover to one of those "
-        "takes back nothing that was read. Copies that the cluster map does not name are not waited for.",
+        "takes back nothing that was read, though a vbucket of which one batch was read may come again whole, behind a "
+        "`rollback` row to 0. Copies that the cluster map does not name are not waited for.",
         "majority",
     ),
 )
