@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test first-day bad-typing test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
-.PHONY: man dist dist-test weights faults guides
+.PHONY: man dist dist-test deploy-test weights faults guides
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ console-test: $(READY) ## the console and the search of the site in a real Chrom
 		{ (cd .venv/axe && npm pack --silent $(AXE) >/dev/null && tar xzf axe-core-*.tgz) || { rm -r .venv/axe; echo "no axe-core: npm could not fetch it"; }; }; fi
 	@$(RUN) HEADWATER_AXE=$$(ls $(CURDIR)/.venv/axe/package/axe.min.js 2>/dev/null) HEADWATER_PICTURES=docs/howto/pictures \
 		$(BIN)/python -m pytest -q -rs tests/console/test_browser.py tests/test_site_search.py
+
+deploy-test: $(READY) ## the files of deploy/, with the schemas of two Kubernetes, which are 108 MB
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt kubernetes-validate==1.37.0
+	@$(RUN) $(BIN)/python -m pytest -q tests/test_deploy.py
 
 first-day: dist ## the wheel in an empty environment: unit, three nodes, console (Debian: chromium), a real Prometheus, backup, wipe, restore, compare
 	@$(RUN) $(BIN)/python -m harness.first_day dist/headwater-*.whl

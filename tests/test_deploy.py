@@ -124,6 +124,10 @@ def test_what_compose_mounts_and_waits_for_is_there() -> None:
             assert (CONTAINER / source).exists() if source.startswith(".") else source in told["volumes"], volume
         assert set(service.get("depends_on", ())) <= set(told["services"]), name
         assert set(service.get("secrets", ())) <= set(told["secrets"]), name
+    # Files: podman-compose refuses secrets of the environment.
+    assert all(set(each) == {"file"} for each in told["secrets"].values())
+    # Cut off while nodes are busy with their first start, the founding of the cluster has to go on.
+    assert told["services"]["cluster"]["restart"] == "on-failure"
     nodes = {name for name, service in told["services"].items() if service.get("hostname") == name}
     scraped = yaml.safe_load((CONTAINER / "prometheus.yml").read_text("utf-8"))["scrape_configs"][0]
     assert scraped["job_name"] == "headwater", "the alerts look at this job"
@@ -148,6 +152,16 @@ def test_the_manifests_name_each_other() -> None:
     ports = {each["name"] for each in node["ports"]}
     assert {node[f"{probe}Probe"]["httpGet"]["port"] for probe in ("startup", "liveness", "readiness")} <= ports
     volumes = {each["name"] for each in pod["spec"]["volumes"]} | {"store"}
+    job = found["Job/headwater-cluster"]["spec"]
+    assert job["ttlSecondsAfterFinished"] > 0, (
+        "a job's template can't be changed: one that stays refuses the next release"
+    )
+    assert job["template"]["spec"]["restartPolicy"] == "OnFailure"
+    namespace, service = (found[f"{kind}/headwater"]["metadata"]["name"] for kind in ("Namespace", "Service"))
+    named = re.findall(r"headwater-\d\S*(?=:11210)", " ".join(job["template"]["spec"]["containers"][0]["args"]))
+    assert {each.split(".", 1)[1] for each in named} == {f"{service}.{namespace}.svc"}, (
+        "as clients of any namespace ask"
+    )
     for container in (*pod["spec"]["containers"], *pod["spec"]["initContainers"]):
         assert {each["name"] for each in container["volumeMounts"]} <= volumes
         assert container["securityContext"]["readOnlyRootFilesystem"]
