@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwater.errors import OptionError
-from headwater.node.config import OPTIONS, NodeConfig, config_from, parse_arguments, read_users
+from headwater.node.config import OPTIONS, NodeConfig, config_from, parse_arguments, read_users, store_folder
 
 
 def test_every_setting_but_the_users_is_an_option_with_its_default() -> None:
@@ -176,3 +176,15 @@ def test_a_secret_of_the_cluster_goes_with_users_of_the_folder_too(tmp_path: Pat
         config_from(options, {})
     (tmp_path / "USERS").touch()
     assert config_from(options, {}).account == ("@cluster", "told")
+
+
+@pytest.mark.parametrize("place", ["s3://lake/store", "gs://lake/store", "abfss://c@a/store"])
+def test_a_store_is_a_folder_of_this_machine(place: str, tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(f'data = "{place}"\n')
+    for given, environment in (({"data": place}, {}), ({}, {"HEADWATER_DATA": place}), ({"config": file}, {})):
+        with pytest.raises(OptionError, match=f"disk of this machine.* headwater backup create {place}"):
+            config_from(given, environment)
+    with pytest.raises(OptionError, match=place):
+        store_folder(str(Path(place)))
+    assert config_from({"data": "./s3"}, {}).data == Path("s3")

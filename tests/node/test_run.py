@@ -116,7 +116,10 @@ def test_what_can_not_start_says_so_in_one_line() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         for arguments, told in (
-            (["--port", str(port), "--data", "/proc/nowhere"], "/proc/nowhere"),
+            (["--port", "0", "--data", "/proc/nowhere"], "/proc/nowhere"),
+            (["--port", str(port), "--data", "/proc/nowhere"], f"127.0.0.1:{port}"),  # before a store is opened
+            (["--port", "0", "--http-port", str(port), "--data", "/proc/nowhere"], f"127.0.0.1:{port}"),
+            (["--port", "0", "--data", "s3://lake/store"], "headwater backup create s3://lake/store"),
             (["--vbuckets", "5"], "a power of two"),
             (["--nonsense", "1"], "--nonsense"),
         ):

@@ -137,10 +137,12 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run_there(**given: Any) -> None:
+        from headwater.node.config import store_folder
+
         data, node, by, file = (given.pop(name) for name in _OPTIONS)
         if node is None and file is not None and "HEADWATER_PASSWORD_FILE" not in os.environ:
             raise CommandError("--by-password-file is for --node; a folder is changed without a login")
-        command(UsersPlace(data, node, by, None if node is None else _password(by, file)), **given)
+        command(UsersPlace(store_folder(str(data)), node, by, None if node is None else _password(by, file)), **given)
 
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

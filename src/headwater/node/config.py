@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ COMMAND_TABLES = frozenset(
     ]
 )
 """Tables of a file that hold the options of other commands: a node has no use for them."""
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:(?=/)", re.IGNORECASE)
 CLUSTER_USER = "@cluster"
 """Nodes log in to each other under this name; no user can have it."""
 
@@ -263,8 +265,21 @@ def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.
     known = {each.name for each in fields(NodeConfig)} - {"users"}
     settings = {name: value for name, value in values.items() if name in known}
     if "data" in settings:
-        settings["data"] = Path(settings["data"])
+        settings["data"] = store_folder(str(settings["data"]))
     return NodeConfig(users=users, **settings)
+
+
+def store_folder(text: str) -> Path:
+    """Return the folder of a store, which is this machine's.
+
+    Raises:
+        OptionError: it is a URL, whose slashes a path may have lost.
+    """
+    if (scheme := _URL.match(text)) is not None:
+        url = f"{scheme[0]}//{text[scheme.end() :].lstrip('/')}"
+        told = "a folder on a disk of this machine: a node's log is synced there"
+        raise OptionError("data", url, f"{told}; to keep copies there: headwater backup create {url}")
+    return Path(text)
 
 
 def _converted(texts: Mapping[str, str]) -> dict[str, Any]:

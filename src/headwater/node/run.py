@@ -23,6 +23,7 @@ from headwater.node.buckets.catalog import open_store
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.garbage import Collector
+from headwater.node.listening import try_addresses
 from headwater.node.log_lines import event
 from headwater.node.loopback import is_loopback
 from headwater.node.memory import Trimmer, free_bytes_of_libc
@@ -45,6 +46,7 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
     log_lines.begin(config.log_level, config.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     unreadable.end_with_a_line()
+    try_addresses(config)
     store = open_store(config)
     clean = False
     try:

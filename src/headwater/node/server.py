@@ -30,6 +30,7 @@ from headwater.node.config import NodeConfig
 from headwater.node.connection import Connection
 from headwater.node.first_bytes import FirstBytes
 from headwater.node.inbox import ConnectionInbox
+from headwater.node.listening import address_error, bound
 from headwater.node.log_lines import event
 from headwater.node.loop_watch import LoopWatch
 from headwater.node.loopback import is_local, is_loopback, loopback_like
@@ -191,7 +192,7 @@ class Server:
             listener.listen(BACKLOG)  # where two could bind the same address, this tells
         except OSError as error:
             listener.close()
-            raise self._address_error(option, port, error) from None
+            raise address_error(option, self.config.host, port, error) from None
         listener.setblocking(False)
 
     def listen(self) -> tuple[str, int]:
@@ -215,21 +216,8 @@ class Server:
         self._deriving = self.loop.create_task(self.users.derive_all()) if self.config.users else None
         return host, port
 
-    def _address_error(self, option: str, port: int, error: OSError) -> OptionError:
-        where = f"{self.config.host}:{port}"
-        return OptionError(option, where, f"an address to listen on ({error.strerror or error})")
-
     def _bound(self, option: str, host: str, port: int) -> socket.socket:
-        try:
-            family, kind, _, _, address = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._refuse_an_open_network(str(address[0]))
-            listener = socket.socket(family, kind)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except OSError as error:
-            raise self._address_error(option, port, error) from None
+        listener = bound(option, host, port, self._refuse_an_open_network)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
         return listener
