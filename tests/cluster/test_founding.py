@@ -1,10 +1,15 @@
 """The first map."""
 
+import asyncio
+
 import pytest
 
-from headwater.cluster.founding import first_map
+from headwater.cluster.founding import first_map, planned
+from headwater.cluster.members import Members
 from headwater.errors import ClusterError, OptionError
+from tests.node.aware import Aware, manifest
 
+from .nodes import at, empty_nodes, init
 from .views import A, B, C, a_map, view
 
 
@@ -53,3 +58,27 @@ def test_nodes_that_can_not_be_one_cluster_are_refused(views, problem):
 def test_nobody_is_no_cluster():
     with pytest.raises(OptionError):
         first_map([], "b", 0)
+
+
+def test_nodes_whose_collections_are_not_of_one_bucket_become_no_cluster():
+    with empty_nodes(2) as nodes:
+        for node, told in zip(nodes, (manifest(1, carts=8), manifest(2, orders=8)), strict=True):
+            with Aware(node.port) as client:
+                assert client.becomes(told) == 0
+
+        async def plan():
+            async with Members() as members:
+                await planned(members, at(*nodes), 0)
+
+        with pytest.raises(ClusterError, match=r"shop\.carts .*shop\.orders .*same id, 8.*headwater collection list"):
+            asyncio.run(plan())
+        with pytest.raises(ClusterError, match="not of one bucket"):
+            init(*nodes)
+
+
+def test_a_node_that_has_not_heard_of_the_newest_collections_founds_a_cluster_with_one_that_has():
+    with empty_nodes(2) as nodes:
+        for node, told in zip(nodes, (manifest(1, carts=8), manifest(2, carts=8, orders=9)), strict=True):
+            with Aware(node.port) as client:
+                assert client.becomes(told) == 0
+        init(*nodes)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.balance import balance, checked_replicas
+from headwater.cluster.collections import refuse_foreign
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.members import Members
 from headwater.cluster.survey import NodeView
@@ -120,7 +121,7 @@ async def found(members: Members, nodes: Sequence[Address], replicas: int, *, en
     """Make a cluster of these nodes; `encrypted`: which speak TLS with each other.
 
     Raises:
-        ClusterError, OptionError: as `first_map`.
+        ClusterError, OptionError: as `first_map`; or the collections of two of them are not of one bucket.
         TransportError, StatusError: a node does not do its part; call it again to go on.
     """
     asked = await members.identified(nodes)
@@ -130,13 +131,26 @@ async def found(members: Members, nodes: Sequence[Address], replicas: int, *, en
 
 async def planned(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False) -> Founded:
     """Return what `found` would make, and change nothing; raises what it raises."""
-    views = await asyncio.gather(*(members.view(node) for node in await members.identified(nodes)))
-    return Founded(*first_map(views, members.bucket, replicas, encrypted=encrypted))
+    _, made = await _looked_at(members, await members.identified(nodes), replicas, encrypted=encrypted)
+    return made
+
+
+async def _looked_at(
+    members: Members, asked: Sequence[Address], replicas: int, *, encrypted: bool
+) -> tuple[Sequence[NodeView], Founded]:
+    """The nodes as they are, and what they would become; their collections fit together."""
+    views = await asyncio.gather(*(members.view(node) for node in asked))
+    first, data_on = first_map(views, members.bucket, replicas, encrypted=encrypted)
+    owners = [node for node in asked if data_on in (None, node)]
+    await refuse_foreign(
+        [members.admin(node) for node in owners], [members.admin(node) for node in asked if node not in owners]
+    )
+    return views, Founded(first, data_on)
 
 
 async def _found(members: Members, asked: Sequence[Address], replicas: int, *, encrypted: bool) -> Founded:
-    views = await asyncio.gather(*(members.view(node) for node in asked))
-    first, data_on = first_map(views, members.bucket, replicas, encrypted=encrypted)
+    views, made = await _looked_at(members, asked, replicas, encrypted=encrypted)
+    first = made.map
     if any(view.map is not None for view in views):
         _check_unused(first, views)
     if any(view.version != first.version or view.map is None for view in views):
@@ -149,4 +163,4 @@ async def _found(members: Members, asked: Sequence[Address], replicas: int, *, e
         await members.set_states(view.address, inactive)
         await members.delete(view.address, sorted(set(view.states) - set(owned) - set(replicas_here)))
     await share(members, asked)
-    return Founded(first, data_on)
+    return replace(made, map=first)
