@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from headwater.cli.observe import lines_of, table_of
 from headwater.pipelines.observe import ObserveProgress, told
 from headwater.pipelines.windows import NANOSECONDS, WindowRules
 from tests.cli.guides import commands, follow
+from tests.cli.support import Run
 from tests.pipelines.test_windows import T0, counted
 
 
@@ -38,6 +40,16 @@ def test_the_guide_works_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.
         assert {"_default._default", "_default._default/user:", "shop.orders", "shop.orders/user:"} <= named
         assert others == []
     assert [path.name for path in tmp_path.iterdir()] == ["users-state"]
+
+
+@pytest.mark.parametrize("option", ["--to", "--checkpoint"])
+def test_a_folder_that_can_not_be_is_told_before_anything_is_counted(option: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    place = str(tmp_path / "file" / "rates")
+    url = os.environ["HEADWATER_NODE"]
+    status, shown, problems = run("observe", url, option, place, "--engine", "local", "--from", "latest", "--once")
+    assert (status, shown, problems.count("\n")) == (1, "", 1)
+    assert problems.startswith("headwater: ") and place in problems and "ot a directory" in problems
 
 
 def test_a_terminal_shows_the_newest_window_with_rates() -> None:

@@ -29,7 +29,7 @@ def test_our_own_errors_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (OSError(30, "Read-only file system", "/lake/t/x"), "[Errno 30] Read-only file system: '/lake/t/x'"),
+        (OSError(30, "Read-only file system", "/lake/t/x"), "/lake/t/x: Read-only file system"),
         (StreamError("a\nCaused by: java.io.IOException: no route\n"), "no route"),
         (StreamError("one\ntwo"), "one"),
         (StreamError(""), "StreamError"),
@@ -43,6 +43,12 @@ def test_of_others_one_line_is_told(error: Exception, told: str) -> None:
 def test_what_lasts_is_not_tried_again(name: str) -> None:
     assert not passes(StreamError(WRAPPED.format(name=name, text="x")))
     assert not passes(errors.OptionError("a", "b", "c"))
+
+
+def test_a_path_that_can_not_be_is_not_tried_again() -> None:
+    assert not passes(NotADirectoryError(20, "Not a directory", "/etc/hostname/lake"))
+    assert not passes(OSError(36, "File name too long", "x" * 5000))
+    assert passes(OSError(28, "No space left on device"))
 
 
 @pytest.mark.parametrize("name", ["ConnectionLost", "DiskFull", "TableChanged", "NotMyVbucket", "TemporaryFailure"])

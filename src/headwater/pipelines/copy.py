@@ -161,10 +161,10 @@ class _Batches:
         *,
         restores: bool,
     ) -> None:
-        from headwater.spark.deadletters import located
+        from headwater.spark.deadletters import located, made
 
         if target.dead_letters is not None:
-            target = replace(target, dead_letters=located(target.dead_letters))
+            target = replace(target, dead_letters=made(located(target.dead_letters)))
         self._source, self._target, self._restores, self._attempts = source, target, restores, attempts
         self._collections = collections
 

@@ -6,6 +6,7 @@ found in its text by their names.
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Any
 
@@ -27,6 +28,9 @@ _LASTING = (
 )
 """Failures that another try meets again: somebody has to do something first. All else is tried again: a node that
 starts, a lake that is full or read-only for a while, a Python worker that was late."""
+
+_LASTING_ERRNO = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+"""Answers of the system that say that a path can't be, and not that a disk is full, away or read-only."""
 
 _OF_SPARK = re.compile(r"^(?:Caused by: )?[\w.]*(?:Exception|Error): (.+)")
 
@@ -50,6 +54,8 @@ def reason(error: BaseException) -> HeadwaterError:
     if found:
         return MirrorFailed(found[-1][1].strip())
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return MirrorFailed(f"{error.filename}: {error.strerror}")
     if isinstance(error, OSError) or not lines:
         return MirrorFailed(str(error) or type(error).__name__)
     told = [match[1] for line in lines if (match := _OF_SPARK.match(line))]
@@ -60,6 +66,8 @@ def passes(error: BaseException) -> bool:
     """Whether the same may go well a little later."""
     if isinstance(error, HeadwaterError):
         return _passes(type(error), error)
+    if isinstance(error, OSError) and error.errno in _LASTING_ERRNO:
+        return False
     found = _OURS.findall(str(error))
     if not found:
         return True

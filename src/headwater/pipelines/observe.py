@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.fs
 import pyarrow.parquet as pq
 
 from headwater.errors import TableChanged
@@ -38,7 +37,7 @@ from headwater.pipelines.windows import (
     split,
     whose_of,
 )
-from headwater.spark.deadletters import located
+from headwater.spark.deadletters import filesystem, located, made
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, ranges
 from headwater.spark.reader import read
@@ -249,9 +248,7 @@ def _named(column: str, name: str, rules: WindowRules) -> dict[str, str]:
 
 def _write(place: str, name: str, rows: pa.Table) -> None:
     """Write a file that appears whole or not at all, and replaces one of its name."""
-    found: tuple[Any, str] = (pyarrow.fs.LocalFileSystem(), place)
-    files, base = pyarrow.fs.FileSystem.from_uri(place) if "://" in place else found
-    files.create_dir(base, recursive=True)
+    files, base = filesystem(made(place))
     pq.write_table(rows, f"{base}/_{name}.parquet", filesystem=files)
     files.move(f"{base}/_{name}.parquet", f"{base}/{name}.parquet")
 
@@ -337,6 +334,8 @@ def observe(
         sinks: list[ObserveSink] = []
 
         def open_sink() -> ObserveSink:
+            if place is not None:
+                made(place)
             sinks[:] = [ObserveSink(state, bucket_of(source), rules, sizes=sizes, to=place, beginning=beginning)]
             return sinks[0]
 

@@ -39,6 +39,21 @@ def located(place: str) -> str:
     return place if "://" in place else str(Path(place).absolute())
 
 
+def filesystem(place: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    """Return what reads and writes at a place, and its path there."""
+    if "://" in place:
+        found: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(place)
+        return found
+    return pyarrow.fs.LocalFileSystem(), place
+
+
+def made(place: str) -> str:
+    """Make a folder for files that may never come: that it can't be made is known at the start. Raises OSError."""
+    files, base = filesystem(place)
+    files.create_dir(base, recursive=True)
+    return place
+
+
 class DeadLetters:
     """The file of one task.
 
@@ -48,10 +63,7 @@ class DeadLetters:
     """
 
     def __init__(self, place: str, name: str) -> None:
-        if "://" in place:
-            self._files, base = pyarrow.fs.FileSystem.from_uri(place)
-        else:
-            self._files, base = pyarrow.fs.LocalFileSystem(), place
+        self._files, base = filesystem(place)
         self._base, self._path, self._open = base, f"{base}/{name}.parquet", f"{base}/_{name}.parquet"
         self._writer: Any = None
 
