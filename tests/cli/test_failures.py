@@ -8,6 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from headwater.cli import stopping
+from headwater.cli.app import app
 from headwater.cli.failures import CommandError, Commands, InputError
 from headwater.cli.stopping import Stopped
 from headwater.errors import ConnectionLost, OptionError
@@ -101,6 +102,22 @@ def test_what_a_signal_became_on_its_way_is_still_that_signal(monkeypatch: pytes
             raise AttributeError("partially initialized module") from None
 
     assert ending(importing) == (143, "headwater: stopped by SIGTERM\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        (["load", "x", "--format", "xml"], "'--format': 'xml' is not one of jsonl, csv, tsv, parquet, changes. See: "),
+        (["load", "x", "--skip", "a"], "'--skip': 'a' is not a whole number. See: "),
+        (["load", "x", "--skip", "-1"], "'--skip': '-1' is not 0 or more. See: "),
+        (["cluster", "init", "a", "--replicas", "9"], "'--replicas': '9' is not 3 or less. See: "),
+        (["mirror", "a", "--to", "b", "--retry", "soon"], "'--retry': 'soon' is not a number. See: "),
+    ],
+)
+def test_a_value_that_can_not_be_is_told_in_words_of_its_option(typed: list[str], line: str) -> None:
+    result = CliRunner().invoke(app, typed)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(f"headwater: Invalid value for {line}")
 
 
 def test_a_bug_of_ours_is_not_hidden() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from headwater.cli.failures import CommandError
+from headwater.cli.failures import CommandError, plain_words
 from headwater.cli.forms import answer, forms
 from headwater.cli.options import examples, paragraphs
 from headwater.cli.screen import several
@@ -182,7 +182,7 @@ def _wrong(command: Any, parameter: Any, value: Any) -> str | None:
         command.make_context("", typed)
     except typer.BadParameter as error:
         # A parameter that is missing is one, too; it comes after those that were given.
-        return None if type(error).__name__ == "MissingParameter" else " ".join(error.message.split())
+        return None if type(error).__name__ == "MissingParameter" else " ".join(plain_words(error).split())
     return None
 
 

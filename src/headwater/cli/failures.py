@@ -137,8 +137,29 @@ def _give_up_output() -> None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
 
 
+_WANTED = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "bool_parsing": "true or false",
+    "greater_than_equal": "{ge} or more",
+    "less_than_equal": "{le} or less",
+}
+"""What a value had to be, by the name that pydantic, of which typer makes its types, has for the mistake."""
+
+
+def plain_words(error: Any) -> str:
+    """Say why a value of an option or an argument (a typer.BadParameter) can't be."""
+    found = error.__cause__.errors()[0] if hasattr(error.__cause__, "errors") else {}
+    if (wanted := _WANTED.get(found.get("type", ""))) is not None:
+        return f"{str(found['input'])!r} is not {wanted.format(**found.get('ctx', {}))}"
+    told, is_one_of, choices = str(error.message).removeprefix("Value error, ").partition(" is not one of ")
+    return told + is_one_of + choices.replace("'", "")
+
+
 def _usage(error: Any) -> str:
     """Say what is wrong, and where the right form is written; nothing where the help itself was shown."""
+    if isinstance(error, typer.BadParameter):
+        error.message = plain_words(error)
     where = error.ctx.command_path if error.ctx is not None else "headwater"
     told = _ARGUMENT.sub("...@", error.format_message())  # what was typed may be an address with a password
     if not told:
