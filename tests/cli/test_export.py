@@ -130,7 +130,7 @@ def test_documents_of_collections_load_back_into_theirs(run: Run, tmp_path: Path
         rows = tmp_path / "rows.jsonl"
         run("set", "two", "{}", "--collection", "shop.orders", "--node", source.url)
         status, _, told = run("export", str(rows), "--key", "id", "--skip-bad", "--node", source.url)
-        assert status == 0 and "only the default collection is written; left out are 1 collection of scope shop" in told
+        assert status == 0 and "only the default collection is written; left out: 1 collection of scope shop" in told
 
 
 class run_told:  # noqa: N801 - reads as a value

@@ -60,7 +60,8 @@ def test_the_first_command_of_the_guide_works_in_an_empty_folder(tmp_path: Path)
         asked[asked.index("lake/default")] = "./lake/default"
         done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "the table holds 2 changes, 2 stored and 0 deleted" in done.stdout
+    assert done.stdout.startswith("batch 1: the table holds 2 changes, 2 stored and 0 deleted in ")
+    assert done.stdout.count("\n") == 1, "of a batch that brings nothing there is no line"
     assert of_table(tmp_path / "lake" / "default") == {b"a": b"1", b"b": b"2"}
     assert [path.name for path in tmp_path.iterdir()] == ["lake"]
 

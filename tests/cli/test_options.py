@@ -71,4 +71,4 @@ def test_collections_that_are_not_read_are_told_and_those_that_are_read_are_not(
     monkeypatch.setattr(options, "connect", Away().connect)
     monkeypatch.setattr(unread, "unread_collections", lambda client: {"shop": 2})
     check_answers("couchbase://n/b", None, None, collections=collections)
-    assert capsys.readouterr().err.count("left out are 2 collections of scope shop") == lines
+    assert capsys.readouterr().err.count("left out: 2 collections of scope shop") == lines

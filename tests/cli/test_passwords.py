@@ -4,7 +4,9 @@ import io
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from headwater.cli.app import app
 from headwater.cli.passwords import new_password, password_of
 from headwater.errors import OptionError
 
@@ -33,3 +35,26 @@ def test_a_file_that_is_no_text_is_told_without_its_bytes(tmp_path: Path) -> Non
 def test_a_dash_or_nothing_is_standard_input(monkeypatch: pytest.MonkeyPatch, file: str | None) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("s3cret\nmore\n"))
     assert new_password(file, "ann") == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("line", "ways"),
+    [
+        ("get k --user ann", ("--password-file FILE", "HEADWATER_PASSWORD")),
+        ("mirror couchbase://127.0.0.1:1 --to ./t --user ann", ("--password-file FILE", "HEADWATER_PASSWORD")),
+        ("cluster status 127.0.0.1:1 --user ann", ("--password-file FILE", "HEADWATER_PASSWORD")),
+        ("user list --node 127.0.0.1:1 --by ann", ("--by-password-file FILE", "HEADWATER_PASSWORD")),
+        (
+            "search http://127.0.0.1:1/i words --opensearch-user ann",
+            ("--opensearch-password-file FILE", "HEADWATER_OPENSEARCH_PASSWORD"),
+        ),
+    ],
+)
+def test_a_name_without_a_password_and_a_terminal_is_told_how_to_give_one(
+    line: str, ways: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADWATER_PASSWORD", raising=False)
+    result = CliRunner().invoke(app, line.split())
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
+    assert "'ann'" in result.stderr or '"ann"' in result.stderr
+    assert all(way in result.stderr for way in ways)

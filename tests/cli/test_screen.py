@@ -15,6 +15,8 @@ def test_numbers_have_their_thousands_apart() -> None:
 def test_a_rate_is_by_the_second_and_a_run_too_short_has_none() -> None:
     assert rate(168_000, 2.0) == "84,000 documents/s"
     assert rate(5, 0.0, "changes") == "- changes/s"
+    assert rate(2, 5.0) == "0.4 documents/s"
+    assert rate(0, 5.0) == "0 documents/s"
 
 
 @pytest.mark.parametrize(("number", "told"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes"), (1024, "1,024 nodes")])

@@ -9,7 +9,7 @@ import pytest
 from headwater import testing
 from headwater.client.routing import Address
 from headwater.cluster.admin import Endpoint, NodeAdmin, vbucket_list
-from headwater.errors import ConnectionLost, InvalidArguments, KeyNotFound, NotMyVbucket, PeerSilent
+from headwater.errors import AuthError, ConnectionLost, InvalidArguments, KeyNotFound, NotMyVbucket, PeerSilent
 from headwater.testing.embedded import embedded
 from headwater.testing.faults import FaultyDisk
 from headwater.wire.vbucket import State
@@ -148,3 +148,32 @@ def test_tombstones_of_a_vbucket_are_purged_and_a_node_is_emptied():
         assert (purged["vb_0:purge_seqno"], purged["vb_0:num_items"], items) == ("2", "1", {0: 0})
         with pytest.raises(KeyNotFound):
             bucket.get("kept")
+
+
+def test_a_login_that_was_refused_is_not_tried_again_for_a_minute(tmp_path):
+    users = tmp_path / "users"
+    users.write_text("ann:right\n")
+    users.chmod(0o600)
+    with testing.node(vbuckets=2, users_file=users) as guarded:
+        shift = 0.0
+
+        async def refused(admin, times):
+            asked = await asyncio.gather(*(admin.states() for _ in range(times)), return_exceptions=True)
+            assert [type(each) for each in asked] == [AuthError] * times
+            return int((await looking.stats(""))["total_connections"])
+
+        async def run():
+            nonlocal shift, looking
+            address = Address(guarded.host, guarded.port)
+            looking = await NodeAdmin.connect(address, user="ann", password="right")
+            before = int((await looking.stats(""))["total_connections"])
+            admin = NodeAdmin(Endpoint(address, user="ann", password="wrong"), clock=lambda: time.monotonic() + shift)
+            first, again = await refused(admin, 5), await refused(admin, 2)
+            shift = 61.0
+            later = await refused(admin, 2)
+            admin.close()
+            looking.close()
+            return first - before, again - before, later - before
+
+        looking = None
+        assert asyncio.run(run()) == (1, 1, 2)

@@ -167,7 +167,7 @@ def _read(client: "Client", spool: "Spool", collection: str | None, *, only_one:
 
     chosen = client.choose(None if only_one and collection is None else collection or "all")
     if only_one and collection is None and (unread := unread_collections(client)):
-        remark(f"only the default collection is written; left out are {told_scopes(unread)}")
+        remark(f"only the default collection is written; left out: {told_scopes(unread)}")
     total = sum(client.seqnos("all" if chosen else None).values())
     drain = client.batches(until="now", collections=chosen)
     with Meter("read", "changes", quiet=forms().quiet) as meter, drain as batches:

@@ -237,7 +237,7 @@ def check_answers(
 
     unread: dict[str, int] = patiently(ask, retry_seconds or 0.0)
     if unread and say_unread:
-        remark(f"only the default collection is read; left out are {told_scopes(unread)}")
+        remark(f"only the default collection is read; left out: {told_scopes(unread)}")
 
 
 def told_scopes(scopes: dict[str, int]) -> str:

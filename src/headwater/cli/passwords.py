@@ -38,9 +38,7 @@ def with_password_files(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(**given: Any) -> Any:
         for name in wanted:
             file = given.pop(f"{name}_file")
-            given[name] = (
-                password_of(file) if file is not None else given[name] or typed_password(given[PASSWORDS[name]])
-            )
+            given[name] = password_of(file) if file is not None else _given_or_typed(given, name)
         return command(**given)
 
     kinds = {f"{name}_file": _file_option(name) for name in wanted}
@@ -62,10 +60,22 @@ def _file_option(name: str) -> Any:
     ]
 
 
-def typed_password(user: str | None) -> str | None:
-    """Return what is typed as a user's password, if anybody sits there; None where nobody is named."""
-    if user is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+def _given_or_typed(given: dict[str, Any], name: str) -> Any:
+    dashed = name.replace("_", "-")
+    return given[name] or typed_password(given[PASSWORDS[name]], f"--{dashed}-file", f"HEADWATER_{name.upper()}")
+
+
+def typed_password(user: str | None, option: str, variable: str) -> str | None:
+    """Return what is typed as a user's password; None where nobody is named.
+
+    Raises:
+        OptionError: nobody sits there who could type it: the option and the variable that give it are named.
+    """
+    if user is None:
         return None
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        ways = f"{option} FILE ({STANDARD_INPUT}: standard input), or {variable} in the environment"
+        raise OptionError("user", user, f"complete without a password, and no terminal is there to ask at: {ways}")
     typed: str = typer.prompt(f"Password of {user}", hide_input=True, err=True)
     return typed
 

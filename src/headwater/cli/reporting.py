@@ -89,11 +89,13 @@ class IdleRun(Generic[P]):
 
     def __init__(self, line: Callable[[P], str], why: str) -> None:
         self._made, self._why, self._batches = line, why, 0
+        self._told: object = None
 
     def line(self, progress: P) -> str:
-        """Return the line of a batch."""
+        """Return the line of a batch; nothing of one that moved positions only, as the last of `--once` may."""
         self._batches += 1
-        return self._made(progress)
+        before, self._told = self._told, progress.to_json() | {"batch": 0, "batches": 0, "seconds": 0}
+        return "" if self._told == before else self._made(progress)
 
     def tell(self, shown: ProgressFormat, *, unless: bool) -> None:
         """Say on stderr that there was nothing to do, if there was no batch and progress is text."""
@@ -102,13 +104,13 @@ class IdleRun(Generic[P]):
 
 
 def reporter(shown: ProgressFormat, line: Callable[[P], str]) -> Callable[[P], None]:
-    """Return the function that prints a job's progress; `line` is the text of a batch that went well."""
+    """Return the function that prints a job's progress; `line` is the text of a batch that went well, "" for none."""
 
     def text(progress: P) -> None:
         if progress.problem:
             remark(f"{progress.problem}; trying again")
-        else:
-            _print(line(progress))
+        elif told := line(progress):
+            _print(told)
 
     return {
         ProgressFormat.TEXT: text,

@@ -52,5 +52,8 @@ def several(number: int, noun: str) -> str:
 
 
 def rate(number: int, seconds: float, unit: str = "documents") -> str:
-    """`84,000 documents/s`; a run too short to measure has no rate."""
-    return f"{number / seconds:,.0f} {unit}/s" if seconds > 0 else f"- {unit}/s"
+    """`84,000 documents/s`, `0.4 documents/s`; a run too short to measure has no rate."""
+    if seconds <= 0:
+        return f"- {unit}/s"
+    a_second = number / seconds
+    return f"{a_second:,.{int(0 < a_second < 10)}f} {unit}/s"

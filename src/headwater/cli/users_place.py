@@ -157,4 +157,4 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
 def _password(by: str | None, file: str | None) -> str | None:
     if file is not None:
         return password_of(file)
-    return os.environ.get("HEADWATER_PASSWORD") or typed_password(by)
+    return os.environ.get("HEADWATER_PASSWORD") or typed_password(by, "--by-password-file", "HEADWATER_PASSWORD")

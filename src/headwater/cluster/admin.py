@@ -27,6 +27,7 @@ from headwater.client.routing import Address
 from headwater.cluster import answers
 from headwater.cluster.answers import FollowingReport, TakeoverStats
 from headwater.errors import (
+    AuthError,
     ClusterError,
     ConnectionLost,
     InvalidArguments,
@@ -58,6 +59,8 @@ from headwater.wire.users import UserList, UserListRefused
 from headwater.wire.vbucket import State
 
 TIMEOUT_SECONDS = 5.0
+REFUSED_SECONDS = 60.0
+"""A login that the node refused is not tried again for so long: whoever looks every second would fill its log."""
 NO_SUCH_GROUP = (KeyNotFound, NotSupported, InvalidArguments, UnknownCommand)
 """A node answers so when it does not know a group of statistics: it may be of another kind than ours."""
 NO_LEASES = (*NO_SUCH_GROUP, NoAccess)
@@ -142,6 +145,8 @@ class NodeAdmin:
         self._had_lease = False
         self._name = uuid.uuid4().hex  # of our place among the holders of a lease
         self._renewing: asyncio.Task[None] | None = None
+        self._refusal: AuthError | None = None
+        self._refused_at = 0.0
 
     @classmethod
     async def connect(
@@ -515,11 +520,20 @@ class NodeAdmin:
         async with self._opening:
             if not self._link.is_open or self._link.is_stale:
                 self._link.close()
-                self._link = Pipeline(self.endpoint.dialled, self._clock, self.endpoint.tls)
-                await self._run(self._link.open(self.endpoint.login(), self._timeout))
+                await self._log_in()
                 if self._operator is not None:
                     await self._lease_on(self._link, self._operator)
         return self._link
+
+    async def _log_in(self) -> None:
+        if self._refusal is not None and self._clock() < self._refused_at + REFUSED_SECONDS:
+            raise self._refusal
+        self._refusal, self._link = None, Pipeline(self.endpoint.dialled, self._clock, self.endpoint.tls)
+        try:
+            await self._run(self._link.open(self.endpoint.login(), self._timeout))
+        except AuthError as error:
+            self._refusal, self._refused_at = error, self._clock()
+            raise
 
     async def _run(self, steps: Steps[Result]) -> Result:
         return await self._waiters.run(steps)
