@@ -14,6 +14,7 @@ import pytest
 from harness.nodes import until
 from headwater import testing
 from headwater.cluster import users
+from headwater.cluster.admin import NodeAdmin
 from headwater.cluster.founding import found
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
@@ -203,3 +204,39 @@ def test_members_that_let_everybody_in_take_no_users_by_which_they_would_shut_ea
 
         asyncio.run(run())
         assert not any((each.data / "USERS").exists() for each in two)
+
+
+def test_of_two_who_remove_each_other_at_once_one_is_refused_and_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    accounts = {name: Account.made(f"{name}-secret", read_grants("administer")) for name in ("ann", "bea")}
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(testing.node(vbuckets=4, vbucket_state="none")) for _ in range(2)]
+        for node in nodes:
+            node.stop()
+            UsersFile(node.data).save(accounts)
+            node.start()
+        on(lambda members: found(members, at(*nodes), 0), "ann", "ann-secret")
+        begun: list[str] = []
+        give = NodeAdmin.set_users
+
+        async def give_later(admin: NodeAdmin, told: UserList) -> None:
+            """Each begins with what both have seen; ann is quicker at the one node, bea at the other."""
+            begun.append(f"{admin.endpoint.user}")
+            while len(set(begun)) < 2:
+                await asyncio.sleep(0)
+            if (admin.endpoint.user == "ann") != (admin.address == at(nodes[0])[0]):
+                await asyncio.sleep(0.2)
+            await give(admin, told)
+
+        monkeypatch.setattr(NodeAdmin, "set_users", give_later)
+
+        async def removal(by: str, whom: str) -> users.Spread:
+            async with Members("default", by, f"{by}-secret", timeout_seconds=30.0) as members:
+                return await users.change(members, at(nodes[0]), lambda known: known.without(whom))
+
+        async def both() -> list[users.Spread | BaseException]:
+            return await asyncio.gather(removal("ann", "bea"), removal("bea", "ann"), return_exceptions=True)
+
+        done, refused = asyncio.run(both())
+        assert isinstance(done, users.Spread), done
+        assert isinstance(refused, ClusterError) and "the users were not changed" in str(refused)
+        assert [named(each) for each in nodes] == [{"ann"}] * 2

@@ -52,25 +52,30 @@ async def current(members: Members, seeds: Sequence[Address]) -> UserList:
 async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spread:
     """Change the users on all nodes that `seeds` lead to; on return that is durable on each that is not away.
 
+    The first member of the map that answers takes it before the others are asked: of two changes at once that can't both
+    be, as of two who remove each other, the second is refused there, and has gone nowhere.
+
     Raises:
         NoAccess: we are no administrator of all buckets. What `edit` raises: nothing was changed.
-        ClusterError: a member refused it, or none took it.
+        ClusterError: a member refused it, or did not answer any more; nothing was changed if that was the first.
         StatusError, TransportError: nobody answers the question what there is.
     """
     known = await _ask(members, seeds)
     made = edit(known.users)
-    results = await asyncio.gather(
-        *(members.admin(each).set_users(made) for each in known.nodes), return_exceptions=True
-    )
+    first, *others = known.nodes
+    try:
+        await members.admin(first).set_users(made)
+    except (StatusError, TransportError) as error:
+        raise ClusterError(f"the users were not changed: {error}", "look at them, and type it again") from error
+    results = await asyncio.gather(*(members.admin(each).set_users(made) for each in others), return_exceptions=True)
     away, refusals = dict(known.away), list[str]()
-    for node, result in zip(known.nodes, results, strict=True):
+    for node, result in zip(others, results, strict=True):
         if isinstance(result, TransportError):
             away[node] = str(result)
         elif isinstance(result, BaseException):
             refusals.append(f"{node}: {result}")
-    if refusals or len(away) == len(known.nodes) + len(known.away):
-        told = "; ".join([*refusals, *away.values()])
-        raise ClusterError(f"the users are not everywhere: {told}", "type the same again")
+    if refusals:
+        raise ClusterError(f"the users are not everywhere: {'; '.join(refusals)}", "type the same again")
     return Spread(made, tuple(each for each in known.nodes if each not in away), away)
 
 
