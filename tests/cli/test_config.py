@@ -130,3 +130,6 @@ def test_the_file_of_the_guide_is_well(tmp_path: Path) -> None:
     place.write_text(guide.split("```toml\n")[1].split("```")[0], "utf-8")
     result = CliRunner().invoke(app, ["config", "check", str(place), "--skip-files"])
     assert result.exit_code == 0, result.output
+    place.write_text(guide.split("```toml\n")[2].split("```")[0], "utf-8")
+    result = CliRunner().invoke(app, ["config", "check", str(place), "--skip-files"])
+    assert result.exit_code == 0, result.output

@@ -8,26 +8,36 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwater.cli.stopping import Stopped, asked, listen, until_stopped
+from headwater.cli.stopping import Stopped, asked, listen, signals, until_stopped
 
-BOTH = (signal.SIGINT, signal.SIGTERM)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """The handlers are put back, whatever a test did to them."""
-    before = {number: signal.getsignal(number) for number in BOTH}
+    before = {number: signal.getsignal(number) for number in ENDING}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", BOTH)
+@pytest.mark.parametrize("number", ENDING)
 def test_a_signal_is_an_exception_that_names_it(number: signal.Signals) -> None:
     listen()
     with pytest.raises(Stopped, match=f"stopped by {number.name}") as caught:
         os.kill(os.getpid(), number)
     assert caught.value.signal == number
+
+
+def test_whoever_started_us_with_nohup_is_not_ended_by_a_terminal_that_is_closed() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    listen()
+    with asked() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop()
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and signals() == ENDING[:2]
 
 
 def test_code_that_goes_on_after_errors_does_not_go_on_after_a_stop() -> None:
@@ -45,7 +55,7 @@ def test_other_errors_pass_through() -> None:
         raise ValueError("other")
 
 
-@pytest.mark.parametrize("number", BOTH)
+@pytest.mark.parametrize("number", ENDING)
 def test_work_that_must_not_be_torn_asks_whether_to_end(number: signal.Signals) -> None:
     with asked() as stop:
         assert not stop()
@@ -54,13 +64,13 @@ def test_work_that_must_not_be_torn_asks_whether_to_end(number: signal.Signals) 
 
 
 def test_asking_takes_the_handlers_back_and_the_end_returns_them() -> None:
-    before = [signal.getsignal(number) for number in BOTH]
+    before = [signal.getsignal(number) for number in ENDING]
     with asked() as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         assert not stop()
         os.kill(os.getpid(), signal.SIGINT)
         assert stop()
-    assert [signal.getsignal(number) for number in BOTH] == before
+    assert [signal.getsignal(number) for number in ENDING] == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

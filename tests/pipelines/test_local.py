@@ -547,7 +547,7 @@ def test_a_lake_that_is_read_only_for_a_while_is_waited_for(
     refusals.append(30)
     with bucket.client() as client:
         client.set("c", b"v")
-    with pytest.raises(MirrorFailed, match=": no$"):
+    with pytest.raises(MirrorFailed, match=r": no$"):
         run_mirror(None, bucket.url, tmp_path, once=True, retry_seconds=0)
 
 

@@ -4,6 +4,7 @@
 function, help and examples stand in its own file; `failures.py` says how all of them end.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +27,7 @@ from headwater.cli.collection import HELP as COLLECTION_HELP
 from headwater.cli.collection import group as collection
 from headwater.cli.config import EXAMPLES as CONFIG_EXAMPLES
 from headwater.cli.config import HELP as CONFIG_HELP
-from headwater.cli.config import defaults_of
+from headwater.cli.config import Settings
 from headwater.cli.config import group as config
 from headwater.cli.console import EXAMPLES as CONSOLE_EXAMPLES
 from headwater.cli.console import console
@@ -43,7 +44,7 @@ from headwater.cli.failover import failover
 from headwater.cli.failover_log import EXAMPLES as FAILOVER_LOG_EXAMPLES
 from headwater.cli.failover_log import failover_log
 from headwater.cli.failures import Commands
-from headwater.cli.forms import remark, with_forms
+from headwater.cli.forms import remark, remark_later, with_forms
 from headwater.cli.get import EXAMPLES as GET_EXAMPLES
 from headwater.cli.get import get
 from headwater.cli.index import EXAMPLES as INDEX_EXAMPLES
@@ -63,6 +64,7 @@ from headwater.cli.observe import EXAMPLES as OBSERVE_EXAMPLES
 from headwater.cli.observe import observe
 from headwater.cli.options import paragraphs
 from headwater.cli.passwords import with_password_files
+from headwater.cli.profiles import VARIABLES, completed
 from headwater.cli.replicate import EXAMPLES as REPLICATE_EXAMPLES
 from headwater.cli.replicate import replicate
 from headwater.cli.search import EXAMPLES as SEARCH_EXAMPLES
@@ -87,6 +89,7 @@ from headwater.cli.transition import transition
 from headwater.cli.user import EXAMPLES as USER_EXAMPLES
 from headwater.cli.user import HELP as USER_HELP
 from headwater.cli.user import group as user
+from headwater.errors import OptionError
 
 app = typer.Typer(
     name="headwater",
@@ -149,6 +152,34 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _profiles(context: typer.Context, incomplete: str) -> list[str]:
+    """What the shell completes --profile to."""
+    named = context.params.get("config") or os.environ.get("HEADWATER_CONFIG")
+    return completed(incomplete, Path(named) if named else None)
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_serve(context: typer.Context, profile: str) -> None:
+    """A node has no profile; a file that is named before the command is as good as one that is named behind it."""
+    if _is_typed(context, "profile"):
+        raise OptionError("profile", profile, "for serve: profiles are those of commands that ask nodes")
+    if not _is_typed(context, "config"):
+        context.obj = Settings()
+
+
+def _tell_what_comes_before(context: typer.Context, profile: str) -> None:
+    """Whoever names a profile may have forgotten a variable that comes before it, and ask another node."""
+    if not _is_typed(context, "profile"):
+        return
+    table = context.obj.table()
+    if before := [name for name, key in VARIABLES.items() if name in os.environ and key in table]:
+        remark_later(f"{' and '.join(before)} of the environment: before what profile {profile} says")
+
+
 @app.callback(invoke_without_command=True)
 def _begin(
     context: typer.Context,
@@ -161,10 +192,24 @@ def _begin(
             "--config", metavar="FILE", envvar="HEADWATER_CONFIG", help="TOML file of options; see headwater config."
         ),
     ] = None,
+    profile: Annotated[
+        str,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            envvar="HEADWATER_PROFILE",
+            autocompletion=_profiles,
+            help="Whom to ask, and as whom: [profiles.NAME] of that file, or of ~/.config/headwater/config.toml.",
+        ),
+    ] = "",
 ) -> None:
     """Without a command, show which there are."""
-    if config is not None and context.invoked_subcommand not in {"config", "serve", None}:
-        context.default_map = defaults_of(config, context.command)
+    context.obj = Settings(config, profile)
+    if context.invoked_subcommand == "serve":
+        _check_serve(context, profile)
+    elif context.invoked_subcommand not in {"config", None}:
+        context.default_map = context.obj.defaults(context.command)
+        _tell_what_comes_before(context, profile)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
     elif context.invoked_subcommand in TRACED and (told := tracing.begin()):

@@ -2,8 +2,11 @@
 commands that such a file can have."""
 
 import json
+import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_type_hints
@@ -11,21 +14,24 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from headwater.cli.failures import CommandError, plain_words
-from headwater.cli.forms import answer, forms
+from headwater.cli.forms import FORMS, answer, forms
 from headwater.cli.options import examples, paragraphs
+from headwater.cli.profiles import VARIABLES, client_options, default_file, faults, profile, tables
 from headwater.cli.screen import several
 from headwater.errors import OptionError
-from headwater.node.config import COMMAND_TABLES, refuse_readable_by_others
+from headwater.node.config import COMMAND_TABLES, PROFILES, refuse_readable_by_others
 
 HELP = """Look at a file of settings: what is wrong in it, and what counts in the end.
 
 One TOML file serves a node and all commands: what stands at its top are options of `headwater serve`, the table of a
 command, [mirror] or [backup.create], holds that command's. The command line comes first, then the environment, then the
 file, then what is built in. A node is given it by `serve --config FILE`, a command by `headwater --config FILE
-COMMAND`, both by HEADWATER_CONFIG."""
+COMMAND, both by HEADWATER_CONFIG."""
 EXAMPLES = examples("headwater config check ./node.toml", "headwater config show ./node.toml")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file of settings.")]
+DEFAULT = "default"
+_FORM_OPTIONS = tuple(option.removeprefix("--") for option, _, _ in FORMS.values())
 KINDS: Mapping[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),
@@ -49,11 +55,13 @@ def check(
     text = _read(file)
     faults = faults_of(text, with_files=not skip_files)
     try:
-        lines, tables = key_lines(text), _tables(tomllib.loads(text))
+        lines, found = key_lines(text), tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        lines, tables = {}, {}
-    for path, problem in _table_faults(context.find_root().command, tables):
-        faults.append(Fault(lines.get(path, 0), ".".join(path), problem))
+        lines, found = {}, {}
+    group = context.find_root().command
+    of_profiles = profile_faults(found, file, group, with_files=not skip_files)
+    for path, problem in (*_table_faults(group, _tables(found)), *of_profiles):
+        faults.append(Fault(_line_of(lines, path), ".".join(path), problem))
     faults.sort()
     told = [{"line": fault.line or None, "key": fault.key or None, "problem": fault.message} for fault in faults]
     shown = [f"{file}:{fault.line or ''}: {fault.key + ': ' if fault.key else ''}{fault.message}" for fault in faults]
@@ -63,42 +71,164 @@ def check(
 
 
 def show(
+    context: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A TOML file; HEADWATER_CONFIG if left out.")
+        Path | None,
+        typer.Argument(metavar="FILE", help="A TOML file; --config or HEADWATER_CONFIG if left out."),
+    ] = None,
+    command: Annotated[
+        str | None, typer.Option("--for", metavar="COMMAND", help="The options of a command in place of a node's.")
     ] = None,
     changed: Annotated[bool, typer.Option("--changed", help="Leave out what is as it is built in.")] = False,
 ) -> None:
-    """Print each setting of a node, its value, and where that comes from: a variable, the file and line, the default.
+    """Print each setting of a node or (--for) a command, its value, and where that comes from: a variable, the profile
+    with file and line, the file and line, the default.
 
-    A password is never among them: they are in files, whose names are.
+    With --profile and without --for it is what a profile says to all commands. Passwords are never among them.
     """
-    from headwater.node.config_check import settings
+    asked = context.find_object(Settings) or Settings()
+    asked = replace(asked, file=file or asked.file)
+    if asked.profile or command is not None:
+        found = list(_of_command(context.find_root().command, command, asked))
+    else:
+        from headwater.node.config_check import settings
 
-    found = [each for each in settings(file) if not changed or each.origin != "default"]
+        found = [(each.option.name, each.value, each.origin) for each in settings(asked.file)]
+    told = [each for each in found if not changed or each[2] != DEFAULT]
     if forms().json:
-        told = {each.option.name: {"value": each.value, "from": each.origin} for each in found}
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps({name: {"value": value, "from": origin} for name, value, origin in told}, default=str))
         return
-    for each in found:
-        value = json.dumps(each.value, ensure_ascii=False)
-        typer.echo(f"{each.option.name:<24} {value:<24} {each.origin}")
+    for name, value, origin in told:
+        typer.echo(f"{name:<24} {json.dumps(value, ensure_ascii=False, default=str):<24} {origin}")
 
 
-def defaults_of(path: Path, group: Any) -> dict[str, Any]:
-    """Return what a file says about commands, in the form in which the command-line library takes defaults.
+def _of_command(group: Any, name: str | None, asked: "Settings") -> Iterator[tuple[str, Any, str]]:
+    """Yield (option, value, origin) of a command; without a name, of what profiles say to all of them."""
+    words = (name or "get").split()
+    options: dict[str, tuple[Any, tuple[str, ...]]] = {}
+    command = group
+    for word in words:
+        if word not in getattr(command, "commands", {}):
+            raise OptionError("for", " ".join(words), "a command; headwater --help lists them")
+        command = command.commands[word]
+    for layer, place in asked.layers(group):
+        mine = reduce(lambda below, word: below.get(word, {}), words, layer)
+        options |= {each: (value, place) for each, value in mine.items()}
+    lines = {} if asked.path is None else _lines(asked.path)
+    for option, parameter in sorted(_known(command).items()):
+        if (name is None and parameter.envvar not in VARIABLES) or option in ("help", *_FORM_OPTIONS):
+            continue
+        value, origin = None if parameter.required else parameter.default, DEFAULT
+        if parameter.envvar is not None and parameter.envvar in os.environ:
+            value, origin = os.environ[parameter.envvar], parameter.envvar
+        elif parameter.name in options:
+            value, place = options[parameter.name]
+            origin = _origin(lines, asked, place, ((*words, option), (_key(parameter, words),)))
+        yield option, "..." if option.endswith("password") and value else value, origin
 
-    Raises:
-        OptionError: it can't be read, or has something that is no option; a password in it and others may read it.
-    """
-    try:
-        tables = _tables(tomllib.loads(_read(path)))
-    except tomllib.TOMLDecodeError as error:
-        raise OptionError("config", str(path), f"TOML: {error}") from None
-    for place, problem in _table_faults(group, tables):
-        raise OptionError(".".join(place), str(path), f"right: {problem}; see headwater config check")
-    if any(name.endswith("password") for name in _names(tables)):
-        refuse_readable_by_others(path, "config")
-    return {name: _defaults(group.commands[name], table) for name, table in tables.items()}
+
+def _key(parameter: Any, words: list[str]) -> str:
+    """What a profile calls a parameter that all commands have."""
+    return VARIABLES.get(str(parameter.envvar), parameter.name if words[0] == "user" else "")
+
+
+def _origin(
+    lines: Mapping[tuple[str, ...], int], asked: "Settings", place: tuple[str, ...], wanted: Sequence[tuple[str, ...]]
+) -> str:
+    """Where a default stands: in the table of its command or, of a profile, in its own."""
+    mine = [path for path in lines if path[: len(place)] == place]
+    found = [path for each in wanted for path in mine if _same(path[len(place) :], each)]
+    return f"{f'profile {asked.profile}, ' if place else ''}{asked.path}:{lines.get([*found, place][0], 0)}"
+
+
+def _same(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    return tuple(map(_plain, path)) == tuple(map(_plain, other))
+
+
+def _lines(path: Path) -> Mapping[tuple[str, ...], int]:
+    from headwater.node.config_check import key_lines
+
+    return key_lines(_read(path))
+
+
+def _line_of(lines: Mapping[tuple[str, ...], int], path: tuple[str, ...]) -> int:
+    """The line of a key; that of its table where it has none itself."""
+    return next((lines[path[:length]] for length in range(len(path), 0, -1) if path[:length] in lines), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A file, and a profile of it ("": none), as the command line or the environment name them."""
+
+    file: Path | None = None
+    profile: str = ""
+
+    @property
+    def path(self) -> Path | None:
+        """The file that counts: a profile has a place where it is looked for if none is named."""
+        if self.file is None and self.profile and not default_file().exists():
+            ways = f"--config FILE or HEADWATER_CONFIG names another, and there is no {default_file()}"
+            raise OptionError("profile", self.profile, f"in a file of settings: {ways}")
+        return default_file() if self.file is None and self.profile else self.file
+
+    def layers(self, group: Any) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+        """Yield defaults of commands and the table they are from, the one that comes first in the end.
+
+        Raises:
+            OptionError: the file can't be read, or has something that is no option; there is no such profile; a
+                password in the file and others may read it.
+        """
+        if (path := self.path) is None:
+            return
+        try:
+            found = tomllib.loads(_read(path))
+        except tomllib.TOMLDecodeError as error:
+            raise OptionError("config", str(path), f"TOML: {error}") from None
+        for place, problem in (*_table_faults(group, _tables(found)), *profile_faults(found, path, group)):
+            raise OptionError(".".join(place), str(path), f"right: {problem}; see headwater config check")
+        if any(name.endswith("password") for name in _names({**_tables(found), **found.get(PROFILES, {})})):
+            refuse_readable_by_others(path, "config")
+        yield _of_tables(group, _tables(found)), ()
+        if self.profile:
+            table, place = profile(found, self.profile, path), (PROFILES, self.profile)
+            yield client_options(group, table), place
+            yield _of_tables(group, tables(table)), place
+
+    def table(self) -> dict[str, Any]:
+        """Return the profile's table. Raises as `layers`, which has looked at it."""
+        path = self.path
+        return {} if path is None else profile(tomllib.loads(_read(path)), self.profile, path)
+
+    def defaults(self, group: Any) -> dict[str, Any]:
+        """Return what the file and the profile say about commands, in the form in which the command-line library takes
+        defaults. Raises as `layers`."""
+        made: dict[str, Any] = {}
+        for layer, _ in self.layers(group):
+            _lay_over(made, layer)
+        return made
+
+
+def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    for name, value in above.items():
+        if isinstance(value, dict):
+            _lay_over(below.setdefault(name, {}), value)
+        else:
+            below[name] = value
+
+
+def profile_faults(
+    found: Mapping[str, Any], path: Path, group: Any, *, with_files: bool = False
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield (path, problem) for what can't stand in the profiles of a file."""
+    yield from faults(found, path, with_files=with_files)
+    known = found.get(PROFILES, {})
+    for name, table in known.items() if isinstance(known, dict) else ():
+        if isinstance(table, dict):
+            yield from _table_faults(group, tables(table), (PROFILES, name))
+
+
+def _of_tables(group: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _defaults(group.commands[name], table) for name, table in found.items()}
 
 
 def _read(path: Path) -> str:
@@ -154,15 +284,17 @@ def _table_faults(
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (path, problem) for what can't stand in the table of a command or a group of them."""
     known = command.commands if hasattr(command, "commands") else _known(command)
+    words = above[2:] if above[:1] == (PROFILES,) else above
+    help_of = " ".join(["headwater", *words, "--help"])
     for name, value in table.items():
         path = (*above, name)
         if hasattr(command, "commands"):
             if name not in known or not isinstance(value, dict):
-                yield path, f"no command; headwater {' '.join(above)} --help lists them".replace("  ", " ")
+                yield path, f"no command; {help_of} lists them"
             else:
                 yield from _table_faults(known[name], value, path)
         elif (parameter := known.get(_plain(name))) is None:
-            yield path, f"no option; headwater {' '.join(above)} --help lists them"
+            yield path, f"no option; {help_of} lists them"
         elif (problem := _wrong(command, parameter, value)) is not None:
             yield path, problem
 
@@ -195,6 +327,15 @@ def _kind(command: Any, parameter: Any) -> Any:
 group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 for _name, _command, _examples in (
     ("check", check, examples("headwater config check ./node.toml", "headwater config check --skip-files node.toml")),
-    ("show", show, examples("headwater config show ./node.toml", "headwater config show --changed --json")),
+    (
+        "show",
+        show,
+        examples(
+            "headwater config show ./node.toml",
+            "headwater config show --changed --json",
+            "headwater --profile production config show",
+            "headwater --profile production config show --for 'backup create' --changed",
+        ),
+    ),
 ):
     group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)

@@ -8,6 +8,7 @@ GENERAL: Mapping[int, str] = {
     0: "all went well",
     1: "it failed, or the answer is no; one line on stderr says what and why",
     2: "an option, an argument or a setting is wrong; nothing was begun",
+    129: "the terminal was closed (SIGHUP) before the work was done",
     130: "Ctrl-C came before the work was done",
     143: "SIGTERM came before the work was done",
 }

@@ -9,6 +9,7 @@ The plan: the group of all commands runs typer without its own ending ("standalo
 | a library is missing that an extra brings          | 1    | `headwater: ` and what to install |
 | a wrong option or argument (OptionError too)       | 2    | `headwater: ` and what to do    |
 | Ctrl-C or SIGTERM before the work was done         | 130, 143 | `headwater: stopped ...`    |
+| the terminal was closed (SIGHUP) before that       | 129  | `headwater: stopped ...`        |
 
 Anything else is a bug of ours and keeps its traceback.
 """
@@ -16,6 +17,7 @@ Anything else is a bug of ours and keeps its traceback.
 import os
 import re
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,7 +126,8 @@ def _next_step(error: HeadwaterError) -> str:
 def _say(message: str, status: int) -> int:
     """Print the one line; a message of several lines is folded into one."""
     _give_up_output()
-    print("headwater:", hide_logins(" ".join(message.split())), file=sys.stderr)
+    with suppress(OSError):  # a terminal that is closed takes no line, and the status says it all the same
+        print("headwater:", hide_logins(" ".join(message.split())), file=sys.stderr)
     return status
 
 

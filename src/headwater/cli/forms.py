@@ -26,7 +26,7 @@ import typer
 import headwater
 from headwater.errors import HeadwaterError, OptionError
 
-__all__ = ["FORMS", "Forms", "answer", "ask", "detail", "forms", "remark", "report", "with_forms"]
+__all__ = ["FORMS", "Forms", "answer", "ask", "detail", "forms", "remark", "remark_later", "report", "with_forms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,14 @@ def remark(line: str) -> None:
     """Tell something on stderr that is no reason to fail."""
     if not _forms.quiet:
         typer.echo(f"headwater: {line}", err=True)
+
+
+_later: list[str] = []
+
+
+def remark_later(line: str) -> None:
+    """Keep a remark until it is known which forms were asked for."""
+    _later.append(line)
 
 
 def detail(line: str) -> None:
@@ -155,6 +163,8 @@ def _told(wanted: Forms) -> Iterator[None]:
     try:
         with _logged(wanted.verbose):
             detail(f"headwater {headwater.__version__}, Python {platform.python_version()}")
+            while _later:
+                remark(_later.pop())
             yield
     except HeadwaterError:
         if wanted.verbose > 1:

@@ -9,6 +9,7 @@ import typer
 
 from headwater.cli.forms import remark
 from headwater.cli.options import (
+    Bucket,
     Conf,
     Engine,
     EngineName,
@@ -90,7 +91,7 @@ Dropped = Annotated[DroppedTables, typer.Option("--dropped", help="What becomes 
 
 
 def mirror(
-    url: Annotated[str, typer.Argument(metavar="URL", help="couchbase://HOST:PORT/BUCKET")],
+    url: Bucket,
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="DIR", help="The table's folder, or s3://BUCKET/PATH; made if missing."),

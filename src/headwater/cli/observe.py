@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.options import (
+    Bucket,
     ChosenCollections,
     ChosenScope,
     Engine,
@@ -54,7 +55,7 @@ From = Annotated[
 
 
 def observe(
-    url: Annotated[str, typer.Argument(metavar="URL", help="couchbase://HOST:PORT/BUCKET")],
+    url: Bucket,
     window: Annotated[int, typer.Option("--window", min=1, metavar="SECONDS", help="Length of a window.")] = 10,
     delay: Annotated[
         int, typer.Option("--delay", min=0, metavar="SECONDS", help="How long a window waits for what comes late.")

@@ -30,6 +30,7 @@ NodeUrl = Annotated[
         show_default=True,
     ),
 ]
+Bucket = Annotated[str, typer.Argument(metavar="URL", envvar="HEADWATER_NODE", help="couchbase://HOST:PORT/BUCKET")]
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", envvar="HEADWATER_USER", help="Who asks.")]
 Password = Annotated[
     str | None,

@@ -9,13 +9,13 @@ import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
 from headwater.errors import OptionError
 
-__all__ = ["new_password", "password_of", "typed_password", "with_password_files"]
+__all__ = ["OF_FILE", "came_from", "new_password", "password_of", "typed_password", "with_password_files"]
 
 STANDARD_INPUT = "-"
 PASSWORDS = {
@@ -35,9 +35,11 @@ def with_password_files(command: Callable[..., Any]) -> Callable[..., Any]:
         return command
 
     @functools.wraps(command)
-    def run(**given: Any) -> Any:
+    def run(context: typer.Context, **given: Any) -> Any:
         for name in wanted:
             file = given.pop(f"{name}_file")
+            if given[name] and came_from(context, name) < came_from(context, f"{name}_file"):
+                file = None
             given[name] = password_of(file) if file is not None else _given_or_typed(given, name)
         return command(**given)
 
@@ -46,10 +48,21 @@ def with_password_files(command: Callable[..., Any]) -> Callable[..., Any]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
         for name, kind in kinds.items()
     ]
-    run.__annotations__ = {**get_type_hints(command, include_extras=True), **kinds}
-    signature = inspect.Signature([*known.values(), *added])
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    run.__annotations__ = {"context": typer.Context, **get_type_hints(command, include_extras=True), **kinds}
+    signature = inspect.Signature([context, *known.values(), *added])
     run.__signature__ = signature  # type: ignore[attr-defined]  # typer reads a command's options from it
     return run
+
+
+_ORDER: Final = ("COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP")
+OF_FILE: Final = 2
+
+
+def came_from(context: typer.Context, name: str) -> int:
+    """How far down the order of the command line, the environment, the file and the default a value was found."""
+    source = context.get_parameter_source(name)
+    return _ORDER.index(source.name) if source is not None and source.name in _ORDER else len(_ORDER)
 
 
 def _file_option(name: str) -> Any:

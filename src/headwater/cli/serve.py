@@ -5,8 +5,9 @@ from typing import Any
 
 import typer
 
+from headwater.cli.config import Settings
 from headwater.cli.options import examples
-from headwater.node.config import OPTIONS, Option
+from headwater.node.config import CONFIG, OPTIONS, Option
 
 EXAMPLES = examples(
     "headwater serve --data ./store",
@@ -29,6 +30,9 @@ def serve(context: typer.Context, **options: Any) -> None:
     # A default must not hide what environment and file say, so only what was typed is passed on.
     sources = {name: context.get_parameter_source(name) for name in options}
     given = {name: options[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+    named = context.find_object(Settings)
+    if named is not None and named.file is not None:  # headwater --config FILE serve
+        given.setdefault(CONFIG.field, str(named.file))
     raise typer.Exit(run.serve(config_from(given)))
 
 

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM as one exception, raised where the command is: what must be closed is closed by its `with` blocks.
+"""Ctrl-C, SIGTERM and a terminal that is closed as one exception, raised where the command is: what must be closed is
+closed by its `with` blocks.
 
 `Stopped` does not derive from Exception, so that code which goes on after errors does not go on after it.
 """
@@ -11,6 +12,12 @@ from types import FrameType
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+
+def signals() -> tuple[signal.Signals, ...]:
+    """Return those that end a command: SIGHUP is not among them where whoever started us ignores it (nohup)."""
+    hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else []))
 
 
 class Stopped(BaseException):
@@ -35,10 +42,10 @@ def raised() -> Stopped | None:
 
 
 def listen() -> None:
-    """From now on SIGINT and SIGTERM raise Stopped in the main thread."""
+    """From now on `signals` raise Stopped in the main thread."""
     _raised.clear()
-    signal.signal(signal.SIGINT, _raise)
-    signal.signal(signal.SIGTERM, _raise)
+    for number in signals():
+        signal.signal(number, _raise)
 
 
 @contextmanager
@@ -58,17 +65,18 @@ def asked() -> Iterator[Callable[[], bool]]:
     It sets our handlers again whenever it is asked: PySpark puts its own in place of the one for SIGINT.
     """
     told: list[int] = []
+    ending = signals()
 
     def note(number: int, _frame: FrameType | None) -> None:
         told.append(number)
 
     def stop() -> bool:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending:
             if signal.getsignal(number) is not note:
                 signal.signal(number, note)
         return bool(told)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ending}
     stop()
     try:
         yield stop
@@ -92,7 +100,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
             told.append(number)
             task.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in signals():
             loop.add_signal_handler(number, stop, number)
         try:
             return await task
@@ -101,7 +109,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
                 raise Stopped(told[0]) from None
             raise
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in signals():
                 loop.remove_signal_handler(number)
 
     try:

@@ -13,7 +13,7 @@ import typer
 from headwater.cli.cluster.running import StopRequest, addresses, run
 from headwater.cli.failures import CommandError
 from headwater.cli.forms import remark
-from headwater.cli.passwords import password_of, typed_password
+from headwater.cli.passwords import OF_FILE, came_from, password_of, typed_password
 from headwater.cli.screen import several
 
 if TYPE_CHECKING:
@@ -136,10 +136,14 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
     known.pop("place")
 
     @functools.wraps(command)
-    def run_there(**given: Any) -> None:
+    def run_there(context: typer.Context, **given: Any) -> None:
         from headwater.node.config import store_folder
 
         data, node, by, file = (given.pop(name) for name in _OPTIONS)
+        if came_from(context, "data") < came_from(context, "node"):  # a folder is named, and a profile has a node
+            node = None
+        if came_from(context, "by_password_file") >= OF_FILE and (node is None or "HEADWATER_PASSWORD" in os.environ):
+            file = None
         if node is None and file is not None and "HEADWATER_PASSWORD_FILE" not in os.environ:
             raise CommandError("--by-password-file is for --node; a folder is changed without a login")
         command(UsersPlace(store_folder(str(data)), node, by, None if node is None else _password(by, file)), **given)
@@ -149,8 +153,11 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
         for name, (kind, default) in _OPTIONS.items()
     ]
     hints.pop("place")
-    run_there.__annotations__ = hints | {name: kind for name, (kind, _) in _OPTIONS.items()}
-    run_there.__signature__ = inspect.Signature([*known.values(), *parameters])  # type: ignore[attr-defined]
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    run_there.__annotations__ = (
+        {"context": typer.Context} | hints | {name: kind for name, (kind, _) in _OPTIONS.items()}
+    )
+    run_there.__signature__ = inspect.Signature([context, *known.values(), *parameters])  # type: ignore[attr-defined]
     return run_there
 
 

@@ -52,8 +52,8 @@ async def current(members: Members, seeds: Sequence[Address]) -> UserList:
 async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spread:
     """Change the users on all nodes that `seeds` lead to; on return that is durable on each that is not away.
 
-    The first member of the map that answers takes it before the others are asked: of two changes at once that can't both
-    be, as of two who remove each other, the second is refused there, and has gone nowhere.
+    The first member of the map that answers takes it before the others are asked: of two changes at once that can not
+    both be, as of two who remove each other, the second is refused there, and has gone nowhere.
 
     Raises:
         NoAccess: we are no administrator of all buckets. What `edit` raises: nothing was changed.

@@ -53,6 +53,8 @@ COMMAND_TABLES = frozenset(
     ]
 )
 """Tables of a file that hold the options of other commands: a node has no use for them."""
+PROFILES = "profiles"
+"""The table that has a table for each profile, which is the clients' as well."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:(?=/)", re.IGNORECASE)
 CLUSTER_USER = "@cluster"
 """Nodes log in to each other under this name; no user can have it."""
@@ -286,6 +288,11 @@ def _converted(texts: Mapping[str, str]) -> dict[str, Any]:
     return {name: _convert(_BY_FIELD[name], text) for name, text in texts.items()}
 
 
+def is_of_clients(name: str, value: Any) -> bool:
+    """Whether a key of a file is none of a node's: a table of a command, or that of the profiles."""
+    return isinstance(value, dict) and (name in COMMAND_TABLES or name == PROFILES)
+
+
 def read_file(path: Path) -> dict[str, Any]:
     """Read options from a TOML file; names have dashes or underscores.
 
@@ -298,11 +305,7 @@ def read_file(path: Path) -> dict[str, Any]:
         raise OptionError("config", str(path), f"a file that can be read ({error.strerror})") from None
     except ValueError as error:
         raise OptionError("config", str(path), f"TOML: {error}") from None
-    values = {
-        name.replace("-", "_"): value
-        for name, value in found.items()
-        if not (isinstance(value, dict) and name in COMMAND_TABLES)
-    }
+    values = {name.replace("-", "_"): value for name, value in found.items() if not is_of_clients(name, value)}
     for name, value in values.items():
         option = _BY_FIELD.get(name)
         if option is None or option is CONFIG:

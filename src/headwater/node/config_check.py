@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwater.errors import OptionError
-from headwater.node.config import COMMAND_TABLES, CONFIG, OPTIONS, Option, config_from, wrong_type
+from headwater.node.config import CONFIG, OPTIONS, Option, config_from, is_of_clients, wrong_type
 
 __all__ = ["Fault", "Setting", "faults_of", "key_lines", "settings"]
 
@@ -88,7 +88,7 @@ def faults_of(text: str, *, with_files: bool = True) -> list[Fault]:
         return [_unreadable(str(error))]
     faults, values = [], {}
     for key, value in found.items():
-        if isinstance(value, dict) and key in COMMAND_TABLES:
+        if is_of_clients(key, value):
             continue
         if (problem := _refused(key, value)) is not None:
             faults.append(Fault(lines[key,], key, problem))

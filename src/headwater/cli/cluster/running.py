@@ -1,7 +1,8 @@
 """The shared part of the commands about several nodes: how nodes are named, how work on them is begun and stopped.
 
-Ctrl-C (or SIGTERM) asks: what is under way comes to its end, nothing new is begun. A second one does not ask. Either
-way the same command typed again goes on from there, because all that is known stands in the nodes.
+Ctrl-C (or SIGTERM, or a terminal that is closed) asks: what is under way comes to its end, nothing new is begun. A
+second one does not ask. Either way the same command typed again goes on from there, because all that is known stands in
+the nodes.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import typer
 
 from headwater.cli.forms import ask, forms, report
 from headwater.cli.options import Password, User
-from headwater.cli.stopping import Stopped
+from headwater.cli.stopping import Stopped, signals
 from headwater.errors import OptionError
 
 if TYPE_CHECKING:
@@ -35,11 +36,14 @@ class ShownPlan(Protocol):
 
 Result = TypeVar("Result")
 AnyPlan = TypeVar("AnyPlan", bound=ShownPlan)
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Node = Annotated[
     str,
-    typer.Argument(metavar="NODE", help="A node of the cluster: host:port, or couchbase(s)://host:port/bucket."),
+    typer.Argument(
+        metavar="NODE",
+        envvar="HEADWATER_NODE",
+        help="A node of the cluster: host:port, or couchbase(s)://host:port/bucket.",
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it begins.")]
 
@@ -74,7 +78,7 @@ def run(
     work: "Callable[[Members, StopRequest], Awaitable[Result]]", place: Place, user: str | None, password: str | None
 ) -> Result:
     """Work on the nodes of a bucket; `Stopped` if a signal ended it before there was a result (other than None)."""
-    before = [(number, signal.getsignal(number)) for number in SIGNALS]
+    before = [(number, signal.getsignal(number)) for number in signals()]
     try:
         return asyncio.run(_run(work, place, user, password))
     finally:
@@ -106,7 +110,7 @@ async def _run(
         if task is not None and (not stop.gently or len(stop.signals) > 1):
             task.cancel()
 
-    for number in SIGNALS:
+    for number in signals():
         loop.add_signal_handler(number, told, number)
     try:
         async with Members(place.bucket, user, password, tls=place.tls) as members:
@@ -116,7 +120,7 @@ async def _run(
             raise Stopped(stop.signals[0]) from None
         raise
     finally:
-        for number in SIGNALS:
+        for number in signals():
             loop.remove_signal_handler(number)
         await _end_the_others()
     if stop.signals and result is None:

@@ -1,0 +1,181 @@
+"""Named profiles: which bucket commands ask, as whom and how, under one name in a file of settings.
+
+    [profiles.production]
+    node = "db1.example,db2.example"
+    bucket = "orders"
+    user = "ann"
+    password-file = "ann.password"
+    trust-store = "ca.pem"
+
+    [profiles.production.mirror]
+    to = "s3://lake/orders"
+
+`headwater --profile production COMMAND`, or HEADWATER_PROFILE, lets these stand for what the command line and the
+environment leave out: the node, the user and the password's file of whatever command it is, and options of single
+commands. Paths are seen from the folder of the file, and may begin with ~.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from headwater.errors import OptionError
+from headwater.node.config import COMMAND_TABLES, PROFILES
+
+__all__ = ["KEYS", "VARIABLES", "client_options", "completed", "default_file", "faults", "profile", "tables", "url_of"]
+
+KEYS: Final[Mapping[str, type]] = {
+    "node": str,
+    "bucket": str,
+    "user": str,
+    "password-file": str,
+    "tls": bool,
+    "trust-store": str,
+    "client-certificate": str,
+    "client-key": str,
+    "tls-verify": str,
+}
+"""What a profile can say, besides tables of commands; from `tls` on as the connection string has it, with dashes."""
+PATHS: Final = ("password-file", "trust-store", "client-certificate", "client-key")
+_OF_URL: Final = ("trust-store", "client-certificate", "client-key", "tls-verify")
+VARIABLES: Final = {"HEADWATER_NODE": "node", "HEADWATER_USER": "user", "HEADWATER_PASSWORD_FILE": "password-file"}
+"""The variables that come before a profile, and what of it: whatever option has such a variable has that default."""
+_USERS: Final = "user"
+"""The commands whose --node is in place of a folder, and has no variable for that reason."""
+
+
+def default_file() -> Path:
+    """Return the file of profiles where no other is named."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base, "headwater", "config.toml")
+
+
+def profile(found: Mapping[str, Any], name: str, file: Path) -> dict[str, Any]:
+    """Return the table of a profile, its paths whole.
+
+    Raises:
+        OptionError: there is none of that name; those that there are are named.
+    """
+    known = found.get(PROFILES)
+    table = known.get(name) if isinstance(known, dict) else None
+    if not isinstance(table, dict):
+        there = ", ".join(_names(found)) or "none at all"
+        raise OptionError("profile", name, f"a profile of {file}, which has {there}")
+    told = {_plain(key): value for key, value in table.items()}
+    folder = file.absolute().parent
+    return told | {key: str(folder / Path(told[key]).expanduser()) for key in PATHS if isinstance(told.get(key), str)}
+
+
+def tables(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of commands in a profile."""
+    return {name: value for name, value in table.items() if name in COMMAND_TABLES and isinstance(value, dict)}
+
+
+def url_of(table: Mapping[str, Any]) -> str | None:
+    """Return the connection string that a profile makes, None where it names no node.
+
+    Raises:
+        OptionError: it can't be one.
+    """
+    from headwater.client.routing import parse
+
+    node, asked = table.get("node"), [key for key in _OF_URL if key in table]
+    if node is None:
+        if asked or table.get("tls") or "bucket" in table:
+            raise OptionError("node", "", "given: the profile has a bucket or TLS, and no node")
+        return None
+    speaks = bool(table.get("tls", bool(asked) or node.startswith("couchbases://")))
+    scheme, _, rest = node.rpartition("://")
+    if scheme and (scheme == "couchbases") != speaks:
+        raise OptionError("tls", speaks, f"what the node says as well: {scheme}://")
+    rest, _, query = rest.partition("?")
+    hosts, _, bucket = rest.partition("/")
+    if bucket and table.get("bucket", bucket) != bucket:
+        raise OptionError("bucket", table["bucket"], f"the one that the node names as well: {bucket}")
+    more = "&".join([*filter(None, [query]), *(f"{_escaped(key)}={quote(table[key])}" for key in asked)])
+    url = f"{scheme or ('couchbases' if speaks else 'couchbase')}://{hosts}/{bucket or table.get('bucket', 'default')}"
+    return parse(url + f"?{more}" * bool(more)).url
+
+
+def client_options(group: Any, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a profile's node, user and password file as defaults of all commands that have such options."""
+    values = {"node": url_of(table), "user": table.get("user"), "password-file": table.get("password-file")}
+    told = {variable: str(values[key]) for variable, key in VARIABLES.items() if values[key] is not None}
+    return _defaults(group, told)
+
+
+def _defaults(command: Any, told: Mapping[str, str], above: str = "") -> dict[str, Any]:
+    if hasattr(command, "commands"):
+        found = {name: _defaults(each, told, above or name) for name, each in command.commands.items()}
+        return {name: defaults for name, defaults in found.items() if defaults}
+    defaults = {each.name: told[each.envvar] for each in command.params if str(each.envvar) in told}
+    if above == _USERS and "HEADWATER_NODE" in told:
+        defaults["node"] = told["HEADWATER_NODE"]
+    return defaults
+
+
+def faults(found: Mapping[str, Any], file: Path, *, with_files: bool) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield (path, problem) for what can't stand in a profile, but for its tables of commands."""
+    known = found.get(PROFILES, {})
+    if not isinstance(known, dict):
+        yield (PROFILES,), "not a table: [profiles.NAME]"
+        return
+    for name, table in known.items():
+        if not isinstance(table, dict):
+            yield (PROFILES, name), "not a table: [profiles.NAME]"
+            continue
+        wrong = list(_wrong(table))
+        yield from (((PROFILES, name, key), problem) for key, problem in wrong)
+        if not wrong:
+            yield from _impossible((PROFILES, name), profile(found, name, file), with_files=with_files)
+
+
+def _wrong(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        kind = KEYS.get(_plain(key))
+        if key in COMMAND_TABLES and isinstance(value, dict):
+            continue
+        if kind is None:
+            yield key, f"nothing of a profile, which has {', '.join(KEYS)}, and tables of commands"
+        elif type(value) is not kind:
+            yield key, f"{value!r} is not {'true or false' if kind is bool else 'a text'}"
+
+
+def _impossible(
+    path: tuple[str, ...], table: Mapping[str, Any], *, with_files: bool
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    from headwater.cli.passwords import password_of
+
+    try:
+        url_of(table)
+        if with_files and "password-file" in table:
+            password_of(table["password-file"])
+    except OptionError as error:
+        yield (*path, error.name) if error.name in table else path, str(error)
+
+
+def completed(incomplete: str, file: Path | None) -> list[str]:
+    """Return the names of profiles that begin so, for the shell; none where the file can't be read."""
+    try:
+        found = tomllib.loads((file or default_file()).read_text("utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [name for name in _names(found) if name.startswith(incomplete)]
+
+
+def _names(found: Mapping[str, Any]) -> list[str]:
+    known = found.get(PROFILES)
+    return sorted(known) if isinstance(known, dict) else []
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "-").lower()
+
+
+def _escaped(key: str) -> str:
+    return key.replace("-", "_")
