@@ -163,11 +163,11 @@ class Around:
 Mistake = Callable[[Around, Typing], "Typing | None"]
 
 
-def _login(**changed: str) -> Mistake:
+def _login(*, enough_for: tuple[str, ...] = (), **changed: str) -> Mistake:
     def mistake(around: Around, right: Typing) -> Typing | None:
         if right.name not in ASKS_BY_OPTION and not _addresses(around, right):
             return None
-        return replace(right, environment={**right.environment, **changed})
+        return replace(right, environment={**right.environment, **changed}, may_end_well=right.name in enough_for)
 
     return mistake
 
@@ -331,7 +331,7 @@ def _absent_store(around: Around, right: Typing) -> Typing | None:
 MISTAKES: Final[Mapping[str, Mistake]] = {
     "wrong password": _login(HEADWATER_PASSWORD="wrong"),  # noqa: S106 - which it is
     "unknown user": _login(HEADWATER_USER="nobody"),
-    "missing right": _login(HEADWATER_USER="weak"),
+    "missing right": _login(HEADWATER_USER="weak", enough_for=("streams",)),
     "refused": _address(lambda around: around.closed),
     "silent": _address(lambda around: around.silent),
     "no node": _address(lambda around: around.rude),
@@ -442,7 +442,8 @@ def _become(typing: Typing, log: Path, out: Path) -> None:
     if typing.exact:
         program = [os.fsencode(word) for word in (sys.executable, "-m", "headwater", *typing.words)]
         os.execve(sys.executable, program, dict(typing.environment))  # noqa: S606 - our own command
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
+    sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115 - as Python's own
     try:
         status: Any = command_line()
     except SystemExit as ended:

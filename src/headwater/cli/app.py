@@ -199,7 +199,7 @@ def _begin(
             metavar="NAME",
             envvar="HEADWATER_PROFILE",
             autocompletion=_profiles,
-            help="Whom to ask, and as whom: [profiles.NAME] of that file, or of ~/.config/headwater/config.toml.",
+            help="Whom to ask, and as whom: a profile of that file, or of ~/.config/headwater/config.toml.",
         ),
     ] = "",
 ) -> None:
