@@ -67,6 +67,8 @@ def test_names_are_looked_up_and_failures_are_answers(run):
 
     assert (socket.AF_INET, ("127.0.0.1", 80)) in run(steps("127.0.0.1"))
     assert isinstance(run(steps("host.invalid")), OSError)
+    for no_name in ("x" * 64, "a..b", "\udcff\udcfe"):
+        assert isinstance(run(steps(no_name)), socket.gaierror)
 
 
 def test_bytes_go_both_ways_in_whatever_pieces(run, pair):

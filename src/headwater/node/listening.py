@@ -23,6 +23,8 @@ def bound(option: str, host: str, port: int, check: Callable[[str], None] = lamb
         family, kind, _, _, address = found[0]
         check(str(address[0]))
         listener = socket.socket(family, kind)
+    except UnicodeError:
+        raise address_error(option, host, port, OSError("it is no name")) from None
     except OSError as error:
         raise address_error(option, host, port, error) from None
     try:

@@ -12,7 +12,7 @@ import time
 from contextlib import closing, suppress
 from typing import NamedTuple
 
-from headwater.transport.blocking import Clock
+from headwater.transport.blocking import Clock, no_name
 from headwater.transport.channel import Channel, SocketAddress
 from headwater.transport.waiting import Ready, Resolve, Result, Steps
 
@@ -102,4 +102,6 @@ async def resolve(asked: Resolve) -> list[SocketAddress] | OSError:
         found = await loop.getaddrinfo(asked.host, asked.port, type=socket.SOCK_STREAM)
     except OSError as error:
         return error
+    except UnicodeError:
+        return no_name()
     return [(family, address) for family, _, _, _, address in found]

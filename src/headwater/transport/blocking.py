@@ -37,7 +37,14 @@ def resolve(asked: Resolve) -> list[SocketAddress] | OSError:
         found = socket.getaddrinfo(asked.host, asked.port, type=socket.SOCK_STREAM)
     except OSError as error:
         return error
+    except UnicodeError:
+        return no_name()
     return [(family, address) for family, _, _, _, address in found]
+
+
+def no_name() -> OSError:
+    """Return the error of a host that can be no name: one of its parts is empty, too long or has letters of no name."""
+    return socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
 def wait(asked: Ready, clock: Clock) -> None:
