@@ -153,7 +153,7 @@ def _version(wanted: bool) -> None:
 
 
 def _profiles(context: typer.Context, incomplete: str) -> list[str]:
-    """What the shell completes --profile to."""
+    """The names that the shell completes --profile to."""
     named = context.params.get("config") or os.environ.get("HEADWATER_CONFIG")
     return completed(incomplete, Path(named) if named else None)
 
@@ -172,7 +172,7 @@ def _check_serve(context: typer.Context, profile: str) -> None:
 
 
 def _tell_what_comes_before(context: typer.Context, profile: str) -> None:
-    """Whoever names a profile may have forgotten a variable that comes before it, and ask another node."""
+    """Tell of variables that come before a profile which was typed: they may be forgotten, and name another node."""
     if not _is_typed(context, "profile"):
         return
     table = context.obj.table()

@@ -128,14 +128,14 @@ def _of_command(group: Any, name: str | None, asked: "Settings") -> Iterator[tup
 
 
 def _key(parameter: Any, words: list[str]) -> str:
-    """What a profile calls a parameter that all commands have."""
+    """The key by which a profile knows a parameter that all commands have."""
     return VARIABLES.get(str(parameter.envvar), parameter.name if words[0] == "user" else "")
 
 
 def _origin(
     lines: Mapping[tuple[str, ...], int], asked: "Settings", place: tuple[str, ...], wanted: Sequence[tuple[str, ...]]
 ) -> str:
-    """Where a default stands: in the table of its command or, of a profile, in its own."""
+    """The place of a default: the table of its command or, of a profile, its own."""
     mine = [path for path in lines if path[: len(place)] == place]
     found = [path for each in wanted for path in mine if _same(path[len(place) :], each)]
     return f"{f'profile {asked.profile}, ' if place else ''}{asked.path}:{lines.get([*found, place][0], 0)}"

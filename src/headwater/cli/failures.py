@@ -147,7 +147,7 @@ _WANTED = {
     "greater_than_equal": "{ge} or more",
     "less_than_equal": "{le} or less",
 }
-"""What a value had to be, by the name that pydantic, of which typer makes its types, has for the mistake."""
+"""The right form of a value, by the name that pydantic, of which typer makes its types, has for the mistake."""
 
 
 def plain_words(error: Any) -> str:

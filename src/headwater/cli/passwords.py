@@ -60,7 +60,7 @@ OF_FILE: Final = 2
 
 
 def came_from(context: typer.Context, name: str) -> int:
-    """How far down the order of the command line, the environment, the file and the default a value was found."""
+    """The rank of the place where a value was found: command line, environment, file, default; 0 is the first."""
     source = context.get_parameter_source(name)
     return _ORDER.index(source.name) if source is not None and source.name in _ORDER else len(_ORDER)
 

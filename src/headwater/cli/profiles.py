@@ -40,7 +40,7 @@ KEYS: Final[Mapping[str, type]] = {
     "client-key": str,
     "tls-verify": str,
 }
-"""What a profile can say, besides tables of commands; from `tls` on as the connection string has it, with dashes."""
+"""The keys of a profile, besides tables of commands; from `tls` on as the connection string has it, with dashes."""
 PATHS: Final = ("password-file", "trust-store", "client-certificate", "client-key")
 _OF_URL: Final = ("trust-store", "client-certificate", "client-key", "tls-verify")
 VARIABLES: Final = {"HEADWATER_NODE": "node", "HEADWATER_USER": "user", "HEADWATER_PASSWORD_FILE": "password-file"}
