@@ -81,6 +81,8 @@ DECLARED: dict[str, dict[str, Way]] = {
     "docs/howto/configure.md": {
         "# What stands at the top": Elsewhere("tests/cli/test_config.py::test_the_file_of_the_guide_is_well"),
         "$ headwater config": Elsewhere("tests/cli/test_config.py"),
+        "[profiles.production]": Elsewhere("tests/cli/test_config.py::test_the_file_of_the_guide_is_well"),
+        "$ headwater --config ./clients.toml": Elsewhere("tests/cli/test_profiles.py"),
         "$ headwater --install-completion": Elsewhere("tests/cli/test_completion.py"),
     },
     "docs/howto/container.md": {
