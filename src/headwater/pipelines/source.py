@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from headwater.errors import TableChanged
 from headwater.pipelines.sinks import REPEATS_MAX, ChangeSink, SinkOpening, SinkTask, from_text
 from headwater.pipelines.table import BEGINNING
+from headwater.spark.garbage import set_aside
 from headwater.spark.offsets import Offset
 from headwater.spark.planning import Planning
 from headwater.spark.settings import SourceSettings, parse
@@ -133,6 +134,7 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pa.array([partition.end]),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+        set_aside()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: there is nothing to release."""

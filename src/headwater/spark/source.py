@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from headwater.protocol.dcp.coverage import Coverage
+from headwater.spark.garbage import set_aside
 from headwater.spark.nodes import Known, SourceNodes
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, plan, ranges
@@ -93,10 +94,10 @@ class _Reading:
         from headwater.spark.reader import read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
 
         # Spark turns "no partitions" into one without content.
-        if not isinstance(partition, DcpPartition):
-            return iter(())
-        settings = replace(partition.known.told(self.settings), coverage=partition.coverage)
-        return read(settings, self.names, partition.parts)
+        if isinstance(partition, DcpPartition):
+            settings = replace(partition.known.told(self.settings), coverage=partition.coverage)
+            yield from read(settings, self.names, partition.parts)
+        set_aside()
 
 
 class DcpBatchReader(_Reading, DataSourceReader):
