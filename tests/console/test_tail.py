@@ -6,9 +6,12 @@ import pytest
 
 from headwater import testing
 from headwater.client import aio
+from headwater.cluster.collections import CollectionPath, change, creation
+from headwater.cluster.members import Members
 from headwater.console import tail
 from headwater.console.tail import ROWS_MAX, Delivery, TailFilter
 from headwater.errors import OptionError
+from tests.cluster.nodes import at
 
 MUCH = 5000
 
@@ -64,6 +67,24 @@ def test_only_what_is_wanted_is_shown_and_everything_is_counted(node: testing.No
                     found.append(await anext(deliveries))
         assert rows(found) == [("mutation", "a-needle", "")]
         assert sum(each.matched for each in found) == 1
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "shown"), [("shop.orders", ["shop.orders"]), ("all", ["shop.orders", "_default._default"])]
+)
+def test_of_collections_those_that_are_named_or_all(node: testing.Node, chosen: str, shown: list[str]) -> None:
+    async def work() -> None:
+        async with Members() as members:
+            await change(members, at(node), creation(CollectionPath("shop", "orders")))
+        wanted = TailFilter.of({"collection": chosen}, 16)
+        async with aio.connect(node.url) as bucket, aclosing(tail.follow(bucket, wanted)) as deliveries:
+            await anext(deliveries)
+            await bucket.collection("shop.orders").set("a", "v")
+            await bucket.set("a", "w")
+            found = await until(deliveries, len(shown))
+        assert sorted(row["collection"] for each in found for row in each.rows) == sorted(shown)
 
     asyncio.run(work())
 
