@@ -8,6 +8,8 @@ import pytest
 from headwater import testing
 from headwater.client.routing import Address, parse
 from headwater.console.lookout import Lookout, all_rights
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.roles import read_grants
 from headwater.wire.vbucket import State
 from tests.cluster.nodes import at, empty_nodes, init
 
@@ -126,3 +128,30 @@ def free_port() -> Iterator[int]:
     with socket.socket() as bound:  # it does not listen, and nobody else can
         bound.bind(("127.0.0.1", 0))
         yield int(bound.getsockname()[1])
+
+
+def test_a_login_that_was_refused_is_tried_again_after_a_minute_and_not_before() -> None:
+    with testing.node(vbuckets=4) as node:
+        node.stop()
+        UsersFile(node.data).save({"ann": Account.made("right", read_grants("administer"))})
+        node.start()
+        now = 1000.0
+
+        async def work(lookout: Lookout) -> None:
+            nonlocal now
+            address = Address(node.host, node.port)
+            first = await lookout.stats(address, "", 0)
+            assert "AUTH_ERROR" in first.problem
+            asked: list[Address] = []
+            admin = lookout.members.admin
+            lookout.members.admin = lambda each: (asked.append(each), admin(each))[1]  # type: ignore[method-assign,func-returns-value]
+            for _ in range(25):
+                now += 2.0
+                assert "tried again once a minute" in (await lookout.stats(address, "dcp", 0)).problem
+                assert "tried again once a minute" in (await lookout.look(0)).problem
+            assert asked == []
+            now += 60.0
+            assert "AUTH_ERROR" in (await lookout.stats(address, "", 0)).problem
+            assert asked == [address]
+
+        with_lookout(node.url, work, user="ann", password="wrong", clock=lambda: now)

@@ -8,7 +8,7 @@ from headwater.client import AuthError
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.roles import read_grants
 
-from .support import console, until_told, words
+from .support import console, words
 from .test_actions import post
 
 SECRET = "a-long-secret"
@@ -83,14 +83,3 @@ def test_who_may_not_administer_sees_no_users_and_changes_none(guarded: testing.
 
 def test_a_node_without_users_says_what_the_first_one_changes(browser: TestClient) -> None:
     assert "No users were added here" in words(browser.get("/users").text)
-
-
-def test_a_login_that_is_refused_is_not_tried_again_and_again(guarded: testing.Node) -> None:
-    with console(guarded.url, "ann", "wrong-secret") as browser:
-        until_told(browser, "/streams", "tried again once a minute")
-        before = guarded.log.count("login")
-        for _ in range(20):
-            page = until_told(browser, "/", "tried again once a minute")
-            until_told(browser, "/streams", "tried again once a minute")
-        assert "wrong-secret" not in page
-        assert guarded.log.count("login") == before
