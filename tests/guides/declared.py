@@ -86,7 +86,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "$ headwater --install-completion": Elsewhere("tests/cli/test_completion.py"),
     },
     "docs/howto/container.md": {
-        "": Shown("containers and Kubernetes, which are not here; tests/test_deploy.py reads the files"),
+        "": Shown("a container engine and Kubernetes, which tests do not need; tests/test_deploy.py reads the files"),
     },
     "docs/howto/traces.md": {
         "export OTEL": Elsewhere("tests/test_tracing.py::test_a_command_sends_its_spans_where_the_environment_says"),
