@@ -1,11 +1,14 @@
 """A query is waited for until it ends, or stopped; here it is one that ends at the second look."""
 
+import shutil
+import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headwater.pipelines.query import until_ended
+from headwater.pipelines.query import JVM, until_ended
 from headwater.pipelines.watch import NOBODY, BatchWatch
 
 
@@ -77,3 +80,12 @@ def test_a_watch_hears_of_its_own_query_only_and_of_batches_that_had_something_t
 
     until_ended(Query, stop, SimpleNamespace(streams=streams), asked)
     assert watch.told == [4, 0.25, 4] and listeners == []
+
+
+@pytest.mark.battery
+@pytest.mark.skipif(shutil.which("javac") is None, reason="no compiler of Java here")
+def test_a_jvm_of_our_own_looks_through_a_long_error() -> None:
+    """A job that was stopped in the middle of a batch printed a thousand lines of a StackOverflowError."""
+    line = ["java", *JVM.split(), str(Path(__file__).with_name("Failed.java"))]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "false\n", "")

@@ -14,8 +14,12 @@ from headwater.pipelines.watch import NOBODY, BatchWatch
 
 LOOK_SECONDS = 0.2
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM of our own: it moves batches along, so it needs neither its large compiler nor a parallel collector."""
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss16m"
+"""For a JVM of our own: it moves batches along, so it needs neither its large compiler nor a parallel collector.
+
+It needs deep stacks: when a batch is broken off, Spark looks through what it failed with by a regular expression that
+takes several frames a character. With a megabyte, as threads have it otherwise, that was a StackOverflowError.
+"""
 
 
 @contextmanager
