@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.guides.blocks import Block, Bound, Elsewhere, Ran, Shown, Typed, Way
 
 DRAWING = Shown("a drawing or a map, not a program")
-SPARK = "a local Spark; the jobs have tests of their own in tests/pipelines"
 FORMAT = Shown("the layout of a file, held by the tests of its codec")
 
 DECLARED: dict[str, dict[str, Way]] = {
@@ -102,7 +101,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "$ ssh": Shown("a tunnel of ssh"),
     },
     "docs/howto/copy.md": {
-        "headwater copy": Shown(SPARK),
+        "headwater copy": Typed(),
         "from headwater.pipelines.copy": Bound(("headwater.pipelines.copy.copy",)),
     },
     "docs/howto/install.md": {"$ pip install .": Elsewhere("tools/install_test.py")},
@@ -111,7 +110,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "from headwater.pipelines.index": Bound(("headwater.pipelines.index.index",)),
     },
     "docs/howto/invalidate.md": {
-        "headwater": Shown(SPARK),
+        "headwater": Typed(),
         "from headwater.pipelines.invalidate": Bound(("headwater.pipelines.invalidate.invalidate",)),
     },
     "docs/howto/load.md": {"headwater": Typed()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import tomllib
@@ -12,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+import redis
 from deltalake import DeltaTable, QueryBuilder
 
 from headwater import testing
@@ -20,7 +22,10 @@ from tests.cli.guides import follow
 from tests.guides.blocks import Block, Typed, blocks, pages
 from tests.guides.declared import way
 from tests.guides.terminal import Terminal
+from tests.guides.test_python import create_collections
 from tests.lake.s3_server import BUCKET, make_bucket, s3_server
+from tests.pipelines.memcached_server import real_memcached
+from tests.pipelines.redis_server import redis_server
 
 FOLLOWED = {
     "README.md",
@@ -28,6 +33,8 @@ FOLLOWED = {
     "docs/howto/buckets.md",
     "docs/howto/cluster.md",
     "docs/howto/collections.md",
+    "docs/howto/copy.md",
+    "docs/howto/invalidate.md",
     "docs/howto/load.md",
     "docs/howto/mirror.md",
     "docs/howto/operate.md",
@@ -321,3 +328,56 @@ def test_the_tutorial_ends_with_a_table_that_equals_the_node_that_is_left(tmp_pa
             for left in terminal.folder.glob("*.pid"):
                 with suppress(ProcessLookupError):
                     os.kill(int(left.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.spark
+@pytest.mark.battery
+@pytest.mark.timeout(900)  # a Spark of its own for each command
+def test_the_guide_to_copy_a_bucket(tmp_path: Path) -> None:
+    whole, chosen = typed("docs/howto/copy.md")
+    with testing.node(vbuckets=4) as source, testing.node(vbuckets=8) as target:
+        create_collections(source)
+        with source.client() as bucket:
+            bucket.set_many((f"k{number}", "v") for number in range(100))
+            bucket.collection("shop.orders").set("one", "paid")
+        names = {
+            "10.0.0.7/orders": "SOURCE",
+            "10.1.0.7/orders": "TARGET",
+            "//a/store": "//SOURCE",
+            "//b/store": "//TARGET",
+        }
+        instead = names | {"SOURCE": f"{source.address}/default", "TARGET": f"{target.address}/default"}
+        with Terminal(tmp_path, instead) as terminal:
+            for block in (chosen, whole):
+                (command,) = block.commands()
+                assert "batch 1: " in terminal.type(f"{command} --once")
+                with target.client() as bucket:
+                    assert bucket.collection("shop.orders").get("one").value == b"paid"
+        with target.client() as bucket:
+            assert len(bucket.get_many(f"k{number}" for number in range(100))) == 100
+
+
+@pytest.mark.spark
+@pytest.mark.interop
+@pytest.mark.battery
+@pytest.mark.skipif(shutil.which("memcached") is None, reason="no memcached here: apt install memcached")
+@pytest.mark.timeout(1200)  # a Spark of its own for each command
+def test_the_guide_to_invalidate_caches(tmp_path: Path) -> None:
+    plain, templates, collections = typed("docs/howto/invalidate.md")
+    with testing.node(vbuckets=4) as node, real_memcached() as port, redis_server() as cache:
+        create_collections(node)
+        with node.client() as bucket:
+            bucket.set("a", "v")
+            bucket.collection("shop.orders").set("one", "v")
+        server = redis.Redis.from_url(cache)
+        server.mset(dict.fromkeys(("user:a", "user:a:page", "user:b", "shop.orders:one"), "stale"))
+        instead = {"10.0.0.7/users": f"{node.address}/default", "10.0.0.7/store": f"{node.address}/default"}
+        instead |= {"10.0.0.9:11211": f"127.0.0.1:{port}", "redis://10.0.0.9:6379/0": cache}
+        with Terminal(tmp_path, instead) as terminal:
+            shown = [terminal.type(f"{block.commands()[0]} --once") for block in (plain, templates)]
+            assert "1 changes, 1 keys deleted, 0 of them were there" in shown[0]
+            assert "1 changes, 2 keys deleted, 2 of them were there" in shown[1]
+            assert set(server.keys()) == {b"user:b", b"shop.orders:one"}
+            terminal.type(f"{collections.commands()[0]} --once")
+        assert server.keys() == [b"user:b"]
+        server.close()
