@@ -57,7 +57,7 @@ def test_options_that_pages_name_exist(page: Path) -> None:
     option = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
     known = set(option.findall((ROOT / "docs/reference/cli.md").read_text("utf-8")))
     harness = {"--minutes", "--seed", "--seeds", "--again", "--verbose"}
-    harness |= {"--master", "--deploy-mode", "--archives", "--conf", "--name"}  # of spark-submit
+    harness |= {"--master", "--deploy-mode", "--archives", "--conf", "--name", "--class"}  # of spark-submit
     harness |= {"--upgrade", "--tmpfs", "--cap-drop", "--read-only", "--build-arg"}  # of pip and podman
     harness |= {"--from-literal", "--from-file", "--for", "--quiet"}  # of kubectl; and of every command of ours
     assert set(option.findall(page.read_text("utf-8"))) <= known | harness
