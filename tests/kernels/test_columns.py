@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.kernels import columns, decode
+from headwater.kernels.batches import Block
 from headwater.kernels.columns import SCHEMA, SCHEMA_WITH_IDS, Arena, Stop, StreamTable
 from headwater.wire import dcp
 from tests.kernels.decoding import MARKER, MUTATION, small, streams
@@ -80,6 +81,33 @@ def test_memory_is_used_again_once_its_batch_and_all_slices_are_gone() -> None:
     assert address(third) != home
     del numbers
     assert address(batch()) == home
+
+
+def test_a_writer_that_holds_ten_batches_at_a_time_gets_the_same_memory_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[int, ...]] = []
+
+    def counted(*shape: int, with_ids: bool) -> Block:
+        made.append(shape)
+        return Block(*shape, with_ids=with_ids)
+
+    monkeypatch.setattr(columns, "Block", counted)
+    arena, table = Arena(), StreamTable(checked=False)
+    for _ in range(3):
+        held = []
+        for _ in range(10):
+            arena.decode(MUTATION.encode(), table)
+            held.append(arena.batch())
+        del held
+    assert len(made) == 10
+    arena.grow(20 << 20)
+    held = []
+    for _ in range(10):
+        arena.decode(MUTATION.encode(), table)
+        held.append(arena.batch())
+    del held
+    assert len(arena._free) == 5  # of larger ones fewer are kept
 
 
 def test_a_frame_larger_than_the_arena_says_so_and_fits_after_growing() -> None:

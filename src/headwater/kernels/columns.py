@@ -49,7 +49,8 @@ MEBI: Final = 1 << 20
 BATCH_BYTES: Final = 4 * MEBI
 ROW_WIRE_BYTES: Final = 64  # a row is reserved for so many bytes of values; shorter changes fill the rows first
 KEY_SHARE: Final = 4  # key bytes are reserved for a quarter of the value bytes
-FREE_KEPT: Final = 4  # idle memories an arena keeps; more came from a burst and are given back
+FREE_KEPT: Final = 4  # idle memories an arena keeps, or
+FREE_BYTES: Final = 128 * MEBI  # as many as have so many bytes: a writer holds ten batches until it has a row group
 ARRAY_MAX: Final = (1 << 31) - 1  # Arrow's binary offsets are 32-bit
 
 
@@ -121,7 +122,7 @@ class Arena:
         if not (self._rows > 0 and controls > 0 and 0 <= max(self._rows, self._key_bytes, value_bytes) <= ARRAY_MAX):
             raise ValueError(f"an arena holds 1 to {ARRAY_MAX} rows and bytes, and at least one control frame")
         self._decoder, self.with_ids = decoder, with_ids
-        self._free: deque[Block] = deque(maxlen=FREE_KEPT)
+        self._free = self._kept()
         self._memory: Block | None = None  # taken when the first bytes come: by then the last batch may be gone
         self._controls = np.empty((controls, 2), np.int64)
         self._progress = np.zeros(PROGRESS_FIELDS, np.int64)
@@ -173,7 +174,7 @@ class Arena:
             raise ValueError(f"a frame has at most {HEADER + BODY_MAX} bytes, not {frame_bytes}")
         self._key_bytes = max(self._key_bytes, 0x10000)
         self._value_bytes = max(self._value_bytes, frame_bytes)
-        self._memory = None
+        self._memory, self._free = None, self._kept()
 
     def batch(self) -> pa.RecordBatch:
         """The rows gathered so far, without copying; the arena is empty afterwards and continues in other memory."""
@@ -183,14 +184,16 @@ class Arena:
         self._progress[:] = 0
         return batch
 
+    def _kept(self) -> deque[Block]:
+        """A place for idle memories; more than it keeps came from a burst and are given back."""
+        each = self._rows * ROW_WIRE_BYTES + self._key_bytes + self._value_bytes
+        return deque(maxlen=max(FREE_KEPT, FREE_BYTES // each))
+
     def _take(self) -> Block:
-        """Memory whose batch is gone, or fresh memory; what was made before the arena grew is let go."""
-        shape = (self._rows, self._key_bytes, self._value_bytes)
-        while self._free:
-            memory = self._free.pop()  # the one used last is the one still in cache
-            if memory.shape == shape:
-                return memory
-        return Block(*shape, with_ids=self.with_ids)
+        """Memory whose batch is gone, or fresh memory; what was made before the arena grew went to another place."""
+        if self._free:
+            return self._free.pop()  # the one used last is the one still in cache
+        return Block(self._rows, self._key_bytes, self._value_bytes, with_ids=self.with_ids)
 
 
 def warm_up() -> None:
