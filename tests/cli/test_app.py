@@ -146,12 +146,15 @@ def test_a_terminal_that_is_not_utf_8_shows_what_it_has_no_letter_for_by_number(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_before_the_work_is_done_ends_with_one_line_and_its_own_status(number: signal.Signals) -> None:
-    """A listener that never answers keeps `get` waiting; the signal comes when it has connected."""
+@pytest.mark.parametrize("words", [("get", "k"), ("tail", "--once"), ("tap", "--dump")], ids=" ".join)
+def test_a_signal_before_the_work_is_done_ends_with_one_line_and_its_own_status(
+    words: tuple[str, ...], number: signal.Signals
+) -> None:
+    """A listener that never answers keeps it waiting; the signal comes when it has connected."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(120)
         url = f"couchbase://127.0.0.1:{silent.getsockname()[1]}/default"
-        command = [sys.executable, "-m", "headwater", "get", "k", "--node", url]
+        command = [sys.executable, "-m", "headwater", *words, "--node", url]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         connection, _ = silent.accept()
         with connection:

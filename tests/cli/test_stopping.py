@@ -50,6 +50,22 @@ def test_what_runs_until_it_is_stopped_ends_well(stop: BaseException) -> None:
         raise stop
 
 
+@pytest.mark.parametrize("stop", [Stopped(2), KeyboardInterrupt()])
+def test_what_has_an_end_and_is_stopped_before_does_not_end_well(stop: BaseException) -> None:
+    with pytest.raises(type(stop)), until_stopped(has_end=True):
+        raise stop
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_work_that_asks_and_has_an_end_says_when_that_was_not_reached(number: signal.Signals) -> None:
+    with pytest.raises(Stopped) as caught, asked(has_end=True) as stop:
+        os.kill(os.getpid(), number)
+        assert stop()
+    assert caught.value.signal == number
+    with asked(has_end=True) as stop:
+        assert not stop()
+
+
 def test_other_errors_pass_through() -> None:
     with pytest.raises(ValueError, match="other"), until_stopped():
         raise ValueError("other")

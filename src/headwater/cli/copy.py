@@ -115,7 +115,7 @@ def copy(
     check_answers(source, user, password, retry, say_unread=_leaves_out(checkpoint), **chosen)
     check_answers(target, writer, secret, retry, say_unread=False)
     idle = IdleRun(_line, "all that the source has was copied before")
-    with asked() as stop, metered("copy", metrics, reporter(shown, idle.line)) as told:
+    with asked(has_end=once) as stop, metered("copy", metrics, reporter(shown, idle.line)) as told:
         pipeline.run(
             source,
             target,

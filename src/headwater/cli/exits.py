@@ -13,7 +13,7 @@ GENERAL: Mapping[int, str] = {
     143: "SIGTERM came before the work was done",
 }
 _GAVE_UP = "it gave up after --retry, deletions were purged unread (--on-data-loss fail), or nobody takes its output"
-_JOB = {0: "all is done (--once), or Ctrl-C or SIGTERM ended it; it goes on from there", 1: _GAVE_UP}
+_JOB = {0: "--once: all is done; else Ctrl-C or SIGTERM; it goes on from there", 1: _GAVE_UP}
 _UNTIL_STOPPED = {0: "Ctrl-C or SIGTERM ended it"}
 _CLUSTER = {1: "a node does not answer, or the cluster does not allow it; typed again, it goes on"}
 
@@ -44,7 +44,7 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "observe": _JOB,
     "replicate": {0: "--once or --stop: done; else Ctrl-C, and the node goes on following", 1: "the node can't follow"},
     "move": {0: "all are moved or copied; --follow: Ctrl-C", 1: "a vbucket was not; typed again, it goes on"},
-    "transition": {0: _JOB[0], 1: "some are not moved; each has one owner, and the next run goes on"},
+    "transition": {1: "some are not moved; each has one owner, and the next run goes on"},
     "console": _UNTIL_STOPPED | {1: "the node refuses the login, or the extra is missing"},
     "demo": {0: "node and table are equal, key by key", 1: "anything differs"},
     "lake describe": {1: "there is no table"},

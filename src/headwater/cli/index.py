@@ -115,7 +115,7 @@ def index(
 
     server = None if opensearch is None else SearchServer(opensearch, opensearch_user, opensearch_password)
     idle = IdleRun(_line, "the index is level with the bucket")
-    with asked() as stop, metered("index", metrics, reporter(shown, idle.line)) as told:
+    with asked(has_end=once) as stop, metered("index", metrics, reporter(shown, idle.line)) as told:
         pipeline.index(
             url,
             to,

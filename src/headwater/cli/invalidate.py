@@ -106,7 +106,7 @@ def invalidate(
     reading = source_options(user, password, on_data_loss, startingOffsets=begin, collections=collections, scope=scope)
     open_cache(cache, cache_user, cache_password).close()
     idle = IdleRun(_line, "nothing has changed since the last run")
-    with asked() as stop, metered("invalidate", metrics, reporter(shown, idle.line)) as told:
+    with asked(has_end=once) as stop, metered("invalidate", metrics, reporter(shown, idle.line)) as told:
         pipeline.run(
             url,
             cache,

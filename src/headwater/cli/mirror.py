@@ -120,7 +120,8 @@ def mirror(
     """Mirror a bucket into a Delta table: each document a row; deletions and rollbacks arrive there too.
 
     Ended at any moment, it goes on where the table stands when started again with the same DIR. Ctrl-C and SIGTERM end
-    it with exit status 0. A node that is away or a disk that is full for a while is waited for, and reported.
+    it with exit status 0, with --once 130 and 143. A node that is away or a disk that is full for a while is waited
+    for, and reported.
     """
     by_collection = _by_collection(collections, scope, dropped)
     named = _named(to, table, engine, spark_settings(conf), by_collection=bool(by_collection))
@@ -135,7 +136,7 @@ def mirror(
     shape |= {"variant": variant, "quarantine": quarantine, "upkeep": upkeep, "once": once}
     level = "each table is level with its collection" if by_collection else "the table is level with the bucket"
     idle = IdleRun(_line, level)
-    with asked() as stop, metered("mirror", metrics, reporter(shown, idle.line)) as told:
+    with asked(has_end=once) as stop, metered("mirror", metrics, reporter(shown, idle.line)) as told:
         run: Callable[..., Any] = _pipeline(by_collection)
         login = {"user": user, "password": password, "retry_seconds": retry, "reading": reading}
         run(url, to, engine=engine.value, stop=stop, **shape, **login, **named, **by_collection, **told)

@@ -99,7 +99,7 @@ def observe(
 
     begin = since.value if since else None
     reading = source_options(user, password, on_data_loss, startingOffsets=begin, collections=collections, scope=scope)
-    with asked() as stop, _watching(shown) as tell, metered("observe", metrics, tell) as told:
+    with asked(has_end=once) as stop, _watching(shown) as tell, metered("observe", metrics, tell) as told:
         pipeline.observe(
             url,
             to=to,

@@ -49,20 +49,25 @@ def listen() -> None:
 
 
 @contextmanager
-def until_stopped() -> Iterator[None]:
-    """Run until a signal asks to end, which counts as success."""
+def until_stopped(*, has_end: bool = False) -> Iterator[None]:
+    """Run until a signal asks to end, which counts as success; but not for work that `has_end` and was not there yet:
+    who reads the status, as a scheduler does, would take what is half for the whole."""
     try:
         yield
     except (Stopped, KeyboardInterrupt):
+        if has_end:
+            raise
         _raised.clear()
-        return
 
 
 @contextmanager
-def asked() -> Iterator[Callable[[], bool]]:
+def asked(*, has_end: bool = False) -> Iterator[Callable[[], bool]]:
     """For work that must not be torn out of a foreign call (Spark's): yields a function that tells whether to end.
 
     It sets our handlers again whenever it is asked: PySpark puts its own in place of the one for SIGINT.
+
+    Raises:
+        Stopped: at the end, when work that `has_end` was asked to end.
     """
     told: list[int] = []
     ending = signals()
@@ -83,6 +88,8 @@ def asked() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if has_end and told:
+        raise Stopped(told[0])
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:

@@ -148,9 +148,10 @@ def tail(
     """Print every change as it happens: stored, deleted and expired documents, in order within each vbucket.
 
     Those of all collections, unless some are named, and what becomes of collections and scopes themselves.
-    Ctrl-C and SIGTERM end it with exit status 0. When the node's history turns out to have left the one printed so far
-    (a failover that lost changes, or deletions that were purged before they were printed), tail says so and ends with
-    status 1; with --on-data-loss warn such deletions are an event, and their vbuckets are printed again whole.
+    Ctrl-C and SIGTERM end it with exit status 0, with --once 130 and 143: not all was printed. When the node's history
+    turns out to have left the one printed so far (a failover that lost changes, or deletions that were purged before
+    they were printed), tail says so and ends with status 1; with --on-data-loss warn such deletions are an event, and
+    their vbuckets are printed again whole.
     """
     where, form = begin(start), "json" if as_json else form
     if protocol is TailDialect.TAP:
@@ -159,7 +160,7 @@ def tail(
         shown(dump=not follow, vbuckets=vbuckets, node=node, user=user, password=password)
         return
     wanted, lines = vbucket_set(vbuckets), line_maker(form, keys_only)
-    with until_stopped(), connect(node, user, password) as client:
+    with until_stopped(has_end=not follow), connect(node, user, password) as client:
         chosen = _choice(client, collection, scope, positions)
         first = _start(client, where, wanted, positions, chosen)
         changes = client.changes(

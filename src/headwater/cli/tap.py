@@ -45,8 +45,9 @@ def tap(
 ) -> None:
     """Print what a node sends over TAP: stored and deleted documents.
 
-    Ctrl-C and SIGTERM end it with exit status 0. A dump that ends before all of it came ends with status 1. A lost
-    connection is made anew; when changes may be missing since, a line on stderr says so.
+    Ctrl-C and SIGTERM end it with exit status 0, a dump with 130 and 143: it was not whole. A dump that ends by
+    itself before all of it came ends with status 1. A lost connection is made anew; when changes may be missing
+    since, a line on stderr says so.
     """
     from headwater.client import tap as client
 
@@ -65,7 +66,7 @@ def tap(
         user=user,
         password=password,
     )
-    with until_stopped(), stream:
+    with until_stopped(has_end=dump), stream:
         for message in stream:
             row = describe(message, keys_only=keys_only)
             if everything or "key" in row:

@@ -67,7 +67,7 @@ def transition(
         old, new = ([endpoint(node, user, password) for node in nodes] for nodes in (sources, targets))
         _show(run(pipeline.TransitionNodes(old, new, vbucket_set(vbuckets)).look()))
         return
-    with asked() as stop, metered("transition", metrics, reporter(shown, _line)) as told:
+    with asked(has_end=True) as stop, metered("transition", metrics, reporter(shown, _line)) as told:
         pipeline.transition(
             [endpoint(node, user, password) for node in sources],
             [endpoint(node, user, password) for node in targets],
