@@ -331,7 +331,7 @@ def _absent_store(around: Around, right: Typing) -> Typing | None:
 MISTAKES: Final[Mapping[str, Mistake]] = {
     "wrong password": _login(HEADWATER_PASSWORD="wrong"),  # noqa: S106 - which it is
     "unknown user": _login(HEADWATER_USER="nobody"),
-    "missing right": _login(HEADWATER_USER="weak", enough_for=("streams",)),
+    "missing right": _login(HEADWATER_USER="weak", enough_for=("streams", "console")),
     "refused": _address(lambda around: around.closed),
     "silent": _address(lambda around: around.silent),
     "no node": _address(lambda around: around.rude),
@@ -462,7 +462,9 @@ def wrong(typing: Typing, ended: Ended) -> list[str]:
         found.append("a traceback")
     if ended.seconds > LIMIT_SECONDS:
         found.append(f"{ended.seconds:.0f} s")
-    if ended.status == 0 and not typing.may_end_well:
+    # "A node that does not answer is no reason not to begin": the console shows it when it comes.
+    waits = typing.name == "console" and "the console shows it when it comes" in ended.stderr
+    if ended.status == 0 and not (typing.may_end_well or waits):
         found.append("ended well")
     serves = typing.name in ("serve", "console") and ended.status in (143, -15)
     if ended.status not in (0, 1, 2) and typing.stop is None and not (serves and typing.may_end_well):
@@ -504,6 +506,7 @@ def main() -> int:
     parser.add_argument("--mistake", default="", help="some of the mistakes, with commas between")
     parser.add_argument("--shown", type=Path, help="a file for all that was printed")
     options = parser.parse_args()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the commands would rightly pass over it
     names = [name for name in _commands() if name not in LEFT_OUT and options.only in ("", name)]
     mistakes = {
         name: each for name, each in MISTAKES.items() if not options.mistake or name in options.mistake.split(",")
