@@ -190,9 +190,9 @@ def _address(told: Callable[[Around], str]) -> Mistake:
 
 def _bucket(around: Around, right: Typing) -> Typing | None:
     url = around.node.url.replace("/default", "/nosuch")
-    if right.name in ASKS_BY_OPTION:
+    if right.name in ASKS_BY_OPTION and not right.name.startswith("bucket "):
         return replace(right, environment={**right.environment, "HEADWATER_NODE": url})
-    if around.node.url not in right.words:
+    if around.node.url not in right.words or right.name.startswith("bucket "):  # those are not of the address's bucket
         return None
     return replace(right, words=tuple(str(word).replace(around.node.url, url) for word in right.words))
 
@@ -226,17 +226,19 @@ def _places(told: Callable[[Path], str], *, may_end_well: bool = False) -> Mista
 
 
 def _is_a_file(path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine\n")
     return str(path)
 
 
 def _below_a_file(path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
     (path.parent / "file").write_text("mine\n")
     return str(path.parent / "file" / path.name)
 
 
 def _is_a_folder_of_others(path: Path) -> str:
-    path.mkdir()
+    path.mkdir(parents=True)
     (path / "theirs").write_text("theirs\n")
     return str(path)
 
@@ -252,7 +254,7 @@ def _full_disk(around: Around, right: Typing) -> Typing | None:
         while True:
             file.write(bytes(4096))
     words = tuple(str(word).replace(place, str(small)) for word in right.words)
-    reads = right.name in {"user list", "config show", "config check", "tls show", "transition", "tail"}
+    reads = right.name in {"user list", "config show", "config check", "tls show", "transition", "tail", "backup list"}
     return replace(right, words=words, may_end_well=reads)
 
 
@@ -331,7 +333,9 @@ def _absent_store(around: Around, right: Typing) -> Typing | None:
 MISTAKES: Final[Mapping[str, Mistake]] = {
     "wrong password": _login(HEADWATER_PASSWORD="wrong"),  # noqa: S106 - which it is
     "unknown user": _login(HEADWATER_USER="nobody"),
-    "missing right": _login(HEADWATER_USER="weak", enough_for=("streams", "console")),
+    "missing right": _login(
+        HEADWATER_USER="weak", enough_for=("streams", "console", "bucket list", "bucket quota", "collection list")
+    ),
     "refused": _address(lambda around: around.closed),
     "silent": _address(lambda around: around.silent),
     "no node": _address(lambda around: around.rude),
@@ -467,7 +471,8 @@ def wrong(typing: Typing, ended: Ended) -> list[str]:
     if ended.status == 0 and not (typing.may_end_well or waits):
         found.append("ended well")
     serves = typing.name in ("serve", "console") and ended.status in (143, -15)
-    if ended.status not in (0, 1, 2) and typing.stop is None and not (serves and typing.may_end_well):
+    gave_up = ended.status == 130 and typing.stdin == "terminal"  # it asks, and nobody is there to answer
+    if ended.status not in (0, 1, 2) and typing.stop is None and not (gave_up or (serves and typing.may_end_well)):
         found.append(f"status {ended.status}")
     if typing.stop is not None and ended.status != 128 + typing.stop:
         found.append(f"status {ended.status}, expected {128 + typing.stop}")

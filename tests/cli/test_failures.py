@@ -52,6 +52,11 @@ def test_what_went_well_says_nothing() -> None:
         (FileNotFoundError(2, "No such file or directory", "x"), 1, "headwater: x: No such file or directory\n"),
         (OSError("odd"), 1, "headwater: odd\n"),
         (typer.Abort(), 130, "headwater: stopped\n"),
+        (
+            UnicodeEncodeError("utf-8", "\udcff name", 0, 1, "surrogates not allowed"),
+            2,
+            "headwater: '\\udcff name' is no text in UTF-8\n",
+        ),
         (Stopped(2), 130, "headwater: stopped by SIGINT\n"),
         (Stopped(15), 143, "headwater: stopped by SIGTERM\n"),
     ],

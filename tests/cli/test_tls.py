@@ -33,6 +33,7 @@ def test_what_can_not_be_is_told_in_one_line(tmp_path: Path) -> None:
         (("node", "n1", "--host", "a", "--dir", folder), "a folder with ca.pem and ca.key"),
         (("show", str(Path(__file__))), "a PEM file with a certificate"),
         (("user", "ca", "--dir", folder), "not that of the CA"),
+        (("ca", "--dir", "s3://lake/tls"), "is not a folder of this machine"),
     ):
         ended = run(*words)
         assert (ended.exit_code, told in ended.stderr) == (2, True)

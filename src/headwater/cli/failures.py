@@ -105,11 +105,21 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
         return _say(told, 2) if (told := _usage(error)) else 2
     except HeadwaterError as error:
         return _say(f"{error}{_next_step(error)}", 2 if isinstance(error, OptionError) else 1)
-    except (OSError, ModuleNotFoundError) as error:
-        if (why := system(error) if isinstance(error, OSError) else extras.told(error)) is None:
+    except (OSError, ModuleNotFoundError, UnicodeEncodeError) as error:
+        if (why := _why(error)) is None:
             raise
-        return _say(why, 1)
+        return _say(why, 2 if isinstance(error, UnicodeEncodeError) else 1)
     return result if isinstance(result, int) else 0
+
+
+def _why(error: OSError | ModuleNotFoundError | UnicodeEncodeError) -> str | None:
+    """Say what failed outside of us, or None where that is no explanation. Python hands us arguments that are no UTF-8
+    with surrogates in them, which no message to a node can have."""
+    if isinstance(error, OSError):
+        return system(error)
+    if isinstance(error, ModuleNotFoundError):
+        return extras.told(error)
+    return f"{ascii(error.object)[:80]} is no text in UTF-8" if error.reason == "surrogates not allowed" else None
 
 
 def _next_step(error: HeadwaterError) -> str:

@@ -9,6 +9,7 @@ import typer
 from headwater.cli.forms import answer, report
 from headwater.cli.options import examples, paragraphs
 from headwater.errors import OptionError
+from headwater.node.config import local_folder
 
 HELP = """A certificate authority of your own, for first steps and tests: `ca` makes it, `node` and `user` have it sign.
 
@@ -20,7 +21,16 @@ EXAMPLES = examples(
     "headwater tls user ann --dir ./tls",
     "headwater tls show ./tls/n1.pem",
 )
-Dir = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of the CA and of what it signs.")]
+
+
+def _folder(directory: Path) -> Path:
+    return local_folder("dir", str(directory), "a folder of this machine: keys do not go to a store of objects")
+
+
+Dir = Annotated[
+    Path,
+    typer.Option("--dir", metavar="DIR", help="The folder of the CA and of what it signs.", callback=_folder),
+]
 Days = Annotated[int, typer.Option("--days", min=1, max=36_500, help="For how long it counts.")]
 Renew = Annotated[bool, typer.Option("--renew", help="Over one of that name; a node takes it up by itself.")]
 FOLDER = Path("tls")

@@ -277,10 +277,19 @@ def store_folder(text: str) -> Path:
     Raises:
         OptionError: it is a URL, whose slashes a path may have lost.
     """
+    told = "a folder on a disk of this machine: a node's log is synced there"
+    return local_folder("data", text, told + "; to keep copies there: headwater backup create {url}")
+
+
+def local_folder(option: str, text: str, wanted: str) -> Path:
+    """Return the folder that an option names, which is this machine's; `wanted` says so, and may name the `{url}`.
+
+    Raises:
+        OptionError: it is a URL, whose slashes a path may have lost.
+    """
     if (scheme := _URL.match(text)) is not None:
         url = f"{scheme[0]}//{text[scheme.end() :].lstrip('/')}"
-        told = "a folder on a disk of this machine: a node's log is synced there"
-        raise OptionError("data", url, f"{told}; to keep copies there: headwater backup create {url}")
+        raise OptionError(option, url, wanted.format(url=url))
     return Path(text)
 
 
