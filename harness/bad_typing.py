@@ -248,7 +248,7 @@ def _full_disk(around: Around, right: Typing) -> Typing | None:
     if place is None or "rows" in str(right.words):
         return None
     small = Path(place) / "small"
-    small.mkdir()
+    small.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=True)  # noqa: S603, S607
     with suppress(OSError), (small / "filler").open("wb", buffering=0) as file:
         while True:
@@ -520,7 +520,8 @@ def main() -> int:
         mistakes = {name: each for name, each in mistakes.items() if name not in NEEDS_ROOT}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headwater-typing-")))
-        stack.callback(subprocess.run, f"umount {folder}/*/small 2>/dev/null", shell=True, check=False)  # noqa: S604
+        mounts = f"{folder}/*/small {folder}/*/*/small"
+        stack.callback(subprocess.run, f"umount {mounts} 2>/dev/null", shell=True, check=False)  # noqa: S604
         found = _walk(_around(stack, folder), names, mistakes, options.shown)
     print(f"{len(names)} commands, {len(mistakes)} mistakes: {found} are not answered as they should be")
     return int(found > 0)
