@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import numpy as np
 import pytest
@@ -147,6 +147,31 @@ def test_a_run_is_over_before_the_old_files_memory_is_given_back_and_the_end_wai
         desk.loop.call_later(0.01, may.set)
         await desk.compactor.stop()
         assert len(forgotten) == 1
+
+    run(story)
+
+
+def test_a_run_that_is_cancelled_between_two_vbuckets_keeps_no_other_from_beginning() -> None:
+    async def story(desk: Desk) -> None:
+        desk.deleted("a", "b", age_days=9)
+        desk.deleted("a", "b", age_days=9, vb=1)
+        swapped, swap = asyncio.Event(), Compaction.swap
+
+        def told(job: Compaction) -> Iterator[int]:
+            for vb in swap(job):
+                swapped.set()
+                yield vb
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Compaction, "swap", told)
+            running = asyncio.create_task(desk.purge(everything=True))
+            await swapped.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        desk.write()
+        await desk.purge(everything=True)
+        assert desk.tombstones() == "" and desk.compactor.runs == 1
 
     run(story)
 

@@ -206,8 +206,12 @@ class Compactor:
         return worth
 
     async def _exchange(self, job: Compaction) -> None:
-        for _ in job.swap():
-            await asyncio.sleep(0)  # others have their turn between two vbuckets
+        try:
+            for _ in job.swap():
+                await asyncio.sleep(0)  # others have their turn between two vbuckets
+        except BaseException:
+            job.cancel()  # which ends the swap: a store that is halfway through one begins no other
+            raise
         await asyncio.to_thread(job.remove)
         self._forgetting = self._loop.create_task(asyncio.to_thread(job.forget))
         self.dropped.compacted()
