@@ -23,6 +23,7 @@ from headwater.node.users.logins import Users
 from headwater.testing.embedded import embedded
 from headwater.testing.faults import FaultyDisk
 from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
 from tests.node.wire import Client
 
 NOOP = Frame(0x80, 0x0A, opaque=9).encode()
@@ -319,3 +320,26 @@ def test_whoever_insists_lets_a_network_in_without_users() -> None:
         server = SimpleNamespace(config=config, users=Users(users))
         with pytest.raises(OptionError) if is_refused else nullcontext():
             Server._refuse_an_open_network(server, "10.0.0.1")  # type: ignore[arg-type]
+
+
+def test_who_waits_for_an_answer_of_this_node_is_not_idle() -> None:
+    with testing.node(vbuckets=1, idle_seconds=1) as node, Client(node.port) as waiting, Client(node.port) as silent:
+        waiting.send(Frame(0x80, Opcode.SEQNO_PERSISTENCE, extras=(1).to_bytes(8)).encode())
+        assert silent.ask(Opcode.NOOP).status == 0
+        assert silent.read() is None, "who is idle has been let go"
+        with Client(node.port) as writer:
+            assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8)).status == 0
+        answer = waiting.read()
+        assert answer is not None and answer.status == 0
+
+
+def test_a_look_at_the_users_that_fails_is_not_the_last_one_at_the_connections() -> None:
+    looks = list[int]()
+
+    def broken() -> None:
+        looks.append(1)
+        raise RuntimeError("broken")
+
+    with embedded(Path(), disk=FaultyDisk()) as node:
+        node.server._refresh_users = broken  # type: ignore[method-assign]
+        until(lambda: len(looks) >= 2, "it looks again")

@@ -45,6 +45,8 @@ SENDS_PER_TURN = 8
 GRAIN_BYTES = 512
 """So far the account of a connection's memory may be off: telling it of every answer costs more than it says, and the
 objects that make a connection are several times as large, and not counted."""
+_WORKING = frozenset({"parked", "changing"})
+"""The pauses during which an answer is made."""
 PUMPS_PER_TURN = 4
 """How often in a row a session may send while the socket takes it all: a turn of the event loop has its price."""
 
@@ -278,6 +280,11 @@ class Connection:
             return
         self._listen()
         self._run_queue.first(self._feed_pending)
+
+    @property
+    def owes_answer(self) -> bool:
+        """Whether a request is being worked at, however long that takes: it is the peer who waits."""
+        return not _WORKING.isdisjoint(self._paused)
 
     def _listen(self) -> None:
         """Read again: nothing holds that back any more."""

@@ -378,9 +378,12 @@ class Server:
         return next((each for each in members if each.map is not None and each.map.peers), members[0])
 
     def _sweep_connections(self) -> None:
-        self._refresh_users()
-        self.sharing.watch()
-        self.refresh_tls()
+        try:
+            self._refresh_users()
+            self.sharing.watch()
+            self.refresh_tls()
+        except Exception:  # a fault of ours: told in full, and connections are looked after all the same
+            log.exception("users or certificates could not be looked at", extra=event("node.failed"))
         self._sweep_some(list(self.connections), 0)
 
     def _sweep_some(self, left: list[Connection], kernel_bytes: int) -> None:
@@ -407,7 +410,7 @@ class Server:
         watches = isinstance(session, HttpSession) and session.watches
         if patience and not connection.is_known and now - connection.stranger_since >= patience:
             connection.drop(f"did not log in within {patience} s")
-        elif idle and quiet >= idle and not watches:
+        elif idle and quiet >= idle and not watches and not connection.owes_answer:
             connection.drop(f"said nothing for {quiet:.0f} s")
         else:
             connection.notice_reset()

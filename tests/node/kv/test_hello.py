@@ -1,9 +1,14 @@
 """HELLO, buckets, the error map."""
 
+import asyncio
 import json
+from pathlib import Path
 
+from headwater.node.config import NodeConfig
 from headwater.node.kv.hello import GRANTED
-from tests.node.support import Desk, Talk
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
+from tests.node.support import Desk, Talk, desk
 
 HELLO, SELECT, LIST, ERROR_MAP = 0x1F, 0x89, 0x87, 0xFE
 
@@ -55,3 +60,27 @@ def test_the_error_map_is_in_the_highest_common_version(talk: Talk) -> None:
     assert "rate-limit" not in json.dumps(json.loads(talk.one(ERROR_MAP, value=b"\0\1").value))
     assert talk.one(ERROR_MAP, value=b"\0\0").status == 1
     assert talk.one(ERROR_MAP, value=b"\1").status == 4
+
+
+def test_a_bucket_that_is_dropped_while_what_was_written_before_settles_is_not_selected(
+    counter: Desk, tmp_path: Path
+) -> None:
+    async def main(orders: Desk) -> None:
+        counter.loop = asyncio.get_running_loop()
+        counter.buckets["orders"] = orders
+
+        async def dropped_meanwhile(gate: int) -> bool:
+            del counter.buckets["orders"]
+            counter.committer.commit()
+            return True
+
+        counter.committer.wait = dropped_meanwhile  # type: ignore[attr-defined]
+        talk = counter.session()
+        talk.give(Frame(0x80, 0x01, b"k", bytes(8)).encode() + Frame(0x80, SELECT, b"orders").encode())
+        while talk.connection.is_paused:
+            await asyncio.sleep(0)
+        answers = FrameBuffer().receive_data(talk.bytes_sent())
+        assert [each.status for each in answers] == [0, 1] and talk.kv.bucket is counter.bucket
+
+    with desk(tmp_path / "orders", config=NodeConfig(data=tmp_path / "orders", bucket="orders", vbuckets=4)) as orders:
+        asyncio.run(main(orders))

@@ -182,3 +182,41 @@ def test_seqno_persistence_waits_for_the_commit(tmp_path: Path) -> None:
 
     with desk(tmp_path / "s") as counter:
         asyncio.run(main(counter))
+
+
+@pytest.mark.parametrize(
+    ("opcode", "extras", "comes_to_its_end"),
+    [(Opcode.COMPACT_DB, bytes(24), True), (Opcode.SEQNO_PERSISTENCE, (9).to_bytes(8), False)],
+)
+def test_what_changes_the_node_comes_to_its_end_though_its_client_is_gone_and_what_only_waits_does_not(
+    tmp_path: Path, opcode: int, extras: bytes, comes_to_its_end: bool
+) -> None:
+    async def main(counter: Desk) -> None:
+        counter.loop = asyncio.get_running_loop()
+        begun, may, ended = asyncio.Event(), asyncio.Event(), list[str]()
+
+        async def work(*_: object, **__: object) -> bool:
+            begun.set()
+            try:
+                await may.wait()
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+            ended.append("done")
+            return True
+
+        counter.compactor = type("Compactor", (), {"purge": staticmethod(work)})()  # type: ignore[attr-defined]
+        counter.committer.wait = work  # type: ignore[attr-defined]
+        talk = counter.session()
+        talk.give(Frame(0x80, opcode, extras=extras).encode())
+        await begun.wait()
+        talk.connection.is_closed = True
+        talk.kv.closed()
+        await asyncio.sleep(0)
+        may.set()
+        while not ended:
+            await asyncio.sleep(0)
+        assert ended == ["done" if comes_to_its_end else "cancelled"]
+
+    with desk(tmp_path / "s") as counter:
+        asyncio.run(main(counter))

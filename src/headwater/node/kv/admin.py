@@ -80,7 +80,7 @@ def start_persistence(session: Session, request: admin.StartPersistence) -> Done
     return Done()
 
 
-@handles(admin.SetParam)
+@handles(admin.SetParam, lasts=True)
 async def set_param(session: Session, request: admin.SetParam) -> Done:
     """Set the quota of the selected bucket, as the other server's tools do: `max_size` of flush, bytes; 0 for none.
 

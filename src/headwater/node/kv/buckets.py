@@ -27,7 +27,7 @@ def list_buckets(session: Session, request: ListBuckets) -> ListBucketsResponse:
     return ListBucketsResponse(value=" ".join(names).encode())
 
 
-@handles(CreateBucket, of_node=True, value_bytes_max=CONFIG_BYTES_MAX)
+@handles(CreateBucket, of_node=True, lasts=True, value_bytes_max=CONFIG_BYTES_MAX)
 async def create_bucket(session: Session, request: CreateBucket) -> Done:
     """Make a bucket; it is durable and served when this is answered."""
     try:
@@ -37,7 +37,7 @@ async def create_bucket(session: Session, request: CreateBucket) -> Done:
     return Done()
 
 
-@handles(DeleteBucket, of_node=True, value_bytes_max=CONFIG_BYTES_MAX)
+@handles(DeleteBucket, of_node=True, lasts=True, value_bytes_max=CONFIG_BYTES_MAX)
 async def delete_bucket(session: Session, request: DeleteBucket) -> Done:
     """Drop a bucket with all that is in it; `force=true`, as the other server has it, changes nothing here."""
     name = request.key.decode("utf-8", "replace")

@@ -38,7 +38,7 @@ def get_cluster_config(session: Session, request: GetClusterConfig) -> GetCluste
     return GetClusterConfigResponse(value=cluster.config(), datatype=datatype)
 
 
-@handles(SetClusterConfig)
+@handles(SetClusterConfig, lasts=True)
 def set_cluster_config(session: Session, request: SetClusterConfig) -> Done | Awaitable[Done]:
     """An orchestrator's map; it is handed out as given, and goes with every NOT_MY_VBUCKET from then on. One that names
     this node is kept and obeyed as well (node/membership/)."""

@@ -26,7 +26,7 @@ def get_manifest(session: Session, request: wire.GetManifest) -> wire.GetManifes
     return wire.GetManifestResponse(value=_seen(session).encode(), datatype=datatype)
 
 
-@handles(wire.SetManifest)
+@handles(wire.SetManifest, lasts=True)
 async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
     """Take a manifest, and answer when it is durable in all active vbuckets.
 

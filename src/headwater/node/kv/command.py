@@ -42,7 +42,7 @@ class Command:
 
     `rule` says what a user needs who sends it, as the requests are declared: in the selected bucket, or, of a command
     that is `of_node`, in all of them. Of one that is a `document`'s, in its collection; of one that may be sent
-    `anywhere`, in the bucket or in any part of it.
+    `anywhere`, in the bucket or in any part of it. One that `lasts` goes on when its client is gone.
     """
 
     handler: Handler
@@ -54,6 +54,7 @@ class Command:
     value_bytes_max: int = 1 << 20
     of_node: bool = False
     anywhere: bool = False
+    lasts: bool = False
     silent: Mapping[int, int] = field(init=False)
     """The status that is not answered, by the opcode of a quiet form (kv.md, "Quiet forms")."""
     needs_bucket: bool = field(init=False)
@@ -113,6 +114,7 @@ def handles(
     value_bytes_max: int = 0,
     of_node: bool = False,
     anywhere: bool = False,
+    lasts: bool = False,
 ) -> Callable[[Registered], Registered]:
     """Register the handler of declared requests, loud and quiet. Several of one opcode are forms of one request.
 
@@ -122,6 +124,7 @@ def handles(
         frees: it makes the log smaller in the end, or is about ownership: the store keeps room for it on a full disk.
         of_node: it is about the node and none of its buckets: the rights it needs are those in all of them.
         anywhere: it tells nothing of documents: the rights it needs are enough in any scope or collection.
+        lasts: it changes more than one thing: once begun it comes to its end, though its client be gone.
         value_bytes_max: how long its value may be; 0: as a document's, or VALUE_BYTES_ELSEWHERE.
     """
 
@@ -133,7 +136,7 @@ def handles(
         for opcode in {opcode for each in requests for opcode in each.layout.opcodes}:
             forms = tuple(each for each in requests if opcode in each.layout.opcodes)
             COMMANDS[opcode] = Command(
-                handler, forms, rule_of(opcode), document, writes, frees, most, of_node, anywhere
+                handler, forms, rule_of(opcode), document, writes, frees, most, of_node, anywhere, lasts
             )
         return handler
 

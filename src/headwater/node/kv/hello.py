@@ -113,6 +113,8 @@ def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done | A
 
 async def _select_later(session: Session, found: Services) -> Done:
     await session.settle()
+    if session.server.buckets.get(found.bucket.name) is not found:  # dropped meanwhile
+        raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
     session.select(found)
     return Done()
 

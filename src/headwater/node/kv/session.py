@@ -88,6 +88,7 @@ class KvSession:
         self._knows_collections = False
         self.config_seen = (-1, -1)
         self._task: asyncio.Task[None] | None = None
+        self._lasts = False  # the command that it runs
         self._finishes = False
         self.durability: Durability | None = None
         self._write: DurableWrite | None = None
@@ -239,8 +240,8 @@ class KvSession:
             self.changed()
 
     def closed(self) -> None:
-        """Cancel the running handler; its answer has no recipient."""
-        if self._task is not None:
+        """Cancel the running handler, whose answer has no recipient; one that lasts is not left half done."""
+        if self._task is not None and not self._lasts:
             self._task.cancel()
         self._fast = None  # which refers to this session
 
@@ -276,6 +277,7 @@ class KvSession:
             self.reply(frame, answer)
             self._count(command, frame.opcode, answer.status)
         elif inspect.isawaitable(answer):
+            self._lasts = command.lasts
             self._park(frame, answer)
         else:
             self._answer(frame, answer)

@@ -155,7 +155,7 @@ async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | 
     return Done()
 
 
-@handles(admin.CompactDb)
+@handles(admin.CompactDb, lasts=True)
 async def compact_db(session: Session, request: admin.CompactDb) -> Done:
     """Purge tombstones before a time or up to a seqno (or all of them), and raise the purge seqno to the highest
     gone."""

@@ -102,7 +102,7 @@ class Replication:
                 yield f"{dialer.source}:{name}", value
 
 
-@handles(IoctlSet, writes=True, frees=True, value_bytes_max=LIST_BYTES_MAX)
+@handles(IoctlSet, writes=True, frees=True, lasts=True, value_bytes_max=LIST_BYTES_MAX)
 def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
     """Start or stop following a producer; take, keep or release the lease; take a list of users."""
     if request.key == USERS:
