@@ -101,3 +101,15 @@ def test_who_watches_a_bucket_is_let_go_with_it(node: Node) -> None:
         assert http(node, "DELETE", "/pools/default/buckets/watched")[0] == 200
         with suppress(IncompleteRead):
             assert set(watched.read()) <= {10}
+
+
+def test_a_name_with_a_percent_sign_is_unescaped_once() -> None:
+    with testing.node(vbuckets=2) as node:
+        for form in ("name=ab&vbuckets=2", "name=a%2562&vbuckets=2"):
+            assert http(node, "POST", "/pools/default/buckets", form)[0] == 202
+        names = [each["name"] for each in json.loads(http(node, "GET", "/pools/default/buckets")[1])]
+        assert names == ["default", "ab", "a%62"]
+        assert json.loads(http(node, "GET", "/pools/default/b/a%2562")[1])["name"] == "a%62"
+        assert http(node, "DELETE", "/pools/default/buckets/a%2562") == (200, "")
+        names = [each["name"] for each in json.loads(http(node, "GET", "/pools/default/buckets")[1])]
+        assert names == ["default", "ab"], "the bucket that was named is gone, and no other"

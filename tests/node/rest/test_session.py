@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.nodes import until
 from headwater import testing
+from headwater.node.rest import pages
+from headwater.node.rest.made import Made
+from headwater.node.rest.session import HttpSession
+from headwater.node.users.logins import Users
 from headwater.testing.node import Node
 from headwater.wire.opcodes import Opcode
+from tests.node.support import Desk, FakeConnection, desk
 from tests.node.wire import Client
 
 LOGIN = {"Authorization": "Basic YW5uOnNlY3JldA=="}
@@ -138,3 +145,48 @@ def test_more_requests_at_once_than_one_turn_has_time_for_are_all_answered(node:
         line.sendall(b"GET /pools HTTP/1.1\r\n\r\n" * 20000 + b"GET /pools HTTP/1.1\r\nConnection: close\r\n\r\n")
         said = b"".join(iter(lambda: line.recv(1 << 20), b""))
     assert said.count(b"HTTP/1.1 200 OK") == 20001
+
+
+def test_a_change_that_breaks_is_answered_and_the_connection_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken() -> Made:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(pages, "change", lambda *_: broken())
+
+    async def main(counter: Desk) -> None:
+        counter.loop = asyncio.get_running_loop()
+        connection = FakeConnection()
+        session = HttpSession(connection, counter)  # type: ignore[arg-type]
+        session.receive(memoryview(b"POST /pools/default/buckets HTTP/1.1\r\nContent-Length: 0\r\n\r\n"))
+        assert connection.paused == {"changing"}
+        while connection.is_paused:
+            await asyncio.sleep(0)
+        ((answer, _),) = connection.sent
+        assert answer.startswith(b"HTTP/1.1 500 ") and answer.endswith(b'"internal error"}}')
+
+    with desk(tmp_path / "s") as counter:
+        asyncio.run(main(counter))
+    assert "RuntimeError: broken" in caplog.text
+
+
+def test_who_waits_for_a_password_that_can_not_be_judged_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(counter: Desk) -> None:
+        async def broken(*_: object) -> bool:
+            raise RuntimeError("can't start new thread")
+
+        counter.loop, counter.users = asyncio.get_running_loop(), Users({"ann": "secret"})
+        monkeypatch.setattr(counter.users, "is_right", broken)
+        connection = FakeConnection()
+        session = HttpSession(connection, counter)  # type: ignore[arg-type]
+        session.receive(memoryview(b"GET /pools HTTP/1.1\r\nAuthorization: Basic YW5uOnNlY3JldA==\r\n\r\n"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert connection.dropped == "internal error" and not connection.sent
+
+    with desk(tmp_path / "s") as counter:
+        asyncio.run(main(counter))
+    assert "can't start new thread" in caplog.text

@@ -12,7 +12,6 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
 
 from headwater.node import machine_code
 from headwater.node.kv.admin import VERSION_TEXT
@@ -217,7 +216,7 @@ def _match(server: Services, pattern: str, path: str) -> _Match | None:
     if "{}" not in pattern:
         return _Match(next(iter(server.buckets.values())), found.groups())
     name, *others = found.groups()
-    named = server.buckets.get(unquote(name))
+    named = server.buckets.get(name)
     return None if named is None else _Match(named, tuple(others))
 
 

@@ -7,24 +7,28 @@ says itself is no longer read for meaning. Wrong logins are slowed down as in SA
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headwater.errors import RemoteProtocolError
+from headwater.node.log_lines import event
 from headwater.node.rest import pages, request
+from headwater.node.rest.made import Made
 from headwater.node.users.logins import TooManyWait
 from headwater.wire.privilege import NONE, in_words
 
 if TYPE_CHECKING:
     from headwater.node.connection import Connection
     from headwater.node.kv.api import Services
-    from headwater.node.rest.made import Made
     from headwater.node.rest.request import HttpRequest
 
 _REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
-_REASONS |= {503: "Service Unavailable"}
+_REASONS |= {500: "Internal Server Error", 503: "Service Unavailable"}
 _JSON = "application/json"
 _ENDS_MAP = b"\n\n\n\n"  # clients cut the stream there
+
+log = logging.getLogger(__name__)
 
 
 class HttpSession:
@@ -128,6 +132,10 @@ class HttpSession:
         except TooManyWait as why:
             self.connection.drop(f"login refused: {why} (HTTP)")
             return
+        except Exception:  # nobody else would ever tell the peer, who waits
+            self._tell_of_fault()
+            self.connection.drop("internal error", fault=False)
+            return
         if not is_right:
             server.warn(self.connection.peer, "login refused: wrong name or password (HTTP)")
             self._send_refusal()
@@ -163,10 +171,18 @@ class HttpSession:
 
     async def _finish(self, asked: HttpRequest, changing: Awaitable[Made]) -> None:
         """Answer what a change came to; it goes on when the client is gone, for others may have seen a part of it."""
-        made = await changing
+        try:
+            made = await changing
+        except Exception:  # as above
+            self._tell_of_fault()
+            made = Made(b'{"errors": {"_": "internal error"}}', 500)
         if not self.connection.is_closed:
             self._send(made.status, made.body, asked, made.content_type)
             self.connection.resume("changing")
+
+    def _tell_of_fault(self) -> None:
+        peer = self.connection.peer
+        log.exception("%s: a request by HTTP failed", peer, extra=event("node.failed", peer=peer))
 
     def _missing(self, asked: HttpRequest, user: str) -> int:
         """Return the privileges that a user lacks for a page, as a number of bits."""
