@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.logins import Users
 from headwater.node.users.roles import read_grants
-from headwater.node.users.sharing import Sharing, outcome
+from headwater.node.users.sharing import ASK_SECONDS, Sharing, outcome
+from headwater.protocol.handshake import Login
+from headwater.wire.address import Address
 from headwater.wire.users import UserEntry, UserList, UserListRefused
 
 OURS, NOBODYS, ELSEWHERE = (
@@ -83,3 +87,45 @@ def test_removals_at_once_that_leave_nobody_are_taken_and_told(
 
     assert removing_root(tmp_path, hear) == ["ann"]
     assert "nobody is left who administers all buckets" in caplog.text and "headwater user add --data" in caplog.text
+
+
+class Member(Alone):
+    """A member that answers each call once, and then hangs up."""
+
+    def login(self) -> Login:
+        return Login("test", "", None, None, "nonce")
+
+    async def call(self, address: Address) -> socket.socket:
+        return socket.socket()
+
+
+def test_a_member_that_has_answered_is_asked_again_soon_however_often_it_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = list[float]()
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        sharing = Sharing(loop, Users(), Member, lambda: None, (None, None))  # type: ignore[arg-type]
+        enough = asyncio.Event()
+
+        async def hear(*_: object) -> bytes:
+            return b""
+
+        async def pause(seconds: float) -> None:
+            if seconds == ASK_SECONDS:  # between two questions: the member is lost
+                raise OSError
+            waits.append(seconds)
+            if len(waits) == 12:
+                enough.set()
+                await loop.create_future()
+
+        monkeypatch.setattr(sharing, "_hear", hear)
+        monkeypatch.setattr(secrets, "randbelow", lambda _: 600)
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        task = loop.create_task(sharing._ask_on(Address("127.0.0.1", 1)))
+        await enough.wait()
+        task.cancel()
+
+    asyncio.run(story())
+    assert max(waits) <= 2 * ASK_SECONDS

@@ -138,19 +138,22 @@ class Sharing:
 
     async def _ask_on(self, address: Address) -> None:
         wait = ASK_SECONDS
+
+        def answered() -> None:
+            nonlocal wait
+            wait = ASK_SECONDS
+
         while True:
             try:
-                await self._talk(address)
+                await self._talk(address, answered)
             except (OSError, TimeoutError, HeadwaterError) as error:
                 told = event("users.unknown", member=str(address))
                 log.debug("%s: its users are not known: %s", address, error, extra=told)
-                wait = min(2 * wait, RETRY_SECONDS_MAX)
-            else:
-                wait = ASK_SECONDS
             await asyncio.sleep(wait * (0.5 + secrets.randbelow(1000) / 1000))
+            wait = min(2 * wait, RETRY_SECONDS_MAX)
 
-    async def _talk(self, address: Address) -> None:
-        """Ask a member again and again, on one connection."""
+    async def _talk(self, address: Address, answered: Callable[[], None]) -> None:
+        """Ask a member again and again, on one connection, until it is lost."""
         place = self._place()
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             sock = await place.call(address)
@@ -160,6 +163,7 @@ class Sharing:
                 digest = "" if self._users.list is None else self._users.list.digest()
                 if text := await self._hear(sock, address, _question(digest.encode())):
                     await self._told(address, text)
+                answered()
                 await asyncio.sleep(ASK_SECONDS)
         finally:
             sock.close()
