@@ -182,6 +182,8 @@ def _write(path: Path, mode: int, data: bytes, *, replace: bool) -> None:
         fresh.unlink(missing_ok=True)
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut leaves an empty file under the name
         fresh.replace(path)
     except OSError as error:
         raise OptionError("dir", str(path), f"a file that can be written ({error.strerror})") from None
