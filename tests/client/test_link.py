@@ -1,7 +1,9 @@
 """One connection to one node: every wait has an end, and what goes wrong closes it."""
 
+import errno
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -12,8 +14,8 @@ from headwater.errors import BadFrame, ConnectionLost, PeerSilent
 from headwater.protocol.handshake import Login
 from headwater.testing.clock import FakeClock
 from headwater.testing.peers import Peer, serve
-from headwater.transport.blocking import run
-from headwater.transport.waiting import Ready, Steps
+from headwater.transport.blocking import run, wait
+from headwater.transport.waiting import Ready, Resolve, Steps
 from headwater.wire.header import Frame, Magic
 from headwater.wire.opcodes import Opcode
 
@@ -128,3 +130,59 @@ def test_a_question_of_the_peer_is_answered_while_an_answer_is_waited_for(
     assert done.value.value.value == b"1"
     answered = Frame.decode(other.recv(1 << 16))
     assert (answered.opcode, answered.is_response, answered.opaque) == (Opcode.DCP_NOOP, True, 99)
+
+
+@pytest.fixture
+def deaf() -> Iterator[tuple[str, int]]:
+    """An address that drops every packet: a listener whose queue is full."""
+    with socket.socket() as listener, ExitStack() as callers:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        while True:
+            caller = callers.enter_context(socket.socket())
+            caller.settimeout(0.3)
+            try:
+                caller.connect(listener.getsockname())
+            except TimeoutError:
+                break
+        yield listener.getsockname()
+
+
+def test_an_address_that_swallows_everything_leaves_time_for_the_next_one(deaf: tuple[str, int]) -> None:
+    clock = FakeClock()
+    with serve(Peer(vbuckets=4)) as address:
+        link = Link(settings_for(address).target.seeds[0], clock)
+        steps = link.open(LOGIN, 10.0)
+        assert isinstance(next(steps), Resolve)
+        asked = steps.send([(socket.AF_INET, deaf), (socket.AF_INET, tuple(link.address))])
+        first = link.channel
+        assert isinstance(asked, Ready) and asked.deadline == clock() + 5.0
+        with suppress(StopIteration):
+            while True:
+                if link.channel is first:
+                    clock.now += 5.0
+                else:
+                    wait(asked, clock)
+                asked = steps.send(None)
+        assert link.is_open
+        link.close()
+
+
+def test_a_system_without_ipv6_goes_on_with_the_address_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithoutIpv6(socket.socket):
+        def __init__(self, family: int = socket.AF_INET, *others: int, **more: int | None) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *others, **more)  # type: ignore[arg-type]
+
+    with serve(Peer(vbuckets=4)) as address:
+        link = Link(settings_for(address).target.seeds[0], FakeClock())
+        found = [(socket.AF_INET6, ("::1", link.address.port, 0, 0)), (socket.AF_INET, tuple(link.address))]
+        monkeypatch.setattr("headwater.transport.blocking.resolve", lambda _: found)
+        monkeypatch.setattr("headwater.transport.channel.socket.socket", WithoutIpv6)
+        run(link.open(LOGIN, 10.0), link.clock)
+        assert link.is_open
+        link.close()
+        monkeypatch.setattr("headwater.transport.blocking.resolve", lambda _: found[:1])
+        with pytest.raises(ConnectionLost, match="address family not supported"):
+            run(link.open(LOGIN, 10.0), link.clock)

@@ -27,6 +27,8 @@ from headwater.wire.opcodes import Opcode
 
 Result = TypeVar("Result")
 NONCE_BYTES = 18
+ADDRESS_SECONDS_MIN = 1.0
+"""So long at least is one of several addresses of a host tried."""
 
 
 class Link:
@@ -90,15 +92,19 @@ class Link:
         found = yield Resolve(*self.address)
         if isinstance(found, OSError):
             raise ConnectionLost(str(self.address), found.strerror or str(found)) from None
-        lost: ConnectionLost | TlsError | None = None
-        for target in found:
+        lost: ConnectionLost | PeerSilent | TlsError | None = None
+        for number, target in enumerate(found):
+            # One address that swallows all that comes, as IPv6 often does where it is half set up, must leave time for
+            # the others.
+            now = self.clock()
+            share = (deadline - now) / (len(found) - number)
             try:
-                yield from self._reach(target, self.tls, deadline)
+                yield from self._reach(target, self.tls, min(deadline, now + max(share, ADDRESS_SECONDS_MIN)))
             except TlsError as error:
                 if error.code:
                     raise (yield from self._refused(error, target, deadline)) from None
                 lost = error
-            except ConnectionLost as error:
+            except (ConnectionLost, PeerSilent) as error:
                 lost = error
             else:
                 return

@@ -24,6 +24,16 @@ SocketAddress: TypeAlias = tuple[int, tuple[Any, ...]]
 _CONNECTING = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
 
 
+def _socket(family: int) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setblocking(False)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        made.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BUFFER_BYTES)
+    return made
+
+
 class Channel:
     """A connection under way or made.
 
@@ -42,12 +52,10 @@ class Channel:
         self.tls: TlsSocket | None = None
         self._engine = engine
         self._outgoing: deque[memoryview] = deque()
-        made = socket.socket(address[0], socket.SOCK_STREAM)
-        made.setblocking(False)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            made.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BUFFER_BYTES)
+        try:
+            made = _socket(address[0])
+        except OSError as error:  # too many files are open, or the system knows no IPv6
+            raise self._error(error) from None
         self._socket: socket.socket | TlsSocket = made
         code = made.connect_ex(address[1])
         self._connecting = code in _CONNECTING
