@@ -143,3 +143,29 @@ def test_where_nobody_listens_an_error_is_raised_and_no_socket_is_left_open() ->
 
     with pytest.raises(ConnectionRefusedError):
         asyncio.run(work())
+
+
+def test_a_host_is_called_at_the_first_of_its_addresses_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            there = listener.getsockname()
+
+            async def found(*_: object, **__: object) -> list[tuple[object, ...]]:
+                kind = socket.SOCK_STREAM
+                return [(socket.AF_INET, kind, 6, "", ("127.0.0.1", 1)), (socket.AF_INET, kind, 6, "", there)]
+
+            monkeypatch.setattr(loop, "getaddrinfo", found)
+            with await connect(loop, "both.example", there[1]) as made:
+                assert made.getpeername() == there
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+def test_a_host_that_can_be_no_name_is_an_error_of_the_system_as_an_unknown_one_is(host: str) -> None:
+    async def work() -> None:
+        await connect(asyncio.get_running_loop(), host, 1)
+
+    with pytest.raises(OSError, match="not known"):
+        asyncio.run(work())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headwater.errors import ConnectionLost, TlsError
 from headwater.protocol.handshake import Agreed, Conversation, Handshake
 from headwater.tls.socket import TlsSocket
 
 RECEIVE_BYTES = 1 << 16
+ADDRESS_SECONDS_MAX = 1.0
+"""So long is each address of a host tried but the last, which has the time that the caller gives."""
 Result = TypeVar("Result")
 
 
@@ -97,10 +100,21 @@ async def _ready(loop: asyncio.AbstractEventLoop, sock: TlsSocket) -> None:
 
 
 async def connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Open a non-blocking socket to a node; OSError when nobody answers there."""
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, kind, protocol, _, address = found[0]
-    sock = socket.socket(family, kind, protocol)
+    """Open a non-blocking socket to a node, at the first of its addresses that answers; OSError when none does."""
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:  # one of its parts is empty, too long or has letters of no name
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
+    *others, last = ((family, address) for family, _, _, _, address in found)
+    for family, address in others:
+        with suppress(OSError):  # TimeoutError is one
+            async with asyncio.timeout(ADDRESS_SECONDS_MAX):
+                return await _connected(loop, family, address)
+    return await _connected(loop, *last)
+
+
+async def _connected(loop: asyncio.AbstractEventLoop, family: int, address: Any) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
         await loop.sock_connect(sock, address)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from harness.simulation.cluster import SimCluster
 from harness.simulation.host import Crash
+from headwater.node.calling import ProducerAddress
+from headwater.node.replication.dialer import RETRY_SECONDS_MAX, Dialer
+from headwater.wire.dcp import StreamFlag
 from headwater.wire.vbucket import State
+from tests.node.support import Desk, desk
 
 
 @pytest.fixture
@@ -53,3 +59,34 @@ def test_a_taken_over_vbucket_leaves_its_dialer_also_if_the_end_of_the_stream_ne
     cluster.first.follow(1, 0, 0)  # the dialer of before can be used again
     cluster.first.set(0, 0, b"key")
     assert cluster.run(20.0, lambda: cluster.hosts[1].store.durable_seqno(0) == 1)
+
+
+def test_a_producer_that_lets_us_in_only_to_hang_up_is_called_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = list[float]()
+
+    async def main(counter: Desk) -> None:
+        counter.loop = asyncio.get_running_loop()
+        enough = asyncio.Event()
+        dialer = Dialer(counter, ProducerAddress("127.0.0.1", 1, "default"))  # type: ignore[arg-type]
+        dialer.wanted[0] = StreamFlag(0)
+
+        async def connect() -> None:
+            dialer._lost.set()
+
+        async def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 10:
+                enough.set()
+                await counter.loop.create_future()
+
+        monkeypatch.setattr(dialer, "_connect", connect)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        task = counter.loop.create_task(dialer._run())
+        await enough.wait()
+        task.cancel()
+
+    with desk(tmp_path / "s") as counter:
+        asyncio.run(main(counter))
+    assert waits[-1] >= RETRY_SECONDS_MAX / 2, waits

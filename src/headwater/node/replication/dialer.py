@@ -259,8 +259,11 @@ class Dialer:
                 self._complain(str(error) or type(error).__name__)
                 wait = min(2 * wait, RETRY_SECONDS_MAX)
             else:
+                begun = self._server.loop.time()
                 await self._lost.wait()
-                wait = RETRY_SECONDS_MIN
+                # Who lets us in only to hang up is no better than who does not answer.
+                has_lasted = self._server.loop.time() - begun > wait
+                wait = RETRY_SECONDS_MIN if has_lasted else min(2 * wait, RETRY_SECONDS_MAX)
             await asyncio.sleep(wait * (0.5 + secrets.randbelow(1000) / 1000))
         self._task = None
 
