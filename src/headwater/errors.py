@@ -15,6 +15,7 @@
     +-- StatusError              the server answered, and the answer is no (one subclass for each status clients meet)
     +-- RollbackRequired         the histories of the two ends differ
     |   +-- DataLoss             deletions were purged before they were read
+    +-- HistoryChanged           a failover took back what a bounded read was reading
     +-- ClusterError             several nodes are not as they must be for what was asked
     |   +-- MoveError            a vbucket could not be moved from one node to another
     +-- StorageError
@@ -37,7 +38,7 @@ processes); the text is made from the fields, with numbers and, where there is o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -53,6 +54,7 @@ __all__ = [
     "DataLoss",
     "DiskFull",
     "HeadwaterError",
+    "HistoryChanged",
     "LedgerError",
     "LocalProtocolError",
     "MoveError",
@@ -433,6 +435,23 @@ class DataLoss(RollbackRequired):
             f"seqno {self.requested}. Read them again from the beginning and drop what they no longer have: so do "
             '--on-data-loss warn, failOnDataLoss=false in Spark (behind a rollback row), on_data_loss="read_again"'
         )
+
+
+class HistoryChanged(HeadwaterError):
+    """A failover came while a bounded read was under way: of `vbuckets` it has no state that there was or is.
+
+    Args:
+        vbuckets: their numbers, ascending.
+    """
+
+    def __init__(self, vbuckets: Sequence[int]) -> None:
+        super().__init__(list(vbuckets))
+        self.vbuckets = list(vbuckets)
+
+    def __str__(self) -> str:
+        told = ", ".join(map(str, self.vbuckets[:10]))
+        more = f" and {len(self.vbuckets) - 10} more" if len(self.vbuckets) > 10 else ""
+        return f"a failover changed the history of vbucket {told}{more} after this read was planned: read again"
 
 
 # --------------------------------------------------------------------------- several nodes

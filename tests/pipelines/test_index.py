@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from harness.nodes import diverge
+from headwater import failpoints
 from headwater.errors import DataLoss, LedgerError, OptionError, SearchRefused
 from headwater.pipelines.fulltext import KeptAside, kept_aside, open_for_reading, path_of, search
 from headwater.pipelines.index import IndexProgress, IndexSink, index
@@ -26,7 +27,7 @@ from headwater.testing.node import Node, node
 from tests.battery import few_of
 from tests.pipelines.buckets import create
 from tests.pipelines.search_server import SearchIndex, search_server
-from tests.pipelines.support import documents, missed
+from tests.pipelines.support import KEEP_TOMBSTONES, compact, documents, missed
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,6 +100,31 @@ def test_what_a_failover_took_back_goes_and_what_it_had_overwritten_comes_back(b
     assert go(bucket, tmp_path).rollbacks == 4
     assert held(tmp_path) == documents(bucket)
     assert search(tmp_path, "lost", limit=100) == []
+
+
+def test_after_a_rollback_with_a_limit_an_index_lacks_no_document_that_was_there_all_the_time(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {f"d{i}".encode() for i in range(40)}
+    with bucket.client() as client:
+        client.set_many((name, "red") for name in names)
+    go(bucket, tmp_path)
+
+    def lost() -> None:
+        write(bucket, "lost")
+        go(bucket, tmp_path)
+
+    diverge(bucket, lost=lost)
+    with bucket.client() as client:
+        for value in ("green", "blue", "grey"):
+            client.set_many((name, value) for name in names)
+    compact(bucket, 4, KEEP_TOMBSTONES)
+    states: list[set[bytes]] = []
+    monkeypatch.setitem(failpoints.ACTIONS, "look", lambda name: states.append(set(held(tmp_path))))
+    with failpoints.armed("ledger.after_commit=look"):
+        assert go(bucket, tmp_path, reading={"maxChangesPerTrigger": "4"}).rollbacks == 4
+    assert held(tmp_path) == documents(bucket)
+    assert states and all(names <= state for state in states)
 
 
 def test_deletions_that_were_purged_unread_are_told_and_their_documents_are_found_no_more(

@@ -30,7 +30,18 @@ from headwater.testing.node import Node, node
 from headwater.wire.vbucket import State
 from tests.battery import few_of
 from tests.node.replication.support import high_seqno, leave, put, replicate, set_state, until
-from tests.pipelines.support import KEEP_TOMBSTONES, PURGE, change, compact, documents, folded, missed, seqnos, table
+from tests.pipelines.support import (
+    KEEP_TOMBSTONES,
+    PURGE,
+    change,
+    compact,
+    documents,
+    folded,
+    missed,
+    seqnos,
+    table,
+    vbucket_of,
+)
 
 
 @pytest.fixture
@@ -147,6 +158,46 @@ def test_a_document_that_is_replaced_between_plan_and_read_is_in_the_table_of_th
         with failpoints.armed("lake.planned=meet"):
             mirror(bucket.url, tmp_path)
     assert table(tmp_path) == documents(bucket)
+
+
+def test_after_a_rollback_with_a_limit_no_version_lacks_a_document_that_was_there_all_the_time(
+    bucket: Node, tmp_path: Path
+) -> None:
+    """A promoted replica, or a node that has compacted, can't show the state at a seqno in the middle; it sends on."""
+    names = [f"a{i}" for i in range(60)]
+    with bucket.client() as client:
+        client.set_many((name, b"kept") for name in names)
+    mirror(bucket.url, tmp_path)
+
+    def lost() -> None:
+        change(bucket, "lost")
+        mirror(bucket.url, tmp_path)
+
+    diverge(bucket, lost=lost)
+    with bucket.client() as client:
+        for value in (b"one", b"two", b"three"):
+            client.set_many((name, value) for name in names)
+    compact(bucket, 4, KEEP_TOMBSTONES)
+    first = TableLog(TableStore(tmp_path)).refresh().version
+    assert mirror(bucket.url, tmp_path, maxChangesPerTrigger="4").count("rollbacks") == 4
+    assert table(tmp_path) == documents(bucket)
+    for version in range(first, TableLog(TableStore(tmp_path)).refresh().version + 1):
+        lacking = {name.encode() for name in names} - set(table_at(tmp_path, version))
+        assert not lacking or version == first, f"version {version} lacks {len(lacking)}"
+
+
+def test_a_new_table_with_a_limit_is_the_bucket_at_each_of_its_points(bucket: Node, tmp_path: Path) -> None:
+    with bucket.client() as client:
+        for value in (b"one", b"two"):
+            client.set_many((f"a{i}", value) for i in range(40))
+    compact(bucket, 4, KEEP_TOMBSTONES)
+    mirror(bucket.url, tmp_path, maxChangesPerTrigger="8")
+    names = {f"a{i}".encode(): vbucket_of(f"a{i}") for i in range(40)}
+    log = TableLog(TableStore(tmp_path))
+    for version in range(log.refresh().version + 1):
+        held = set(table_at(tmp_path, version))
+        begun = {names[name] for name in held}
+        assert held == {name for name, vb in names.items() if vb in begun}, f"version {version}"
 
 
 def test_a_deletion_that_was_purged_between_plan_and_read_is_no_document_for_ever(bucket: Node, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from headwater.errors import RollbackRequired
 from headwater.kernels.columns import SCHEMA
 from headwater.protocol.dcp.failover import Claim, Rollback, decide
+from headwater.protocol.dcp.position import Position
 
 
 class FakeVbucket:
@@ -18,6 +19,8 @@ class FakeVbucket:
 
     def __init__(self, log: tuple[tuple[int, int], ...], seqnos: range, purge: int = 0) -> None:
         self.log, self.seqnos, self.purge = log, seqnos, purge
+        self.breaks_at = 0
+        """Behind which seqno a stream breaks off, once."""
 
     @property
     def high(self) -> int:
@@ -111,9 +114,14 @@ class FakeBatches:
             if isinstance(decision, Rollback):
                 raise RollbackRequired(vb, position.seqno, decision.seqno, decision.reason)
             waiting |= end > vbucket.high
-            seqnos = [seqno for seqno in vbucket.seqnos if position.seqno < seqno]
+            broken, vbucket.breaks_at = vbucket.breaks_at or vbucket.high, 0
+            seqnos = [seqno for seqno in vbucket.seqnos if position.seqno < seqno <= broken]
             ended = () if end > vbucket.high else (SimpleNamespace(vbucket=vb, reason=0),)
-            yield SimpleNamespace(records=_records(vb, seqnos), failover_logs=logs, ended=ended, collection_events=())
+            last = max([position.seqno, *seqnos])
+            told = {"failover_logs": logs, "ended": ended, "collection_events": ()}
+            behind = Position(vb, logs[vb][0][0], last, last if broken == vbucket.high else 0, vbucket.high)
+            self.positions[vb] = behind
+            yield SimpleNamespace(records=_records(vb, seqnos), positions={vb: behind}, **told)
         while waiting:
             yield SimpleNamespace(records=_records(0, []), failover_logs=logs, ended=(), collection_events=())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,18 +10,19 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import BinaryType, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
 
-from harness.nodes import HandMade, cluster
-from headwater.errors import ConnectionLost
+from harness.nodes import HandMade, cluster, diverge
+from headwater.errors import ConnectionLost, HistoryChanged
 from headwater.spark.nodes import SourceNodes
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import pack, plan, ranges
 from headwater.spark.reader import read
 from headwater.spark.settings import SourceSettings, parse
-from headwater.spark.source import DcpDataSource
+from headwater.spark.source import DcpBatchReader, DcpDataSource
 from headwater.testing.node import node
 from tests.node.replication.support import leave, put
+from tests.pipelines.support import KEEP_TOMBSTONES, compact
 
 Drain = Callable[..., list[Any]]
 NAMES = ("vbucket", "seqno", "event", "key")
@@ -149,3 +151,52 @@ def test_a_query_follows_takeovers_and_tells_of_what_a_failover_took_back(two: H
     assert {row.vbucket for row in after} == {1}
     assert b"new" in {bytes(row.key) for row in after[1:]} and b"lost" not in {bytes(row.key) for row in after[1:]}
     assert drain(two.url) == []
+
+
+BATCH = StructType().add("vbucket", IntegerType()).add("seqno", LongType())
+BATCH = BATCH.add("key", BinaryType()).add("value", BinaryType())
+
+
+def batch(url: str, **options: str) -> tuple[DcpBatchReader, list[Any]]:
+    """A batch read, and its partitions as it planned them."""
+    reader = DcpBatchReader(parse({"url": url, **options}, streaming=False), BATCH, 2)
+    return reader, list(reader.partitions())
+
+
+def read_rows(reader: DcpBatchReader, partitions: list[Any]) -> list[dict[str, Any]]:
+    return [row for each in partitions for rows in reader.read(each) for row in rows.to_pylist()]
+
+
+def test_a_batch_read_has_each_document_that_was_there_when_it_was_planned() -> None:
+    """The newest version of it, where the node can't show any more how it was then: other servers never can."""
+    with node(vbuckets=VBUCKETS) as bucket, bucket.client() as client:
+        client.set_many((f"a{i}", b"one") for i in range(40))
+        planned_high = client.seqnos()
+        whole, cut = batch(bucket.url), batch(bucket.url, endingOffsets=json.dumps(planned_high))
+        client.set_many((f"a{i}", b"two") for i in range(20))
+        compact(bucket, VBUCKETS, KEEP_TOMBSTONES)
+        found = {row["key"]: row["value"] for row in read_rows(*whole)}
+        assert found == {f"a{i}".encode(): b"two" if i < 20 else b"one" for i in range(40)}
+        bounded = read_rows(*cut)
+        assert all(row["seqno"] <= planned_high[row["vbucket"]] for row in bounded), "an end that was given is an end"
+        rest = {vb: seqno for vb, seqno in planned_high.items() if seqno}
+        bounded += read_rows(*batch(bucket.url, startingOffsets=json.dumps(rest)))
+        assert {row["key"]: row["value"] for row in bounded} == found
+
+
+def test_a_batch_read_whose_history_was_taken_back_meanwhile_fails_instead_of_lacking_rows() -> None:
+    with node(vbuckets=VBUCKETS) as bucket:
+        with bucket.client() as client:
+            client.set_many((f"a{i}", b"one") for i in range(40))
+        made: list[Any] = []
+
+        def lost() -> None:
+            with bucket.client() as client:
+                client.set_many((f"a{i}", b"lost") for i in range(20))
+            made.append(batch(bucket.url))
+
+        diverge(bucket, lost=lost)
+        with bucket.client() as client:
+            client.set_many((f"a{i}", b"won") for i in range(40))
+        with pytest.raises(HistoryChanged, match="read again"):
+            read_rows(*made[0])

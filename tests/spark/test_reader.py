@@ -29,6 +29,32 @@ def test_a_task_reads_its_ranges_and_no_further() -> None:
     assert client.closed == 1
 
 
+def test_a_task_that_may_go_on_takes_the_state_that_a_node_can_show_and_tells_where_it_is() -> None:
+    """Asked for the middle of a snapshot, nodes send all of it: its rows together are one state, cut they are none."""
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 20)), 1: FakeVbucket(((0xB, 15), (0xA, 0)), range(1, 20))})
+    reached: dict[int, tuple[int, int]] = {}
+    unread: set[int] = set()
+    parts = [Range(0, 0xA, 0, 19, 19), Range(1, 0xA, 10, 12, 12)]
+    batches = list(read(SETTINGS, ("vbucket", "seqno", "vb_uuid"), parts, lambda _: client, unread, reached=reached))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["seqno"] for row in rows if row["vbucket"] == 1] == list(range(11, 20))
+    assert {row["vb_uuid"][-1] for row in rows if row["seqno"] > 15 and row["vbucket"] == 1} == {"b"}
+    assert (reached, unread) == ({1: (0xB, 19)}, set())
+
+
+def test_a_stream_that_ends_behind_the_end_and_with_no_whole_state_is_asked_for_again() -> None:
+    """A connection broke there; asked again for nothing more, a node has nothing more to say."""
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 20)), 1: FakeVbucket(NEW, range(1, 20))})
+    client.vbuckets[0].breaks_at = 12
+    reached: dict[int, tuple[int, int]] = {}
+    unread: set[int] = set()
+    parts = [Range(0, 0xA, 0, 9, 9), Range(1, 0xA, 0, 9, 9)]
+    batches = list(read(SETTINGS, tuple(COLUMNS), parts, lambda _: client, unread, reached=reached))
+    found = [(row["vbucket"], row["seqno"]) for batch in batches for row in batch.to_pylist()]
+    assert found == [(0, n) for n in range(1, 13)] + [(1, n) for n in range(1, 8)] + [(0, n) for n in range(13, 20)]
+    assert (reached, unread) == ({0: (0xA, 19)}, {1}), "of another history nothing is taken"
+
+
 def test_rollback_rows_come_first() -> None:
     client = FakeClient({0: FakeVbucket(NEW, range(1, 10))})
     assert rows(client, Range(0, 0xB, 4, 9, 9, rollback=True))[:2] == [(0, "rollback", 4), (0, "mutation", 5)]

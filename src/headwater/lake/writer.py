@@ -75,6 +75,8 @@ class TaskResult:
         conflicts: fields of JSON documents that did not fit, in words.
         changes_after: digest of the record that the log had when they were written.
         unread: vbuckets of which not all could be read that was planned. Such a batch must not be committed.
+        reached: (vbucket, vb uuid, seqno) where more was read than was planned, up to that seqno: a node could not show
+            what was planned any more.
         aside: the same of the quarantine, if there is one.
         times: Unix seconds at which the task `began`, had its `first` changes, had `read` all, and `ended`.
     """
@@ -88,6 +90,7 @@ class TaskResult:
     columns: list[dict[str, Any]] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
+    reached: list[tuple[int, int, int]] = field(default_factory=list)
     aside: TaskResult | None = None
     times: dict[str, float] = field(default_factory=dict)
 

@@ -44,12 +44,13 @@ from headwater.pipelines.ledger import LedgerRecord, folder
 from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer, identifier, version
 from headwater.pipelines.sink import bucket_of
 from headwater.pipelines.table import BEGINNING
-from headwater.pipelines.tasks import whole
+from headwater.pipelines.tasks import advanced, whole
+from headwater.pipelines.tasks import told as told_of
 from headwater.pipelines.texts import TextRules
 from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, ranges
-from headwater.spark.reader import read
+from headwater.spark.reader import further, read
 from headwater.spark.settings import SourceSettings
 
 if TYPE_CHECKING:
@@ -105,26 +106,30 @@ class IndexTask:
         """Read, make text, and leave it in a file or with the server."""
         unread: set[int] = set()
         dropped: set[int] = set()
+        # What a server has it has at once: it must be no further than the batch that was noted.
+        reached = further(self.settings) if self.server is None else None
         path = Path(self.place) / _FOLDER / f"{uuid4().hex}.arrow"
         path.parent.mkdir(parents=True, exist_ok=True)
         counts = dict.fromkeys(("indexed", "removed", "aside", "behind"), 0)
         schema = STAGED_OF_COLLECTIONS if self.settings.chooses else STAGED
         with pa.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, schema) as writer:
-            for rows in self._rows(unread, dropped, counts):
+            for rows in self._rows(unread, dropped, reached, counts):
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
         failpoint("index.read" if self.server is None else "index.sent")
         replaced = [part.vbucket for part in self.parts if part.rollback]
         told = {"path": str(path), "unread": sorted(unread), "replaced": replaced, "counts": counts}
-        told["dropped"] = sorted(dropped)
+        told |= {"dropped": sorted(dropped), "reached": told_of(reached)}
         return json.dumps(told).encode()
 
     @property
     def _names(self) -> tuple[str, ...]:
         return (*NAMES, *OF_COLLECTIONS) if self.settings.chooses else NAMES
 
-    def _rows(self, unread: set[int], dropped: set[int], counts: dict[str, int]) -> Iterator[list[dict[str, Any]]]:
+    def _rows(
+        self, unread: set[int], dropped: set[int], reached: dict[int, tuple[int, int]] | None, counts: dict[str, int]
+    ) -> Iterator[list[dict[str, Any]]]:
         parts = [whole(part) for part in self.parts]
-        batches = read(self.settings, self._names, parts, unread=unread, dropped=dropped)
+        batches = read(self.settings, self._names, parts, unread=unread, dropped=dropped, reached=reached)
         found = (self._texts(batch) for batch in batches)
         for rows in found if self.server is None else self._sent(self.server, found, counts):
             counts["aside"] += sum(row["aside"] is not None for row in rows)
@@ -189,13 +194,15 @@ def _name(row: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class IndexAnswer:
-    """The answer of a task, read: where its rows are, which vbuckets they are all of, which collections are gone."""
+    """The answer of a task, read: where its rows are, which vbuckets they are all of, which collections are gone, and
+    where more was read than was planned."""
 
     path: str
     unread: list[int]
     replaced: list[int]
     counts: dict[str, int]
     dropped: list[int]
+    reached: list[list[int]]
 
 
 @dataclass(frozen=True)
@@ -309,7 +316,8 @@ class IndexSink:
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
         gone = sorted({number for each in written for number in each.dropped})
         self.removed = self._removed_there(gone)
-        with self._ledger.advance(after, end) as database:
+        reached = advanced(end, [place for each in written for place in each.reached])
+        with self._ledger.advance(after, reached) as database:
             for each in written:
                 replace_vbuckets(database, each.replaced)
                 for rows in staged(each.path):

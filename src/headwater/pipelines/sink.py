@@ -26,7 +26,7 @@ from headwater.lake.writer import TaskResult
 from headwater.pipelines.changelog import ChangeLog
 from headwater.pipelines.quarantine import QuarantineTable, read_anew
 from headwater.pipelines.table import DOCUMENTS, Table
-from headwater.pipelines.tasks import SEED, MirrorTask, TablesBeside, tasks_of
+from headwater.pipelines.tasks import SEED, MirrorTask, TablesBeside, advanced, tasks_of
 from headwater.spark.offsets import Offset
 from headwater.spark.settings import SourceSettings
 
@@ -175,7 +175,8 @@ class TableSink(Table):
                 f"{len(unread)} vbuckets, the first is {unread[0]}, have another history than the batch was planned for"
             )
             raise TableChanged(self.place, f"{told}; it is planned anew")
-        then = self._beside(after, end, written, transaction)
+        reached = advanced(end, [place for each in written for place in each.reached])
+        then = self._beside(after, reached, written, transaction)
         self.put(after, then, written, transaction, [*more, *self._columns(written)])
         return then
 

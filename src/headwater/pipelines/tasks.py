@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,7 +30,7 @@ from headwater.spark.columns import RowMaker
 from headwater.spark.nodes import connect
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, ranges
-from headwater.spark.reader import read
+from headwater.spark.reader import further, read
 from headwater.spark.settings import SourceSettings
 
 if TYPE_CHECKING:
@@ -111,6 +111,22 @@ def whole(part: Range) -> Range:
     return replace(part, start_seqno=0, rollback=False) if part.rollback else part
 
 
+def told(reached: Mapping[int, tuple[int, int]] | None) -> list[tuple[int, int, int]]:
+    """Return the same as a task's answer tells it."""
+    return [(vb, *place) for vb, place in sorted((reached or {}).items())]
+
+
+def advanced(end: Mapping[str, Any], reached: Iterable[Sequence[int]]) -> Mapping[str, Any]:
+    """Return the offset at which a batch ends that was planned to end at `end`, and of some vbuckets went further."""
+    planned = Offset.from_json(end)
+    places = {
+        vb: replace(at, vb_uuid=uuid, seqno=seqno, snapshot_end=max(at.snapshot_end, seqno))
+        for vb, uuid, seqno in reached
+        if (at := planned.position(vb)).seqno < seqno
+    }
+    return replace(planned, positions={**planned.positions, **places}).to_json() if places else end
+
+
 def _neighbours(parts: Sequence[Range], count: int) -> list[list[Range]]:
     """Cut ranges, in the order of their vbuckets, into at most `count` groups of about equal cost."""
     groups: list[list[Range]] = []
@@ -179,10 +195,11 @@ def run(task: MirrorTask) -> TaskResult:
     logging = _Logging(task) if task.beside.changelog else None
     aside = _aside(task.beside.quarantine) if task.beside.quarantine else None
     unread: set[int] = set()
+    reached = further(task.settings)
     times = {"began": time.time()}
     try:
         names = logging.names if logging else SOURCE
-        batches = _begun(read(task.settings, names, _wholes(task), _borrowed, unread), times)
+        batches = _begun(read(task.settings, names, _wholes(task), _borrowed, unread, reached=reached), times)
         tapped = logging.tap(batches) if logging else batches
         written = write(view.store, state, view.indexes, shape, task.portion, tapped, aside)
         if logging is not None:
@@ -192,7 +209,7 @@ def run(task: MirrorTask) -> TaskResult:
             logging.discard()
         _hang_up(task.settings)
         raise
-    written.unread = sorted(unread)
+    written.unread, written.reached = sorted(unread), told(reached)
     if unread:
         _hang_up(task.settings)  # whom it asked may own these vbuckets no more
     failpoint("lake.files_written")

@@ -57,30 +57,34 @@ class RowMaker:
         kinds = types(self.key_format, self.value_format, collections=True)
         kinds |= {name: kind for name, (kind, _) in ON_REQUEST.items()}
         self.schema = pa.schema([(name, ARROW[kinds[name]]) for name in self.names])
-        self._bounds = np.zeros(VBUCKET_NUMBERS, np.uint64)
+        self._bounds, self._lasts = np.zeros(VBUCKET_NUMBERS, np.uint64), np.zeros(VBUCKET_NUMBERS, np.uint64)
         self._codes = np.full(VBUCKET_NUMBERS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches
         self._branches: dict[int, _Branches] = {}
         # Made when they are needed: the first array that Arrow makes imports pandas, and planners make none.
         self._mutations: Any = None
         self._offsets: NDArray[np.int32] = np.zeros(1, np.int32)
 
-    def expect(self, part: Range, log: FailoverLog, shared: int) -> None:
+    def expect(self, part: Range, log: FailoverLog, last: int) -> None:
         """Learn how far a vbucket's rows are wanted, and which branch wrote which of them.
 
         Args:
             part: what is to be read.
             log: the failover log of the stream that reads it.
-            shared: the last seqno that this history shares with the one the range was planned on; rows above belong
-                to another and wait until the planner has dealt with it.
+            last: the last seqno that is wanted: none above what this history shares with the one the range was planned
+                on; such rows belong to another and wait until the planner has dealt with it.
         """
         begins, uuids = branches(log)
         codes = [self._code(uuid) for uuid in uuids]
-        self._bounds[part.vbucket] = min(part.end_seqno, shared)
-        first, last = (
-            max(int(np.searchsorted(begins, seqno)) - 1, 0) for seqno in (part.start_seqno + 1, part.end_seqno)
-        )
-        self._codes[part.vbucket] = codes[first] if first == last else -1
-        self._branches[part.vbucket] = _Branches(np.array(begins, np.uint64), np.array(codes, np.int32))
+        self._bounds[part.vbucket] = last
+        known = np.array(begins, np.uint64)
+        lowest, highest = np.searchsorted(known, np.array([part.start_seqno + 1, last], np.uint64)) - 1
+        lowest, highest = max(int(lowest), 0), max(int(highest), 0)
+        self._codes[part.vbucket] = codes[lowest] if lowest == highest else -1
+        self._branches[part.vbucket] = _Branches(known, np.array(codes, np.int32))
+
+    def last_of(self, vbucket: int) -> int:
+        """Return the highest seqno that has come of a vbucket, wanted or not."""
+        return int(self._lasts[vbucket])
 
     def _code(self, vb_uuid: int) -> int:
         text = hex_uuid(vb_uuid)
@@ -97,6 +101,7 @@ class RowMaker:
         vbuckets, seqnos = records.column("vbucket").to_numpy(), records.column("seqno").to_numpy()
         last = _run_ends(vbuckets)
         # Within a vbucket seqnos only rise: what holds for the last row of a run holds for all.
+        self._lasts[vbuckets[last]] = seqnos[last]
         if not (seqnos[last] <= self._bounds[vbuckets[last]]).all():
             records = records.filter(pa.array(seqnos <= self._bounds[vbuckets]))
         return pa.RecordBatch.from_arrays([self._column(name, records) for name in self.names], schema=self.schema)

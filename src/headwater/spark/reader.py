@@ -42,6 +42,7 @@ def read(
     unread: set[int] | None = None,
     *,
     dropped: set[int] | None = None,
+    reached: dict[int, tuple[int, int]] | None = None,
 ) -> Iterator[Any]:
     """Yield the rows of one Spark partition as Arrow batches; rollback rows first.
 
@@ -53,6 +54,9 @@ def read(
         unread: gets the vbuckets of which not all was read that was planned, because a node has another history.
         dropped: gets the ids of collections whose end the streams told. Their documents are gone, and no deletions tell
             of them.
+        reached: gets the vbuckets whose node could not show the state at the end of the range any more and sent one of
+            later: vbucket to vb uuid and seqno of that. All rows up to there are yielded then. None: rows above a range
+            are left out, and with them documents that were replaced above it.
 
     Raises:
         TransportError, StatusError: nothing came on for `retrySeconds`.
@@ -62,6 +66,7 @@ def read(
     task = _Task(settings, RowMaker(names, settings.key_format, settings.value_format), parts)
     task.unread = set() if unread is None else unread
     task.dropped = set() if dropped is None else dropped
+    task.reached = reached
     if any(part.rollback for part in parts):
         yield task.maker.rollbacks(parts)
     if not task.pending:
@@ -74,6 +79,13 @@ def read(
                 task.give_up(client, refused)
 
 
+def further(settings: SourceSettings) -> dict[int, tuple[int, int]] | None:
+    """Return what is to get the vbuckets of which `read` goes further than was planned: whoever wants a state needs
+    that, for what has a part of a snapshot lacks documents. None where only what is on the disks of other copies, too,
+    may be read (`minPersisted`): nobody knows that of what was written later."""
+    return {} if settings.min_persisted is None else None
+
+
 class _Task:
     """The vbuckets of a task that are still being read, and how far each has come."""
 
@@ -82,12 +94,14 @@ class _Task:
         self.pending = {part.vbucket: part for part in parts if part.end_seqno > part.start_seqno}
         self.positions = {vb: replace(claim(part), coverage=settings.coverage) for vb, part in self.pending.items()}
         self.logs: dict[int, Any] = {}
+        self._planned = {vb: part.end_seqno for vb, part in self.pending.items()}
         self.unread: set[int] = set()
         self.dropped: set[int] = set()
+        self.reached: dict[int, tuple[int, int]] | None = None
         self._refused_at: dict[int, float] = {}
 
     def drain(self, client: Client) -> Iterator[Any]:
-        """Yield batches until all have ended, one was refused, or one waits in vain (then `pending` is not empty)."""
+        """Yield batches until none is pending, or until one was refused, waits in vain or ended too early."""
         changes = client.batches(
             {vb: self.positions[vb] for vb in self.pending},
             vbuckets=list(self.pending),
@@ -104,9 +118,9 @@ class _Task:
             try:
                 for batch in changes:
                     yield from self._rows(batch)
+                    self._note_ends(batch)
                     if not batch.records.num_rows and self._abandon_unreachable():
                         return
-                self.pending.clear()
             finally:
                 self.positions |= {vb: place for vb, place in changes.positions.items() if vb in self.pending}
 
@@ -117,8 +131,20 @@ class _Task:
             rows = self.maker.rows(batch.records)
             if rows.num_rows:
                 yield rows
+
+    def _note_ends(self, batch: ChangeBatch) -> None:
         for ended in batch.ended:
-            self.pending.pop(ended.vbucket, None)
+            vb = ended.vbucket
+            part = self.pending.pop(vb, None)
+            if part is None or self.reached is None or vb in self.unread or self.maker.last_of(vb) <= self._planned[vb]:
+                continue
+            # A stream ends with a whole snapshot, which is a state; not so one that was asked for again behind the end,
+            # after a connection broke.
+            place = batch.positions[vb]
+            if place.complete:
+                self.reached[vb] = (self.logs[vb][0][0], place.seqno)
+            else:
+                self.pending[vb] = replace(part, end_seqno=place.snapshot_end)
 
     def _learn(self, logs: Any) -> None:
         """A stream tells its failover log when it opens: once, and again whenever a connection had to be made anew."""
@@ -128,7 +154,8 @@ class _Task:
             if log is not self.logs.get(vb) and vb in self.pending:
                 part = self.pending[vb]
                 shared = _shared(part, log)
-                self.maker.expect(part, log, shared)
+                goes_on = self.reached is not None and shared >= part.end_seqno
+                self.maker.expect(part, log, U64_MAX if goes_on else min(part.end_seqno, shared))
                 if shared < part.end_seqno:
                     self.unread.add(vb)
         self.logs = logs

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headwater.errors import HistoryChanged
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark.garbage import set_aside
 from headwater.spark.nodes import Known, SourceNodes
@@ -91,17 +92,26 @@ class _Reading:
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a partition's rows as Arrow batches; runs in a task."""
-        from headwater.spark.reader import read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
-
         # Spark turns "no partitions" into one without content.
         if isinstance(partition, DcpPartition):
             settings = replace(partition.known.told(self.settings), coverage=partition.coverage)
-            yield from read(settings, self.names, partition.parts)
+            yield from self.rows_of(settings, partition.parts)
         set_aside()
+
+    def rows_of(self, settings: SourceSettings, parts: Sequence[Range]) -> Iterator[Any]:
+        """Yield the rows of these ranges. What was not read of them is what the next batch begins with."""
+        from headwater.spark.reader import read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
+
+        yield from read(settings, self.names, parts)
 
 
 class DcpBatchReader(_Reading, DataSourceReader):
-    """A bounded read. Spark plans it once for each `load()`: a second action reads to the same seqnos."""
+    """A bounded read. Spark plans it once for each `load()`: a second action reads to the same seqnos.
+
+    Without `endingOffsets` it has every document that there was when it was planned. A node that can't show that state
+    any more, since documents were replaced, sends one of later: then the newest version of each, with a seqno above the
+    end. With `endingOffsets` no row lies above them, and who goes on from there finds what was replaced.
+    """
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan: from `startingOffsets` to `endingOffsets`, or to what the nodes hold now."""
@@ -118,6 +128,20 @@ class DcpBatchReader(_Reading, DataSourceReader):
         check_loss(start, end, fails=self.settings.fail_on_data_loss)
         check(self.settings.rollback_policy, start, end)
         return self.packed([] if end is start else ranges(start, end), known, coverage)
+
+    def rows_of(self, settings: SourceSettings, parts: Sequence[Range]) -> Iterator[Any]:
+        """Yield the rows of these ranges.
+
+        Raises:
+            HistoryChanged: a failover took a part of them back: there is no next batch that could put it right.
+        """
+        from headwater.spark.reader import further, read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
+
+        unread: set[int] = set()
+        reached = further(settings) if settings.ending_seqnos is None else None
+        yield from read(settings, self.names, parts, unread=unread, reached=reached)
+        if unread:
+            raise HistoryChanged(sorted(unread))
 
 
 class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
