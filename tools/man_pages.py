@@ -14,6 +14,7 @@ import headwater
 from headwater.cli.app import app
 from headwater.cli.exits import GENERAL, exits_of
 from headwater.cli.options import unescaped
+from headwater.cli.plain_help import usage
 
 FOLDER = Path(__file__).parent.parent / "man"
 ENVIRONMENT = {
@@ -81,12 +82,14 @@ def _head(name: str, told: str) -> Iterator[str]:
 
 
 def _synopsis(name: str, command: Any) -> str:
-    arguments = [each.metavar or each.name.upper() for each in command.params if each.param_type_name == "argument"]
+    arguments = [usage(each) for each in command.params if each.param_type_name == "argument"]
     return " ".join([_bold(f"headwater {name}"), *(f"\\fI{_text(each)}\\fR" for each in arguments), "[OPTIONS]"]) + "\n"
 
 
 def _options(parameters: Any) -> Iterator[str]:
     for each in parameters:
+        if each.hidden:
+            continue
         if each.param_type_name == "argument":
             yield _tagged(f"\\fI{_text(each.metavar or each.name.upper())}\\fR", _text(each.help or ""))
             continue

@@ -13,6 +13,7 @@ import typer
 from headwater.cli.app import app
 from headwater.cli.forms import FORMS
 from headwater.cli.options import unescaped
+from headwater.cli.plain_help import usage
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 HEAD = """# The command line
@@ -53,15 +54,19 @@ def _commands(group: Any, prefix: str) -> Iterator[str]:
 
 def _command(name: str, command: Any) -> Iterator[str]:
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option" and each.help not in COMMON]
+    options = [each for each in command.params if each.param_type_name == "option" and not _left_out(each)]
     yield f"## {name}\n"
-    yield f"    headwater {' '.join([name, *(argument.metavar for argument in arguments), '[OPTIONS]'])}\n"
+    yield f"    headwater {' '.join([name, *map(usage, arguments), '[OPTIONS]'])}\n"
     yield f"{command.help}\n"
     if arguments:
         yield from _table("argument", [(f"`{each.metavar}`", each) for each in arguments])
     if options:
         yield from _table("option", [(_flags(each), each) for each in options])
     yield "\n".join(["```console", *_examples(command.epilog), "```\n"])
+
+
+def _left_out(option: Any) -> bool:
+    return option.hidden or option.help in COMMON
 
 
 def _table(title: str, rows: list[tuple[str, Any]]) -> Iterator[str]:

@@ -24,8 +24,11 @@ Whether it is needed by a program or by people, a command is asked in the same w
 | `--quiet`, `-q` | nothing but what was asked for, and errors: no progress, no remarks, no report of what was done |
 | `--verbose`, `-v` | on stderr, whom it talks to and how long it took; `-vv`: errors with their traceback |
 
-`serve` has `--log-format json` and `--log-level` for them; `mirror` has `--progress json`, since its `--json` unfolds
-documents.
+`serve` has `--log-format json` and `--log-level` for them; `mirror` has `--progress json`: its `--json`
+is what `--unfold` was called before, and goes on to mean that.
+
+With `--json`, nothing but JSON comes to stdout, also when the command fails: the error is the line on stderr, as
+always, and progress goes there too.
 
 | command | status | meaning |
 |---|---|---|

@@ -12,6 +12,7 @@ from headwater.cli.app import app
 from headwater.cli.failures import CommandError, Commands, InputError
 from headwater.cli.stopping import Stopped
 from headwater.errors import ConnectionLost, OptionError
+from tests.cli.support import Run
 
 
 def ending(work: Callable[[], object]) -> tuple[int, str]:
@@ -128,3 +129,19 @@ def test_a_value_that_can_not_be_is_told_in_words_of_its_option(typed: list[str]
 def test_a_bug_of_ours_is_not_hidden() -> None:
     with pytest.raises(ZeroDivisionError):
         ending(lambda: 1 // 0)
+
+
+@pytest.mark.parametrize("line", [("set", "temperature", "-40"), ("search", "./found", "-wine"), ("get", "-1")])
+def test_what_begins_with_a_dash_and_is_no_option_is_told_its_place(run: Run, line: tuple[str, ...]) -> None:
+    status, shown, problems = run(*line)
+    assert (status, shown) == (2, "")
+    assert f"goes behind --: headwater {line[0]} ... -- -..." in problems and problems.count("\n") == 1
+
+
+def test_behind_two_dashes_a_value_may_begin_with_one(run: Run) -> None:
+    assert run("set", "temperature", "--", "-40")[0] == 0
+    assert run("get", "temperature") == (0, "-40", "")
+
+
+def test_an_option_that_is_mistyped_is_not_taken_for_a_value(run: Run) -> None:
+    assert "behind" not in run("load", "rows.jsonl", "--kye", "id")[2]

@@ -18,6 +18,7 @@ from tests.cli.support import Run
 EXCEPTIONS = {
     ("serve", "--json"): "its table of options has --log-format json",
     ("serve", "--quiet"): "its table of options has --log-level error",
+    ("mirror", "--json"): "an old name of --unfold, which goes on to mean that; lines of JSON are --progress json",
     ("serve", "--verbose"): "its table of options has --log-level info, by module",
 }
 CHANGES_LITTLE = {
@@ -74,7 +75,7 @@ ALL = dict(commands())
 
 
 def options(name: str) -> set[str]:
-    return {text for each in ALL[name].params for text in (*each.opts, *each.secondary_opts)}
+    return {text for each in ALL[name].params if not each.hidden for text in (*each.opts, *each.secondary_opts)}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -202,6 +203,29 @@ def test_json_is_one_object_or_one_a_line_and_nothing_else_on_stdout(run: Run, w
         assert (told or name == "observe") and all(isinstance(each, dict | list) for each in told), f"{name}: {shown}"
 
 
+@pytest.mark.parametrize("name", [name for name in ALL if name != "serve"])
+def test_a_wrong_option_leaves_stdout_empty_where_json_is_wanted(name: str, run: Run) -> None:
+    status, shown, problems = run(*name.split(), "--json", "--no-such-option")
+    assert (status, shown) == (2, "") and problems.startswith("headwater: ")
+
+
+def test_json_stays_json_when_the_work_fails_in_the_middle(run: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": "a"}\nthis is no row\n')
+    (tmp_path / "wrong.toml").write_text("prot = 1\n")
+    for line in (
+        ("load", str(rows), "--key", "id"),
+        ("config", "check", str(tmp_path / "wrong.toml")),
+        ("search", str(tmp_path), "wine"),
+        ("get", "nobody-has-this"),
+        ("backup", "verify", str(tmp_path)),
+        ("tls", "show", str(rows)),
+    ):
+        status, shown, problems = run(*line, "--json")
+        assert status in (1, 2) and problems.startswith("headwater: "), line
+        assert all(isinstance(json.loads(each), dict | list) for each in shown.splitlines()), f"{line}: {shown}"
+
+
 def test_quiet_says_nothing_unless_it_was_asked_for(run: Run, words: dict[str, str], tmp_path: Path) -> None:
     words = words | {"place": str(tmp_path)}
     for name, line in ONE.items():
@@ -246,10 +270,12 @@ def test_a_node_that_is_not_there_is_told_in_one_line(name: str, run: Run, tmp_p
     words = {"rows": str(rows), "place": str(tmp_path), "other": "127.0.0.1:2", "address": "127.0.0.1:1"}
     words["url"] = f"couchbase://{words['address']}/default"
     line = [each.format(**words) for each in ASKING[name]]
-    node = ["--node", words["url"]] if "--node" in options(name.removesuffix(" --dry-run")) else []
-    status, shown, problems = run(*line, *node, stdin=b"")
+    line += ["--node", words["url"]] if "--node" in options(name.removesuffix(" --dry-run")) else []
+    status, shown, problems = run(*line, stdin=b"")
     assert (status, shown, problems.count("\n")) == (1, "", 1), f"{name}: {shown}{problems}"
     assert problems.startswith("headwater: ")
+    as_json = ["--progress", "json"] if name == "mirror" else ["--json"]
+    assert run(*line, *as_json, stdin=b"")[:2] == (1, ""), "the error is the line on stderr, also where JSON is wanted"
     if not name.startswith("backup restore"):  # which has no backup here to restore
         assert "127.0.0.1:" in problems and "connection refused" in problems
         assert any(step in problems for step in ("start one", "start it")), problems

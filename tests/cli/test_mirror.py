@@ -107,11 +107,21 @@ def test_a_choice_of_collections_that_makes_no_sense_is_refused_before_anybody_i
     assert not (tmp_path / "t").exists()
 
 
+def test_json_goes_on_to_unfold_and_says_its_name_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[bool] = []
+    monkeypatch.setattr(cli, "check_answers", lambda *_, **__: None)
+    monkeypatch.setattr(one_table, "run", lambda *_, json, **__: begun.append(json))
+    line = ["mirror", "couchbase://127.0.0.1:1/b", "--to", str(tmp_path / "t"), "--engine", "local"]
+    assert "--unfold" in CliRunner().invoke(app, [*line, "--json"]).stderr
+    assert CliRunner().invoke(app, [*line, "--unfold"]).stderr == ""
+    assert begun == [True, True]
+
+
 def test_each_collection_has_a_table_and_each_line_says_whose_it_is(tmp_path: Path) -> None:
     with testing.node(vbuckets=4) as node:
         becomes(node, 1, a=8)
         put_into(node, 8, "k", value='{"n": 1}')
-        options = ["--engine", "local", "--once", "--collections", "shop.a", "--json"]
+        options = ["--engine", "local", "--once", "--collections", "shop.a", "--unfold"]
         result = CliRunner().invoke(app, ["mirror", node.url, "--to", str(tmp_path), *options])
     assert result.exit_code == 0, result.output
     assert "of shop.a: the tables hold" in result.output

@@ -1,4 +1,4 @@
-"""The command line, put together: which commands there are, in the order of a first acquaintance.
+"""The command line, put together: which commands there are, in parts and in the order of a first acquaintance.
 
 `main()` is the console script (through headwater.__main__, which gives `serve` a faster way in). Each command's
 function, help and examples stand in its own file; `failures.py` says how all of them end.
@@ -62,8 +62,9 @@ from headwater.cli.move import EXAMPLES as MOVE_EXAMPLES
 from headwater.cli.move import move
 from headwater.cli.observe import EXAMPLES as OBSERVE_EXAMPLES
 from headwater.cli.observe import observe
-from headwater.cli.options import paragraphs
+from headwater.cli.options import examples, paragraphs
 from headwater.cli.passwords import with_password_files
+from headwater.cli.plain_help import FIRST, FOLLOW, INSIDE, OLDER, OPERATE
 from headwater.cli.profiles import VARIABLES, completed
 from headwater.cli.replicate import EXAMPLES as REPLICATE_EXAMPLES
 from headwater.cli.replicate import replicate
@@ -95,49 +96,62 @@ app = typer.Typer(
     name="headwater",
     cls=Commands,
     help="A durable key-value node whose every vbucket is a change log, and the ways to read it: TAP, UPR, DCP, Spark.",
+    epilog=examples(
+        "headwater serve --data ./store",
+        "headwater set greeting 'hello world'",
+        "headwater get greeting",
+        "headwater tail --once",
+        "headwater mirror couchbase://127.0.0.1:11210/default --to ./lake --engine local --once",
+        "headwater COMMAND --help",
+    ),
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for _name, _command, _examples in (
-    ("serve", serve, SERVE_EXAMPLES),
-    ("load", load, LOAD_EXAMPLES),
-    ("export", export, EXPORT_EXAMPLES),
-    ("get", get, GET_EXAMPLES),
-    ("set", set_, SET_EXAMPLES),
-    ("delete", delete, DELETE_EXAMPLES),
-    ("tail", tail, TAIL_EXAMPLES),
-    ("tap", tap, TAP_EXAMPLES),
-    ("seqnos", seqnos, SEQNOS_EXAMPLES),
-    ("failover-log", failover_log, FAILOVER_LOG_EXAMPLES),
-    ("streams", streams, STREAMS_EXAMPLES),
-    ("failover", failover, FAILOVER_EXAMPLES),
-    ("mirror", mirror, MIRROR_EXAMPLES),
-    ("copy", copy, COPY_EXAMPLES),
-    ("invalidate", invalidate, INVALIDATE_EXAMPLES),
-    ("index", index, INDEX_EXAMPLES),
-    ("search", search, SEARCH_EXAMPLES),
-    ("observe", observe, OBSERVE_EXAMPLES),
-    ("replicate", replicate, REPLICATE_EXAMPLES),
-    ("move", move, MOVE_EXAMPLES),
-    ("transition", transition, TRANSITION_EXAMPLES),
-    ("console", console, CONSOLE_EXAMPLES),
-    ("demo", demo, DEMO_EXAMPLES),
+for _part, _name, _command, _examples in (
+    (FIRST, "serve", serve, SERVE_EXAMPLES),
+    (FIRST, "set", set_, SET_EXAMPLES),
+    (FIRST, "get", get, GET_EXAMPLES),
+    (FIRST, "delete", delete, DELETE_EXAMPLES),
+    (FIRST, "tail", tail, TAIL_EXAMPLES),
+    (FIRST, "load", load, LOAD_EXAMPLES),
+    (FIRST, "export", export, EXPORT_EXAMPLES),
+    (FIRST, "console", console, CONSOLE_EXAMPLES),
+    (FIRST, "demo", demo, DEMO_EXAMPLES),
+    (FOLLOW, "mirror", mirror, MIRROR_EXAMPLES),
+    (FOLLOW, "index", index, INDEX_EXAMPLES),
+    (FOLLOW, "search", search, SEARCH_EXAMPLES),
+    (FOLLOW, "observe", observe, OBSERVE_EXAMPLES),
+    (FOLLOW, "copy", copy, COPY_EXAMPLES),
+    (FOLLOW, "invalidate", invalidate, INVALIDATE_EXAMPLES),
+    (INSIDE, "seqnos", seqnos, SEQNOS_EXAMPLES),
+    (INSIDE, "failover-log", failover_log, FAILOVER_LOG_EXAMPLES),
+    (INSIDE, "streams", streams, STREAMS_EXAMPLES),
+    (OLDER, "tap", tap, TAP_EXAMPLES),
+    (OLDER, "replicate", replicate, REPLICATE_EXAMPLES),
+    (OLDER, "move", move, MOVE_EXAMPLES),
+    (OLDER, "transition", transition, TRANSITION_EXAMPLES),
+    (OLDER, "failover", failover, FAILOVER_EXAMPLES),
 ):
-    app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))
-app.add_typer(lake, name="lake", help=paragraphs(LAKE_HELP), epilog=LAKE_EXAMPLES)
-app.add_typer(backup, name="backup", help=paragraphs(BACKUP_HELP), epilog=BACKUP_EXAMPLES)
-app.add_typer(bucket, name="bucket", help=paragraphs(BUCKET_HELP), epilog=BUCKET_EXAMPLES)
-app.add_typer(collection, name="collection", help=paragraphs(COLLECTION_HELP), epilog=COLLECTION_EXAMPLES)
-app.add_typer(user, name="user", help=paragraphs(USER_HELP), epilog=USER_EXAMPLES)
-app.add_typer(tls, name="tls", help=paragraphs(TLS_HELP), epilog=TLS_EXAMPLES)
-app.add_typer(cluster, name="cluster", help=paragraphs(CLUSTER_HELP), epilog=CLUSTER_EXAMPLES)
-app.add_typer(config, name="config", help=paragraphs(CONFIG_HELP), epilog=CONFIG_EXAMPLES)
+    app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples, rich_help_panel=_part)(
+        with_password_files(_command)
+    )
+for _part, _name, _group, _help, _examples in (
+    (FOLLOW, "lake", lake, LAKE_HELP, LAKE_EXAMPLES),
+    (OPERATE, "cluster", cluster, CLUSTER_HELP, CLUSTER_EXAMPLES),
+    (OPERATE, "backup", backup, BACKUP_HELP, BACKUP_EXAMPLES),
+    (OPERATE, "bucket", bucket, BUCKET_HELP, BUCKET_EXAMPLES),
+    (OPERATE, "collection", collection, COLLECTION_HELP, COLLECTION_EXAMPLES),
+    (OPERATE, "user", user, USER_HELP, USER_EXAMPLES),
+    (OPERATE, "tls", tls, TLS_HELP, TLS_EXAMPLES),
+    (OPERATE, "config", config, CONFIG_HELP, CONFIG_EXAMPLES),
+):
+    app.add_typer(_group, name=_name, help=paragraphs(_help), epilog=_examples, rich_help_panel=_part)
 
 WITHOUT_FORMS = frozenset({"serve"})
 """Its options are the node's own table, for which --log-format and --log-level are what the forms are elsewhere."""
-for _group in (app, *(each.typer_instance for each in app.registered_groups)):
-    for _info in _group.registered_commands if _group is not None else ():
+for _typer in (app, *(each.typer_instance for each in app.registered_groups)):
+    for _info in _typer.registered_commands if _typer is not None else ():
         if _info.callback is not None and _info.name not in WITHOUT_FORMS:
             _info.callback = with_forms(_info.callback)
 

@@ -13,13 +13,13 @@ from headwater.cli.options import (
     DEFAULT_URL,
     NodeUrl,
     Password,
-    Retry,
     User,
     Vbuckets,
     connect,
     examples,
     existing,
     paragraphs,
+    retry_for,
     vbucket_set,
 )
 from headwater.cli.passwords import with_password_files
@@ -160,7 +160,7 @@ def restore(
         bool, typer.Option("--force", help="Over newer versions too. Keys that came later stay all the same.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, write nothing.")] = False,
-    retry: Retry = None,
+    retry: Annotated[float | None, retry_for(60)] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     node: NodeUrl = DEFAULT_URL,

@@ -100,7 +100,7 @@ def quota(
     name: Name,
     mib: Annotated[
         int | None,
-        typer.Argument(metavar="[MIB]", min=0, help="How much its files on a node may take; 0: no limit."),
+        typer.Argument(metavar="MIB", min=0, help="How much its files on a node may take; 0: no limit."),
     ] = None,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
@@ -165,5 +165,14 @@ def _check_droppable(name: str, found: list[str]) -> None:
 
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
-for _name, _command in (("create", create), ("drop", drop), ("list", list_), ("quota", quota)):
-    group.command(_name, help=paragraphs(_command.__doc__), epilog=EXAMPLES)(with_password_files(_command))
+for _name, _command, _examples in (
+    (
+        "create",
+        create,
+        examples("headwater bucket create orders", "headwater bucket create carts --vbuckets 64 --quota-mib 2048"),
+    ),
+    ("drop", drop, examples("headwater bucket drop carts --dry-run", "headwater bucket drop carts --yes")),
+    ("list", list_, examples("headwater bucket list", "headwater bucket list --json | jq -r '.[]'")),
+    ("quota", quota, examples("headwater bucket quota carts", "headwater bucket quota carts 4096")),
+):
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))

@@ -135,5 +135,17 @@ def _change(edit: "Edit", node: str, user: str | None, password: str | None) -> 
 
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
-for _name, _command in (("create", create), ("drop", drop), ("list", list_)):
-    group.command(_name, help=paragraphs(_command.__doc__), epilog=EXAMPLES)(with_password_files(_command))
+for _name, _command, _examples in (
+    (
+        "create",
+        create,
+        examples(
+            "headwater collection create shop",
+            "headwater collection create shop.orders",
+            "headwater collection create shop.carts --max-ttl 86400",
+        ),
+    ),
+    ("drop", drop, examples("headwater collection drop shop --dry-run", "headwater collection drop shop.carts --yes")),
+    ("list", list_, examples("headwater collection list", "headwater collection list --json | jq '.scopes[].name'")),
+):
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))

@@ -17,6 +17,7 @@ from headwater.cli.failures import CommandError, plain_words
 from headwater.cli.forms import FORMS, answer, forms
 from headwater.cli.options import examples, paragraphs
 from headwater.cli.profiles import VARIABLES, client_options, default_file, faults, profile, tables
+from headwater.cli.renamed import names_of
 from headwater.cli.screen import several
 from headwater.errors import OptionError
 from headwater.node.config import COMMAND_TABLES, PROFILES, refuse_readable_by_others
@@ -26,7 +27,7 @@ HELP = """Look at a file of settings: what is wrong in it, and what counts in th
 One TOML file serves a node and all commands: what stands at its top are options of `headwater serve`, the table of a
 command, [mirror] or [backup.create], holds that command's. The command line comes first, then the environment, then the
 file, then what is built in. A node is given it by `serve --config FILE`, a command by `headwater --config FILE
-COMMAND, both by HEADWATER_CONFIG."""
+COMMAND`, both by HEADWATER_CONFIG."""
 EXAMPLES = examples("headwater config check ./node.toml", "headwater config show ./node.toml")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file of settings.")]
@@ -81,10 +82,10 @@ def show(
     ] = None,
     changed: Annotated[bool, typer.Option("--changed", help="Leave out what is as it is built in.")] = False,
 ) -> None:
-    """Print each setting of a node or (--for) a command, its value, and where that comes from: a variable, the profile
-    with file and line, the file and line, the default.
+    """Print each setting of a node or (--for) a command, its value, and where that comes from.
 
-    With --profile and without --for it is what a profile says to all commands. Passwords are never among them.
+    That is a variable, the profile with file and line, the file and line, or the default. With --profile and without
+    --for it is what a profile says to all commands. Passwords are never among them.
     """
     asked = context.find_object(Settings) or Settings()
     asked = replace(asked, file=file or asked.file)
@@ -117,6 +118,8 @@ def _of_command(group: Any, name: str | None, asked: "Settings") -> Iterator[tup
     lines = {} if asked.path is None else _lines(asked.path)
     for option, parameter in sorted(_known(command).items()):
         if (name is None and parameter.envvar not in VARIABLES) or option in ("help", *_FORM_OPTIONS):
+            continue
+        if parameter.hidden or f"--{option}" in getattr(parameter, "old_names", ()):
             continue
         value, origin = None if parameter.required else parameter.default, DEFAULT
         if parameter.envvar is not None and parameter.envvar in os.environ:
@@ -272,7 +275,7 @@ def _known(command: Any) -> dict[str, Any]:
     help, in small letters."""
     found: dict[str, Any] = {}
     for each in command.params:
-        names = [each.metavar or each.name] if each.param_type_name == "argument" else each.opts
+        names = [each.metavar or each.name] if each.param_type_name == "argument" else names_of(each)
         found |= {
             _plain(name.removeprefix("--")): each for name in names if not name.startswith("-") or name[:2] == "--"
         }

@@ -102,10 +102,10 @@ def copy(
     target_password: TargetPassword = None,
 ) -> None:
     """Copy a bucket into another and keep it level: revision, CAS, expiry and extended attributes stay as they are.
-    All collections are copied unless some are chosen; what the target lacks of them is made there.
 
-    The version with the higher (revision, CAS) wins, so the target may be written to as well. Ended at any moment, it
-    goes on where it was when started again with the same --checkpoint. Runs on a local Spark and needs Java 17.
+    All collections are copied unless some are chosen; what the target lacks of them is made there. The version with the
+    higher (revision, CAS) wins, so the target may be written to as well. Ended at any moment, it goes on where it was
+    when started again with the same --checkpoint. Runs on a local Spark and needs Java 17.
     """
     writer, secret = (user, password) if target_user is None else (target_user, target_password)
     from headwater.pipelines import copy as pipeline

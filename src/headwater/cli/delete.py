@@ -23,7 +23,13 @@ EXAMPLES = examples("headwater delete greeting", "headwater delete greeting --ca
 def delete(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The document's key.")],
     cas: Annotated[
-        int, typer.Option("--cas", min=0, metavar="NUMBER", help="Delete only if the document still has this CAS.")
+        int,
+        typer.Option(
+            "--cas",
+            min=0,
+            metavar="NUMBER",
+            help="Delete only if it still has this CAS; 0: whatever it has.",
+        ),
     ] = 0,
     collection: CollectionName = None,
     node: NodeUrl = DEFAULT_URL,

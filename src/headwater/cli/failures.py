@@ -18,7 +18,6 @@ import os
 import re
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,8 @@ import typer
 from typer.core import TyperGroup
 
 from headwater.cli import extras
+from headwater.cli.plain_help import PARTS, plain, plain_group
+from headwater.cli.renamed import accept_old_names
 from headwater.cli.stopping import Stopped, raised
 from headwater.errors import BadFrame, ConnectionLost, HeadwaterError, OptionError, hide_logins
 
@@ -56,7 +57,13 @@ class Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        _switches_without_type(self)
+        self.commands = dict(sorted(self.commands.items(), key=_part))
+        plain_group(self)
+        accept_old_names(self)
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters of the group; those of the shell's completion are made after it."""
+        return [plain(each) for each in super().get_params(ctx)]
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run one command line and exit; raises SystemExit always, as the one it replaces does."""
@@ -64,23 +71,10 @@ class Commands(TyperGroup):
         sys.exit(_ending(_stoppable, super().main, *args, **kwargs))
 
 
-def _switches_without_type(group: Any) -> None:
-    """Let the help of a switch show no type: `--force`, not `--force <bool>`."""
-    group.get_help_option = partial(_help_of, group.get_help_option)
-    for each in group.params:
-        _switch(each)
-    for command in getattr(group, "commands", {}).values():
-        _switches_without_type(command)
-
-
-def _help_of(made: Any, context: Any) -> Any:
-    return _switch(made(context))
-
-
-def _switch(option: Any) -> Any:
-    if getattr(option, "is_flag", False):
-        option.display_type_rich = lambda ctx: None
-    return option
+def _part(named: tuple[str, Any]) -> int:
+    """The place of a command's part of the list; groups of commands would all come last."""
+    part = named[1].rich_help_panel
+    return PARTS.index(part) if part in PARTS else len(PARTS)
 
 
 def _stoppable(run: Any, *args: Any, **kwargs: Any) -> Any:
@@ -174,10 +168,21 @@ def _usage(error: Any) -> str:
     if isinstance(error, typer.BadParameter):
         error.message = plain_words(error)
     where = error.ctx.command_path if error.ctx is not None else "headwater"
-    told = _ARGUMENT.sub("...@", error.format_message())  # what was typed may be an address with a password
+    told = _ARGUMENT.sub("...@", error.format_message()) + _dashed(
+        error
+    )  # what was typed may be an address with a password
     if not told:
         return ""
     return f"{told}{'' if told.endswith(('.', '?', '!')) else '.'} See: {where} --help"
+
+
+def _dashed(error: Any) -> str:
+    """Say how what begins with a dash is no option, where a command takes arguments: `-40`, `-wine`."""
+    typed, of = getattr(error, "option_name", ""), error.ctx.command.params if error.ctx is not None else ()
+    arguments = [each for each in of if each.param_type_name == "argument"]
+    if type(error).__name__ != "NoSuchOption" or not arguments or typed.startswith("--"):
+        return ""
+    return f"; what begins with a dash and is no option goes behind --: {error.ctx.command_path} ... -- -..."
 
 
 def system(error: OSError) -> str:

@@ -95,7 +95,9 @@ def ask(question: str, yes: bool) -> None:
 FORMS: Mapping[str, tuple[str, Any, Any]] = {
     "as_json": (
         "--json",
-        Annotated[bool, typer.Option("--json", help="Print the result as JSON, an object or one a line; ask nothing.")],
+        Annotated[
+            bool, typer.Option("--json", help="Print the result as JSON: an object, or one a line; ask nothing.")
+        ],
         False,
     ),
     "quiet": (
@@ -111,7 +113,7 @@ FORMS: Mapping[str, tuple[str, Any, Any]] = {
                 "--verbose",
                 "-v",
                 count=True,
-                metavar="",
+                show_default=False,
                 help="Tell on stderr what it does; -vv: errors with traceback.",
             ),
         ],

@@ -103,11 +103,11 @@ def index(
     opensearch_user: SearchUser = None,
     opensearch_password: SearchPassword = None,
 ) -> None:
-    """Index the text of documents, for `headwater search`. What is stored, deleted or expires, and what a failover
-    takes back, arrives there too.
+    """Index the text of documents, for `headwater search`.
 
-    Of the default collection, unless others are chosen. Ended at any moment, it goes on where the index stands when
-    started again with the same DIR.
+    What is stored, deleted or expires, and what a failover takes back, arrives there too. Of the default collection,
+    unless others are chosen. Ended at any moment, it goes on where the index stands when started again with the same
+    DIR.
     """
     check_answers(url, user, password, retry, collections=collections, scope=scope)
     from headwater.pipelines import index as pipeline

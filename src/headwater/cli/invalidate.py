@@ -91,11 +91,10 @@ def invalidate(
     cache_user: Annotated[str | None, typer.Option("--cache-user", metavar="NAME", help="Of memcached.")] = None,
     cache_password: CachePassword = None,
 ) -> None:
-    """Delete in a cache what changes in a bucket: keys only, no value leaves a node. Of the default collection, unless
-    others are chosen.
+    """Delete in a cache what changes in a bucket: keys only, no value leaves a node.
 
-    Ended at any moment, it goes on where it was when started again with the same --checkpoint: no change is left out.
-    Runs on a local Spark and needs Java 17.
+    Of the default collection, unless others are chosen. Ended at any moment, it goes on where it was when started again
+    with the same --checkpoint: no change is left out. Runs on a local Spark and needs Java 17.
     """
     check_answers(url, user, password, retry, collections=collections, scope=scope)
 

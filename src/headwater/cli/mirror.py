@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "headwater mirror couchbase://127.0.0.1:11210/default --to ./lake/default",
     "headwater mirror couchbase://127.0.0.1:11210/default --to ./lake/default --engine local",
-    "headwater mirror couchbase://10.0.0.7:11210/orders --to ./lake/orders --json --once",
+    "headwater mirror couchbase://10.0.0.7:11210/orders --to ./lake/orders --unfold --once",
     "headwater mirror couchbase://10.0.0.7:11210/orders --to ./lake/orders --changelog --progress json",
     "headwater mirror couchbase://10.0.0.7:11210/store --to ./lake/store --collections shop.orders,shop.carts",
     "headwater mirror couchbase://10.0.0.7:11210/orders --to s3://lake/orders --engine local",
@@ -56,7 +56,9 @@ Changelog = Annotated[
     bool, typer.Option("--changelog", help="Keep every change as a row, too, in a table named DIR_changes.")
 ]
 Upkeep = Annotated[bool, typer.Option("--upkeep/--no-upkeep", help="Fold small files and remove old ones on the way.")]
-Unfold = Annotated[bool, typer.Option("--json", help="Unfold JSON documents into columns.")]
+Unfold = Annotated[bool, typer.Option("--unfold", help="Unfold JSON documents into columns.")]
+UnfoldBefore = Annotated[bool, typer.Option("--json", hidden=True)]
+"""The name that --unfold had: everywhere else --json is how a result is printed."""
 CopyOnWrite = Annotated[
     bool, typer.Option("--copy-on-write", help="For readers without deletion vectors: write whole files anew.")
 ]
@@ -102,6 +104,7 @@ def mirror(
     changelog: Changelog = False,
     upkeep: Upkeep = True,
     unfold: Unfold = False,
+    unfold_before: UnfoldBefore = False,
     copy_on_write: CopyOnWrite = False,
     variant: AsVariant = False,
     quarantine: Aside = False,
@@ -123,6 +126,8 @@ def mirror(
     it with exit status 0, with --once 130 and 143. A node that is away or a disk that is full for a while is waited
     for, and reported.
     """
+    if unfold_before:
+        remark("--json unfolds documents into columns: its name is --unfold; for lines of JSON: --progress json")
     by_collection = _by_collection(collections, scope, dropped)
     named = _named(to, table, engine, spark_settings(conf), by_collection=bool(by_collection))
     if engine is EngineName.LOCAL and not (once and _stands(to or "")):
@@ -132,7 +137,7 @@ def mirror(
     reading = {} if min_persisted is None else {"minPersisted": str(read_min_persisted(min_persisted))}
     reading |= loss_option(on_data_loss)
     check_answers(url, user, password, retry, say_unread=not by_collection)
-    shape = {"changelog": changelog, "json": unfold, "copy_on_write": copy_on_write}
+    shape = {"changelog": changelog, "json": unfold or unfold_before, "copy_on_write": copy_on_write}
     shape |= {"variant": variant, "quarantine": quarantine, "upkeep": upkeep, "once": once}
     level = "each table is level with its collection" if by_collection else "the table is level with the bucket"
     idle = IdleRun(_line, level)

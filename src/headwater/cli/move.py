@@ -9,7 +9,18 @@ import typer
 from headwater.cli import stopping
 from headwater.cli.failures import CommandError
 from headwater.cli.forms import answer, remark, report
-from headwater.cli.options import DryRun, Password, User, Vbuckets, check_count, endpoint, examples, vbucket_set
+from headwater.cli.options import (
+    Concurrency,
+    DryRun,
+    Password,
+    Patience,
+    User,
+    Vbuckets,
+    check_count,
+    endpoint,
+    examples,
+    vbucket_set,
+)
 
 if TYPE_CHECKING:
     from headwater.cluster.admin import Endpoint, NodeAdmin
@@ -31,9 +42,9 @@ def move(
     follow: Annotated[
         bool, typer.Option("--follow/--once", help="Without --takeover: go on copying changes, or end when level.")
     ] = False,
-    concurrency: Annotated[int, typer.Option(min=1, max=64, help="How many vbuckets at the same time.")] = 4,
+    concurrency: Concurrency = 4,
     delete: Annotated[bool, typer.Option("--delete/--keep", help="What becomes of the old owner's dead copy.")] = False,
-    patience: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Go on trying so long for nothing.")] = 60.0,
+    patience: Patience = 60.0,
     dry_run: DryRun = False,
     user: User = None,
     password: Password = None,

@@ -4,7 +4,7 @@ import inspect
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -100,7 +100,23 @@ Retry = Annotated[
     ),
 ]
 
+
+def retry_for(seconds: int) -> Any:
+    """The same option of a command that has no --once; how long it tries unless told."""
+    told = f"Go on trying for so long after failures that may pass: {seconds} unless given."
+    return typer.Option("--retry", metavar="SECONDS", min=0, help=told)
+
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, do nothing.")]
+Concurrency = Annotated[
+    int, typer.Option("--concurrency", min=1, max=64, metavar="N", help="How many vbuckets are moved at the same time.")
+]
+Patience = Annotated[
+    float,
+    typer.Option(
+        "--patience", min=0, metavar="SECONDS", help="Give up a vbucket of which nothing has come for so long."
+    ),
+]
 
 
 class EngineName(StrEnum):

@@ -36,10 +36,10 @@ def search(
     opensearch_user: SearchUser = None,
     opensearch_password: SearchPassword = None,
 ) -> None:
-    """Find documents: a line with the score, the key and where the words stand, the best first. In an index of
-    collections the key stands behind its collection's name.
+    """Find documents: a line with the score, the key and where the words stand, the best first.
 
-    Status 1 when nothing was found.
+    In an index of collections the key stands behind its collection's name. Status 1 when nothing was found. Words that
+    begin with a dash go behind `--`.
     """
     from headwater.pipelines.fulltext import kept_aside
 

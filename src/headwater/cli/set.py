@@ -21,6 +21,7 @@ from headwater.cli.options import (
 EXAMPLES = examples(
     "headwater set greeting 'hello world'",
     "headwater set session:7 '{\"user\": 7}' --expiry 3600",
+    "headwater set temperature -- -40",
     "headwater set picture - < picture.png",
 )
 
@@ -38,7 +39,13 @@ def set_(
         int, typer.Option("--flags", min=0, max=0xFFFF_FFFF, metavar="NUMBER", help="The application's own 32 bits.")
     ] = 0,
     cas: Annotated[
-        int, typer.Option("--cas", min=0, metavar="NUMBER", help="Store only if the document still has this CAS.")
+        int,
+        typer.Option(
+            "--cas",
+            min=0,
+            metavar="NUMBER",
+            help="Store only if it still has this CAS; 0: whatever is there.",
+        ),
     ] = 0,
     collection: CollectionName = None,
     node: NodeUrl = DEFAULT_URL,

@@ -29,7 +29,12 @@ SINCE = (
 
 
 def tap(
-    name: Annotated[str, typer.Option(help="Name of the session; with one, a node that keeps sessions resumes.")] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name", metavar="NAME", help="Name of the session; with one, a node that keeps sessions resumes."
+        ),
+    ] = "",
     dump: Annotated[bool, typer.Option("--dump", help="What there is, then the end.")] = False,
     future: Annotated[bool, typer.Option("--future", help="Changes only, nothing of what is there.")] = False,
     since: Annotated[int | None, typer.Option(metavar="SECONDS", help=SINCE)] = None,

@@ -31,7 +31,7 @@ Dir = Annotated[
     Path,
     typer.Option("--dir", metavar="DIR", help="The folder of the CA and of what it signs.", callback=_folder),
 ]
-Days = Annotated[int, typer.Option("--days", min=1, max=36_500, help="For how long it counts.")]
+Days = Annotated[int, typer.Option("--days", min=1, max=36_500, metavar="DAYS", help="For how long it is valid.")]
 Renew = Annotated[bool, typer.Option("--renew", help="Over one of that name; a node takes it up by itself.")]
 FOLDER = Path("tls")
 
@@ -79,7 +79,7 @@ def user(
 
 
 def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A PEM file.")]) -> None:
-    """Tell whose a certificate is, who signed it, for which names, and from when to when it counts."""
+    """Tell whose a certificate is, who signed it, for which names, and from when to when it is valid."""
     from headwater.tls.certificates import read_pem
 
     try:

@@ -12,11 +12,12 @@ from headwater.cli.options import (
     Engine,
     EngineName,
     Password,
-    Retry,
+    Patience,
     User,
     Vbuckets,
     endpoint,
     examples,
+    retry_for,
     vbucket_set,
 )
 from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
@@ -46,9 +47,9 @@ def transition(
         int, typer.Option("--batch", min=1, max=1024, metavar="N", help="Vbuckets of each pair of nodes in a batch.")
     ] = 8,
     delete: Annotated[bool, typer.Option("--delete/--keep", help="What becomes of old owners' dead copies.")] = False,
-    patience: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="A move tries so long for nothing.")] = 60.0,
+    patience: Patience = 60.0,
     engine: Engine = EngineName.SPARK,
-    retry: Retry = None,
+    retry: Annotated[float | None, retry_for(300)] = None,
     shown: ProgressOption = ProgressFormat.TEXT,
     metrics: MetricsPort = None,
     dry_run: DryRun = False,

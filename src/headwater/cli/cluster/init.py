@@ -20,7 +20,7 @@ EXAMPLES = examples(
 
 
 def init(
-    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="host:port of each; all with the same bucket.")],
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE", help="host:port of each; all with the same bucket.")],
     replicas: Annotated[
         int, typer.Option("--replicas", min=0, max=3, metavar="N", help="How many replicas each vbucket is to have.")
     ] = 0,

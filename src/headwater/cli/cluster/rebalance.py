@@ -7,7 +7,7 @@ import typer
 
 from headwater.cli.cluster.running import Node, Password, StopRequest, User, Yes, addresses, agreed, run, table_of
 from headwater.cli.forms import report
-from headwater.cli.options import examples
+from headwater.cli.options import Concurrency, Patience, examples
 from headwater.cli.screen import count, err, out, progress, rate, several
 
 if TYPE_CHECKING:
@@ -39,15 +39,8 @@ def rebalance(
             "--replicas", min=0, max=3, metavar="N", help="From now on so many replicas; as before if left out."
         ),
     ] = None,
-    at_once: Annotated[
-        int, typer.Option("--at-once", min=1, max=64, metavar="N", help="How many vbuckets are under way together.")
-    ] = 8,
-    patience: Annotated[
-        float,
-        typer.Option(
-            "--patience-seconds", min=1, metavar="S", help="Give up a vbucket that does not come on for so long."
-        ),
-    ] = 60.0,
+    concurrency: Concurrency = 8,
+    patience: Patience = 60.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, do nothing.")] = False,
     yes: Yes = False,
     user: User = None,
@@ -60,7 +53,7 @@ def rebalance(
     what is left. All members must answer.
     """
     seeds, place = addresses([node])
-    asked = _asked(add or [], remove or [], replicas, at_once, patience)
+    asked = _asked(add or [], remove or [], replicas, concurrency, patience)
     plan = run(_look(seeds, asked), place, user, password)
     if not agreed(plan, _show, facts_of, "Begin?", dry_run=dry_run, yes=yes):
         return

@@ -33,9 +33,7 @@ LIBRARIES = {
 
 
 def demo(
-    story: Annotated[StoryName, typer.Argument(metavar="STORY", help="flights, or failover: see below.")] = (
-        StoryName.FLIGHTS
-    ),
+    story: Annotated[StoryName, typer.Argument(metavar="STORY", help="Which of the two above.")] = (StoryName.FLIGHTS),
     rows: Annotated[
         int | None, typer.Option("--rows", min=100, metavar="COUNT", help="Use only so many of the 336,776 flights.")
     ] = None,

@@ -1,0 +1,46 @@
+"""Help as a person reads it, where typer's own says less plainly what is meant: `headwater load FILE`, not `{FILE}
+<path>`; a switch without `<bool>`."""
+
+from functools import partial
+from typing import Any
+
+__all__ = ["FIRST", "FOLLOW", "INSIDE", "OLDER", "OPERATE", "PARTS", "plain", "plain_group", "usage"]
+
+FIRST, FOLLOW, OPERATE, INSIDE, OLDER = PARTS = (
+    "First steps",
+    "What follows a bucket",
+    "Operate",
+    "Look inside",
+    "TAP, and nodes without a cluster map",
+)
+"""The parts of the list of commands, in their order."""
+
+
+def plain_group(group: Any) -> None:
+    """Let the help of a group and of all commands in it be plain."""
+    group.get_help_option = partial(_help_of, group.get_help_option)
+    for each in group.params:
+        plain(each)
+    for command in getattr(group, "commands", {}).values():
+        plain_group(command)
+
+
+def _help_of(made: Any, context: Any) -> Any:
+    return plain(made(context))
+
+
+def plain(parameter: Any) -> Any:
+    """Let a parameter show no type where its name says it all: of a switch, and of an argument that is no choice."""
+    if parameter.param_type_name == "argument":
+        shown = parameter.display_type_rich
+        parameter.display_type_rich = lambda ctx: told if "|" in (told := shown(ctx) or "") else None
+        parameter.get_usage_pieces = lambda ctx: [usage(parameter)]
+    elif getattr(parameter, "is_flag", False) or getattr(parameter, "count", False):
+        parameter.display_type_rich = lambda ctx: None
+    return parameter
+
+
+def usage(argument: Any) -> str:
+    """An argument as it stands in a command line: FILE, [FILE] if it may be left out, NODE... if there may be more."""
+    name = (argument.metavar or argument.name.upper()) + "..." * (argument.nargs != 1)
+    return name if argument.required else f"[{name}]"
