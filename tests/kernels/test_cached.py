@@ -29,9 +29,9 @@ def test_the_first_kernel_tells_why_nothing_happens_and_every_five_seconds_how_f
         clock.now = now
         told.begin("/cache")
     assert lines == [
-        "headwater: compiling kernels for this machine, once; it takes half a minute or so. They are kept in /cache",
-        "headwater: 2 kernels compiled in 5 s",
-        "headwater: 4 kernels compiled in 11 s",
+        "compiling kernels for this machine, once; it takes half a minute or so. They are kept in /cache",
+        "2 kernels compiled in 5 s",
+        "4 kernels compiled in 11 s",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -92,6 +93,16 @@ def test_a_first_start_answers_before_its_kernels_are_compiled_and_uses_them_whe
         assert (before[sets], after[sets]) == (1, 2)
         until(lambda: f"{after[COMPILED]:.0f} of {after[COMPILED]:.0f} kernels compiled" in node.log, "that is told")
         until(lambda: children(node.pid) == [], "the helper has ended")
+
+
+def test_a_first_start_with_a_log_of_json_tells_of_compiling_in_json(held_back: HeldBack) -> None:
+    held_back.let_go()
+    (folder,) = held_back.home.iterdir()
+    for entry in folder.glob("json.*"):  # one of those that a node compiles itself, before it serves
+        entry.unlink()
+    with testing.node(vbuckets=1, environment=held_back.environment, log_format="json") as node:
+        told = [json.loads(line) for line in node.log.splitlines()]
+    assert told[0]["event"] == "kernels.compiling" and "once" in told[0]["message"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the helper in /proc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import subprocess
@@ -127,6 +128,15 @@ def test_what_can_not_start_says_so_in_one_line() -> None:
             done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
             assert done.returncode in (1, 2) and told in done.stderr and "Traceback" not in done.stderr
             assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_log_of_json_says_in_json_why_a_node_can_not_start() -> None:
+    command = [sys.executable, "-m", "headwater", "serve", "--log-format", "json", "--port", "0", "--data"]
+    done = subprocess.run([*command, "/proc/nowhere"], check=False, capture_output=True, text=True, timeout=240)
+    (line,) = done.stderr.splitlines()
+    told = json.loads(line)
+    assert (done.returncode, told["event"], told["level"]) == (1, "node.refused", "error")
+    assert "/proc/nowhere" in told["message"]
 
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["stopped in order", "killed"])

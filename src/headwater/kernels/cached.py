@@ -96,11 +96,15 @@ class Compiling:
 
     def _say(self, text: str) -> None:
         with suppress(OSError, ValueError):  # stderr may be closed
-            self._line(f"headwater: {text}")
+            self._line(text)
+
+    def tell(self, line: Callable[[str], None]) -> None:
+        """Let lines go elsewhere from now on."""
+        self._line = line
 
 
 def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(f"headwater: {line}", file=sys.stderr, flush=True)
 
 
 compiling = Compiling(_to_stderr)

@@ -7,6 +7,7 @@ imported when it is its turn.
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 
 __all__ = ["failed", "serve"]
@@ -16,22 +17,30 @@ def serve(arguments: list[str]) -> int:
     """Serve until a signal comes to stop; returns the exit status, 2 for a wrong option."""
     from headwater.errors import HeadwaterError  # noqa: PLC0415
 
+    as_json = False
     try:
         from headwater.node.config import config_from, parse_arguments  # noqa: PLC0415 - which reads the environment
 
         config = config_from(parse_arguments(arguments))
+        as_json = config.log_format == "json"
         gc.disable()  # what is loaded now stays; to look through all of it several times would be a tenth of the start
         from headwater.node import run  # noqa: PLC0415 - after the settings: a wrong one is told at once
 
         gc.enable()
         return run.serve(config)
     except (HeadwaterError, OSError) as error:
-        return failed(error)
+        return failed(error, as_json=as_json)
 
 
-def failed(error: Exception) -> int:
+def failed(error: Exception, *, as_json: bool = False) -> int:
     """Tell why nothing is served; returns the exit status, 2 for a wrong option."""
     from headwater.errors import OptionError  # noqa: PLC0415
 
-    print(f"headwater: {error}", file=sys.stderr)
+    if as_json:
+        from headwater.node.log_lines import begin, event  # noqa: PLC0415
+
+        begin("error", "json")
+        logging.getLogger(__name__).error("%s", error, extra=event("node.refused"))
+    else:
+        print(f"headwater: {error}", file=sys.stderr)
     return 2 if isinstance(error, OptionError) else 1

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from headwater.errors import DiskFull
+from headwater.kernels import cached
 from headwater.node import log_lines, machine_code, supervisor, threads
 from headwater.node.bucket import Bucket
 from headwater.node.buckets.catalog import open_store
@@ -44,6 +45,8 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
     Returns the exit status, 0. Raises StorageError or OptionError when it can't start.
     """
     log_lines.begin(config.log_level, config.log_format)
+    if config.log_format == "json":
+        cached.compiling.tell(lambda told: log.warning(told, extra=event("kernels.compiling")))
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     unreadable.end_with_a_line()
     try_addresses(config)
