@@ -9,7 +9,6 @@ from rich.text import Text
 
 from headwater.cli.app import app
 from headwater.cli.options import unescaped
-from headwater.cli.plain_help import PARTS
 from tests.cli.support import Run
 
 
@@ -26,26 +25,10 @@ def test_nothing_of_the_help_is_taken_for_a_style(name: str, command: Any) -> No
             assert Text.from_markup(text).plain == unescaped(text)
 
 
-def test_every_command_stands_in_a_part_of_the_list_and_the_parts_in_their_order() -> None:
-    group: Any = typer.main.get_command(app)
-    parts = [command.rich_help_panel for command in group.commands.values()]
-    assert list(dict.fromkeys(parts)) == list(PARTS) and parts == sorted(parts, key=PARTS.index)
-
-
 def test_the_list_of_commands_ends_with_first_steps_to_type(run: Run) -> None:
     _, shown, _ = run("--help")
     assert [shown.index(f"$ headwater {each}") for each in ("serve", "set", "get", "tail", "mirror")]
     assert "<bool>" not in shown
-
-
-@pytest.mark.parametrize(("name", "command"), list(commands(typer.main.get_command(app))))
-def test_usage_is_written_as_it_is_typed(name: str, command: Any) -> None:
-    """FILE, [FILE], NODE...: no braces and no types; a choice shows what there is to choose."""
-    usage = " ".join(command.make_context(name, [], resilient_parsing=True).get_usage().split())
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    assert "{" not in usage and usage.count("[") == 1 + sum(not each.required for each in arguments) + ("ARGS" in usage)
-    for each in arguments:
-        assert (each.display_type_rich(command.make_context(name, [], resilient_parsing=True)) or "|").count("|")
 
 
 def test_no_two_commands_of_a_group_show_the_same_examples() -> None:
