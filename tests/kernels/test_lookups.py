@@ -221,6 +221,18 @@ def test_a_call_looks_through_so_many_bytes_and_leaves_the_next_to_python(tmp_pa
         assert answered_by_kernel(counter) == {0: 3}  # two, then one by Python, and one of another call
 
 
+def test_a_request_that_looks_through_a_large_document_for_many_paths_is_for_python(tmp_path: Path) -> None:
+    with desk(tmp_path) as counter:
+        talk = counter.session()
+        text = b'{"text":"%b","a":1}' % (b"x" * (lookups.REQUEST_WALKED_MAX // 4))
+        talk.give(put(text))
+        talk.bytes_sent()
+        assert results(talk, *[(GET, 0, b"a")] * 2) == (0, [(0, b"1")] * 2)
+        assert answered_by_kernel(counter) == {0: 1}
+        assert results(talk, *[(GET, 0, b"a")] * 3) == (0, [(0, b"1")] * 3)
+        assert answered_by_kernel(counter) == {0: 1}
+
+
 def test_an_answer_waits_for_the_document_it_tells_of(tmp_path: Path) -> None:
     with desk(tmp_path) as counter:
         counter.session().give(put(b'{"a":1}'))

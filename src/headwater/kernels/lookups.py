@@ -77,12 +77,15 @@ from headwater.wire.status import Status
 from headwater.wire.subdoc import PATH_BYTES_MAX, PATH_DEPTH_MAX, SPECS_MAX
 from headwater.wire.vbucket import State
 
-__all__ = ["STATUSES", "WALKED_MAX", "look_up"]
+__all__ = ["REQUEST_WALKED_MAX", "STATUSES", "WALKED_MAX", "look_up"]
 
 STATUSES = (Status.SUCCESS, Status.KEY_ENOENT, Status.SUBDOC_MULTI_PATH_FAILURE)
 """The statuses of answers, by their place among the counts of `execute.LOOKUP`."""
 WALKED_MAX = 1 << 20
 """Bytes of documents that one call looks through; then others have their turn."""
+REQUEST_WALKED_MAX = 4 << 20
+"""Bytes that one request may make the kernel look through, a document once for each path: a millisecond or two. Of a
+larger one Python takes the paths one by one, and gives others their turn in between."""
 
 U = np.uintp
 _ZERO, _ONE, _TWO, _TEN = U(0), U(1), U(2), U(10)
@@ -91,6 +94,7 @@ _GET, _EXISTS = U(Opcode.SUBDOC_GET), U(Opcode.SUBDOC_EXISTS)
 _ACTIVE = U(State.ACTIVE)
 _KEY_MAX, _BODY_MAX = U(KEY_BYTES_MAX), U(BODY_BYTES_MAX)
 _PATH_MAX, _SPECS_MAX, _WALKED_MAX = U(PATH_BYTES_MAX), U(SPECS_MAX), U(WALKED_MAX)
+_REQUEST_MAX = U(REQUEST_WALKED_MAX)
 _NOT_PLAIN = U(Datatype.SNAPPY | Datatype.XATTR)
 _MISSED, _FAILED = _ONE, _TWO  # places in STATUSES
 _NO_DOCUMENT, _SOME_FAILED = U(Status.KEY_ENOENT), U(Status.SUBDOC_MULTI_PATH_FAILURE)
@@ -219,10 +223,11 @@ def _in_document(at: Any, body: Any, frame: Any, key_length: Any, out: Any, scra
     end = frame + HEADER + U(load32(frame + BODY_LENGTH_AT)) - U(load16(frame + NMETA_AT))
     if is_expired(frame, state[NOW]) or (U(load8(frame + DATATYPE_AT)) & _NOT_PLAIN) != _ZERO:
         return STOP_PLAIN
-    if state[WALKED] > _WALKED_MAX or not is_json(text, end - text, scratch):
-        return STOP_PLAIN
     specs, specs_end = at + HEADER + key_length, at + HEADER + body
-    state[WALKED] += (end - text) * (_ONE + _simple_specs(specs, specs_end))
+    walk = (end - text) * (_ONE + _simple_specs(specs, specs_end))
+    if walk > _REQUEST_MAX or state[WALKED] > _WALKED_MAX or not is_json(text, end - text, scratch):
+        return STOP_PLAIN
+    state[WALKED] += walk
     to, room = U(out.ctypes.data) + state[ANSWERED], U(len(out)) - state[ANSWERED]
     stop, used, failed = _results(specs, specs_end, text, end, to + HEADER, room - HEADER)
     if stop != _DONE:

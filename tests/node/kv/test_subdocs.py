@@ -1,5 +1,6 @@
 """Sub-document commands over frames: lookups, changes, attributes, tombstones, and how each refusal is told."""
 
+import asyncio
 import json
 from struct import pack, unpack
 
@@ -7,6 +8,7 @@ import pytest
 
 from headwater.kernels.crc import crc32c
 from headwater.wire import subdoc, xattr
+from headwater.wire.framing import FrameBuffer
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from tests.node.support import NOON, Talk
@@ -73,6 +75,30 @@ def test_one_path_is_looked_up(talking: Talk) -> None:
     assert (look(talking, EXISTS, b"a").value, look(talking, COUNT, b"b.c").value) == (b"", b"2")
     assert look(talking, GET, b"z").status == look(talking, EXISTS, b"z").status == Status.SUBDOC_PATH_ENOENT
     assert look(talking, GET, b"a", key=b"none").status == Status.KEY_ENOENT
+
+
+def test_others_have_their_turn_between_two_paths_that_take_long(talking: Talk) -> None:
+    specs = [(GET, 0, b"a"), (EXISTS, 0, b"z"), (COUNT, 0, b"b.c")]
+    at_once = look_many(talking, *specs)
+    turns = list[int]()
+
+    async def main() -> None:
+        class Queue:
+            async def turn(self) -> None:
+                turns.append(1)
+                await asyncio.sleep(0)
+
+        talking.desk.loop, talking.desk.run_queue = asyncio.get_running_loop(), Queue()  # type: ignore[attr-defined]
+        talking.connection.turn_is_over = lambda: True  # type: ignore[method-assign]
+        asked = subdoc.SubdocMultiLookup(key=b"k", specs=specs).frame()
+        talking.give(asked.encode())
+        while talking.connection.is_paused:
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    (answer,) = FrameBuffer().receive_data(talking.bytes_sent())
+    assert (answer.status, subdoc.SubdocMultiLookupResponse.decode(answer).results) == at_once
+    assert len(turns) == 2
 
 
 def test_several_paths_have_a_status_each(talking: Talk) -> None:

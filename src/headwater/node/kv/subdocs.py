@@ -6,7 +6,7 @@ macros and checks of the attributes are about the document as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -190,11 +190,33 @@ def _status(document: StoredDocument) -> Status:
 
 
 @handles(wire.SubdocMultiLookup, document=True)
-def look_up_paths(session: Session, request: wire.SubdocMultiLookup) -> wire.SubdocMultiLookupResponse:
-    """SUBDOC_MULTI_LOOKUP: each path has a status; the answer's is SUBDOC_MULTI_PATH_FAILURE if one of them failed."""
+def look_up_paths(
+    session: Session, request: wire.SubdocMultiLookup
+) -> wire.SubdocMultiLookupResponse | Awaitable[wire.SubdocMultiLookupResponse]:
+    """SUBDOC_MULTI_LOOKUP: each path has a status; the answer's is SUBDOC_MULTI_PATH_FAILURE if one of them failed.
+
+    A path leads through up to 20 MiB, so when the turn is over those that are left are looked up one by one.
+    """
     _check_specs(session, [each[:3] for each in request.specs], _MULTI_LOOKUPS, frozenset({Opcode.GET}), _LOOKUP_FLAGS)
     view = _view(session, request)
-    results = [_result(view, spec) for spec in request.specs]
+    results = list[tuple[int, bytes]]()
+    for spec in request.specs:
+        if results and session.connection.turn_is_over():
+            return _look_up_rest(session, view, request.specs, results)
+        results.append(_result(view, spec))
+    return _looked_up(view, results)
+
+
+async def _look_up_rest(
+    session: Session, view: DocumentView, specs: Sequence[LookupSpec], results: list[tuple[int, bytes]]
+) -> wire.SubdocMultiLookupResponse:
+    for spec in specs[len(results) :]:
+        await session.server.run_queue.turn()
+        results.append(_result(view, spec))
+    return _looked_up(view, results)
+
+
+def _looked_up(view: DocumentView, results: list[tuple[int, bytes]]) -> wire.SubdocMultiLookupResponse:
     status = _status(view.document)
     if any(each for each, _ in results):
         deleted = view.document.deleted
