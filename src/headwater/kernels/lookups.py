@@ -5,9 +5,8 @@ JSON without extended attributes or compression. Whatever else there is stops th
 as in execute.py, whose `state` and STOP_* codes these are: Python answers it, and is the rule for what this answers.
 
 What counts as unusual, and is for Python: attributes (any path flag), document flags, a count, the whole body; a path
-that is empty, too long or too deep, has backticks, an index from the end, or bytes that JSON writes otherwise; a
-document whose names on the way have escapes. So a path that leads nowhere, or meets another kind of value, is told
-here, and one that is no path is told by Python.
+that is empty, too long or too deep, has backticks, an index from the end, or bytes that JSON writes otherwise. So a
+path that leads nowhere, or meets another kind of value, is told here, and one that is no path is told by Python.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ from headwater.kernels.offsets import (
 from headwater.kernels.paths import (
     BACKSLASH,
     CLOSE_LIST,
-    ESCAPED,
     FOUND,
     NOWHERE,
     OPEN_DICT,
@@ -168,8 +166,6 @@ def _follow(path: Any, path_end: Any, at: Any, end: Any) -> Any:
                 status = _MISMATCH
             else:
                 seen, _, value, _, _ = child(at, end, name, length, index)
-                if seen == ESCAPED:
-                    return _UNUSUAL, at
                 if seen == FOUND:
                     at = value
                 else:

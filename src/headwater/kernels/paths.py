@@ -1,4 +1,4 @@
-"""Steps through a JSON text: to the end of a value, to a member by name, to an element by index.
+"""Steps through a JSON text: to the end of a value, to a member by name, to an element by index or by what it says.
 
 The text is known to be JSON (json.py), so nothing is checked again: a container ends where as many brackets outside of
 strings were closed as opened. No text is made into objects, and depth costs nothing.
@@ -21,11 +21,19 @@ from headwater.kernels.json import has_special
 
 U = np.uintp
 _ZERO, _ONE, _TWO, _EIGHT = U(0), U(1), U(2), U(8)
+_THREE, _FOUR, _SIX, _TEN = U(3), U(4), U(6), U(10)
+_ESCAPE_BYTES = _SIX  # of one by number
+_DIGIT_ZERO, _DIGIT_NINE, _LOWER, _TEN_BELOW_A = U(ord("0")), U(ord("9")), U(0x20), U(ord("a") - 10)
+_U, _B, _F, _N, _R, _T = (U(ord(each)) for each in "ubfnrt")
+_BACKSPACE, _FORM_FEED, _NEWLINE, _RETURN, _TAB = (U(ord(each)) for each in "\b\f\n\r\t")
+_HIGH, _LOW, _LOW_END, _BEYOND = U(0xD800), U(0xDC00), U(0xE000), U(0x10000)
+_SIX_BITS, _CONTINUED, _ASCII, _TWO_BYTES = U(0x3F), U(0x80), U(0x80), U(0x800)
+_LEAD_OF_TWO, _LEAD_OF_THREE, _LEAD_OF_FOUR = U(0xC0), U(0xE0), U(0xF0)
 QUOTE, BACKSLASH, COMMA, COLON = (U(ord(each)) for each in '"\\,:')
 OPEN_LIST, CLOSE_LIST, OPEN_DICT, CLOSE_DICT = (U(ord(each)) for each in "[]{}")
 SPACE = U(ord(" "))
 
-FOUND, MISSING, ESCAPED = 1, 0, 2
+FOUND, MISSING, CONTAINER = 1, 0, 2
 NOWHERE = -1
 
 
@@ -83,25 +91,87 @@ def after_value(at: Any, end: Any) -> Any:
 
 
 @inline_kernel
+def _hex(at: Any) -> Any:
+    """The number that four digits say."""
+    number = _ZERO
+    for place in range(4):
+        digit = U(load8(at + U(place)))
+        value = digit - _DIGIT_ZERO if digit <= _DIGIT_NINE else (digit | _LOWER) - _TEN_BELOW_A
+        number = (number << _FOUR) + value
+    return number
+
+
+@inline_kernel
+def _escape(at: Any) -> Any:
+    """The character that the escape at `at` stands for, and how many bytes it is written in; half of a pair alone
+    stands for itself."""
+    kind = U(load8(at + _ONE))
+    if kind == _U:
+        code = _hex(at + _TWO)
+        follows = at + _ESCAPE_BYTES
+        if _HIGH <= code < _LOW and U(load8(follows)) == BACKSLASH and U(load8(follows + _ONE)) == _U:
+            low = _hex(follows + _TWO)
+            if _LOW <= low < _LOW_END:
+                return _BEYOND + ((code - _HIGH) << _TEN) + (low - _LOW), _ESCAPE_BYTES + _ESCAPE_BYTES
+        return code, _ESCAPE_BYTES
+    if kind == _B:
+        return _BACKSPACE, _TWO
+    if kind == _F:
+        return _FORM_FEED, _TWO
+    if kind == _N:
+        return _NEWLINE, _TWO
+    if kind == _R:
+        return _RETURN, _TWO
+    if kind == _T:
+        return _TAB, _TWO
+    return kind, _TWO
+
+
+@inline_kernel
+def _begins_with(code: Any, name: Any, behind: Any) -> Any:
+    """In how many bytes of UTF-8 the text from `name` on begins with a character; 0 if it begins with another."""
+    if code < _ASCII:
+        return _ONE if name < behind and U(load8(name)) == code else _ZERO
+    more = _ONE if code < _TWO_BYTES else (_TWO if code < _BEYOND else _THREE)
+    if behind - name <= more:
+        return _ZERO
+    lead = _LEAD_OF_TWO if more == _ONE else (_LEAD_OF_THREE if more == _TWO else _LEAD_OF_FOUR)
+    if U(load8(name)) != lead + (code >> (more * _SIX)):
+        return _ZERO
+    for place in range(1, int(more) + 1):
+        rest = (code >> ((more - U(place)) * _SIX)) & _SIX_BITS
+        if U(load8(name + U(place))) != _CONTINUED + rest:
+            return _ZERO
+    return more + _ONE
+
+
+@inline_kernel
 def _is_name(at: Any, end: Any, name: Any, length: Any) -> Any:
-    """Whether the string at `at` is this one; ESCAPED when its bytes do not tell, because it is written otherwise."""
+    """Whether the string at `at` says this, FOUND or MISSING, however it is written."""
     at, behind = at + _ONE, name + length
-    while name < behind:
-        byte = U(load8(at)) if at < end else BACKSLASH
+    while at < end:
+        byte = U(load8(at))
+        if byte == QUOTE:
+            return FOUND if name == behind else MISSING
         if byte == BACKSLASH:
-            return ESCAPED
-        if byte == QUOTE or byte != U(load8(name)):
+            code, written = _escape(at)
+            taken = _begins_with(code, name, behind)
+            if taken == _ZERO:
+                return MISSING
+            at, name = at + written, name + taken
+            continue
+        if name == behind or byte != U(load8(name)):
             return MISSING
         at, name = at + _ONE, name + _ONE
-    return FOUND if U(load8(at)) == QUOTE else MISSING
+    return MISSING
 
 
 @inline_kernel
 def child(at: Any, end: Any, name: Any, length: Any, index: Any) -> Any:
     """The item of the container at `at`: of this name, or of this index where it is not NOWHERE.
 
-    Returns: (FOUND, MISSING or ESCAPED, where it begins, where its value does, the end of the item before it, how many
-    there are before it). Without an item: of the last one, and how many there are. An address that is none is 0.
+    Returns: (FOUND or MISSING, where it begins, where its value does, the end of the item before it, how many there are
+    before it). Without an item: of the last one, and how many there are. An address that is none is 0.
     """
     named = U(load8(at)) == OPEN_DICT
     at = skip_spaces(at + _ONE, end)
@@ -151,9 +221,8 @@ def _child(data: Any, at: Any, name: Any, index: Any) -> Any:
 
 @kernel
 def _walk(data: Any, names: Any, ends: Any, indexes: Any) -> Any:
-    """Where the value begins and ends that a path leads to; NOWHERE twice if it leads to none, or only reading the
-    names for what they mean can tell. The component at `i` is names[ends[i-1]:ends[i]], or an index that is not
-    NOWHERE."""
+    """Where the value begins and ends that a path leads to; NOWHERE twice if it leads to none. The component at `i` is
+    names[ends[i-1]:ends[i]], or an index that is not NOWHERE."""
     start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
     at, begin, components = skip_spaces(start, end), _ZERO, U(names.ctypes.data)
     for depth in range(len(ends)):
@@ -167,6 +236,60 @@ def _walk(data: Any, names: Any, ends: Any, indexes: Any) -> Any:
     return np.int64(at - start), np.int64(after_value(at, end) - start)
 
 
+@inline_kernel
+def _is_written(at: Any, end: Any, value: Any, length: Any) -> Any:
+    """Whether these bytes are the value at `at`."""
+    if after_value(at, end) - at != length:
+        return False
+    behind = value + length
+    while value < behind:
+        if load8(at) != load8(value):
+            return False
+        at, value = at + _ONE, value + _ONE
+    return True
+
+
+@kernel
+def _among(data: Any, at: Any, value: Any, is_string: Any) -> Any:
+    """Whether the array at `at` has a simple value: FOUND or MISSING, or CONTAINER where one that is not simple comes
+    first."""
+    start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
+    wanted, length = U(value.ctypes.data), U(len(value))
+    place = skip_spaces(start + U(at) + _ONE, end)
+    while place < end and U(load8(place)) != CLOSE_LIST:
+        first = U(load8(place))
+        if first == OPEN_LIST or first == OPEN_DICT:
+            return CONTAINER
+        if is_string:
+            if first == QUOTE and _is_name(place, end, wanted, length) == FOUND:
+                return FOUND
+        elif _is_written(place, end, wanted, length):
+            return FOUND
+        place = skip_spaces(after_value(place, end), end)
+        if place < end and U(load8(place)) == COMMA:
+            place = skip_spaces(place + _ONE, end)
+    return MISSING
+
+
+@kernel
+def _depth(data: Any) -> Any:
+    """How many containers are around the deepest place of a text, which is one JSON value."""
+    at, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
+    depth = deepest = 0
+    while at < end:
+        byte = U(load8(at))
+        if byte == QUOTE:
+            at = _after_string(at, end)
+            continue
+        if byte == OPEN_LIST or byte == OPEN_DICT:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif byte == CLOSE_LIST or byte == CLOSE_DICT:
+            depth -= 1
+        at = at + _ONE
+    return deepest
+
+
 _NO_NAME = np.frombuffer(b"", np.uint8)
 
 
@@ -176,7 +299,7 @@ def value_end(data: NDArray[np.uint8], at: int) -> int:
 
 
 def member(data: NDArray[np.uint8], at: int, name: bytes) -> tuple[int, int, int, int, int]:
-    """Look for a member of the dictionary at `at`; see `_child`. ESCAPED: some name before it may be the same."""
+    """Look for a member of the dictionary at `at`; see `_child`."""
     return _child(data, at, np.frombuffer(name, np.uint8) if name else _NO_NAME, NOWHERE)  # type: ignore[no-any-return]
 
 
@@ -204,8 +327,18 @@ def steps(path: Sequence[str | int]) -> Steps | None:
 
 
 def walk(data: NDArray[np.uint8], path: Steps) -> tuple[int, int]:
-    """Where the value of a path begins and ends, in one call; (NOWHERE, NOWHERE) if one has to look more closely."""
+    """Where the value of a path begins and ends, in one call; (NOWHERE, NOWHERE) if it leads to none."""
     return _walk(data, *path)  # type: ignore[no-any-return]
+
+
+def among(data: NDArray[np.uint8], at: int, value: bytes, *, is_string: bool) -> int:
+    """Look for a simple value in the array at `at`; a string is given as what it says, in UTF-8. See `_among`."""
+    return int(_among(data, at, np.frombuffer(value, np.uint8) if value else _NO_NAME, is_string))
+
+
+def depth_of(data: NDArray[np.uint8]) -> int:
+    """Return how deep a JSON value is: 0 for a simple one."""
+    return int(_depth(data))
 
 
 def warm_up() -> None:
@@ -214,5 +347,7 @@ def warm_up() -> None:
     member(data, 0, b"a")
     element(data, 5, 0)
     value_end(data, 0)
+    among(data, 5, b"2", is_string=False)
+    depth_of(data)
     if (found := steps(("a", 0))) is not None:
         walk(data, found)

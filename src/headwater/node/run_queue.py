@@ -21,6 +21,8 @@ QUANTUM_SECONDS: Final = 0.016
 """So long may all of them, in one iteration of the loop."""
 QUEUE_SECONDS: Final = QUANTUM_SECONDS / 2
 """Of which those in line have this; the rest is for whom the sockets tell of next."""
+LARGE_AT_ONCE: Final = 4
+"""So many may hold a document of up to 20 MiB while others have their turn: no budget counts it."""
 NOTICE_SECONDS: Final = 0.002
 """Less than this is carried over to the next iteration instead of waking at its beginning."""
 
@@ -31,11 +33,13 @@ class RunQueue:
     Attributes:
         is_spent: whether this iteration's quantum is used up: what begins now had better stand in line.
         slice_seconds: how long one of them may go on before it gives way.
+        large: the places of those that hold a large document from turn to turn.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_spent = False
         self.slice_seconds = SLICE_SECONDS
+        self.large = asyncio.Semaphore(LARGE_AT_ONCE)
         self._loop = loop
         self._spent = 0.0
         self._is_due = False

@@ -7,6 +7,7 @@ from struct import pack, unpack
 import pytest
 
 from headwater.kernels.crc import crc32c
+from headwater.node.run_queue import RunQueue
 from headwater.wire import subdoc, xattr
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.opcodes import Opcode
@@ -83,12 +84,13 @@ def test_others_have_their_turn_between_two_paths_that_take_long(talking: Talk) 
     turns = list[int]()
 
     async def main() -> None:
-        class Queue:
+        class Queue(RunQueue):
             async def turn(self) -> None:
                 turns.append(1)
                 await asyncio.sleep(0)
 
-        talking.desk.loop, talking.desk.run_queue = asyncio.get_running_loop(), Queue()  # type: ignore[attr-defined]
+        talking.desk.loop = asyncio.get_running_loop()
+        talking.desk.run_queue = Queue(talking.desk.loop)  # type: ignore[attr-defined]
         talking.connection.turn_is_over = lambda: True  # type: ignore[method-assign]
         asked = subdoc.SubdocMultiLookup(key=b"k", specs=specs).frame()
         talking.give(asked.encode())
@@ -98,7 +100,7 @@ def test_others_have_their_turn_between_two_paths_that_take_long(talking: Talk) 
     asyncio.run(main())
     (answer,) = FrameBuffer().receive_data(talking.bytes_sent())
     assert (answer.status, subdoc.SubdocMultiLookupResponse.decode(answer).results) == at_once
-    assert len(turns) == 2
+    assert len(turns) == 3
 
 
 def test_several_paths_have_a_status_each(talking: Talk) -> None:

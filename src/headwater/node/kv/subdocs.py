@@ -19,6 +19,7 @@ from headwater.node.kv.subdoc.attributes import ChangeNumbers
 from headwater.node.kv.subdoc.editing import ARRAYS_OF_THE_ROOT, EDITS, LOOKUPS, find, get
 from headwater.node.kv.subdoc.path import Path, check_length, parse
 from headwater.node.refused import CommandRefused
+from headwater.node.storage.staging import ArenaFull
 from headwater.wire import documents as wire_documents
 from headwater.wire import subdoc as wire
 from headwater.wire import times, xattr
@@ -135,15 +136,17 @@ def _text(body: bytes) -> bytes:
     return body
 
 
-def _view(session: Session, request: wire.SubdocLookup | wire.SubdocMultiLookup) -> DocumentView:
+def _view(
+    session: Session, request: wire.SubdocLookup | wire.SubdocMultiLookup, *, counts: bool = True
+) -> DocumentView:
     doc_flags = request.doc_flags or 0
     if doc_flags & ~_LOOKUP_DOC_FLAGS:
         raise CommandRefused(Status.EINVAL, f"document flags 0x{doc_flags:02x} mean nothing when looking up")
-    session.store_bucket.counters["cmd_get"] += 1
+    session.store_bucket.counters["cmd_get"] += counts
     found = documents.newest(session, request)
     if found is None or (found.deleted and not doc_flags & _ACCESS_DELETED):
         raise CommandRefused(Status.KEY_ENOENT)
-    session.store_bucket.counters["get_hits"] += 1
+    session.store_bucket.counters["get_hits"] += counts
     bucket = session.store_bucket
     return DocumentView(found, bucket.vbuckets[request.vbucket].failover.newest.vb_uuid, bucket.now())
 
@@ -195,25 +198,37 @@ def look_up_paths(
 ) -> wire.SubdocMultiLookupResponse | Awaitable[wire.SubdocMultiLookupResponse]:
     """SUBDOC_MULTI_LOOKUP: each path has a status; the answer's is SUBDOC_MULTI_PATH_FAILURE if one of them failed.
 
-    A path leads through up to 20 MiB, so when the turn is over those that are left are looked up one by one.
+    A path leads through up to 20 MiB, so what takes longer than a turn is begun anew, path by path.
     """
     _check_specs(session, [each[:3] for each in request.specs], _MULTI_LOOKUPS, frozenset({Opcode.GET}), _LOOKUP_FLAGS)
     view = _view(session, request)
     results = list[tuple[int, bytes]]()
     for spec in request.specs:
         if results and session.connection.turn_is_over():
-            return _look_up_rest(session, view, request.specs, results)
+            return _look_up_in_turns(session, request)
         results.append(_result(view, spec))
     return _looked_up(view, results)
 
 
-async def _look_up_rest(
-    session: Session, view: DocumentView, specs: Sequence[LookupSpec], results: list[tuple[int, bytes]]
-) -> wire.SubdocMultiLookupResponse:
-    for spec in specs[len(results) :]:
-        await session.server.run_queue.turn()
-        results.append(_result(view, spec))
+async def _look_up_in_turns(session: Session, request: wire.SubdocMultiLookup) -> wire.SubdocMultiLookupResponse:
+    """Look paths up with turns for others in between. Who waits for a place holds no document."""
+    queue, results = session.server.run_queue, list[tuple[int, bytes]]()
+    async with queue.large:
+        view = _view_again(session, request)
+        for spec in request.specs:
+            await queue.turn()
+            results.append(_result(view, spec))
     return _looked_up(view, results)
+
+
+def _view_again(session: Session, request: wire.SubdocMultiLookup) -> DocumentView:
+    """Return the document as it is by now, if the vbucket is still ours to tell of."""
+    if not session.store_bucket.is_active(request.vbucket):
+        raise session.not_my_vbucket()
+    try:
+        return _view(session, request, counts=False)
+    except ArenaFull:  # it has expired, and there is no room to write that down
+        raise CommandRefused(Status.ETMPFAIL, "the batch is full") from None
 
 
 def _looked_up(view: DocumentView, results: list[tuple[int, bytes]]) -> wire.SubdocMultiLookupResponse:
@@ -282,6 +297,7 @@ class Draft:
     body: bytes
     has_body: bool = True
     told: dict[int, bytes] = field(default_factory=dict)
+    _edited: bytes | None = None
 
     def apply(self, specs: Sequence[MutationSpec]) -> None:
         """Carry out all changes in their order; PathRefused for the first that can't be."""
@@ -309,8 +325,9 @@ class Draft:
             value = attributes.expanded(value, self.numbers, self.old)
         if flags & _XATTR:
             return self._edit_attribute(opcode, components, value, flags)
-        edit = EDITS[opcode](_text(self.body), components, value, _mkdir(flags))
-        self.body = edit.text
+        text = self.body if self.body is self._edited else _text(self.body)
+        edit = EDITS[opcode](text, components, value, _mkdir(flags))
+        self.body = self._edited = edit.text  # JSON with JSON put in: not looked through again for the next path
         return edit.told
 
     def _edit_attribute(self, opcode: int, path: Path, value: bytes, flags: int) -> bytes:

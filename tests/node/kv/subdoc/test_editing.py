@@ -2,12 +2,14 @@
 
 import copy
 import json
+from time import process_time
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.kernels.jit import debugging
 from headwater.node.kv.subdoc import editing
 from headwater.node.kv.subdoc.editing import EDITS, LOOKUPS
 from headwater.node.kv.subdoc.path import parse
@@ -217,3 +219,18 @@ def test_what_is_found_and_changed_is_what_python_would(document: Any, data: st.
         longer = copy.deepcopy(document)
         at(longer, path[:-1]).insert(path[-1], 7)
         assert json.loads(editing.insert(written, path, b"7", False).text) == longer
+
+
+@pytest.mark.skipif(debugging(), reason="kernels run as Python")
+def test_a_million_elements_are_looked_through_without_making_others_wait() -> None:
+    """One by one in Python they took seconds of the event loop's thread, and the members of a dictionary as long."""
+    array = "[" + ",".join([r'"\n\u0061"'] * (1 << 20)) + "]"
+    named = "{" + ",".join(rf'"\u0061{number:07}":1' for number in range(1 << 18)) + "}"
+    edit(UNIQUE, "a", "1", '{"a":[2]}')  # compiled before it is timed
+    edit(UPSERT, "a", "[]", "{}")
+    begun = process_time()
+    assert edit(UNIQUE, "a", '"b"', f'{{"a":{array}}}').text.endswith(r'\u0061","b"]}')
+    assert refusal(UNIQUE, "a", r'"\na"', f'{{"a":{array}}}') == Status.SUBDOC_PATH_EEXISTS
+    assert edit(UPSERT, "a", array, "{}").text == f'{{"a":{array}}}'
+    assert look(GET, "a0262143", named) == "1"
+    assert process_time() - begun < 2.0

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from headwater.kernels.paths import ESCAPED, FOUND, NOWHERE, element, member, steps, value_end, walk
+from headwater.kernels.paths import CONTAINER, FOUND, NOWHERE, among, depth_of, element, member, steps, value_end, walk
 from headwater.node.kv.subdoc.path import PATHS_KEPT, Path
 from headwater.node.kv.values import is_json
 from headwater.node.refused import CommandRefused
@@ -31,7 +31,6 @@ ALL_OF_THEM = 1 << 62
 View: TypeAlias = Any
 """The bytes of a text as an array."""
 
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _INTEGER = re.compile(rb"-?(?:0|[1-9]\d*)")
 _SPACES = re.compile(rb"[ \t\n\r]*")
 
@@ -81,20 +80,6 @@ def _end(text: bytes, at: int) -> int:
     return value_end(_view(text), at)
 
 
-def _items(text: bytes, at: int) -> Iterator[tuple[PathItem, bytes]]:
-    """Yield the items of the container at `at`, with the bytes of their names."""
-    view, named, before, at = _view(text), text[at : at + 1] == b"{", None, _skip(text, at + 1)
-    while text[at : at + 1] not in (b"}", b"]"):
-        begin = value = at
-        if named:
-            colon = _skip(text, value_end(view, at))
-            value = _skip(text, colon + 1)
-        yield PathItem(begin, value, before), text[begin : colon if named else begin]
-        before = value_end(view, value)
-        at = _skip(text, before)
-        at = _skip(text, at + 1) if text[at : at + 1] == b"," else at
-
-
 def find(text: bytes, path: Path) -> PathPlace:
     """Follow a path; CommandRefused with SUBDOC_PATH_MISMATCH where a name meets no dictionary, an index no array."""
     view, place = _view(text), PathPlace(_skip(text, 0))
@@ -112,8 +97,6 @@ def _child(text: bytes, view: View, container: int, component: str | int) -> Pat
     """Return the item of a container that a component names; without `item` if there is none."""
     if isinstance(component, str):
         seen, begin, value, before, count = member(view, container, component.encode())
-        if seen == ESCAPED:
-            return _by_meaning(text, container, component)
     else:
         seen, begin, value, before, count = element(view, container, component if component >= 0 else ALL_OF_THEM)
         if component < 0 < count:  # the last one is where the search ended
@@ -121,16 +104,6 @@ def _child(text: bytes, view: View, container: int, component: str | int) -> Pat
     if seen == FOUND:
         return PathPlace(value, (), PathItem(begin, value, before if before >= 0 else None), None, count)
     return PathPlace(container, (), None, None if count == 0 else value_end(view, value), count)
-
-
-def _by_meaning(text: bytes, container: int, name: str) -> PathPlace:
-    """Look for a member among names that may be written in several ways."""
-    count, last = 0, None
-    for item, written in _items(text, container):
-        if json.loads(written) == name:
-            return PathPlace(item.value, (), item, None, count)
-        count, last = count + 1, item
-    return PathPlace(container, (), None, None if last is None else _end(text, last.value), count)
 
 
 def _found(text: bytes, path: Path) -> PathPlace:
@@ -270,17 +243,15 @@ def add_unique(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
     if place.missing:
         return Edit(_made(text, place, b"[%b]" % value, mkdir_p))
     _array(text, place.at)
-    for item, _ in _items(text, place.at):
-        if text[item.value : item.value + 1] in (b"{", b"["):
-            raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the array holds more than simple values")
-        if _same(text[item.value : _end(text, item.value)], value):
-            raise CommandRefused(Status.SUBDOC_PATH_EEXISTS, "the array holds the value")
+    # Strings are the same by what they say, all others by how they are written.
+    is_string = value[:1] == b'"'
+    said = json.loads(value).encode("utf-8", "surrogatepass") if is_string else value
+    seen = among(_view(text), place.at, said, is_string=is_string)
+    if seen == CONTAINER:
+        raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the array holds more than simple values")
+    if seen == FOUND:
+        raise CommandRefused(Status.SUBDOC_PATH_EEXISTS, "the array holds the value")
     return Edit(_appended(text, place.at, value))
-
-
-def _same(one: bytes, other: bytes) -> bool:
-    """Whether two simple values are the same: strings by what they say, all others by how they are written."""
-    return one == other or (one[:1] == other[:1] == b'"' and json.loads(one) == json.loads(other))
 
 
 def counter(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
@@ -325,11 +296,7 @@ def _elements(value: bytes, path: Path) -> bytes:
 
 def _shallow(value: bytes, path: Path) -> None:
     """Refuse a value that makes the document deeper than a path can name."""
-    deepest = depth = 0
-    if b"{" in value or b"[" in value:
-        for each in re.findall(rb"[{}\[\]]", _STRINGS.sub(b"", value)):
-            depth += 1 if each in (b"{", b"[") else -1
-            deepest = max(deepest, depth)
+    deepest = depth_of(_view(value))
     if deepest + len(path) > PATH_DEPTH_MAX:
         limit = f"{PATH_DEPTH_MAX} in all"
         raise CommandRefused(Status.SUBDOC_VALUE_ETOODEEP, f"{deepest} levels below {len(path)}, {limit}")
