@@ -148,7 +148,7 @@ def test_deletions_that_were_purged_before_they_were_copied_are_told_and_made_up
 @pytest.mark.spark
 def test_what_a_copy_carries_is_kept_beside_a_checkpoint_that_spark_alone_can_reach(spark: Any, tmp_path: Path) -> None:
     place = CarriedFile(f"file:{tmp_path}/far", spark)
-    place._folder = None  # as one on an object store
+    place.file._folder = None  # as one on an object store
     assert place.load() is None
     place.save(Carried("all", manifest_uid=3, known={"shop.orders": 8}))
     assert place.load() == Carried("all", manifest_uid=3, known={"shop.orders": 8})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from headwater.errors import ConnectionLost, HeadwaterError, KeyNotFound, OptionError, StatusError
 
@@ -136,6 +136,13 @@ class Redis:
     def close(self) -> None:
         """Close the connection."""
         self._redis.close()
+
+
+def address(url: str) -> str:
+    """Return where a cache is, without who asks and how."""
+    parts = urlsplit(url)
+    number = parse_qs(parts.query).get("db", [""])[0]
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}" + f"/{number}" * bool(number)
 
 
 def template(text: str) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from headwater.client.collections import parse_path
 from headwater.client.unread import OWN_OF_SERVERS, knows_collections
 from headwater.cluster.collections import CollectionPath, Edit, Lacking, additions, change, removals
 from headwater.errors import ClusterError, OptionError, StatusError
-from headwater.pipelines.checkpoint import OFFSETS, local_folder
+from headwater.pipelines.beside import FileBeside
 from headwater.spark.nodes import SourceNodes, connect, patiently
 from headwater.spark.settings import SourceSettings, WriteSettings, parse
 from headwater.wire.manifest import UID_MAX, CollectionsManifest, ManifestRefused
@@ -99,73 +98,21 @@ class CarriedFile:
     """
 
     def __init__(self, checkpoint: str | Path, spark: SparkSession | None = None) -> None:
-        self._folder, self._place, self._spark = local_folder(checkpoint), str(checkpoint).rstrip("/"), spark
+        self.checkpoint, self.spark, self.file = checkpoint, spark, FileBeside(checkpoint, FILE, spark)
 
     def load(self) -> Carried | None:
         """Return what was saved; None for a new checkpoint.
 
         A checkpoint with offsets and without the file is of a copy from before collections were copied.
         """
-        text = self._read()
+        text = self.file.read()
         if text is not None:
             return Carried.from_json(_object(text))
-        return Carried() if self._has_offsets() else None
+        return Carried() if self.file.has_offsets() else None
 
     def save(self, carried: Carried) -> None:
         """Put it in the place of what was there; on the disk on return."""
-        text = json.dumps(carried.to_json())
-        if self._folder is None:
-            self._save_there(text)
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        fresh = self._folder / f".{FILE}.new"
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._folder / FILE)
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def _read(self) -> str | None:
-        if self._folder is not None:
-            path = self._folder / FILE
-            return path.read_text("utf-8") if path.exists() else None
-        path, files = self._there(FILE)
-        if not files.exists(path):
-            return None
-        stream = files.open(path)
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-
-    def _save_there(self, text: str) -> None:
-        path, files = self._there(FILE)
-        stream = files.create(path, True)
-        stream.write(bytearray(text.encode()))
-        stream.close()
-
-    def _has_offsets(self) -> bool:
-        if self._folder is not None:
-            return (self._folder / OFFSETS).is_dir()
-        path, files = self._there(OFFSETS)
-        return bool(files.exists(path))
-
-    @property
-    def _jvm(self) -> Any:
-        if self._spark is None:
-            raise OptionError("checkpoint", self._place, "a folder of this machine")
-        return self._spark._jvm
-
-    def _there(self, name: str) -> tuple[Any, Any]:
-        """A path where Spark keeps the checkpoint, and the file system that it is of."""
-        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._place}/{name}")
-        session: Any = self._spark
-        return path, path.getFileSystem(session._jsc.hadoopConfiguration())
+        self.file.write(json.dumps(carried.to_json()))
 
 
 def _object(text: str) -> Mapping[str, Any]:
@@ -213,6 +160,12 @@ def _all_there_is(source: SourceSettings) -> str | None:
     return patiently(ask, source.retry_seconds)
 
 
+def as_source(target: WriteSettings) -> SourceSettings:
+    """Return what is written to as what could be read."""
+    login = {"user": target.user, "password": target.password, "retrySeconds": str(target.retry_seconds)}
+    return parse({"url": target.url} | {name: text for name, text in login.items() if text is not None})
+
+
 class CarriedCollections:
     """Keeps the target's collections level with those of the source; the driver's.
 
@@ -231,9 +184,7 @@ class CarriedCollections:
         self._target, self.carried, self._file, self._dropped = target, carried, file, dropped
         self.is_behind = False
         self._from = SourceNodes(source)
-        login = {"user": target.user, "password": target.password, "retrySeconds": str(target.retry_seconds)}
-        reading = {"url": target.url} | {name: text for name, text in login.items() if text is not None}
-        self._to = SourceNodes(parse(reading))
+        self._to = SourceNodes(as_source(target))
 
     def close(self) -> None:
         """Close the connections."""

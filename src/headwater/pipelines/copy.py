@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headwater.errors import ConnectionLost, OptionError
 from headwater.pipelines.attempts import Attempts, patience
-from headwater.pipelines.carried import CarriedCollections, CarriedFile, Dropped, choice
+from headwater.pipelines.carried import Carried, CarriedCollections, CarriedFile, Dropped, as_source, choice
 from headwater.pipelines.job import JobProgress, follow
+from headwater.pipelines.owners import CheckpointOwner, bucket_end, claim
 from headwater.pipelines.query import own_session
 from headwater.pipelines.restore import restore
 from headwater.pipelines.watch import NOBODY, BatchWatch
@@ -112,7 +113,8 @@ def copy(
     Returns: the last progress.
 
     Raises:
-        OptionError: an option is wrong, source and target are the same bucket, or a collection can't be made there.
+        OptionError: an option is wrong, source and target are the same bucket, the checkpoint is of another job, source
+            or target, or a collection can't be made there.
         HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
     """
     if rollback not in ROLLBACKS:
@@ -121,12 +123,11 @@ def copy(
         raise OptionError("target", target, "another bucket than the source")
     policy = {"rollbackPolicy": "fail"} if rollback == "fail" else {}
     asked = {"url": source, "xattrs": "true", **policy, **(reading or {})}
-    seconds, file = patience(retry_seconds, once=once), CarriedFile(checkpoint, spark)
+    seconds = patience(retry_seconds, once=once)
     attempts = Attempts(CopyProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
-    carried = choice(file.load(), asked, into, settings.parse(asked, streaming=True))
-    file.save(carried)
-    options = asked | carried.options()
     written = {"url": target, "withMeta": "true", **({"collection": into} if into else {}), **(writing or {})}
+    carried, file = _carried(CarriedFile(checkpoint, spark), asked, written, into, seconds)
+    options = asked | carried.options()
     reads, writes = settings.parse(options, streaming=True), settings.parse_write(written)
     collections = CarriedCollections(reads, writes, carried, file, dropped) if carried.chooses else None
     batches = _Batches(reads, writes, attempts, collections, restores=rollback == "restore")
@@ -147,6 +148,18 @@ def copy(
     finally:
         if collections is not None:
             collections.close()
+
+
+def _carried(
+    file: CarriedFile, asked: Mapping[str, str], written: Mapping[str, str], into: str | None, seconds: float
+) -> tuple[Carried, CarriedFile]:
+    """Return what a copy carries, and where that is noted, if the checkpoint is this copy's."""
+    reads, writes = settings.parse(asked, streaming=True), settings.parse_write(written)
+    ends = [bucket_end(each, seconds) for each in (reads, as_source(writes))]
+    claim(file.checkpoint, CheckpointOwner("copy", *ends), file.spark)
+    carried = choice(file.load(), asked, into, reads)
+    file.save(carried)
+    return carried, file
 
 
 class _Batches:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headwater.errors import OptionError
 from headwater.pipelines.attempts import Attempts, patience
-from headwater.pipelines.caches import KEYS_PER_CALL, chunks, expanded, names_collections, open_cache, template
+from headwater.pipelines.caches import KEYS_PER_CALL, address, chunks, expanded, names_collections, open_cache, template
 from headwater.pipelines.job import JobProgress, follow
+from headwater.pipelines.owners import CheckpointOwner, JobEnd, bucket_end, claim
 from headwater.pipelines.query import own_session
 from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark import nodes, settings
@@ -130,7 +131,7 @@ def invalidate(
     Returns: the last progress.
 
     Raises:
-        OptionError: an option is wrong.
+        OptionError: an option is wrong, or the checkpoint is of another job, source or cache.
         HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
     """
     seconds = patience(retry_seconds, once=once)
@@ -142,6 +143,7 @@ def invalidate(
         raise OptionError(
             "template", " ".join(templates), "possible without collections: choose some, or leave {scope} out"
         )
+    claim(checkpoint, CheckpointOwner("invalidate", bucket_end(reads, seconds), JobEnd(address(cache))), spark)
     batches = _Batches(reads, target, attempts)
     return follow(
         spark,

@@ -1,0 +1,85 @@
+"""A small file of ours beside Spark's checkpoint, on a disk of this machine or where Spark alone reaches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import OptionError
+from headwater.pipelines.checkpoint import OFFSETS, local_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class FileBeside:
+    """A file in a checkpoint's folder, replaced whole.
+
+    Args:
+        checkpoint: the folder.
+        name: of the file.
+        spark: for a checkpoint elsewhere.
+    """
+
+    def __init__(self, checkpoint: str | Path, name: str, spark: SparkSession | None = None) -> None:
+        self._folder, self.place, self._name = local_folder(checkpoint), str(checkpoint).rstrip("/"), name
+        self._spark = spark
+
+    def read(self) -> str | None:
+        """Return what it has; None where there is none.
+
+        Raises:
+            OptionError: the checkpoint is not of this machine, and there is no session.
+        """
+        if self._folder is not None:
+            path = self._folder / self._name
+            return path.read_text("utf-8") if path.exists() else None
+        path, files = self._there(self._name)
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, text: str) -> None:
+        """Put it in the place of what was there; on the disk on return."""
+        if self._folder is None:
+            path, files = self._there(self._name)
+            stream = files.create(path, True)
+            stream.write(bytearray(text.encode()))
+            stream.close()
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        fresh = self._folder / f".{self._name}.new"
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._folder / self._name)
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def has_offsets(self) -> bool:
+        """Whether a query has begun with this checkpoint."""
+        if self._folder is not None:
+            return (self._folder / OFFSETS).is_dir()
+        path, files = self._there(OFFSETS)
+        return bool(files.exists(path))
+
+    @property
+    def _jvm(self) -> Any:
+        if self._spark is None:
+            raise OptionError("checkpoint", self.place, "a folder of this machine")
+        return self._spark._jvm
+
+    def _there(self, name: str) -> tuple[Any, Any]:
+        """A path where Spark keeps the checkpoint, and the file system that it is of."""
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self.place}/{name}")
+        session: Any = self._spark
+        return path, path.getFileSystem(session._jsc.hadoopConfiguration())

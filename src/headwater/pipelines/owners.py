@@ -1,0 +1,115 @@
+"""The job that a checkpoint is of: what it read and where to, noted beside it.
+
+A checkpoint says how far a job is and nothing about its other end. With another target everything from before would be
+missing there, without a word; with another source a copy would take it for a failover, and make the target equal to it.
+So the note says both ends. The nodes of a bucket may get other addresses: it is the same one while a vbucket has a
+branch of its history that it had before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headwater.errors import OptionError
+from headwater.pipelines.beside import FileBeside
+from headwater.spark.nodes import connect, patiently
+from headwater.spark.offsets import hex_uuid
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headwater.spark.settings import SourceSettings
+
+FILE: Final = "job.json"
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """One end of a job.
+
+    Args:
+        url: without a login.
+        bucket: its name; empty for what is no bucket.
+        histories: vb uuids of each vbucket's branches, in hex; empty where nobody was asked.
+    """
+
+    url: str
+    bucket: str = ""
+    histories: Mapping[str, list[str]] = field(default_factory=dict)
+
+    def is_same(self, now: JobEnd) -> bool:
+        """Whether `now` is what this was, perhaps at other addresses."""
+        if self.url == now.url:
+            return True
+        shared = (set(uuids) & set(now.histories.get(vb, ())) for vb, uuids in self.histories.items())
+        return self.bucket == now.bucket and any(shared)
+
+
+def bucket_end(settings: SourceSettings, patience_seconds: float) -> JobEnd:
+    """Return a bucket as an end, with the branches of the vbuckets that have a node.
+
+    Raises:
+        TransportError, StatusError: nobody answers.
+    """
+    from headwater.client.routing import parse
+
+    def ask() -> dict[str, list[str]]:
+        with connect(settings) as client:
+            logs = client.failover_logs(client.seqnos())
+        return {str(vb): [hex_uuid(uuid) for uuid, _ in log] for vb, log in sorted(logs.items())}
+
+    return JobEnd(settings.url, parse(settings.url).bucket, patiently(ask, patience_seconds))
+
+
+@dataclass(frozen=True)
+class CheckpointOwner:
+    """A job as its checkpoint is of it."""
+
+    job: str
+    source: JobEnd
+    target: JobEnd
+
+    def __str__(self) -> str:
+        return f"{self.job} from {self.source.url} to {self.target.url}"
+
+
+def claim(checkpoint: str | Path, now: CheckpointOwner, spark: SparkSession | None = None) -> None:
+    """Note whose a checkpoint is; one without a note, which is new or of an older release, becomes this job's.
+
+    Raises:
+        OptionError: it is another job's, or has another source or target.
+    """
+    file = FileBeside(checkpoint, FILE, spark)
+    before = _read(file)
+    if before is not None:
+        same = before.job == now.job and before.source.is_same(now.source) and before.target.is_same(now.target)
+        if not same:
+            told = f"the checkpoint of this {now.job}: it is of the {before}. Take another one"
+            more = f"if only addresses have changed, remove {FILE} in it"
+            raise OptionError("checkpoint", file.place, f"{told}; {more}")
+    file.write(json.dumps({"format": FORMAT} | asdict(now)))
+
+
+def _read(file: FileBeside) -> CheckpointOwner | None:
+    text = file.read()
+    if text is None:
+        return None
+    try:
+        told = json.loads(text)
+        if told["format"] != FORMAT:
+            raise OptionError("checkpoint", told["format"], f"of format {FORMAT}, which this version knows")
+        return CheckpointOwner(told["job"], _end(told["source"]), _end(told["target"]))
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OptionError):
+            raise
+        told = f"one with a readable {FILE}: take another checkpoint, or remove that file if it is this job's"
+        raise OptionError("checkpoint", file.place, told) from None
+
+
+def _end(told: Any) -> JobEnd:
+    return JobEnd(str(told["url"]), str(told["bucket"]), dict(told["histories"]))
