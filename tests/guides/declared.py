@@ -94,7 +94,8 @@ DECLARED: dict[str, dict[str, Way]] = {
     },
     "docs/howto/upgrade.md": {
         "$ headwater backup": Shown("systemd and another release; tests/faults/test_upgrade.py has stores"),
-        "$ systemctl": Shown("a service of systemd on each machine"),
+        "$ systemd-run": Shown("a service of systemd"),
+        "$ ln": Shown("a service of systemd on each machine"),
     },
     "docs/howto/console.md": {
         "$ headwater console": Elsewhere("tests/cli/test_console.py"),
@@ -139,7 +140,7 @@ DECLARED: dict[str, dict[str, Way]] = {
     },
     "docs/howto/operate.md": {
         "host =": Typed(),
-        "systemctl": Shown("systemd's own commands; the unit itself is verified by tests/test_deploy.py"),
+        "python3 -m venv": Shown("systemd's own commands; the unit itself is verified by tests/test_deploy.py"),
         "scrape_configs": Typed(),
         "headwater streams": Elsewhere("tests/cli/test_streams.py"),
     },

@@ -129,6 +129,42 @@ def test_a_password_file_that_others_may_read_is_refused(tmp_path: Path) -> None
         read_users(file)
 
 
+def test_a_credential_of_systemd_may_show_bits_of_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is root's, and an access list lets the service's user read it, whose mask stands in the place of the group."""
+    file = tmp_path / "users"
+    file.write_text("u:p\n")
+    file.chmod(0o440)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "others"))
+    with pytest.raises(OptionError, match="chmod 600"):
+        read_users(file)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert read_users(file) == {"u": "p"}
+    file.chmod(0o444)
+    with pytest.raises(OptionError, match="chmod 600"):
+        read_users(file)
+
+
+def test_a_file_of_passwords_that_can_not_be_read_is_named_with_its_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "users"
+    file.write_bytes(b"u:\xff\n")
+    file.chmod(0o600)
+    with pytest.raises(OptionError, match=r'"users-file".* not a file that can be read .it is no text.'):
+        read_users(file)
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    with pytest.raises(OptionError, match=r'"password-file".* not a file that can be read .Is a directory.'):
+        config_from({"user": "u", "password_file": str(folder)}, {})
+
+    def denied(*_: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", denied)  # these tests may run as root, whom nothing is denied
+    with pytest.raises(OptionError, match=r'"users-file".* not a file that this user \(\d+\) may read; chown it'):
+        read_users(file)
+
+
 def test_users_are_lines_of_name_and_password(tmp_path: Path) -> None:
     file = tmp_path / "users"
     file.write_text("# people\nann:a:b\n\nbob:\n")

@@ -234,3 +234,18 @@ def test_after_a_crash_the_log_says_where_a_torn_end_was_cut_and_how_much_of_it(
         assert running.log.count("was cut off by a crash") == 1
     finally:
         running.kill()
+
+
+def test_a_node_that_is_up_has_loaded_what_an_upgrade_may_replace_under_it(tmp_path: Path) -> None:
+    """The files of another release may stand in the place of its own by the time that something is first asked for."""
+    loaded = "import 'headwater.node.metrics'"
+    command = [sys.executable, "-v", "-m", "headwater", "serve", "--port", "0", "--data", str(tmp_path / "data")]
+    log = tmp_path / "said"
+    with log.open("w") as told, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().startswith("ready ")
+            until(lambda: loaded in log.read_text(), "the metrics are loaded")
+        finally:
+            process.terminate()
+            assert process.wait(60) == 0

@@ -375,7 +375,7 @@ def _cluster_secret(file: str, *, has_users: bool) -> str:
     """Read the secret that nodes prove to each other; only where there are users, whom else it would shut out."""
     if not has_users:
         raise OptionError("cluster-secret-file", file, "for nodes with users: add one (headwater user)")
-    secret = _password(file, {})
+    secret = _secret(Path(file), "cluster-secret-file").split("\n", 1)[0].rstrip("\r")
     if not secret:
         raise OptionError("cluster-secret-file", file, "a file with a secret: its first line is empty")
     return secret
@@ -383,9 +383,8 @@ def _cluster_secret(file: str, *, has_users: bool) -> str:
 
 def read_users(path: Path) -> dict[str, str]:
     """Read `name:password` lines; blank lines and lines that start with # are skipped."""
-    refuse_readable_by_others(path, "users-file")
     users: dict[str, str] = {}
-    for line in path.read_text("utf-8").splitlines():
+    for line in _secret(path, "users-file").splitlines():
         if not line.strip() or line.startswith("#"):
             continue
         name, colon, password = line.partition(":")
@@ -404,18 +403,34 @@ def _convert(option: Option, value: str) -> Any:
 
 def _password(file: str, environment: Mapping[str, str]) -> str:
     if file:
-        refuse_readable_by_others(Path(file), "password-file")
-        return Path(file).read_text("utf-8").split("\n", 1)[0].rstrip("\r")
+        return _secret(Path(file), "password-file").split("\n", 1)[0].rstrip("\r")
     if (password := environment.get("HEADWATER_PASSWORD")) is not None:
         return password
     raise OptionError("user", "", "complete: give --password-file, or HEADWATER_PASSWORD in the environment")
 
 
+def _secret(path: Path, option: str) -> str:
+    refuse_readable_by_others(path, option)
+    try:
+        return path.read_text("utf-8")
+    except PermissionError:
+        raise OptionError(option, str(path), f"a file that this user ({os.geteuid()}) may read; chown it") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise OptionError(option, str(path), f"a file that can be read ({reason})") from None
+
+
 def refuse_readable_by_others(path: Path, option: str) -> None:
-    """Refuse (OptionError) a file that holds a secret and that others may read, or that is not there."""
+    """Refuse (OptionError) a file that holds a secret and that others may read, or that is not there.
+
+    A credential of systemd is root's, and an access list lets the service's user read it, which shows as bits of a
+    group.
+    """
     try:
         mode = path.stat().st_mode
     except OSError as error:
         raise OptionError(option, str(path), f"a file that can be read ({error.strerror})") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY")
+    others = stat.S_IRWXO if credentials and path.parent == Path(credentials) else stat.S_IRWXG | stat.S_IRWXO
+    if mode & others:
         raise OptionError(option, str(path), "private: others may read it; chmod 600 it")

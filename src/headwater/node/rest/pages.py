@@ -224,7 +224,7 @@ def _metrics(server: Services, user: str) -> Made:
     """Those of the buckets that the reader may look at; of the node itself, if these are all, also of those to come."""
     if server.config.no_metrics:
         return Made(b'{"error": "this node was started with --no-metrics"}', 404)
-    from headwater.node import metrics  # noqa: PLC0415 - its library takes 30 ms, which nodes that nobody scrapes save
+    from headwater.node import metrics  # noqa: PLC0415 - 30 ms that no start waits for; node/run.py loads it
 
     users = server.users
     shown = {name for name in server.buckets if users.rights(user, name) & MONITOR}
