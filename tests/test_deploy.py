@@ -174,3 +174,13 @@ def test_the_manifests_fit_the_published_schemas(version: str) -> None:
     schemas = pytest.importorskip("kubernetes_validate")
     for each in documents().values():
         schemas.validate(each, version, strict=True)
+
+
+def test_the_number_of_nodes_stands_beside_the_release_where_an_apply_takes_both_from() -> None:
+    """`kubectl scale` is undone by the next `kubectl apply`, and a node goes with its vbuckets."""
+    told = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text("utf-8"))
+    (nodes,) = [each["count"] for each in told.get("replicas", ()) if each["name"] == "headwater"]
+    assert nodes == documents()["StatefulSet/headwater"]["spec"]["replicas"]
+    (command,) = documents()["Job/headwater-cluster"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    founders = command.partition("cluster init")[2]
+    assert len(set(re.findall(r"headwater-\d", founders))) == nodes

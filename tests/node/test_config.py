@@ -130,7 +130,7 @@ def test_a_password_file_that_others_may_read_is_refused(tmp_path: Path) -> None
 
 
 def test_a_credential_of_systemd_may_show_bits_of_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is root's, and an access list lets the service's user read it, whose mask stands in the place of the group."""
+    """An access list lets the service's user read it, whose mask stands in the place of the group."""
     file = tmp_path / "users"
     file.write_text("u:p\n")
     file.chmod(0o440)
