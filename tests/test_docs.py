@@ -61,7 +61,14 @@ def test_options_that_pages_name_exist(page: Path) -> None:
     harness = {"--minutes", "--seed", "--seeds", "--again", "--verbose"}
     harness |= {"--master", "--deploy-mode", "--archives", "--conf", "--name", "--class"}  # of spark-submit
     harness |= {"--upgrade", "--tmpfs", "--cap-drop", "--read-only", "--build-arg"}  # of pip and podman
-    harness |= {"--from-literal", "--from-file", "--for", "--quiet"}  # of kubectl; and of every command of ours
+    harness |= {"--from-literal", "--from-file", "--for", "--timeout"}  # of kubectl
+    harness |= {
+        "--wait",
+        "--system",
+        "--no-create-home",
+        "--shell",
+        "--quiet",
+    }  # systemd-run, useradd; all commands of ours
     if page.name == "CHANGELOG.md":
         known |= {old for renamed in RENAMED.values() for old in renamed.values()}
     assert set(option.findall(page.read_text("utf-8"))) <= known | harness
