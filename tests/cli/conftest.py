@@ -35,7 +35,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     only told of (tests/cluster/fakes.py)."""
 
     def invoke(members: object, *arguments: str, answers: str | None = None) -> tuple[int, str, str]:
-        monkeypatch.setattr("headwater.cluster.members.Members", lambda bucket, user, password, tls=None: members)
+        monkeypatch.setattr("headwater.cluster.members.Members", lambda bucket, user, password, **_: members)
         result = CliRunner().invoke(app, list(arguments), input=answers)
         return result.exit_code, result.stdout, result.stderr
 

@@ -169,6 +169,9 @@ class FakeMembers:
     def endpoint(self, address):
         return Endpoint(address, self.bucket)
 
+    def waited_for(self, seconds):
+        return []
+
     def named(self, address):
         return address
 

@@ -2,12 +2,18 @@
 
 import asyncio
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 
 from harness.nodes import until
 from headwater import client
+from headwater.cluster import founding
 from headwater.cluster.failover import Failover
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError
@@ -210,6 +216,35 @@ def test_a_member_that_comes_back_empty_takes_no_client_away_from_the_others():
         check(nodes, DOCUMENTS)
 
 
+def test_a_cluster_of_the_epoch_of_nodes_own_maps_leaves_it_with_its_next_map(monkeypatch):
+    """As clusters were founded before: until then a member that comes back empty has the newest map."""
+
+    def first_map(*told, **how):
+        made, owner = found_now(*told, **how)
+        return replace(made, epoch=1), owner
+
+    found_now = founding.first_map
+    monkeypatch.setattr(founding, "first_map", first_map)
+    with empty_nodes(3) as nodes:
+        one, two, three = nodes
+        init(*nodes, replicas=1)
+        assert status(one)[1]["revision"]["epoch"] == 1
+        fill(one, DOCUMENTS)
+        until_level(*nodes)
+        assert command("cluster", "tls", one.address, "--off")[0] == 0
+        assert status(three)[1]["revision"]["epoch"] == 2
+        owned = vbuckets(three.port)
+        three.kill()
+        shutil.rmtree(three.data)
+        three.restart()
+        there = [key for key in DOCUMENTS if owned.get(vbucket_of(key, VBUCKETS)) is not State.ACTIVE]
+        seeds = ",".join(node.address for node in (three, two))
+        with client.connect(f"couchbase://{seeds}/default", timeout_seconds=60) as bucket:
+            assert bucket.get_many(there).keys() == set(there)
+        rebalance(one)
+        check(nodes, DOCUMENTS)
+
+
 def test_replicas_do_not_follow_a_member_that_comes_back_without_its_disk_and_owns_everything():
     """A service with the default `--vbucket-state active` does so: what it says it owns is empty."""
     with node(vbuckets=VBUCKETS) as one, empty_nodes(2) as others:
@@ -231,6 +266,18 @@ def test_replicas_do_not_follow_a_member_that_comes_back_without_its_disk_and_ow
         check(others, DOCUMENTS)
         rebalance(other, add=at(one))
         check(nodes, DOCUMENTS)
+
+
+def test_a_member_that_is_slow_to_start_is_waited_for_and_named():
+    with empty_nodes(2) as nodes:
+        os.kill(nodes[1].pid, signal.SIGSTOP)  # as one that compiles, on a machine that others use as well
+        line = [sys.executable, "-m", "headwater", "cluster", "init", *(node.address for node in nodes)]
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as founding:
+            said = founding.stderr.readline()
+            os.kill(nodes[1].pid, signal.SIGCONT)
+            shown, _ = founding.communicate(timeout=240)
+        assert said.startswith(f"headwater: waiting for {nodes[1].address}, ") and "of 60 s" in said
+        assert founding.returncode == 0 and "on 2 nodes" in shown
 
 
 def test_a_cluster_is_not_made_while_a_node_is_silent_and_one_line_says_which():

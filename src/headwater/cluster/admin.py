@@ -139,6 +139,7 @@ class NodeAdmin:
         self._timeout, self._clock = timeout_seconds, clock
         self._link = Pipeline(endpoint.dialled, clock, endpoint.tls)
         self._opening = asyncio.Lock()
+        self._asked: list[float] = []
         self._waiters = Waiters(clock)
         self._states_are_old = self._logs_are_statistics = False
         self._operator: Operator | None = None
@@ -178,6 +179,11 @@ class NodeAdmin:
     def address(self) -> Address:
         """The node."""
         return self.endpoint.address
+
+    @property
+    def waited_seconds(self) -> float:
+        """For how long the node has been owing an answer, or the connection; 0 if it owes none."""
+        return self._clock() - min(self._asked) if self._asked else 0.0
 
     def close(self) -> None:
         """Close the connection; pending requests fail, and the lease ends."""
@@ -536,7 +542,12 @@ class NodeAdmin:
             raise
 
     async def _run(self, steps: Steps[Result]) -> Result:
-        return await self._waiters.run(steps)
+        began = self._clock()
+        self._asked.append(began)
+        try:
+            return await self._waiters.run(steps)
+        finally:
+            self._asked.remove(began)
 
 
 def vbucket_list(vbuckets: Iterable[int]) -> str:

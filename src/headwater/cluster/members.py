@@ -117,6 +117,11 @@ class Members:
             self._admins[address] = NodeAdmin(self.endpoint(address), self._timeout)
         return self._admins[address]
 
+    def waited_for(self, seconds: float) -> list[tuple[Address, float]]:
+        """The nodes that owe an answer for longer than `seconds`, and for how long."""
+        owing = [(address, admin.waited_seconds) for address, admin in self._admins.items()]
+        return sorted(each for each in owing if each[1] > seconds)
+
     @asynccontextmanager
     async def alone(
         self, work: str, addresses: Iterable[Address], *, wait_seconds: float = WAIT_SECONDS

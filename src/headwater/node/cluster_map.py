@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from headwater.errors import RemoteProtocolError
 from headwater.node.refused import CommandRefused
 from headwater.wire.address import Address
-from headwater.wire.cluster_map import HOST, NOBODY, ClusterMap
+from headwater.wire.cluster_map import HOST, NOBODY, OWN_EPOCH, ClusterMap
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class ServedMap:
     @property
     def version(self) -> tuple[int, int]:
         """(epoch, revision); maps are compared by it."""
-        return self._set[:2] if self._set else (1, self._first_revision + self._bucket.map_changes)
+        return self._set[:2] if self._set else (OWN_EPOCH, self._first_revision + self._bucket.map_changes)
 
     @property
     def is_set(self) -> bool:

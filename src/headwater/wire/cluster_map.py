@@ -23,7 +23,7 @@ from headwater.wire.address import Address
 from headwater.wire.json_text import read_json
 from headwater.wire.vbucket import vbucket_of
 
-__all__ = ["CAPABILITIES", "HOST", "MAP_VBUCKETS_MAX", "NOBODY", "PORT", "SERVERS_MAX"]
+__all__ = ["CAPABILITIES", "HOST", "MAP_VBUCKETS_MAX", "NOBODY", "OWN_EPOCH", "PORT", "SERVERS_MAX"]
 __all__ += ["Chain", "ClusterMap", "newest_addresses", "server_list", "tls_addresses"]
 
 CAPABILITIES = (
@@ -43,6 +43,8 @@ CAPABILITIES = (
 
 HOST = "$HOST"
 NOBODY = -1
+OWN_EPOCH = 1
+"""The epoch of the maps that nodes make for themselves; that of a cluster is above it."""
 PORT = 11210
 SERVERS_MAX = 4096
 MAP_VBUCKETS_MAX = 65536
@@ -203,8 +205,12 @@ class ClusterMap:
         return self._next(replica_count=count)
 
     def after(self, rev: int) -> ClusterMap:
-        """The same with a revision above `rev`."""
-        return self._next(rev=max(self.rev, rev) + 1)
+        """The same with a revision above `rev`.
+
+        A map of an epoch in which nodes make maps for themselves, as clusters were founded with once, comes into the
+        next: a member that comes back without its disk counts its own from the time of its start, and would be newer.
+        """
+        return self._next(rev=max(self.rev, rev) + 1, epoch=max(self.epoch, OWN_EPOCH + 1))
 
     def _next(self, **changed: Any) -> ClusterMap:
         return replace(self, **{"rev": self.rev + 1, "this": None, "text": b""} | changed)

@@ -16,9 +16,9 @@ def speaking(found: Survey) -> Survey:
 def test_the_nodes_call_each_other_by_tls_or_without(told):
     members = FakeMembers(found=speaking(survey(LEVEL)))
     status, shown, _ = told(members, "cluster", "tls", "node-a:11210", "--on")
-    assert status == 0 and shown.startswith("the nodes call each other by TLS, map 1:")
+    assert status == 0 and shown.startswith("the nodes call each other by TLS, map 2:")
     status, shown, _ = told(members, "cluster", "tls", "node-a:11210", "--off")
-    assert status == 0 and shown.startswith("the nodes call each other without TLS, map 1:")
+    assert status == 0 and shown.startswith("the nodes call each other without TLS, map 2:")
     assert [each.encrypted for each in members.sent] == [True, False]
 
 

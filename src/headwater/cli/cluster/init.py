@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.cluster.running import Password, StopRequest, User, addresses, run
+from headwater.cli.cluster.running import FIRST_START_SECONDS, Password, StopRequest, User, addresses, run
 from headwater.cli.forms import answer, report
 from headwater.cli.options import DryRun, examples
 from headwater.cli.screen import count, several
@@ -32,8 +32,8 @@ def init(
     """Make a cluster of nodes: give them a map and, if they are empty, their vbuckets.
 
     Start nodes of a cluster with `serve --vbucket-state none`; empty ones with vbuckets will do as well. One of the
-    nodes may have data: then it owns all vbuckets until `headwater cluster rebalance` spreads them. Killed in the
-    middle, it goes on when typed again.
+    nodes may have data: then it owns all vbuckets until `headwater cluster rebalance` spreads them. A node that is
+    still starting is waited for, up to a minute. Killed in the middle, it goes on when typed again.
     """
     members, place = addresses(nodes)
 
@@ -42,7 +42,7 @@ def init(
 
         return await (planned if dry_run else found)(them, members, replicas, encrypted=tls)
 
-    made = run(work, place, user, password)
+    made = run(work, place, user, password, answer_seconds=FIRST_START_SECONDS)
     version = f"{made.map.epoch}:{made.map.rev}"
     line = (
         f"{count(made.map.vbuckets)} vbuckets of {made.map.bucket} on {several(len(made.map.servers), 'node')}, "

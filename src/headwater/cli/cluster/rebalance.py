@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.cluster.running import Node, Password, StopRequest, User, Yes, addresses, agreed, run, table_of
+from headwater.cli.cluster.running import (
+    FIRST_START_SECONDS,
+    Node,
+    Password,
+    StopRequest,
+    User,
+    Yes,
+    addresses,
+    agreed,
+    run,
+    table_of,
+)
 from headwater.cli.forms import report
 from headwater.cli.options import Concurrency, Patience, examples
 from headwater.cli.screen import count, err, out, progress, rate, several
@@ -54,7 +65,7 @@ def rebalance(
     """
     seeds, place = addresses([node])
     asked = _asked(add or [], remove or [], replicas, concurrency, patience)
-    plan = run(_look(seeds, asked), place, user, password)
+    plan = run(_look(seeds, asked), place, user, password, answer_seconds=FIRST_START_SECONDS if add else None)
     if not agreed(plan, _show, facts_of, "Begin?", dry_run=dry_run, yes=yes):
         return
     started = time.monotonic()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import typer
 
-from headwater.cli.forms import ask, forms, report
+from headwater.cli.forms import ask, forms, remark, report
 from headwater.cli.options import Password, User
 from headwater.cli.stopping import Stopped, signals
 from headwater.errors import OptionError
@@ -74,13 +74,29 @@ def addresses(nodes: Sequence[str]) -> "tuple[list[Address], Place]":
     return list(dict.fromkeys(found)), Place(next(iter(buckets), "default"), targets[0].tls if targets else None)
 
 
+FIRST_START_SECONDS = 60.0
+"""A member's first start may compile its kernels, beside others that do the same: so long its answers may take."""
+WAITED_SECONDS = 3.0
+"""A node that owes an answer for so long is named, again and again."""
+
+
 def run(
-    work: "Callable[[Members, StopRequest], Awaitable[Result]]", place: Place, user: str | None, password: str | None
+    work: "Callable[[Members, StopRequest], Awaitable[Result]]",
+    place: Place,
+    user: str | None,
+    password: str | None,
+    *,
+    answer_seconds: float | None = None,
 ) -> Result:
-    """Work on the nodes of a bucket; `Stopped` if a signal ended it before there was a result (other than None)."""
+    """Work on the nodes of a bucket; `Stopped` if a signal ended it before there was a result (other than None).
+
+    Args:
+        answer_seconds: how long to wait for a connection, or an answer, of a node that may be starting; who is waited
+            for is told then. None: as long as running nodes need at most.
+    """
     before = [(number, signal.getsignal(number)) for number in signals()]
     try:
-        return asyncio.run(_run(work, place, user, password))
+        return asyncio.run(_run(work, place, user, password, answer_seconds))
     finally:
         for number, handler in before:
             signal.signal(number, handler)
@@ -99,7 +115,11 @@ class StopRequest:
 
 
 async def _run(
-    work: "Callable[[Members, StopRequest], Awaitable[Result]]", place: Place, user: str | None, password: str | None
+    work: "Callable[[Members, StopRequest], Awaitable[Result]]",
+    place: Place,
+    user: str | None,
+    password: str | None,
+    answer_seconds: float | None,
 ) -> Result:
     from headwater.cluster.members import Members
 
@@ -113,8 +133,9 @@ async def _run(
     for number in signals():
         loop.add_signal_handler(number, told, number)
     try:
-        async with Members(place.bucket, user, password, tls=place.tls) as members:
-            result = await work(members, stop)
+        patient = {} if answer_seconds is None else {"timeout_seconds": answer_seconds}
+        async with Members(place.bucket, user, password, tls=place.tls, **patient) as members:
+            result = await _waiting(work(members, stop), members, answer_seconds)
     except asyncio.CancelledError:
         if stop.signals:
             raise Stopped(stop.signals[0]) from None
@@ -126,6 +147,24 @@ async def _run(
     if stop.signals and result is None:
         raise Stopped(stop.signals[0])
     return result
+
+
+async def _waiting(work: Awaitable[Result], members: "Members", seconds: float | None) -> Result:
+    """Do the work; with `seconds`, name the nodes that are waited for meanwhile."""
+    if seconds is None:
+        return await work
+    telling = asyncio.create_task(_tell_of_waiting(members, seconds))
+    try:
+        return await work
+    finally:
+        telling.cancel()
+
+
+async def _tell_of_waiting(members: "Members", seconds: float) -> None:
+    while True:
+        await asyncio.sleep(WAITED_SECONDS)
+        for address, waited in members.waited_for(WAITED_SECONDS):
+            remark(f"waiting for {address}, {waited:.0f} of {seconds:.0f} s: it may be starting")
 
 
 async def _end_the_others() -> None:
