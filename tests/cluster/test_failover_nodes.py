@@ -280,6 +280,19 @@ def test_a_member_that_is_slow_to_start_is_waited_for_and_named():
         assert founding.returncode == 0 and "on 2 nodes" in shown
 
 
+def test_a_run_that_waits_for_a_dead_member_says_so_at_once():
+    """A minute without a word looks like a command that hangs."""
+    with empty_nodes(2) as (one, two):
+        init(one, two)
+        two.kill()
+        line = [sys.executable, "-m", "headwater", "tail", "--once", "--node", one.url]
+        with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as waiting:
+            said = waiting.stderr.readline()
+            waiting.terminate()
+            assert waiting.wait(240) == 143
+    assert said == f"headwater: {two.address}: connection refused; trying again, for up to 60 s\n"
+
+
 def test_a_cluster_is_not_made_while_a_node_is_silent_and_one_line_says_which():
     with empty_nodes(2) as nodes:
         nodes[1].kill()

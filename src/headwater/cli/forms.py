@@ -163,7 +163,7 @@ def _told(wanted: Forms) -> Iterator[None]:
     global _forms  # noqa: PLW0603 - one command runs at a time, and its callbacks run in other threads
     before, _forms, began = _forms, wanted, time.monotonic()
     try:
-        with _logged(wanted.verbose):
+        with _logged(wanted.verbose), _waits_told(wanted.verbose):
             detail(f"headwater {headwater.__version__}, Python {platform.python_version()}")
             while _later:
                 remark(_later.pop())
@@ -175,6 +175,29 @@ def _told(wanted: Forms) -> Iterator[None]:
     finally:
         detail(f"took {time.monotonic() - began:.2f} s")
         _forms = before
+
+
+class _Remarks(logging.Handler):
+    """Tells lines of a log as remarks."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell one."""
+        remark(record.getMessage())
+
+
+@contextmanager
+def _waits_told(verbose: int) -> Iterator[None]:
+    """Tell whom the client waits for; with --verbose its log tells that among the rest."""
+    log, handler = logging.getLogger("headwater.client.waiting"), _Remarks()
+    level = log.level
+    if not verbose:
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 @contextmanager

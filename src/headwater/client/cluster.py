@@ -13,6 +13,7 @@ from headwater.client.backoff import for_requests
 from headwater.client.nodes import Nodes
 from headwater.client.pipeline import lost_write
 from headwater.client.routing import Address
+from headwater.client.waiting import Waiting
 from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError, error_for
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Ready, Steps
@@ -37,6 +38,7 @@ class Cluster(Nodes):
         """
         began, backoff = self.clock(), for_requests()
         deadline = self.deadline()
+        waiting = Waiting(began, self.settings.timeout_seconds)
         while True:
             answer = yield from self._attempt(vbucket, asked, what, deadline, reads)
             if isinstance(answer, Frame):
@@ -47,6 +49,7 @@ class Cluster(Nodes):
             # write was done: it has at least as long as the delay before it, or is not made.
             if moment + delay >= deadline:
                 raise tried(answer, backoff.failures, self.clock() - began)
+            waiting.tell(answer, self.clock())
             yield Ready((), moment)
 
     def _attempt(
@@ -121,6 +124,7 @@ class Cluster(Nodes):
         """
         began, backoff = self.clock(), for_requests()
         patience = self.settings.timeout_seconds if patience_seconds is None else patience_seconds
+        waiting = Waiting(began, patience)
         if any(chain[0] == NOBODY for chain in self.map.chains):
             yield from self.look_around()  # nobody else would be asked for what had no owner when the map was made
         while True:
@@ -131,10 +135,11 @@ class Cluster(Nodes):
             if not missing:
                 return dict(sorted(found.items()))
             moment = self.clock() + backoff.next_seconds()
+            told = f"{len(missing)} of {len(needed)} vbuckets, the first is {missing[0]},"
+            lost = NotMyVbucket(f"{told} are active on no node that the cluster map {self.map.label} names")
             if moment >= began + patience:
-                told = f"{len(missing)} of {len(needed)} vbuckets, the first is {missing[0]},"
-                lost = NotMyVbucket(f"{told} are active on no node that the cluster map {self.map.label} names")
                 raise tried(trouble or lost, backoff.failures, self.clock() - began)
+            waiting.tell(trouble or lost, self.clock())
             yield Ready((), moment)
             yield from self.look_around()
 
