@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from headwater.client.waiting import Waiting
+from headwater.client.waiting import WaitTeller
 from headwater.errors import ConnectionLost, NotMyVbucket
 
 GONE = ConnectionLost("10.0.0.1:11210", "connection refused")
@@ -20,7 +20,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_node_that_does_not_answer_is_named_at_once_and_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "headwater.client.waiting")
-    wait = Waiting(100.0, 60.0)
+    wait = WaitTeller(100.0, 60.0)
     for now in (100.0, 100.5, 109.0, 110.0, 115.0, 121.0):
         wait.tell(GONE, now)
     assert said(caplog) == [
@@ -30,7 +30,7 @@ def test_a_node_that_does_not_answer_is_named_at_once_and_every_ten_seconds(capl
 
 def test_of_a_vbucket_that_moves_nothing_is_said_for_a_second(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "headwater.client.waiting")
-    wait = Waiting(100.0, math.inf)
+    wait = WaitTeller(100.0, math.inf)
     wait.tell(MOVING, 100.9)
     assert said(caplog) == []
     wait.tell(MOVING, 101.0)
@@ -38,5 +38,5 @@ def test_of_a_vbucket_that_moves_nothing_is_said_for_a_second(caplog: pytest.Log
 
 
 def test_without_the_command_line_nobody_sees_it(capsys: pytest.CaptureFixture[str]) -> None:
-    Waiting(100.0, 60.0).tell(GONE, 100.0)
+    WaitTeller(100.0, 60.0).tell(GONE, 100.0)
     assert capsys.readouterr().err == ""

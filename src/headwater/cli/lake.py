@@ -7,6 +7,7 @@ import typer
 
 from headwater.cli.failures import CommandError
 from headwater.cli.forms import answer, report
+from headwater.cli.meter import Meter
 from headwater.cli.options import (
     Conf,
     DryRun,
@@ -71,7 +72,8 @@ def optimize(
         chosen = before if everything else len(upkeep.choose(log.state))
         answer(f"{count(chosen)} of {count(before)} files would be folded", folded=0, chosen=chosen, before=before)
         return
-    folded = upkeep.optimize(log, indexes, everything=everything)
+    with Meter("optimize", "files") as meter:
+        folded = upkeep.optimize(log, indexes, everything=everything, tell=meter.show)
     upkeep.checkpoint(log)
     after = len(log.state.files)
     line = f"folded {count(folded)} files: the table had {count(before)} and has {count(after)}"
@@ -95,7 +97,8 @@ def vacuum(
     from headwater.lake import upkeep
 
     log, _ = _table(_placed(place, table, conf))
-    gone = upkeep.vacuum(log, None if hours is None else hours * HOUR, dry=dry)
+    with Meter("vacuum", "files") as meter:
+        gone = upkeep.vacuum(log, None if hours is None else hours * HOUR, dry=dry, tell=meter.show)
     line = f"{count(len(gone))} files {'would be' if dry else 'were'} removed"
     if dry:
         answer("\n".join([*gone, line]), files=gone, removed=0)
@@ -120,13 +123,16 @@ def verify(
     from headwater.lake.verify import check_indexes, check_quarantine, compare, of_table
 
     log, indexes = _table(_placed(place, table, conf))
-    held, problems = of_table(log.store, log.state)
+    files = len(log.state.files) * (1 if indexes is None else 2)
+    with Meter("verify", "files") as meter:
+        held, problems = of_table(log.store, log.state, lambda done: meter.show(done, files))
+        if indexes is not None:
+            read = len(log.state.files)
+            problems += check_indexes(log.store, log.state, indexes, lambda done: meter.show(read + done, files))
     if (beside := _beside(log)) is not None:
         aside, twice = of_table(*beside)
         problems += twice + check_quarantine(held, aside)
         held = aside | held  # of a document without text for a key the only row is there
-    if indexes is not None:
-        problems += check_indexes(log.store, log.state, indexes)
     told = f"{count(len(held))} rows"
     if bucket is not None:
         found = _of_bucket(bucket, user, password)
@@ -185,8 +191,10 @@ def _of_bucket(url: str, user: str | None, password: str | None) -> "Held":
     from headwater.wire.opcodes import Opcode
 
     held: dict[tuple[int, bytes], tuple[int, int]] = {}
-    with connect(url, user, password) as client, client.batches(until="now", no_value=True) as batches:
-        for batch in batches:
+    done = 0
+    with connect(url, user, password) as client, Meter("compare", "changes") as meter:
+        total = sum(client.seqnos().values())
+        for batch in client.batches(until="now", no_value=True):
             names = ("opcode", "vbucket", "key", "seqno", "cas")
             columns: list[Any] = [batch.records.column(name).to_pylist() for name in names]
             for opcode, vbucket, key, seqno, cas in zip(*columns, strict=True):
@@ -194,6 +202,8 @@ def _of_bucket(url: str, user: str | None, password: str | None) -> "Held":
                     held[vbucket, key] = (seqno, cas - (1 << 64) if cas >> 63 else cas)
                 else:
                     held.pop((vbucket, key), None)
+            done += len(columns[0])
+            meter.show(min(done, total), total)
     return held
 
 

@@ -1,7 +1,6 @@
 """`headwater load`: a file's rows as documents, pipelined."""
 
 import codecs
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -94,8 +93,8 @@ def load(
     as it stands: 00501 stays 00501 unless a type is given. What was stored before a failure stays stored: loading again
     does no harm, and --skip goes on behind it.
     """
+    from headwater.cli.meter import Meter
     from headwater.cli.readers import open_source
-    from headwater.cli.screen import err, progress, rate
 
     path = Path("/dev/stdin") if str(file) == "-" else file
     if not path.exists():
@@ -110,14 +109,11 @@ def load(
         return
     whole = not key or file_format is Format.CHANGES
     load = Load(file.name, skip, _stored_changes if whole else _stored_rows)
-    started = time.monotonic()
-    with connect(node, user, password) as client, progress(err(), "rate") as bar, load.told():
-        task = bar.add_task(file.name, total=total or None, rate="")
+    with connect(node, user, password) as client, Meter(file.name, "documents") as meter, load.told():
         for part in _parts(islice(rows, skip, None)):
             load.store(client, collection, typed(prefix), part)
-            bar.update(task, completed=part[-1].position, rate=rate(load.stored, time.monotonic() - started))
-    seconds = time.monotonic() - started
-    _tell(load, bad, seconds)
+            meter.show(part[-1].position, total, made=load.stored)
+    _tell(load, bad, meter.seconds)
 
 
 def _tell(load: "Load", bad: "Bad | None", seconds: float) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from headwater.cli.forms import forms
 from headwater.cli.screen import count, err, progress, rate
 
 LINE_SECONDS = 10.0
@@ -17,7 +18,7 @@ class Meter:
     Args:
         name: what is being done, as a word or two.
         unit: of the numbers.
-        quiet: show nothing.
+        quiet: show nothing; None: as the command was asked.
         clock: seconds.
         line: where plain lines go.
     """
@@ -27,16 +28,18 @@ class Meter:
         name: str,
         unit: str,
         *,
-        quiet: bool = False,
+        quiet: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
         line: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
-        self._name, self._unit, self._quiet, self._clock, self._line = name, unit, quiet, clock, line
+        self._quiet = forms().quiet if quiet is None else quiet
+        self._name, self._unit, self._clock, self._line = name, unit, clock, line
         self._began = self._told = clock()
+        self._last: tuple[object, ...] = ()
         console = err()
-        self._terminal = console.is_terminal and not quiet
-        self._bar = progress(console, "rate")
-        self._task = self._bar.add_task(name, total=None, rate="") if self._terminal else None
+        self._terminal = console.is_terminal and not self._quiet
+        self._bar = progress(console, "rate", "note")
+        self._task = self._bar.add_task(name, total=None, rate="", note="") if self._terminal else None
 
     def __enter__(self) -> Self:
         if self._terminal:
@@ -54,18 +57,39 @@ class Meter:
         """Since it was made."""
         return self._clock() - self._began
 
-    def show(self, done: int, total: int) -> None:
-        """So much is done of so much."""
+    def show(
+        self, done: int, total: int | None, *, made: int | None = None, name: str | None = None, note: str = ""
+    ) -> None:
+        """So much is done of so much (None: nobody knows of how much).
+
+        Args:
+            made: what came of it, in the unit, where `done` and `total` are of another: bytes of a file.
+            name: what is being done now.
+            note: what else is to be told.
+        """
         if self._task is not None:
-            self._bar.update(self._task, completed=done, total=total, rate=rate(done, self.seconds, self._unit))
+            told = rate(done if made is None else made, self.seconds, self._unit)
+            self._bar.update(
+                self._task, completed=done, total=total or None, description=name or self._name, rate=told, note=note
+            )
         elif not self._quiet and self._clock() >= self._told + LINE_SECONDS:
             self._told = self._clock()
-            self._line(self.text(done, total))
+            if (now := (done, total, made, name, note)) != self._last:  # who only waits for more has said so
+                self._line(self.text(done, total, made=made, name=name, note=note))
+            self._last = now
 
-    def text(self, done: int, total: int) -> str:
+    def text(
+        self, done: int, total: int | None, *, made: int | None = None, name: str | None = None, note: str = ""
+    ) -> str:
         """The plain line: `backup: 1,200 of 4,800 changes, 400 changes/s, 9 s left`."""
-        left = (total - done) * self.seconds / done if done else None
-        rest = "" if left is None else f", {left:,.0f} s left"
-        return (
-            f"{self._name}: {count(done)} of {count(total)} {self._unit}, {rate(done, self.seconds, self._unit)}{rest}"
-        )
+        counted = done if made is None else made
+        parts = [f"{name or self._name}: {count(counted)}"]
+        if total and made is None:
+            parts[0] += f" of {count(total)}"
+        parts[0] += f" {self._unit}"
+        if total and made is not None:
+            parts.append(f"{100 * done // total} %")
+        parts.append(rate(counted, self.seconds, self._unit))
+        if total and done:
+            parts.append(f"{(total - done) * self.seconds / done:,.0f} s left")
+        return ", ".join([*parts, *filter(None, [note])])

@@ -176,22 +176,17 @@ class MoveRun:
         self.problem = event.problem
 
     async def _draw(self, mover: "Mover", chosen: list[int], total: int) -> None:
-        from headwater.cli.screen import count, err, progress, rate
+        from headwater.cli.meter import Meter
+        from headwater.cli.screen import count
 
-        began = time.monotonic()
-        with progress(err(), "rate", "lag") as bar:
-            task = bar.add_task("", total=total or None, rate="", lag="")
+        with Meter("move", "changes") as meter:
             while True:
                 changes, _ = mover.passed()
                 lag = sum(mover.lags.values())
-                bar.update(
-                    task,
-                    completed=changes,
-                    total=max(total, changes),
-                    description=f"{self.done} of {len(chosen)} vbuckets",
-                    rate=rate(changes, time.monotonic() - began, "changes"),
-                    lag=f"{self.problem} " * bool(self.problem) + f"{count(lag)} behind",
-                )
+                note = f"{self.problem} " * bool(self.problem) + f"{count(lag)} behind"
+                now = f"{self.done} of {len(chosen)} vbuckets"
+                known = 0 if self.done == len(chosen) else total  # of documents; the last of them may be deletions
+                meter.show(changes, max(known, changes + lag), name=now, note=note)
                 await asyncio.sleep(DRAW_SECONDS)
 
     def _report(self, mover: "Mover", ended: list["Moved | BaseException"], seconds: float) -> None:

@@ -119,12 +119,12 @@ class FollowingWatch:
         Raises:
             CommandError: the node can't follow, for longer than patience lasts.
         """
-        from headwater.cli.screen import count, err, progress, rate
+        from headwater.cli.meter import Meter
+        from headwater.cli.screen import count, several
 
         began = good = time.monotonic()
         first, goal = await self._new.seqnos(), await self._old.seqnos()
-        with progress(err(), "rate", "lag") as bar:
-            task = bar.add_task(f"{len(self._vbuckets)} vbuckets", total=None, rate="", lag="")
+        with Meter(several(len(self._vbuckets), "vbucket"), "changes") as meter:
             while True:
                 here, there, problem = await self._look()
                 got = sum(here.get(vb, 0) - first.get(vb, 0) for vb in self._vbuckets)
@@ -133,9 +133,8 @@ class FollowingWatch:
                 good = good if problem else now
                 if now - good > PATIENCE_SECONDS:
                     raise CommandError(f"{self._new.address} can't follow {self._old.address}: {problem}")
-                speed = rate(max(got, 0), now - began, "changes")
                 told = f"{problem} " * bool(problem) + f"{count(behind)} behind"
-                bar.update(task, completed=got, total=got + behind, rate=speed, lag=told)
+                meter.show(max(got, 0), max(got, 0) + behind, note=told)
                 if once and not problem and all(here.get(vb, 0) >= goal.get(vb, 0) for vb in self._vbuckets):
                     return max(got, 0), now - began
                 await asyncio.sleep(POLL_SECONDS)

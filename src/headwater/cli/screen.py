@@ -26,7 +26,7 @@ def err() -> Console:
 
 def progress(console: Console, *fields: str) -> Progress:
     """A bar with a count, the task's `fields`, the time gone by and the time left; drawn only where there is a
-    terminal."""
+    terminal. What a command prints to stdout meanwhile stays there, and does not come to the bar's stderr."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -37,6 +37,7 @@ def progress(console: Console, *fields: str) -> Progress:
         TextColumn("ETA"),
         TimeRemainingColumn(),
         console=console,
+        redirect_stdout=False,
         disable=console.quiet or not console.is_terminal,
     )
 

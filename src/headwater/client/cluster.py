@@ -13,7 +13,7 @@ from headwater.client.backoff import for_requests
 from headwater.client.nodes import Nodes
 from headwater.client.pipeline import lost_write
 from headwater.client.routing import Address
-from headwater.client.waiting import Waiting
+from headwater.client.waiting import WaitTeller
 from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError, error_for
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Ready, Steps
@@ -38,7 +38,7 @@ class Cluster(Nodes):
         """
         began, backoff = self.clock(), for_requests()
         deadline = self.deadline()
-        waiting = Waiting(began, self.settings.timeout_seconds)
+        waiting = WaitTeller(began, self.settings.timeout_seconds)
         while True:
             answer = yield from self._attempt(vbucket, asked, what, deadline, reads)
             if isinstance(answer, Frame):
@@ -124,7 +124,7 @@ class Cluster(Nodes):
         """
         began, backoff = self.clock(), for_requests()
         patience = self.settings.timeout_seconds if patience_seconds is None else patience_seconds
-        waiting = Waiting(began, patience)
+        waiting = WaitTeller(began, patience)
         if any(chain[0] == NOBODY for chain in self.map.chains):
             yield from self.look_around()  # nobody else would be asked for what had no owner when the map was made
         while True:

@@ -12,7 +12,7 @@ from typing import Final
 
 from headwater.errors import HeadwaterError, TransportError
 
-__all__ = ["Waiting"]
+__all__ = ["WaitTeller"]
 
 AGAIN_SECONDS: Final = 10.0
 MOVING_SECONDS: Final = 1.0
@@ -22,7 +22,7 @@ less than this nothing is said."""
 log = logging.getLogger(__name__)
 
 
-class Waiting:
+class WaitTeller:
     """One wait, and who tells of it.
 
     Args:

@@ -338,10 +338,25 @@ def commit(log: TableLog, folded: Folded) -> bool:
             return True
 
 
-def optimize(log: TableLog, indexes: Indexes | None, *, everything: bool = False) -> int:
-    """Fold until all is well, or all files into as few as they fill; return how many files were folded."""
+def _nobody(done: int, total: int) -> None:
+    pass
+
+
+def optimize(
+    log: TableLog,
+    indexes: Indexes | None,
+    *,
+    everything: bool = False,
+    tell: Callable[[int, int], None] = _nobody,
+) -> int:
+    """Fold until all is well, or all files into as few as they fill; return how many files were folded.
+
+    Args:
+        tell: how many files are folded, and how many there are to fold in the end, as far as is known.
+    """
     count = 0
     while files := list(log.refresh().files.values()) if everything and not count else choose(log.state):
+        tell(count, count + len(files))
         if not commit(log, fold(log.store, log.state.fields, indexes, files)):
             continue
         count += len(files)
@@ -373,7 +388,14 @@ def retention(state: TableState) -> float:
     return seconds_of(state.properties.get("delta.deletedFileRetentionDuration"), RETENTION)
 
 
-def vacuum(log: TableLog, seconds: float | None = None, now: float | None = None, *, dry: bool = False) -> list[str]:
+def vacuum(
+    log: TableLog,
+    seconds: float | None = None,
+    now: float | None = None,
+    *,
+    dry: bool = False,
+    tell: Callable[[int, int], None] = _nobody,
+) -> list[str]:
     """Remove files that no version within the retention needs: removed ones, and those of failed attempts.
 
     Args:
@@ -381,6 +403,7 @@ def vacuum(log: TableLog, seconds: float | None = None, now: float | None = None
         seconds: the retention; None for the table's own (7 days unless it says otherwise).
         now: Unix seconds.
         dry: only tell.
+        tell: how many files are removed, of how many.
 
     Returns: the paths.
     """
@@ -402,7 +425,8 @@ def vacuum(log: TableLog, seconds: float | None = None, now: float | None = None
     if seconds is None:
         old += _old_log(log, clock)
     if not dry:
-        for path in old:
+        for done, path in enumerate(old):
+            tell(done, len(old))
             log.store.remove(path)
     return old
 

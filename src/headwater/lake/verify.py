@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -33,11 +34,20 @@ def rows_of(
             at += batch.num_rows
 
 
-def check_indexes(store: TableStore, state: TableState, indexes: Indexes) -> list[str]:
+Tell: TypeAlias = Callable[[int], None]
+"""Told how many files were read."""
+
+
+def _nobody(done: int) -> None:
+    pass
+
+
+def check_indexes(store: TableStore, state: TableState, indexes: Indexes, tell: Tell = _nobody) -> list[str]:
     """Return what is wrong with indexes: living rows that one does not lead to. One that is missing or damaged is
     among them, though nothing is lost by it: it is built again when it is needed."""
     problems = []
-    for file in state.files.values():
+    for done, file in enumerate(state.files.values()):
+        tell(done)
         if not indexes.is_good(file.path):
             problems.append(f"{file.path}: its index is missing or damaged; it is built again when it is needed")
             continue
@@ -51,11 +61,12 @@ def check_indexes(store: TableStore, state: TableState, indexes: Indexes) -> lis
     return problems
 
 
-def of_table(store: TableStore, state: TableState) -> tuple[Held, list[str]]:
+def of_table(store: TableStore, state: TableState, tell: Tell = _nobody) -> tuple[Held, list[str]]:
     """Return what a table holds, and which keys it holds twice."""
     held: Held = {}
     twice = []
-    for file in state.files.values():
+    for done, file in enumerate(state.files.values()):
+        tell(done)
         for batch, _ in rows_of(store, file):
             columns = (batch.column(name).to_pylist() for name in COLUMNS)
             for key, vbucket, seqno, cas in zip(*columns, strict=True):

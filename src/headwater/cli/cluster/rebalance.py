@@ -1,6 +1,5 @@
 """`headwater cluster rebalance`: the plan as a table, a question, and the work."""
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,8 +17,9 @@ from headwater.cli.cluster.running import (
     table_of,
 )
 from headwater.cli.forms import report
+from headwater.cli.meter import Meter
 from headwater.cli.options import Concurrency, Patience, examples
-from headwater.cli.screen import count, err, out, progress, rate, several
+from headwater.cli.screen import count, out, rate, several
 
 if TYPE_CHECKING:
     from headwater.client.routing import Address
@@ -68,10 +68,9 @@ def rebalance(
     plan = run(_look(seeds, asked), place, user, password, answer_seconds=FIRST_START_SECONDS if add else None)
     if not agreed(plan, _show, facts_of, "Begin?", dry_run=dry_run, yes=yes):
         return
-    started = time.monotonic()
-    with progress(err(), "rate") as bar:
-        after = run(_work(seeds, asked, bar), place, user, password)
-    _tell(plan, after, time.monotonic() - started)
+    with Meter("looking at the nodes", "vbuckets") as meter:
+        after = run(_work(seeds, asked, meter), place, user, password)
+    _tell(plan, after, meter.seconds)
 
 
 def _asked(add: list[str], remove: list[str], replicas: int | None, at_once: int, patience: float) -> dict[str, Any]:
@@ -112,11 +111,9 @@ def _look(seeds: "list[Address]", asked: dict[str, Any]) -> Any:
     return look
 
 
-def _work(seeds: "list[Address]", asked: dict[str, Any], bar: Any) -> Any:
-    task = bar.add_task("looking at the nodes", total=None, rate="")
-
+def _work(seeds: "list[Address]", asked: dict[str, Any], meter: Meter) -> Any:
     def show(step: "RebalanceStep") -> None:
-        bar.update(task, description=step.now, completed=step.done, total=step.total or None)
+        meter.show(step.done, step.total, name=step.now)
 
     async def work(members: "Members", stop: StopRequest) -> "ClusterMap | None":
         from headwater.cluster.rebalance import Rebalance
