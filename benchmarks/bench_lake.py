@@ -5,7 +5,8 @@
     small    a thousand changes at a time into a large table, from "durable in the node" to "in the table"
     kafka    an upsert of all rows beside Spark's Kafka source and a MERGE of the same rows (needs Maven Central once)
     starts   `headwater mirror --once`, as one types it: with nothing to do, and into an empty table
-    source   the `dcp` source to Spark's noop: key, value and seqno, and all columns
+    source   the `dcp` source to Spark's noop: key, value and seqno, and all columns; beside it a source that has the
+             same batches ready in memory, for what Spark makes of them is in both
     demo     `headwater demo`
 
 Every line has seconds on the clock and CPU seconds of all processes: ours with the node and Python workers, Spark's
@@ -36,6 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.bench_spark import prepare, ready_source
 from benchmarks.bench_streams import send
 from benchmarks.gauge import Cost, adopt_orphans, cost, median
 from benchmarks.harness import publish
@@ -51,6 +53,7 @@ from headwater.wire.vbucket import vbucket_of
 SECTIONS = ("large", "small", "kafka", "starts", "source", "demo")
 VALUE_BYTES, VBUCKETS, PIECE = 256, 64, 4096
 CORES = "local[2]"
+FEW = "key binary, value binary, seqno bigint"
 _SET = np.dtype(
     [
         *(("magic", "u1"), ("opcode", "u1"), ("key_length", ">u2"), ("extras_length", "u1"), ("datatype", "u1")),
@@ -101,13 +104,17 @@ def told(name: str, ours: Cost, wanted: str, met: bool | None, note: str = "") -
 
 
 def beside(
-    name: str, ours: Sequence[Cost], yardstick: tuple[str, Sequence[Cost]], wall: float, cpu: float | None = None
+    name: str,
+    ours: Sequence[Cost],
+    yardstick: tuple[str, Sequence[Cost]],
+    wall: float | None = None,
+    cpu: float | None = None,
 ) -> None:
-    """Publish a line with its yardstick, whose seconds shall be at least `wall` (and `cpu`) times ours."""
+    """Publish a line with its yardstick, whose seconds shall be at least `wall` (and `cpu`) times ours, if wished."""
     one, other = median(ours), median(yardstick[1])
     ratios = other.wall / one.wall, other.cpu / max(one.cpu, 0.01)
-    wanted = f"{wall}" + (f" and {cpu} of CPU" if cpu else "")
-    met = ratios[0] >= wall and ratios[1] >= (cpu or 0)
+    wanted = "" if wall is None else f"{wall}" + (f" and {cpu} of CPU" if cpu else "")
+    met = None if wall is None else ratios[0] >= wall and ratios[1] >= (cpu or 0)
     spread = "our rounds " + ", ".join(f"{each.wall:.3g}" for each in ours)
     publish(Line(name, one.wall, one.cpu, yardstick[0], other.wall, other.cpu, *ratios, wanted, met, spread))
 
@@ -396,20 +403,27 @@ def starts(spark: Any, wish: argparse.Namespace) -> None:
 
 
 def source(spark: Any, wish: argparse.Namespace) -> None:
-    """Rows a second out of the source, with few columns and with all."""
+    """Rows a second out of the source, with few columns and with all; and out of one that has the batches ready."""
     rows = max(wish.rows, 2_000_000) if wish.rows >= 1_000_000 else wish.rows
-    with testing.node(vbuckets=VBUCKETS) as node:
+    with folder("source") as place, testing.node(vbuckets=VBUCKETS) as node:
         load(node, requests(rows), np.random.default_rng(2013))
-        everything = spark.read.format("dcp").load(node.url)
-        few = spark.read.format("dcp").schema("key binary, value binary, seqno bigint").load(node.url)
-        frames = {"few": few, "all": everything}
-        costs: dict[str, list[Cost]] = {name: [] for name in frames}
+        prepare(spark, node.url, place)
+        spark.dataSource.register(ready_source(place))
+        frames = {
+            (name, kind): (spark.read.schema(FEW) if kind == "few" else spark.read).format(name).load(node.url)
+            for name in ("dcp", "ready")
+            for kind in ("few", "all")
+        }
+        costs: dict[tuple[str, str], list[Cost]] = {each: [] for each in frames}
         for number in range(-2, wish.rounds):
-            for name, frame in frames.items():
+            for each, frame in frames.items():
                 found = cost(lambda frame=frame: frame.write.format("noop").mode("append").save())
                 if number >= 0:
-                    costs[name].append(found)
-    beside(f"source to noop, key, value and seqno, {rows:,} rows", costs["few"], ("all columns", costs["all"]), 1.7)
+                    costs[each].append(found)
+    few = f"key, value and seqno, {rows:,} rows"
+    beside(f"source to noop, {few}", costs["dcp", "few"], ("all columns", costs["dcp", "all"]), 1.7)
+    beside(f"batches ready in memory to noop, {few}", costs["ready", "few"], ("all columns", costs["ready", "all"]))
+    beside(f"source to noop, {few}", costs["dcp", "few"], ("batches ready in memory", costs["ready", "few"]))
 
 
 def demo(spark: Any, wish: argparse.Namespace) -> None:

@@ -31,9 +31,15 @@ REPETITIONS = 5
 
 
 def ready_source(folder: Path) -> type[DataSource]:
-    """A source whose partitions are the Arrow files of a folder. Made in here, so that it travels to Spark by value."""
+    """A source whose partitions are the Arrow files of a folder, of which it yields the columns that it is asked for.
+
+    Made in here, so that it travels to Spark by value.
+    """
 
     class ReadyReader(DataSourceReader):
+        def __init__(self, names: list[str]) -> None:
+            self.names = names
+
         def partitions(self) -> Sequence[InputPartition]:
             return [InputPartition(str(path)) for path in sorted(folder.glob("*.arrow"))]
 
@@ -41,7 +47,7 @@ def ready_source(folder: Path) -> type[DataSource]:
             with pa.memory_map(partition.value) as file:
                 batches = pa.ipc.open_file(file)
                 for number in range(batches.num_record_batches):
-                    yield batches.get_batch(number)
+                    yield batches.get_batch(number).select(self.names)
 
     class ReadySource(DataSource):
         @classmethod
@@ -52,7 +58,7 @@ def ready_source(folder: Path) -> type[DataSource]:
             return DcpDataSource({"url": "couchbase://nowhere"}).schema()
 
         def reader(self, schema: Any) -> DataSourceReader:
-            return ReadyReader()
+            return ReadyReader(schema.names)
 
     return ReadySource
 

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from headwater.client.drainer import LINGER_SECONDS, SPELL_SECONDS, Drainer
+from headwater.client.drainer import BULK, LINGER_BYTES_MIN, LIVE, Drainer
 from headwater.client.options import DrainOptions
 from headwater.client.routing import Address
 from headwater.client.worker import AGAIN, Task
@@ -14,6 +14,7 @@ from headwater.wire import dcp
 
 STEP_SECONDS = 0.0003
 CHANGE = dcp.Mutation(key=b"k", by_seqno=1, rev_seqno=1).encode()
+LARGE_CHANGE = dcp.Mutation(key=b"k", by_seqno=1, rev_seqno=1, value=bytes(LINGER_BYTES_MIN)).encode()
 
 
 class NoCluster:
@@ -31,9 +32,9 @@ class Source(Task):
 
     idle, drain, vbuckets, todo = False, None, (), ()
 
-    def __init__(self, drainer: Drainer, clock: FakeClock, changes: int) -> None:
+    def __init__(self, drainer: Drainer, clock: FakeClock, changes: int, change: bytes) -> None:
         self.wait = AGAIN
-        self.left = changes
+        self.left, self.change = changes, change
         self._drainer, self._clock = drainer, clock
         self._streams = StreamTable(checked=False)
 
@@ -41,7 +42,9 @@ class Source(Task):
         self._clock.advance(STEP_SECONDS)
         if self.left:
             self.left -= 1
-            self._drainer.arena.decode(CHANGE, self._streams)
+            self._drainer.arena.decode(self.change, self._streams)
+        if not self.left:
+            self._drainer.progress[0].done = True
         return bool(self.left)
         yield
 
@@ -55,11 +58,12 @@ class Source(Task):
         pass
 
 
-def drain_of(changes: int) -> tuple[Drainer, FakeClock]:
+def drain_of(changes: int, change: bytes = CHANGE, *, ends: bool = False) -> tuple[Drainer, FakeClock]:
     clock = FakeClock()
-    drainer = Drainer(cast(Any, NoCluster(clock)), {0: Position(0)}, {}, DrainOptions())
+    end = {0: changes} if ends else {}
+    drainer = Drainer(cast(Any, NoCluster(clock)), {0: Position(0)}, end, DrainOptions())
     drainer._unassigned.clear()
-    drainer._workers[Address("127.0.0.1", 1)] = cast(Any, Source(drainer, clock, changes))
+    drainer._workers[Address("127.0.0.1", 1)] = cast(Any, Source(drainer, clock, changes, change))
     return drainer, clock
 
 
@@ -68,9 +72,24 @@ def test_changes_that_never_pause_are_handed_out_all_the_same():
     begun = clock()
     for _ in range(3):
         assert blocking.run(drainer.advance(), clock).records.num_rows
-    assert clock() - begun <= 3 * (SPELL_SECONDS + LINGER_SECONDS + STEP_SECONDS)
+    assert clock() - begun <= 3 * (LIVE.spell_seconds + LIVE.linger_seconds + STEP_SECONDS)
 
 
 def test_what_comes_within_a_moment_is_one_batch():
     drainer, clock = drain_of(changes=4)
     assert blocking.run(drainer.advance(), clock).records.num_rows == 4
+
+
+def test_a_drain_with_an_end_takes_its_time_to_fill_a_batch():
+    drainer, clock = drain_of(changes=1_000_000, ends=True)
+    begun = clock()
+    rows = blocking.run(drainer.advance(), clock).records.num_rows
+    assert rows * STEP_SECONDS > 5 * LIVE.spell_seconds
+    assert clock() - begun <= BULK.spell_seconds + BULK.linger_seconds + STEP_SECONDS
+
+
+def test_what_comes_last_waits_for_nothing():
+    drainer, clock = drain_of(changes=2, change=LARGE_CHANGE, ends=True)
+    begun = clock()
+    assert blocking.run(drainer.advance(), clock).records.num_rows == 2
+    assert clock() - begun < 3 * STEP_SECONDS

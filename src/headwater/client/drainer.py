@@ -59,9 +59,28 @@ from headwater.wire.manifest import EventKind
 from headwater.wire.status import Status
 
 LINGER_BYTES_MIN = 32 * 1024
-LINGER_SECONDS = 0.001
-SPELL_SECONDS = 0.002
-"""A batch fills in less in a bulk transfer; where it does not, its rows have waited long enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long the rows of a batch may wait for others.
+
+    Attributes:
+        spell_seconds: for reading and decoding, while more is there.
+        linger_seconds: for more to come, once there is none.
+        enough: the share of a full batch that waits for nothing.
+    """
+
+    spell_seconds: float
+    linger_seconds: float
+    enough: float
+
+
+LIVE = Pace(0.002, 0.001, 1 / 2)
+"""Of a drain without an end: somebody waits for each change."""
+BULK = Pace(0.020, 0.010, 7 / 8)
+"""Of a drain with an end, whose caller wants all of it: where cores are shared a batch is not full after 2 ms, and each
+batch costs what follows, Spark above all, some tenths of a millisecond."""
 _OK = int(EndReason.OK)
 FINAL = frozenset({EndReason.OK, EndReason.FILTER_EMPTY})
 GONE = frozenset({Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE})
@@ -117,6 +136,7 @@ class Drainer:
         self._refusals: dict[int, RollbackRequired] = {}
         self._over = False
         self._bounded = all(each.end_seqno != ENDLESS for each in self.progress.values())
+        self._pace = BULK if self._bounded else LIVE
         self._moved_at = self._waited_since = self._left_at = now
         self._linger_until: float | None = None
         self._last_error: HeadwaterError | None = None
@@ -211,14 +231,15 @@ class Drainer:
     def _worth_waiting(self) -> bool:
         """Whether more is about to come: in a bulk transfer, full batches cost less than many small ones.
 
-        A trickle is handed out at once; a batch of some size that is not half full waits for a millisecond.
+        A trickle is handed out at once, and so is what comes last; a batch of some size that is not about full waits.
         """
-        if not LINGER_BYTES_MIN <= self.arena.bytes < self.options.batch_bytes // 2 or self._failure is not None:
+        enough = self._pace.enough * self.options.batch_bytes
+        if not LINGER_BYTES_MIN <= self.arena.bytes < enough or self._failure is not None or self._is_done:
             self._linger_until = None
             return False
         now = self.clock()
         if self._linger_until is None:
-            self._linger_until = now + LINGER_SECONDS
+            self._linger_until = now + self._pace.linger_seconds
         return now < self._linger_until
 
     def _forget_callers_time(self, seconds: float) -> None:
@@ -235,7 +256,7 @@ class Drainer:
         Not for long, once there is something to hand out: changes may keep coming as fast as they are read. True when
         that is why it returned.
         """
-        busy, until = True, self.clock() + SPELL_SECONDS
+        busy, until = True, self.clock() + self._pace.spell_seconds
         yield from self._run_task(self._watch)
         while busy and self._failure is None and (not self.arena.rows or self.clock() < until):
             busy = (yield from self._run_task(self._steward)) if self._unassigned else False
