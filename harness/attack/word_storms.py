@@ -192,13 +192,16 @@ def json_of_any_depth(place: Place) -> None:
 
 
 def lookups_in_a_large_document(place: Place) -> None:
-    """Sixteen paths at once, the last of a million elements, and changes at the end of it; pipelined."""
+    """Sixteen paths at once, the last of a million elements, changes behind them, among them, of as many; pipelined."""
     whole = b'{"a":[' + b"1," * place.some(2_000_000, 20_000) + b'1],"z":{"y":1}}'
     with place.guest(20.0) as guest:
         guest.ask(Opcode.SET, b"wide", bytes(8), whole, vbucket=5)
         specs = b"".join(pack(">BBH", 0xC5, 0, 3) + b"z.y" for _ in range(16))
         look = Frame(0x80, 0xD0, b"wide", b"", specs, vbucket=5).encode()
         push(guest, look * place.some(10, 2) + subdoc(0xC8, b"wide", b"z.y", b"2") * place.some(10, 2), 5.0)
+        guest.settle()
+        unique = subdoc(Opcode.SUBDOC_ARRAY_ADD_UNIQUE, b"wide", b"a", b"2")
+        push(guest, unique * place.some(10, 2) + subdoc(0xC8, b"wide", b"b", whole[5:-13]) * 2, 5.0)
         guest.settle()
 
 
