@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headwater.spark.behind import SEEN_MAX, Behind, Lag, LagMeter, lag_of
+from headwater.spark.behind import SEEN_MAX, Behind, Lag, LagMeter, lag_of, told_ownerless
 
 A = "000000000000000a"
 
@@ -48,3 +48,10 @@ def test_the_worst_are_named() -> None:
     assert (lag.changes, lag.seconds, lag.vbuckets, len(lag.worst)) == (6979, 6.0, 7, 5)
     assert str(lag).startswith("orders: 6,979 changes and 6.0 s behind in 7 vbuckets: vbucket 0 by 1,000, vbucket 1 by")
     assert str(Lag("orders")) == "orders: level"
+
+
+def test_vbuckets_without_a_node_are_part_of_the_lag() -> None:
+    told = lag_of("orders", [], offset(v0=3) | told_ownerless(2, 61.0))
+    assert (told.ownerless, told.ownerless_seconds) == (2, 61.0)
+    assert str(told) == "orders: level; 2 vbuckets have no node, for 61 s"
+    assert lag_of("orders", [], offset(v0=3) | told_ownerless(0, 0.0)) == Lag("orders")

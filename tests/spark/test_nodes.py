@@ -249,3 +249,46 @@ def test_a_name_that_never_was_and_one_that_was_made_again_are_refused(
 ) -> None:
     with pytest.raises(error):
         choosing(now, collections=names).covered(held(BOTH))
+
+
+def test_vbuckets_without_a_node_are_told_once_a_minute_until_they_have_one(caplog: pytest.LogCaptureFixture) -> None:
+    client, clock = FakeClient({vb: FakeVbucket(OLD, range(1, 10)) for vb in range(4)}), Clock()
+    nodes, lost = SourceNodes(settings(), lambda _: client, lambda: clock.now), client.vbuckets.pop(2)
+    for _ in range(130):
+        nodes.observe(idle=True)
+        clock.now += 1.0
+    assert nodes.ownerless == (1, 129.0)
+    what = "1 of 4 vbuckets have no node, and nothing of them is read: 2"
+    assert [record.getMessage() for record in caplog.records] == [f"for {n} s: {what}" for n in (5, 65, 125)]
+    client.vbuckets[2] = lost
+    nodes.observe()
+    assert nodes.ownerless == (0, 0.0)
+    assert caplog.records[-1].getMessage() == "after 130 s: all vbuckets have a node"
+
+
+def test_a_vbucket_that_moves_is_nothing_to_speak_of(caplog: pytest.LogCaptureFixture) -> None:
+    client, clock = FakeClient({vb: FakeVbucket(OLD, range(1, 10)) for vb in range(4)}), Clock()
+    nodes, lost = SourceNodes(settings(), lambda _: client, lambda: clock.now), client.vbuckets.pop(2)
+    nodes.observe()
+    clock.now += 4.0
+    nodes.observe()
+    client.vbuckets[2] = lost
+    nodes.observe()
+    assert caplog.records == []
+
+
+def test_nodes_that_do_not_answer_are_told_while_they_are_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    client, clock = FakeClient({0: FakeVbucket(OLD, range(1, 10))}), Clock()
+    nodes = SourceNodes(settings(retrySeconds="60"), lambda _: client, lambda: clock.now)
+    left = [30.0, 30.0]
+
+    def away(question: str) -> None:
+        if left:
+            clock.now += left.pop()
+            raise ConnectionLost("h:1", "gone")
+
+    client.before = away
+    nodes.observe()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2 and told[0].startswith("for 30 s: the nodes can't say how far they are:") and "h:1" in told[0]
+    assert told[1] == "after 30 s: the nodes say how far they are"

@@ -31,7 +31,7 @@ class Seen:
         self.asked: list[bool] = []
         self.wholes: list[bool] = []
         self.coverage: Coverage | None = None
-        self.vbuckets = 1
+        self.vbuckets, self.ownerless = 1, (0, 0.0)
 
     def observe(self, *, whole: bool = False, idle: bool = False) -> dict[int, BranchHistory]:
         self.asked.append(idle)
@@ -200,3 +200,12 @@ def test_a_failover_is_no_data_loss() -> None:
     end = plan(start, {0: BranchHistory(((0xB, 5), (0xA, 0)), 30)})
     assert end.rollbacks == {0} and "dataLoss" not in end.to_json()
     check_loss(start, end, fails=True)
+
+
+def test_what_is_reported_says_how_many_vbuckets_no_node_has() -> None:
+    seen = Seen(high=10)
+    made = planning(seen)
+    seen.ownerless = (3, 61.5)
+    made.latest({"v": 1, "vb": {}}, None)
+    assert made.reported is not None and made.reported["noNode"] == {"vbuckets": 3, "seconds": 61.5}
+    assert Offset.from_json(made.reported).position(0).seqno == 10

@@ -28,6 +28,8 @@ _GAUGES = {
     "lag_changes": ("changes", "changes of the bucket that the job has not dealt with, an upper bound"),
     "lag_seconds": ("seconds", "for how long the first of them has been known"),
     "lag_vbuckets": ("vbuckets", "vbuckets that are behind"),
+    "ownerless_vbuckets": ("ownerless", "vbuckets that no node has: nothing of them is read"),
+    "ownerless_seconds": ("ownerless_seconds", "for how long there have been any"),
 }
 
 

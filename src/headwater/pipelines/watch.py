@@ -47,4 +47,4 @@ class LagWatch:
     def look(self, end: Mapping[str, Any], latest: Mapping[str, Any] | None) -> None:
         """Compare where the job is with what the nodes were last seen to have, both as offsets."""
         if self._watch is not NOBODY and latest is not None:
-            self._watch.lag(lag_of(self._job, self._meter.measure(end, latest)))
+            self._watch.lag(lag_of(self._job, self._meter.measure(end, latest), latest))

@@ -42,6 +42,8 @@ class Lag:
         seconds: of the vbucket that has waited longest.
         vbuckets: how many are behind.
         worst: those with the most changes, at most five, the worst first.
+        ownerless: vbuckets that no node has, of which nobody knows how far behind they are; ownerless_seconds: for how
+            long there have been any.
     """
 
     query: str
@@ -49,13 +51,16 @@ class Lag:
     seconds: float = 0.0
     vbuckets: int = 0
     worst: tuple[Behind, ...] = ()
+    ownerless: int = 0
+    ownerless_seconds: float = 0.0
 
     def __str__(self) -> str:
+        lost = f"; {self.ownerless} vbuckets have no node, for {self.ownerless_seconds:.0f} s" if self.ownerless else ""
         if not self.vbuckets:
-            return f"{self.query}: level"
+            return f"{self.query}: level{lost}"
         named = ", ".join(f"vbucket {each.vbucket} by {each.changes:,}" for each in self.worst)
         behind = f"{self.changes:,} changes and {self.seconds:.1f} s behind in {self.vbuckets} vbuckets"
-        return f"{self.query}: {behind}: {named}"
+        return f"{self.query}: {behind}: {named}{lost}"
 
 
 class LagMeter:
@@ -98,7 +103,14 @@ class LagMeter:
             yield Behind(vb, place.seqno - done, now - seen[0][1])
 
 
-def lag_of(query: str, behind: list[Behind]) -> Lag:
-    """Sum up a query."""
+def told_ownerless(vbuckets: int, seconds: float) -> dict[str, Any]:
+    """Return what an offset that only reports says beside its positions of vbuckets that no node has."""
+    return {"noNode": {"vbuckets": vbuckets, "seconds": round(seconds, 3)}} if vbuckets else {}
+
+
+def lag_of(query: str, behind: list[Behind], latest: Mapping[str, Any] | None = None) -> Lag:
+    """Sum up a query; `latest` is what the nodes have, as an offset that reports."""
     changes, seconds = sum(each.changes for each in behind), max((each.seconds for each in behind), default=0.0)
-    return Lag(query, changes, seconds, len(behind), tuple(behind[:WORST]))
+    lost = (latest or {}).get("noNode", {})
+    without = int(lost.get("vbuckets", 0)), float(lost.get("seconds", 0.0))
+    return Lag(query, changes, seconds, len(behind), tuple(behind[:WORST]), *without)

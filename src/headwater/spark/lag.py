@@ -45,15 +45,15 @@ class LagListener(StreamingQueryListener):
         """Measure, if the query has a source of this kind."""
         progress = event.progress
         behind: list[Behind] = []
-        known = False
+        known: Mapping[str, Any] | None = None
         for number, source in enumerate(progress.sources):
             meter = self._meters.setdefault((str(progress.id), number), LagMeter(self._clock))
             end, latest = _offset(source.endOffset), _offset(source.latestOffset)
             if end is not None and latest is not None:
-                known = True
+                known = latest if known is None or "noNode" in latest else known
                 behind += meter.measure(end, latest)
-        if known:
-            self._told(lag_of(progress.name or str(progress.id), behind))
+        if known is not None:
+            self._told(lag_of(progress.name or str(progress.id), behind, known))
 
     def onQueryIdle(self, event: Any) -> None:
         """Do nothing: a query that is idle has what its last report says."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError
 from headwater.spark.history import BranchHistory
 from headwater.spark.offsets import Offset
+from headwater.spark.remarks import Remarks
 from headwater.spark.settings import SourceSettings
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 
@@ -40,8 +41,10 @@ def patiently(
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    failed: Callable[[Exception], object] = lambda error: None,
 ) -> T:
     """Return what `attempt` returns; what may pass is tried again, with growing pauses, for `patience_seconds`.
+    `failed` hears of each failure after which that is done.
 
     Raises:
         TransportError, StatusError: the last one when patience ran out, or at once one that does not pass.
@@ -53,6 +56,7 @@ def patiently(
         except (TransportError, StatusError) as error:
             if not error.retriable or clock() + pause > deadline:
                 raise
+            failed(error)
         sleep(pause)
         pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
@@ -90,6 +94,13 @@ class Known(NamedTuple):
         return replace(settings, url=self.url, map_version=self.map_version)
 
 
+class Ownerless(NamedTuple):
+    """Vbuckets that no node has: how many, and for how many seconds there have been any."""
+
+    vbuckets: int = 0
+    seconds: float = 0.0
+
+
 class SourceNodes:
     """The planner's client; made when first needed. It follows the map by itself, and makes lost connections anew.
 
@@ -100,9 +111,11 @@ class SourceNodes:
 
     Attributes:
         vbuckets: how many the bucket has, as was last observed.
+        ownerless: those of the wanted ones that had no node then. Of them nothing is read, of the others everything.
     """
 
     vbuckets: int = VBUCKET_NUMBERS
+    ownerless = Ownerless()
 
     def __init__(
         self,
@@ -115,6 +128,7 @@ class SourceNodes:
         self._logs: dict[int, FailoverLog] = {}
         self._seen: dict[int, BranchHistory] = {}
         self._seen_at = float("-inf")
+        self._silence, self._lack = Remarks(clock), Remarks(clock)
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -136,7 +150,13 @@ class SourceNodes:
         Raises:
             TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
         """
-        return patiently(lambda: self._observe(whole, idle), self._settings.retry_seconds)
+        seen = patiently(
+            lambda: self._observe(whole, idle),
+            self._settings.retry_seconds,
+            failed=lambda error: self._silence.waits(f"the nodes can't say how far they are: {error}"),
+        )
+        self._silence.is_over("the nodes say how far they are")
+        return seen
 
     def covered(self, start: Offset) -> Coverage | None:
         """Return the collections that are read, by id, for a reader who stands at `start`.
@@ -215,6 +235,7 @@ class SourceNodes:
         self.vbuckets = client.map.vbuckets
         while True:
             highs = self._wanted(client.seqnos("all") if self._settings.chooses else client.seqnos())
+            self._note_ownerless(client, highs)
             if idle and self._is_seen(highs):
                 return self._seen
             if whole:
@@ -255,6 +276,18 @@ class SourceNodes:
             servers = client.map.servers
             alone = f", which names {servers[0]} alone: ask a node that knows who has them" if len(servers) == 1 else ""
             raise NotMyVbucket(f"{told} have no active node in the cluster map {client.map.label}{alone}")
+
+    def _note_ownerless(self, client: Client, highs: Mapping[int, int]) -> None:
+        """Without a word a job would look level whose vbuckets have no node."""
+        wanted = self._settings.vbuckets or range(client.map.vbuckets)
+        lost = [] if len(highs) == len(wanted) else [vb for vb in wanted if vb not in highs]
+        if not lost:
+            self.ownerless = Ownerless()
+            self._lack.is_over("all vbuckets have a node")
+            return
+        named = ", ".join(map(str, lost[:10])) + (", ..." if len(lost) > 10 else "")
+        told = f"{len(lost)} of {len(wanted)} vbuckets have no node, and nothing of them is read: {named}"
+        self.ownerless = Ownerless(len(lost), self._lack.waits(told))
 
     def _logs_of(self, client: Client, highs: Mapping[int, int], stats: Stats) -> dict[int, FailoverLog]:
         """Ask for the logs, in one go; but not for those whose newest uuid the statistics tell is known."""

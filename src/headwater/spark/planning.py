@@ -12,6 +12,7 @@ from typing import Any
 
 from headwater.errors import DataLoss, OptionError, RollbackRequired
 from headwater.protocol.dcp.coverage import Coverage
+from headwater.spark.behind import told_ownerless
 from headwater.spark.history import BranchHistory, HeldPoints
 from headwater.spark.nodes import SourceNodes
 from headwater.spark.offsets import Offset
@@ -166,4 +167,4 @@ class Planning:
     def _observe(self, *, whole: bool = False, idle: bool = False) -> None:
         self._seen = self.nodes.observe(whole=whole, idle=idle)
         self._asked_at = time.monotonic()
-        self.reported = newest(self._seen).to_json()
+        self.reported = newest(self._seen).to_json() | told_ownerless(*self.nodes.ownerless)
