@@ -13,11 +13,11 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gauge import Cost, cost
+from harness.ivy import class_path
 
 KAFKA = "3.9.2"
 """The version that Spark's source is made for."""
@@ -38,19 +38,6 @@ transaction.state.log.min.isr=1
 """
 
 
-def jars(place: Path) -> str:
-    """Return the broker's class path; fetches what is not there."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise AssertionError("pyspark is not installed")
-    (ivy,) = (Path(spec.origin).parent / "jars").glob("ivy-*.jar")
-    found = place / "kafka.jars"
-    wanted = ["-dependency", "org.apache.kafka", "kafka_2.13", KAFKA, "-confs", "default", "-types", "jar", "bundle"]
-    command = ["java", "-jar", str(ivy), *wanted, "-cachepath", str(found), "-warn"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return found.read_text(encoding="utf-8").strip()
-
-
 def _free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         bound = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
@@ -61,7 +48,7 @@ def _free_ports(count: int) -> list[int]:
 def broker(place: Path) -> Iterator[str]:
     """Run a broker with a folder for its data; its address."""
     port, controller = _free_ports(2)
-    java = ["java", "-Xmx512m", "-cp", jars(place)]
+    java = ["java", "-Xmx512m", "-cp", class_path("org.apache.kafka", "kafka_2.13", KAFKA, place)]
     settings = place / "server.properties"
     told = _SETTINGS.format(place=place, port=port, controller=controller, partitions=PARTITIONS)
     settings.write_text(told, encoding="utf-8")

@@ -60,6 +60,9 @@ def test_options_that_pages_name_exist(page: Path) -> None:
     known = set(option.findall((ROOT / "docs/reference/cli.md").read_text("utf-8")))
     harness = {"--minutes", "--seed", "--seeds", "--again", "--verbose"}
     harness |= {"--master", "--deploy-mode", "--archives", "--conf", "--name", "--class"}  # of spark-submit
+    harness |= {"--driver-memory", "--properties-file", "--load-spark-defaults"}
+    harness |= {"--no-install-recommends", "--uid", "--home-dir", "--from", "--no-cache-dir"}  # of an image
+    harness |= {"--clusterrole", "--serviceaccount"}  # of kubectl
     harness |= {"--upgrade", "--tmpfs", "--cap-drop", "--read-only", "--build-arg"}  # of pip and podman
     harness |= {"--from-literal", "--from-file", "--for", "--timeout"}  # of kubectl
     harness |= {

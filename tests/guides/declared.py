@@ -123,10 +123,11 @@ DECLARED: dict[str, dict[str, Way]] = {
         "CREATE TABLE": Elsewhere(
             "tests/pipelines/test_catalog.py::test_the_table_of_a_collection_gets_a_name_as_any_other"
         ),
-        "SELECT key, variant_get": Elsewhere("tests/pipelines/test_mirror.py"),
-        "from headwater.lake.history": Elsewhere(
-            "tests/lake/test_history.py::test_each_version_ends_where_the_next_begins_and_what_was_lost_never_was"
+        "SELECT key, variant_get": Elsewhere("tests/pipelines/test_mirror.py::test_the_queries_of_the_guide"),
+        "SELECT key, document.": Elsewhere(
+            "tests/lake/test_readers.py::test_duckdb_takes_the_guides_query_of_a_variant"
         ),
+        "from headwater.lake.history": Elsewhere("tests/pipelines/test_mirror.py::test_the_queries_of_the_guide"),
         "start node A": Elsewhere("tests/cli/demo/test_failover.py"),
         "headwater lake": Typed(),
         "from headwater.pipelines.mirror": Bound(
@@ -150,7 +151,10 @@ DECLARED: dict[str, dict[str, Way]] = {
         "import": Elsewhere("tests/pipelines/test_spark_cluster.py"),
         "python3 -m venv": Elsewhere("tests/pipelines/test_spark_cluster.py"),
         "export PYSPARK": Elsewhere("tests/pipelines/test_spark_cluster.py"),
-        "": Shown("Kubernetes, YARN and Connect, written and not run: the page says so"),
+        "spark-submit --master yarn": Elsewhere("tests/pipelines/test_spark_cluster.py"),
+        "PYSPARK_PYTHON=": Elsewhere("tests/pipelines/test_spark_cluster.py"),
+        "export SPARK_HOME": Elsewhere("tests/pipelines/test_spark_cluster.py"),
+        "": Shown("Kubernetes, of which the page says what was tried"),
     },
     "docs/howto/spark.md": {"": Ran()},
     "docs/howto/tap.md": {

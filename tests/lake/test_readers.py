@@ -10,7 +10,10 @@ from typing import Any
 import duckdb
 import pytest
 
+from headwater import testing
 from headwater.lake import upkeep
+from headwater.pipelines.mirror import mirror
+from tests.guides.blocks import blocks
 from tests.lake.support import Table
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the package of DuckDB's extension is for Linux")
@@ -43,3 +46,13 @@ def test_duckdb_sees_no_row_that_is_dead(duck: Any, tmp_path: Path) -> None:
     upkeep.checkpoint(table.log)
     upkeep.optimize(table.log, table.indexes, everything=True)
     assert seen() == expected
+
+
+def test_duckdb_takes_the_guides_query_of_a_variant(duck: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (asked,) = (each.text for each in blocks("docs/howto/mirror.md") if each.text.startswith("SELECT key, document."))
+    monkeypatch.chdir(tmp_path)
+    with testing.node(vbuckets=4) as node:
+        with node.client() as bucket:
+            bucket.set_many({"a": '{"address": {"city": "Bern"}}', "b": "no JSON"}.items())
+        mirror(None, node.url, tmp_path / "lake/default", once=True, variant=True, workers=0)
+    assert sorted(duck.execute(asked).fetchall()) == [("a", "Bern"), ("b", None)]

@@ -21,7 +21,7 @@ from harness.processes import end_with_all_its_own
 
 SPARK_HOME = Path(pyspark.__file__).parent
 SOURCES = Path(__file__).parents[2] / "src"
-SUBMIT_SECONDS = 600.0
+SUBMIT_SECONDS = 1200.0
 
 
 def environment(**more: str) -> dict[str, str]:

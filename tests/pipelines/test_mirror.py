@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -21,6 +22,7 @@ from headwater.lake.store import TableStore
 from headwater.pipelines.collections import mirror_collections
 from headwater.pipelines.mirror import MirrorFailed, MirrorProgress, mirror, run
 from headwater.testing.node import Node, node
+from tests.guides.blocks import blocks
 from tests.node.replication.support import leave, put
 from tests.pipelines.support import becomes, change, documents, put_into, seqnos, table
 
@@ -237,6 +239,23 @@ def test_documents_become_variant_and_what_is_no_json_is_in_quarantine(
     assert read() == found
     quarantined = spark.read.format("delta").load(f"{place}_quarantine").select("key", "reason").collect()
     assert {bytes(row.key) for row in quarantined} == {b"b", b"\xff"}
+
+
+@pytest.mark.battery
+def test_the_queries_of_the_guide(spark: Any, bucket: Node, tmp_path: Path) -> None:
+    """The VARIANT and the history, as the page prints them but for the place."""
+    with bucket.client() as client:
+        for city in ("Bern", "Ulm"):
+            client.set("a", json.dumps({"address": {"city": city}}))
+            mirror(None, bucket.url, tmp_path / "lake/default", once=True, variant=True, changelog=True, workers=0)
+    page = [block.text.replace("/srv", str(tmp_path)) for block in blocks("docs/howto/mirror.md")]
+    (variant,) = (text for text in page if text.startswith("SELECT key, variant_get"))
+    assert [tuple(row) for row in spark.sql(variant).collect()] == [("a", "Ulm")]
+    (history,) = (text for text in page if text.startswith("from headwater.lake.history"))
+    names: dict[str, Any] = {"spark": spark}
+    exec(history.replace("spark.sql(", "found = spark.sql("), names)
+    versions = {bytes(row.value): (row.valid_from, row.valid_to) for row in names["found"].collect()}
+    assert versions == {b'{"address": {"city": "Bern"}}': (1, 2), b'{"address": {"city": "Ulm"}}': (2, None)}
 
 
 @pytest.mark.battery

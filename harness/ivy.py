@@ -1,0 +1,41 @@
+"""Java programs of others from Maven Central, by Ivy, which PySpark has with it; kept in Ivy's own cache."""
+
+from __future__ import annotations
+
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = ["NotFetched", "class_path"]
+
+FETCH_SECONDS = 600.0
+
+
+class NotFetched(Exception):  # noqa: N818 - says what happened
+    """The jars can't be had: no PySpark, no Java, no network."""
+
+
+def class_path(organisation: str, module: str, revision: str, place: Path) -> str:
+    """Return the class path of a module with all that it needs; fetches what is not there.
+
+    Args:
+        organisation: with `module` and `revision` the coordinates on Maven Central.
+        place: a folder for Ivy's answer.
+
+    Raises:
+        NotFetched: with what Ivy said.
+    """
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise NotFetched("pyspark is not installed")
+    (ivy,) = (Path(spec.origin).parent / "jars").glob("ivy-*.jar")
+    found = place / f"{module}.jars"
+    wanted = ["-dependency", organisation, module, revision, "-confs", "default", "-types", "jar", "bundle"]
+    command = ["java", "-jar", str(ivy), *wanted, "-cachepath", str(found), "-warn"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise NotFetched(str(problem)) from problem
+    if told.returncode or not found.exists():
+        raise NotFetched(told.stdout[-500:])
+    return found.read_text(encoding="utf-8").strip()
