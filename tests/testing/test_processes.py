@@ -5,8 +5,10 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,8 +38,15 @@ def parent(pid: int) -> int:
 
 def descriptors(pid: int) -> list[str]:
     """Return the open descriptors, without the numbers of pipes and sockets."""
-    names = (str(fd.readlink()).partition(":[")[0] for fd in Path(f"/proc/{pid}/fd").iterdir())
+    names = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            names.append(str(fd.readlink()).partition(":[")[0])
     return sorted(name.replace(str(pid), "PID") for name in names)
+
+
+def of_node(node: testing.Node) -> list[str]:
+    return [name.replace(str(node.data), "") for name in descriptors(node.pid)]
 
 
 def failure(environment: dict[str, str], **options: object) -> str:
@@ -105,9 +114,11 @@ def test_a_forked_node_has_the_descriptors_of_a_plain_one() -> None:
         testing.node(vbuckets=2) as forked,
         testing.node(vbuckets=2, environment=PLAINLY) as plain,
     ):
-        found, expected = descriptors(forked.pid), descriptors(plain.pid)
-        names = (str(forked.data), str(plain.data))
-        assert [each.replace(names[0], "") for each in found] == [each.replace(names[1], "") for each in expected]
+        deadline = time.monotonic() + SECONDS
+        # A node that is up still loads what the first scrape wants, and has folders open for a moment; a leak stays.
+        while (found := of_node(forked)) != (expected := of_node(plain)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert found == expected
 
 
 def test_most_of_a_forked_nodes_memory_is_shared() -> None:
