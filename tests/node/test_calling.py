@@ -145,6 +145,22 @@ def test_where_nobody_listens_an_error_is_raised_and_no_socket_is_left_open() ->
         asyncio.run(work())
 
 
+def test_a_call_that_the_system_connects_to_itself_finds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody listens, the port that is called may be the caller's own; here it is made so."""
+    made = socket.socket()
+    made.bind(("127.0.0.1", 0))
+    port = made.getsockname()[1]
+
+    async def call_it() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(socket, "socket", lambda family, kind: made)
+        with pytest.raises(ConnectionRefusedError):
+            await connect(loop, "127.0.0.1", port)
+
+    asyncio.run(call_it())
+    assert made.fileno() == -1
+
+
 def test_a_host_is_called_at_the_first_of_its_addresses_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()

@@ -3,6 +3,8 @@
 import inspect
 import os
 import signal
+import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,21 @@ def test_a_node_starts_stops_and_starts_again_on_the_same_port_and_data() -> Non
     with pytest.raises(ProcessLookupError):
         os.kill(pid, signal.SIG_DFL)
     assert not Path(data).exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not let two sockets have a port of which one listens")
+def test_the_ports_of_a_node_that_is_down_are_kept_for_it() -> None:
+    with testing.node(vbuckets=1, http_port=0) as node:
+        node.kill()
+        for port in (node.port, node.http_port):
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind((node.host, port))
+        node.start()
+        node.stop()
+        ports = (node.port, node.http_port)
+    for port in ports:
+        with socket.create_server((node.host, port or 0)):
+            pass
 
 
 def test_a_node_takes_every_option_of_serve_but_those_it_chooses_itself() -> None:

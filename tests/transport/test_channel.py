@@ -7,6 +7,7 @@ import pytest
 
 from headwater.errors import ConnectionLost
 from headwater.transport import blocking
+from headwater.transport import channel as channel_module
 from headwater.transport.channel import Channel
 from headwater.transport.waiting import Ready
 
@@ -93,3 +94,14 @@ def test_a_closed_channel_keeps_nothing_and_may_be_closed_again(pair):
 def test_an_address_that_can_not_be_is_a_lost_connection_at_once():
     with pytest.raises(ConnectionLost, match="peer:1"):
         Channel("peer:1", (socket.AF_INET, ("255.255.255.255", 1)))
+
+
+def test_a_call_that_the_system_connects_to_itself_finds_nobody(monkeypatch):
+    """Where nobody listens, the port that is called may be the caller's own; here it is made so."""
+    made = channel_module._socket(socket.AF_INET)
+    made.bind(("127.0.0.1", 0))
+    monkeypatch.setattr(channel_module, "_socket", lambda family: made)
+    channel = Channel("peer:1", (socket.AF_INET, made.getsockname()))
+    with pytest.raises(ConnectionLost, match="connection refused"):
+        blocking.run(connecting(channel))
+    assert channel.fileno() == -1

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from headwater.errors import ConnectionLost, TlsError
 from headwater.protocol.handshake import Agreed, Conversation, Handshake
 from headwater.tls.socket import TlsSocket
+from headwater.transport.channel import refuse_itself
 
 RECEIVE_BYTES = 1 << 16
 ADDRESS_SECONDS_MAX = 1.0
@@ -118,6 +119,7 @@ async def _connected(loop: asyncio.AbstractEventLoop, family: int, address: Any)
     try:
         sock.setblocking(False)
         await loop.sock_connect(sock, address)
+        refuse_itself(sock)
     except BaseException:
         sock.close()
         raise

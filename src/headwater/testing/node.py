@@ -17,9 +17,12 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Never
@@ -57,6 +60,8 @@ class Node:
         self.environment = environment or {}
         self._log = data.with_suffix(".log")
         self._process: Process | None = None
+        self._held: list[socket.socket] = []
+        weakref.finalize(self, _close, self._held)
 
     def __repr__(self) -> str:
         return f"<Node {self.url}, {f'process {self.pid}' if self.is_running else 'not running'}>"
@@ -116,6 +121,7 @@ class Node:
         self.http_port = int(told["http"]) if "http" in told else None
         if self.options.get("without_tls") != "nobody":
             self.port = int(line.split()[1].rpartition(":")[2])
+        self.let_go()
         return self
 
     def kill(self) -> None:
@@ -200,6 +206,23 @@ class Node:
         if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
         self._process = None
+        self._hold_ports()
+
+    def _hold_ports(self) -> None:
+        """Keep the ports for the next start: the system gives none that is bound to anybody who asks for any.
+
+        Linux lets two sockets with SO_REUSEADDR have one port as long as one of them, this one, does not listen.
+        """
+        for port in filter(None, (self.port, self.tls_port, self.http_port)) if sys.platform == "linux" else ():
+            held = socket.socket()
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._held.append(held)
+            with contextlib.suppress(OSError):  # somebody was quicker, or the node listens on another address
+                held.bind((self.host, port))
+
+    def let_go(self) -> None:
+        """Give back the ports that are kept for the next start."""
+        _close(self._held)
 
     def _ready_line(self, process: Process) -> str:
         """The line `ready HOST:PORT ...`."""
@@ -218,6 +241,11 @@ class Node:
                 raise NodeError(f"the node did not come up (status {status}): it {why}\n{self.log}")
             data += piece
         return data.decode()
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    while sockets:
+        sockets.pop().close()
 
 
 _OWN = frozenset({"environment", "unknown", "tls"})
@@ -303,5 +331,6 @@ def _running(options: dict[str, object], environment: dict[str, str] | None, *, 
             yield made
         finally:
             made.kill()
+            made.let_go()
         if "Traceback" in made.log:
             raise NodeError(f"the node left a traceback behind:\n{made.log}")

@@ -24,6 +24,16 @@ SocketAddress: TypeAlias = tuple[int, tuple[Any, ...]]
 _CONNECTING = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
 
 
+def refuse_itself(connected: socket.socket) -> None:
+    """Raise the error of an address where nobody listens when a socket is connected to itself, OSError when to nobody.
+
+    Where nobody listens on this machine, the system may give a socket that calls there the very port it calls: TCP
+    takes that for two who call each other at once. It would hear its own words, and hold the port against its owner.
+    """
+    if connected.getpeername() == connected.getsockname():
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+
+
 def _socket(family: int) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setblocking(False)
@@ -58,8 +68,8 @@ class Channel:
             raise self._error(error) from None
         self._socket: socket.socket | TlsSocket = made
         code = made.connect_ex(address[1])
-        self._connecting = code in _CONNECTING
-        if code and not self._connecting:
+        self._connecting = code in {0, *_CONNECTING}
+        if not self._connecting:
             raise self._lost(OSError(code, os.strerror(code)))
 
     def fileno(self) -> int:
@@ -86,7 +96,9 @@ class Channel:
             if code := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise self._lost(OSError(code, os.strerror(code)))
             try:
-                self._socket.getpeername()
+                refuse_itself(self._socket)
+            except ConnectionRefusedError as error:
+                raise self._lost(error) from None
             except OSError:
                 return False
             self._connecting = False
