@@ -134,6 +134,12 @@ def test_tail_shows_the_collections_that_are_named(tmp_path: Path, run: Run) -> 
             assert status == 0, problem
             return sorted(line.split()[1:] for line in stdout.splitlines() if " mutation " in line)
 
+        told = [line.split()[1:] for line in run("tail", "--once", *at)[1].splitlines() if "_created " in line]
+        assert told == [
+            ["scope_created", "shop"],
+            ["collection_created", "shop.orders"],
+            ["collection_created", "shop.carts"],
+        ]
         orders, plain = ["mutation", "shop.orders", "one", "shop.orders"], ["mutation", "one", "_default._default"]
         carts = ["mutation", "shop.carts", "one", "shop.carts"]
         assert shown() == [plain, carts, orders]

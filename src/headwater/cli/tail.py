@@ -254,14 +254,14 @@ def _save(changes: "Changes", path: Path) -> None:
 class TailShown(NamedTuple):
     """The changes that are printed, and how.
 
-    change, event, loss: make the line of a change; of what became of a collection or scope (None: none is shown); of
-        deletions that were purged unread (None: it is told on stderr).
+    change, event, loss: make the line of a change; of what became of a collection or scope (None: none is shown; it
+        makes none of what was told before); of deletions that were purged unread (None: it is told on stderr).
     wanted: whether a key is shown.
     only_keys: keys were asked for, so what has none is not shown.
     """
 
     change: "Callable[[str, Row], str]"
-    event: "Callable[[str, CollectionEvent], str] | None"
+    event: "Callable[[str, CollectionEvent], str | None] | None"
     loss: "Callable[[str, DeletionsPurged], str] | None"
     wanted: "Callable[[bytes], bool]"
     only_keys: bool
@@ -272,7 +272,7 @@ def line_maker(form: str, keys_only: bool) -> "tuple[Callable[[str, Row], str], 
     if form == "json":
         return lambda kind, change: json_line(kind, change, keys_only), _json_event, _json_loss
     if form == "text":
-        return lambda kind, change: _line(kind, change, keys_only), _event, _loss
+        return lambda kind, change: _line(kind, change, keys_only), _events_once(), _loss
     return (csv_line if form == "csv" else template(form)), None, None
 
 
@@ -295,8 +295,10 @@ def _print(changes: "Changes", shown: TailShown, since_ns: int, printed: "Callab
                 continue
             case _ if since_ns or shown.only_keys or shown.event is None:  # when that was, is not known; it has no key
                 continue
+            case _ if (event := shown.event(_kind(change), change)) is None:
+                continue
             case _:
-                told = shown.event(_kind(change), change)
+                told = event
         typer.echo(told)
         printed()
 
@@ -311,6 +313,20 @@ def _line(kind: str, change: "Row", keys_only: bool) -> str:
     whose = [change.within.path] if change.collection_id else []
     value = b"" if keys_only else change.value
     return line(f"{change.vbucket}:{change.seqno}", kind, *whose, text(change.key), value=value)
+
+
+def _events_once() -> "Callable[[str, CollectionEvent], str | None]":
+    """Return what tells people of each event when the first vbucket has it: a thousand others have it, too."""
+    told: set[object] = set()
+
+    def first(kind: str, change: "CollectionEvent") -> str | None:
+        event = replace(change, vbucket=0, seqno=0, snapshot_start=0, snapshot_end=0)
+        if event in told:
+            return None
+        told.add(event)
+        return _event(kind, change)
+
+    return first
 
 
 def _event(kind: str, change: "CollectionEvent") -> str:
