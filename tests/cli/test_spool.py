@@ -25,6 +25,21 @@ def test_what_changed_while_it_was_read_counts_once(tmp_path: Path) -> None:
         assert (kept, sum(map(len, spool.batches()))) == ({b"kept": b"1", b"replaced": b"2"}, 2)
 
 
+def test_a_batch_may_have_no_document_at_all(tmp_path: Path) -> None:
+    with testing.node(vbuckets=4) as node, node.client() as bucket, Spool((tmp_path / "spool").open("w+b")) as spool:
+        with bucket.batches(max_wait_seconds=0.2) as drain:
+            for change in (
+                lambda: bucket.set("deleted", "1"),
+                lambda: bucket.delete("deleted"),
+                lambda: bucket.set("kept", "1"),
+            ):
+                change()
+                while not spool_some(spool, next(drain)):
+                    pass
+        read_into(spool, iter(()), lambda reached: None)
+        assert [key for batch in spool.batches() for key in batch.column("key").to_pylist()] == [b"kept"]
+
+
 def spool_some(spool: Any, batch: Any) -> int:
     spool.add(batch)
     return sum(key.as_py() in (b"kept", b"replaced", b"deleted") for key in batch.records.column("key")) if batch else 0

@@ -92,7 +92,7 @@ class Spool:
         columns = {name: kept.column(name) for name in KEPT if name != "opcode"}
         columns["collection_id"] = pa.array(_ids(kept))
         for name in ("scope", "collection"):
-            default = pa.array([DEFAULT] * len(kept))
+            default = pa.array([DEFAULT] * len(kept), pa.string())  # of none at all it would have no type
             columns[name] = kept.column(name).cast(pa.string()) if name in kept.schema.names else default
         made = pa.RecordBatch.from_pydict(columns)
         if self._writer is None:
@@ -127,7 +127,7 @@ class Spool:
             whose not in self._dropped and self._later.get((vbucket, whose, key), seqno) <= seqno
             for vbucket, whose, key, seqno in zip(*columns, strict=True)
         ]
-        return batch.filter(pa.array(counts))
+        return batch.filter(pa.array(counts, pa.bool_()))
 
 
 def _ids(records: pa.RecordBatch) -> Any:

@@ -119,7 +119,7 @@ async def _connected(loop: asyncio.AbstractEventLoop, family: int, address: Any)
     try:
         sock.setblocking(False)
         await loop.sock_connect(sock, address)
-        refuse_itself(sock)
+        refuse_itself(sock, address)
     except BaseException:
         sock.close()
         raise

@@ -24,13 +24,13 @@ SocketAddress: TypeAlias = tuple[int, tuple[Any, ...]]
 _CONNECTING = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
 
 
-def refuse_itself(connected: socket.socket) -> None:
-    """Raise the error of an address where nobody listens when a socket is connected to itself, OSError when to nobody.
+def refuse_itself(connected: socket.socket, address: object) -> None:
+    """Raise the error of an address where nobody listens when a socket that is connected there is so to itself.
 
     Where nobody listens on this machine, the system may give a socket that calls there the very port it calls: TCP
     takes that for two who call each other at once. It would hear its own words, and hold the port against its owner.
     """
-    if connected.getpeername() == connected.getsockname():
+    if connected.getsockname() == address:
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
@@ -96,11 +96,13 @@ class Channel:
             if code := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise self._lost(OSError(code, os.strerror(code)))
             try:
-                refuse_itself(self._socket)
-            except ConnectionRefusedError as error:
-                raise self._lost(error) from None
+                peer = self._socket.getpeername()
             except OSError:
                 return False
+            try:
+                refuse_itself(self._socket, peer)
+            except OSError as error:
+                raise self._lost(error) from None
             self._connecting = False
         if self._engine is None:
             return True
