@@ -194,6 +194,15 @@ def wait_for_items(follower, source):
     asyncio.run(work())
 
 
+def left_by_the_disk_of(node):
+    """The keys that others own, after a node came back without its disk."""
+    owned = vbuckets(node.port)
+    node.kill()
+    shutil.rmtree(node.data)
+    node.restart()
+    return [key for key in DOCUMENTS if owned.get(vbucket_of(key, VBUCKETS)) is not State.ACTIVE]
+
+
 def test_a_member_that_comes_back_empty_takes_no_client_away_from_the_others():
     """A pod whose volume was lost: its own map is made later than the cluster's, and says that nobody owns anything."""
     with empty_nodes(3) as nodes:
@@ -201,11 +210,7 @@ def test_a_member_that_comes_back_empty_takes_no_client_away_from_the_others():
         init(*nodes, replicas=1)
         fill(one, DOCUMENTS)
         until_level(*nodes)
-        owned = vbuckets(three.port)
-        three.kill()
-        shutil.rmtree(three.data)
-        three.restart()
-        there = [key for key in DOCUMENTS if owned.get(vbucket_of(key, VBUCKETS)) is not State.ACTIVE]
+        there = left_by_the_disk_of(three)
         seeds = ",".join(node.address for node in (three, two))
         with client.connect(f"couchbase://{seeds}/default", timeout_seconds=60) as bucket:
             assert bucket.get(there[0]).value == DOCUMENTS[there[0]]
@@ -233,11 +238,7 @@ def test_a_cluster_of_the_epoch_of_nodes_own_maps_leaves_it_with_its_next_map(mo
         until_level(*nodes)
         assert command("cluster", "tls", one.address, "--off")[0] == 0
         assert status(three)[1]["revision"]["epoch"] == 2
-        owned = vbuckets(three.port)
-        three.kill()
-        shutil.rmtree(three.data)
-        three.restart()
-        there = [key for key in DOCUMENTS if owned.get(vbucket_of(key, VBUCKETS)) is not State.ACTIVE]
+        there = left_by_the_disk_of(three)
         seeds = ",".join(node.address for node in (three, two))
         with client.connect(f"couchbase://{seeds}/default", timeout_seconds=60) as bucket:
             assert bucket.get_many(there).keys() == set(there)
