@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test first-day bad-typing test test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
+.PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
 .PHONY: man dist dist-test deploy-test weights faults guides
 
 help: ## list the recipes
@@ -28,6 +28,9 @@ demo: $(READY) ## a year of flights through node, crash and mirror; ends with: t
 
 test: $(READY) warm ## every test
 	@$(RUN) $(PYTEST) $(TESTS)
+
+again: $(READY) ## the tests that failed in the run whose output is LOG=..., once more, alone; those that pass then are named as flaky
+	@$(RUN) $(BIN)/python tools/again.py $(LOG)
 
 PYTHON ?= python3.13
 WHERE  := .venv-$(notdir $(PYTHON))

@@ -10,6 +10,7 @@ import importlib
 import os
 import re
 import shutil
+import signal
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -64,8 +65,19 @@ def turn_of(nodeid: str) -> int:
     return 0 if group_of(nodeid) == "spark" else 1 if "mark.slow" in text_of(nodeid.partition("::")[0]) else 2
 
 
+def take_signals() -> None:
+    """Take the signals that whoever began this run ignores: nohup ignores SIGHUP, a shell those of a job behind `&`.
+
+    An ignored signal is inherited by all that the tests start, and the product leaves it ignored, as it should.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+
+
 def pytest_configure() -> None:
     """Give all that tests start a folder for temporary files that goes with this run: killed processes leave theirs."""
+    take_signals()
     if "PYTEST_XDIST_WORKER" in os.environ:
         return  # it has the variables of who began it
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # pytest keeps what failed for a while
