@@ -19,7 +19,7 @@ from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from tests.node.aware import COLLECTIONS, JSON, MUTATION_SEQNO, XERROR, Aware, told
+from tests.node.aware import COLLECTIONS, JSON, MUTATION_SEQNO, XERROR, Aware, manifest, told
 from tests.node.wire import Client
 
 FLEXIBLE = 0x08
@@ -217,6 +217,17 @@ def test_without_a_majority_in_time_the_answer_is_ambiguous_and_the_document_as_
         abort = dcp.Abort.decode(next(each for each in seen if each.opcode == Opcode.DCP_ABORT))
         assert (abort.key, abort.abort_seqno) == (b"\0k", abort.prepared_seqno + 1)
         assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
+
+
+def test_who_holds_a_prepare_hears_that_its_abort_was_purged_also_without_collections(owner: Node) -> None:
+    with Writer(owner.port) as writer, Aware(owner.port) as operator:
+        for key in (b"first", b"second"):
+            assert writer.set(key, b"v", timeout_ms=ONE_MS).status == Status.SYNC_WRITE_AMBIGUOUS
+        assert operator.becomes(manifest(1, a=8)) == 0, "something that the replica is not shown is behind them"
+        assert operator.compacts() == 0
+        with Replica(owner.port, REPLICA, XERROR, JSON) as replica:
+            answer = replica.asks(start=1, uuid=operator.vb_uuid(), flags=0)
+            assert (answer.status, answer.value) == (Status.ROLLBACK, bytes(8))
 
 
 def test_where_too_few_copies_are_on_any_node_it_is_impossible() -> None:

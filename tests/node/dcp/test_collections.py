@@ -130,6 +130,30 @@ def test_a_value_that_can_not_be_obeyed_has_its_status(node: Node, value: bytes,
             assert json.loads(answer.value)["manifest_uid"] == "1"
 
 
+@pytest.mark.parametrize(
+    "value", [{"collections": ["8"]}, {"collections": ["8", "9"]}, {"scope": "8"}], ids=["one", "several", "scope"]
+)
+def test_who_reads_a_collection_hears_that_its_newest_change_was_a_deletion_that_is_purged(value: object) -> None:
+    with testing.node(vbuckets=1) as node:
+        with Aware(node.port) as client:
+            assert client.becomes(manifest(1, a=A, b=B)) == 0
+            for key in (b"early", b"c7"):
+                assert client.put(key, b"v", A) == 0
+            known, uuid = client.seqno(), client.vb_uuid()
+            assert client.delete(b"early", A) == client.delete(b"c7", A) == client.put(b"other", b"v") == 0
+            deleted = known + 2
+            assert client.seqno(A) == deleted
+            assert client.compacts() == 0
+            assert client.seqno(A) == deleted, "a purge does not make a collection older"
+        for again in (False, True):
+            if again:
+                node.restart()
+            with Aware(node.port) as reader:
+                reader.opens()
+                answer = reader.asks(value, start=known, uuid=uuid)
+                assert (answer.status, answer.value) == (Status.ROLLBACK, bytes(8))
+
+
 def test_without_noops_there_are_no_streams_with_collections(node: Node) -> None:
     with Aware(node.port) as reader:
         assert reader.request(dcp.Open(key=b"silent", flags=1)).status == 0

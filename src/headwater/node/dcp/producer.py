@@ -226,7 +226,10 @@ class ProducerSession(DcpEnd[Producer]):
         store, aware = self._bucket.store, self.producer.negotiated.collections
 
         def last_seqno(told: StreamFilter | None) -> int:
-            wanted = PLAIN if told is None else Wanted(aware, told.collections, told.scope)
+            if self.producer.settings.sync_writes:  # an abort is news for who holds its prepare
+                wanted = Wanted(aware, prepares=True)
+            else:
+                wanted = PLAIN if told is None else Wanted(aware, told.collections, told.scope)
             return store.newest_seqno(vbucket.id, vbucket.collections.shown(wanted, vbucket.durable_seqno))
 
         return last_seqno
