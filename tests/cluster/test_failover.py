@@ -27,6 +27,13 @@ def test_the_longest_replica_is_chosen_and_the_other_follows_it():
     assert plan.promotions[0].chosen == C and plan.after.copies(0) == (C, B)
 
 
+def test_a_complete_copy_is_chosen_before_one_that_fills_up_and_is_further():
+    found = a_map("ABC", replicas=2)
+    told = dead(found, A, B=view(B, "r", found, seqnos=[1112]), C=view(C, "r", found, seqnos=[1224], complete=[0]))
+    plan = plan_failover(told, [A], {(B, 0): [(1, 0)], (C, 0): [(1, 0)]})
+    assert (plan.promotions[0].chosen, plan.after.copies(0)) == (B, (B, C))
+
+
 def test_a_copy_of_a_history_that_was_given_up_is_not_chosen():
     found = a_map("ABC", replicas=2)
     told = dead(found, A, B=view(B, "r", found, seqnos=[70]), C=view(C, "r", found, seqnos=[8]))

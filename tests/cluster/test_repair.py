@@ -89,6 +89,13 @@ def test_of_copies_without_an_owner_the_one_with_most_of_the_history_is_promoted
     assert calls == [(B, "set_state", 0, State.ACTIVE)] and changes == [(0, (B, A), (B,))]
 
 
+def test_a_copy_that_fills_up_is_not_promoted_before_a_complete_one():
+    members = three(a="d . r", c="r r A")
+    found = survey(LEVEL, A="d . r", C=view(C, "r r A", LEVEL, seqnos=[12, 10, 10], complete=[3, 10, 10]))
+    calls, _ = repaired(members, found, unowned={0: [C, A, B]})
+    assert calls == [(A, "set_state", 0, State.ACTIVE)]
+
+
 def test_of_equal_copies_the_one_that_the_map_names_first_is_promoted():
     calls, _ = repaired(three(a="r . r", c="r r A"), survey(LEVEL, A="r . r", C="r r A"), unowned={0: [C, B, A]})
     assert calls == [(A, "set_state", 0, State.ACTIVE)]

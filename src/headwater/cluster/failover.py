@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.members import Members
-from headwater.cluster.survey import Copy, Log, Survey, best
+from headwater.cluster.survey import Log, Survey, best
 from headwater.errors import ClusterError, OptionError, TransportError
 from headwater.failpoints import failpoint
 from headwater.wire.cluster_map import ClusterMap
@@ -136,7 +136,7 @@ def _promotion(
     gaps: Container[tuple[Address, int]],
 ) -> Promotion:
     whole = [node for node in nodes if (node, vb) not in gaps]
-    copies = [Copy(node, survey.nodes[node].seqnos.get(vb, 0), logs.get((node, vb), ())) for node in whole or nodes]
+    copies = [survey.nodes[node].copy(vb, logs.get((node, vb), ())) for node in whole or nodes]
     chosen = best(copies)
     return Promotion(vb, survey.map.owner(vb), chosen.address, chosen.seqno, has_gaps=not whole)
 

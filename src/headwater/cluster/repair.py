@@ -12,7 +12,7 @@ from headwater.client.routing import Address
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
 from headwater.cluster.publisher import Publisher
-from headwater.cluster.survey import Copy, Settlement, Survey, best, chain_with_owner
+from headwater.cluster.survey import Settlement, Survey, best, chain_with_owner
 from headwater.errors import MoveError
 from headwater.wire.vbucket import State
 
@@ -54,8 +54,7 @@ async def _promote(members: Members, publisher: Publisher, survey: Survey, vb: i
     """A vbucket that nobody owns, with copies: the best of them, a copy of the map's chain if they are equal."""
     order = [*(node for node in survey.map.copies(vb) if node in nodes), *nodes]
     candidates = [
-        Copy(node, survey.nodes[node].seqnos.get(vb, 0), await members.admin(node).failover_log(vb))
-        for node in dict.fromkeys(order)
+        survey.nodes[node].copy(vb, await members.admin(node).failover_log(vb)) for node in dict.fromkeys(order)
     ]
     chosen = best(candidates).address
     await _follow(publisher, vb, chosen)

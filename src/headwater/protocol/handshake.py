@@ -38,7 +38,13 @@ MECHANISMS = tuple(HASHES)
 MECHANISMS_KNOWN = (*MECHANISMS, "PLAIN")
 """PLAIN tells the password to whoever answers at that address, and all on the way: only where it is asked for."""
 
-KV_FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON, Feature.MUTATION_SEQNO)
+KV_FEATURES = (
+    Feature.XERROR,
+    Feature.SELECT_BUCKET,
+    Feature.JSON,
+    Feature.MUTATION_SEQNO,
+    Feature.COMPLETE_SEQNOS,
+)
 DCP_FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON)
 
 _UNKNOWN = frozenset({Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED})

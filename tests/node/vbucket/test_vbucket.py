@@ -125,6 +125,31 @@ def test_a_replica_promoted_in_the_middle_of_a_snapshot_branches_where_the_last_
     assert not home.vbucket.is_receiving_snapshot
 
 
+def test_what_is_complete_on_disk_ends_where_the_last_whole_snapshot_does(home: Home) -> None:
+    home.write("a", "b", "c")
+    home.vbucket.set_state(State.REPLICA)
+    assert home.vbucket.complete_durable_seqno == 3
+    home.vbucket.begin_snapshot(4, 5)
+    home.write("d")
+    assert (home.vbucket.durable_seqno, home.vbucket.complete_durable_seqno) == (4, 3)
+    home.store.stage_mutation(1, b"e", b"v", cas=5, rev_seqno=1)
+    home.vbucket.begin_snapshot(6, 9)
+    assert home.vbucket.complete_durable_seqno == 3, "the end of the snapshot is not on disk"
+    home.commit()
+    assert home.vbucket.complete_durable_seqno == 5
+    home.write("f")
+    assert home.restart(clean=False).complete_durable_seqno == 5
+
+
+def test_behind_a_change_that_was_refused_nothing_is_complete(home: Home) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.write("a", "b")
+    home.vbucket.miss(2)
+    assert home.vbucket.complete_durable_seqno == 2
+    home.write("d")
+    assert (home.vbucket.durable_seqno, home.vbucket.complete_durable_seqno) == (3, 2)
+
+
 def test_a_replica_promoted_after_a_whole_snapshot_branches_at_its_end(home: Home) -> None:
     home.vbucket.set_state(State.REPLICA)
     home.vbucket.begin_snapshot(1, 2)

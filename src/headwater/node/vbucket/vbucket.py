@@ -234,6 +234,20 @@ class VBucket:
         return self.high_seqno if self.high_seqno >= self.snapshot_end else self._complete_seqno
 
     @property
+    def complete_durable_seqno(self) -> int:
+        """The newest seqno at which what is on disk is complete: a failover to this copy takes nothing back up to here.
+
+        A snapshot of old data tells only the newest version of each key. Where its end is missing, so are keys that
+        were there before and were written again since: what is below the last one is not complete. Nor is what lies
+        behind a change that was refused.
+        """
+        durable = self.durable_seqno
+        if durable < self.snapshot_end:  # of two seqnos the older one may be the last that is on disk
+            complete = self._complete_seqno
+            durable = complete if complete <= durable else self.consistent.at_or_below(durable)
+        return min(durable, self._whole_seqno) if self.has_gap else durable
+
+    @property
     def is_receiving_snapshot(self) -> bool:
         """Whether the snapshot in hand lacks its end: what is there is no consistent state yet."""
         return self.high_seqno < self.snapshot_end
