@@ -374,6 +374,10 @@ class SyncWriteAmbiguous(StatusError, status=0xA3):
     """The durable write was not confirmed in time; it may or may not have happened. Read before deciding."""
 
 
+class SyncWriteReCommitInProgress(StatusError, status=0xA4, retriable=True):
+    """A durable write of before a restart or a failover waits for the copies that are left; retry."""
+
+
 def error_for(status: int, context: str = "") -> StatusError:
     """Return (not raise) the error that belongs to a response's status.
 
