@@ -45,7 +45,7 @@ SENDS_PER_TURN = 8
 GRAIN_BYTES = 512
 """So far the account of a connection's memory may be off: telling it of every answer costs more than it says, and the
 objects that make a connection are several times as large, and not counted."""
-_WORKING = frozenset({"parked", "changing"})
+_WORKING = frozenset({"parked", "changing", "preparing"})
 """The pauses during which an answer is made."""
 PUMPS_PER_TURN = 4
 """How often in a row a session may send while the socket takes it all: a turn of the event loop has its price."""
