@@ -104,7 +104,8 @@ FAILPOINTS = {
     "init.map_sent": "the first map is at all nodes, no vbucket was made active",
     "rebalance.joined": "the new replicas of a vbucket are in its chain and level with the owner",
     "rebalance.narrowed": "the copies that are to go are out of the map, and still on their nodes",
-    "failover.map_sent": "the map without the dead node is at all others, nobody is promoted",
+    "failover.ownerless": "the map without the dead node and without owners of its vbuckets is at all others",
+    "failover.map_sent": "the map with the new owners is at all others, nobody is promoted",
     "move.given_back": "a hand-over broke off: the source is active again, the target still pending",
 }
 

@@ -324,14 +324,20 @@ class Membership:
 
 
 def _tell_of_departures(before: ClusterMap | None, after: ClusterMap) -> None:
-    """Log who is no member any more, which is all that a survivor hears of a failover, and what comes to this node."""
-    gone = [each for each in before.servers if each not in after.servers] if before is not None else []
-    if before is None or not gone:
+    """Log who is no member any more, and what comes to this node from nobody: all that a survivor hears of a failover.
+
+    Its first map takes the dead node out, the next one names the new owners (cluster/failover.py).
+    """
+    if before is None:
         return
-    owned = sum(
-        after.owner(vb) == after.here != before.owner(vb) for vb in range(len(after.chains)) if after.here is not None
-    )
-    names = " and ".join(f"{each.host}:{each.port}" for each in gone)
-    is_gone = "is no member any more" if len(gone) == 1 else "are no members any more"
-    told = event("map.promoted", gone=names, vbuckets=owned)
-    log.warning("map %d:%d: %s %s, %d vbuckets become active here", *after.version, names, is_gone, owned, extra=told)
+    vbuckets = range(len(after.chains))
+    if gone := [each for each in before.servers if each not in after.servers]:
+        left = sum(before.owner(vb) in gone and after.owner(vb) is None for vb in vbuckets)
+        names = " and ".join(f"{each.host}:{each.port}" for each in gone)
+        is_gone = "is no member any more" if len(gone) == 1 else "are no members any more"
+        told = event("map.departed", gone=names, vbuckets=left)
+        log.warning("map %d:%d: %s %s, %d vbuckets have no owner", *after.version, names, is_gone, left, extra=told)
+    ours = sum(before.owner(vb) is None and after.is_owner(vb) for vb in vbuckets)
+    if ours:
+        told = event("map.promoted", vbuckets=ours)
+        log.warning("map %d:%d: %d vbuckets without an owner become active here", *after.version, ours, extra=told)
