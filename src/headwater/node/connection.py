@@ -183,6 +183,11 @@ class Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
+    @property
+    def called_at(self) -> object:
+        """The address at which the peer has called, as the socket tells it."""
+        return self._raw.getsockname()
+
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
