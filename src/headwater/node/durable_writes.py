@@ -123,6 +123,7 @@ class DurableWrites:
         self._writes: dict[tuple[int, Key], DurableWrite] = {}
         self._acknowledged: dict[int, dict[str, int]] = {}
         self._commits: list[tuple[int, int, DurableWrite]] = []  # batch, seqno, who waits for it
+        self._abandoned: set[int] = set()  # vbuckets in which what nobody waits for did not happen
         self._retries: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -181,6 +182,12 @@ class DurableWrites:
         for key in tuple(found.prepares.pending) if found is not None else ():
             self._abort(vbucket, key, "the bucket was flushed")
 
+    def abort_of_before(self, vbucket: int) -> None:
+        """Abort what this node held as a replica when it took a vbucket over by a stream without prepares: the former
+        owner ended all of it before it gave the vbucket up, and what it committed came as documents."""
+        self._abandoned.add(vbucket)
+        self.advance(vbucket)
+
     # --- what replicas tell -----------------------------------------------------------------------------------------
 
     def acknowledged(self, vbucket: int, node: str, seqno: int) -> None:
@@ -209,6 +216,7 @@ class DurableWrites:
         if self._bucket.is_active(vbucket):
             self._later(vbucket, 0.0)  # behind whoever is in the midst of changing it
         else:
+            self._abandoned.discard(vbucket)
             self._give_up(vbucket)
 
     def map_changed(self) -> None:
@@ -231,31 +239,40 @@ class DurableWrites:
         self.held.clear()
 
     def advance(self, vbucket: int) -> None:
-        """Commit what a majority has."""
+        """Commit what a majority has, and abort what did not happen."""
         found = self._bucket.vbuckets.get(vbucket)
         if found is None or not found.prepares.pending:
             self.held.discard(vbucket)
+            self._abandoned.discard(vbucket)
             return
         if not self._bucket.is_active(vbucket):
             return
-        copies = self.copies_of(vbucket)
-        by_majority = self._reached(found, copies, copies.majority)
-        # Of before: where a majority of the copies is on no node any more, there is nobody else to wait for.
-        by_all_left = self._reached(found, copies, min(copies.majority, copies.there))
-        while (first := next(iter(found.prepares.pending.items()), None)) is not None:
-            key, seqno = first
-            if seqno > (by_majority if (vbucket, key) in self._writes else by_all_left):
-                return
-            try:
-                self._commit(found, key)
-            except ArenaFull:
-                self._bucket.committer.when_room(lambda: self.advance(vbucket))
-                return
-            except StorageError:
-                self._later(vbucket, FULL_DISK_SECONDS)
-                return
+        try:
+            self._abort_abandoned(found)
+            self._commit_reached(found)
+        except ArenaFull:
+            self._bucket.committer.when_room(lambda: self.advance(vbucket))
+        except StorageError:
+            self._later(vbucket, FULL_DISK_SECONDS)
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _abort_abandoned(self, vbucket: VBucket) -> None:
+        if vbucket.id in self._abandoned:
+            for key in [key for key in vbucket.prepares.pending if (vbucket.id, key) not in self._writes]:
+                self._abort(vbucket.id, key, "the former owner gave it up")
+            self._abandoned.discard(vbucket.id)
+
+    def _commit_reached(self, vbucket: VBucket) -> None:
+        copies = self.copies_of(vbucket.id)
+        by_majority = self._reached(vbucket, copies, copies.majority)
+        # Of before: where a majority of the copies is on no node any more, there is nobody else to wait for.
+        by_all_left = self._reached(vbucket, copies, min(copies.majority, copies.there))
+        while (first := next(iter(vbucket.prepares.pending.items()), None)) is not None:
+            key, seqno = first
+            if seqno > (by_majority if (vbucket.id, key) in self._writes else by_all_left):
+                return
+            self._commit(vbucket, key)
 
     def _reached(self, vbucket: VBucket, copies: Copies, needed: int) -> int:
         """The seqno up to which so many of the copies have everything on disk, this node among them."""

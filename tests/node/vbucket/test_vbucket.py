@@ -12,6 +12,7 @@ from headwater.errors import DiskFull
 from headwater.kernels import index
 from headwater.node.storage.store import Store
 from headwater.node.vbucket.vbucket import VBucket
+from headwater.wire.dcp import Abort, Prepare
 from headwater.wire.vbucket import State
 
 UUIDS = count(0x100)
@@ -362,3 +363,32 @@ def test_a_state_that_can_not_be_written_down_is_not_taken(tmp_path: Path, monke
     assert (vbucket.state, (vbucket.failover.entries, vbucket.snapshot_end)) == (State.REPLICA, before)
     assert vbucket.set_state(State.ACTIVE)
     home.store.close(clean=False)
+
+
+def prepare(home: Home) -> None:
+    home.vbucket.prepares.add(Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", cas=1 << 16))
+
+
+def test_what_waits_is_aborted_by_a_hand_over_at_the_time_of_that(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, times = home.store.prepares.stage_abort, list[int]()
+
+    def staged(vbucket: int, abort: Abort, delete_time: int) -> int:
+        times.append(delete_time)
+        return stage(vbucket, abort, delete_time)
+
+    monkeypatch.setattr(home.store.prepares, "stage_abort", staged)
+    prepare(home)
+    home.vbucket.hand_over(now=1_000)
+    assert not home.vbucket.prepares.pending and home.vbucket.high_seqno == 2
+    assert times == [1_000]  # a time of 0 would let the next compaction purge it
+
+
+def test_a_hand_over_without_room_for_its_record_aborts_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise DiskFull("/data", 1)
+
+    prepare(home)
+    monkeypatch.setattr(home.store, "check_record_room", full)
+    with pytest.raises(DiskFull):
+        home.vbucket.hand_over(now=1)
+    assert home.vbucket.prepares.pending and home.vbucket.state is State.ACTIVE

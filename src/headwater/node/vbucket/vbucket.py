@@ -296,13 +296,16 @@ class VBucket:
         self._tell(lambda reader: reader.state_changed())
         return True
 
-    def hand_over(self) -> None:
+    def hand_over(self, now: int) -> None:
         """The node that takes over is ready: nothing new is written here from now on (failover 4, step 8).
 
         "Outbound streams are not ended": they drain what is left.
+
+        Args:
+            now: Unix seconds.
         """
-        self._abort_prepares()
-        self._store.check_record_room()
+        self._store.check_record_room()  # before anything is aborted, for else it stays the owner
+        self._abort_prepares(now)
         self._leave_active()
         self.state = State.DEAD
         self._stage()
@@ -332,11 +335,11 @@ class VBucket:
             plainly = self.is_backed_up or self.prepares.pending
             self._store.table[self.id, index.STATE] = BACKED_UP if plainly else int(State.ACTIVE)
 
-    def _abort_prepares(self) -> None:
+    def _abort_prepares(self, now: int) -> None:
         """Abort what waits when the vbucket changes hands: the node that takes over may not know of it."""
         with suppress(StorageError):  # then it may happen there; who asked for it was told neither
             for key in tuple(self.prepares.pending):
-                self.prepares.abort(key, 0)
+                self.prepares.abort(key, now)
 
     def stop_following(self, reason: str) -> None:
         """The inbound stream, if there is one, is over."""
