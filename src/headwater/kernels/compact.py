@@ -34,11 +34,12 @@ from headwater.kernels.index import (
     is_system,
     key_address,
     location,
+    made_at,
     opcode,
 )
-from headwater.kernels.intrinsics import load16, load32, load64_native, prefetch
+from headwater.kernels.intrinsics import load16, load64_native, prefetch
 from headwater.kernels.jit import inline_kernel, kernel, prepare
-from headwater.kernels.offsets import DELETE_TIME_AT, HEADER, KEY_LENGTH_AT, MUTATION, VBUCKET_AT
+from headwater.kernels.offsets import HEADER, KEY_LENGTH_AT, MUTATION, VBUCKET_AT
 
 U = np.uintp
 _ZERO, _ONE, _EIGHT = U(0), U(1), U(8)
@@ -76,8 +77,8 @@ def rows_before(locs: Any, rows: Any, chosen: Any) -> Any:
 
 @inline_kernel
 def _purgeable(frame: Any, before: Any) -> Any:
-    """A tombstone older than Unix second `before` (delete time at byte 40 of both kinds)."""
-    return opcode(frame) != MUTATION and np.int64(load32(frame + DELETE_TIME_AT)) < before
+    """A tombstone that is older than Unix second `before`."""
+    return opcode(frame) != MUTATION and np.int64(made_at(frame)) < before
 
 
 @inline_kernel
@@ -148,7 +149,7 @@ def survivors(
 
     Args:
         columns: (seq, loc, prev, next) arrays.
-        before: tombstones deleted before this Unix second go, 0: none ...
+        before: tombstones made before this Unix second go, 0: none ...
         limit: ... as far as their seqno is at or below this one, and a newer row of their collection stays.
         numbers: what there are rows of (kernels/choices.py), sorted; empty where all are of the default collection.
         dropped: uint64[n, 2], id and seqno of the drop, by id, of collections whose drop is not taken back any more.

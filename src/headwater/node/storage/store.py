@@ -46,6 +46,7 @@ from headwater.node.storage.records import (
     deletion_frame,
     event_frame,
     mutation_head,
+    since_bits,
     stored_key,
 )
 from headwater.node.storage.replay import OpenedSegment, Replay
@@ -401,12 +402,16 @@ class Store:
         cas: int,
         rev_seqno: int,
         delete_time: int,
+        now: int = 0,
         datatype: int = 0,
         expired: bool = False,
         hops: int = 0,
         collection: int = 0,
     ) -> int:
-        """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above."""
+        """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above.
+
+        It ages from `delete_time`, or from `now` where that is an hour later or more.
+        """
         seqno = self.staging.next_seqno(vbucket, seqno, cas, rev_seqno)
         frame = deletion_frame(
             vbucket,
@@ -418,7 +423,7 @@ class Store:
             delete_time=delete_time,
             datatype=datatype,
             expired=expired,
-            hops=hops,
+            hops=hops | since_bits(delete_time, now),
             collection=collection,
         )
         self.staging.document(vbucket, frame)
@@ -598,7 +603,7 @@ class Store:
         Args:
             part: which of the sealed ones may be rewritten.
             spare: numbers of segments that are not worth it any more, because they were just written.
-            purge_before: tombstones deleted before this Unix second go; 0: none.
+            purge_before: tombstones made before this Unix second go; 0: none.
             purge_limit: for a vbucket, the seqno above which no tombstone may go: where the slowest stream is that
                 must still hear of it. The newest change of a collection never goes: whoever reads nothing else learns
                 from its seqno whether anything was purged that he must hear of.
