@@ -309,6 +309,26 @@ def test_the_whole_body_can_be_part_of_a_change(talking: Talk) -> None:
     assert look(talking, GET, b"$XTOC", XATTR, DELETED).value == b'["_kept"]'
 
 
+@pytest.mark.parametrize(
+    "behind", [(Opcode.SET, 0, b"", b"new"), (UPSERT, 0, b"a", b"1"), (Opcode.DELETE, 0, b"", b"")]
+)
+def test_nothing_stands_behind_the_deletion_of_the_body(talking: Talk, behind: tuple[int, int, bytes, bytes]) -> None:
+    """A document that was set last would be gone, and the client told that all was done."""
+    store(talking)
+    answer = change_many(talking, (Opcode.DELETE, 0, b"", b""), behind)
+    assert answer.status == Status.SUBDOC_INVALID_COMBO and body(talking) == BODY
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_what_is_not_there_can_not_be_deleted_by_a_path_either(talking: Talk, was_there: bool) -> None:
+    if was_there:
+        store(talking, b"other")
+        talking.one(Opcode.DELETE, key=b"other")
+    high = talking.desk.store.high_seqno(0)
+    answer = change_many(talking, (Opcode.DELETE, 0, b"", b""), key=b"other", doc_flags=MKDOC)
+    assert (answer.status, talking.desk.store.high_seqno(0)) == (Status.KEY_ENOENT, high)
+
+
 def test_attributes_are_beside_the_body(talking: Talk) -> None:
     assert change(talking, UPSERT, b"meta.owner", b'"me"', XATTR | MKDIR_P).status == 0
     assert change(talking, UPSERT, b"meta.x.y", b"1", XATTR).status == Status.SUBDOC_PATH_ENOENT

@@ -253,7 +253,7 @@ def _check_specs(
     """Hold the paths of one request against the rules about all of them together (kv.md 6.3)."""
     if not 1 <= len(specs) <= wire.SPECS_MAX:
         raise CommandRefused(Status.SUBDOC_INVALID_COMBO, f"{len(specs)} paths, 1 to {wire.SPECS_MAX} are allowed")
-    names, body_seen = set(), False
+    names, body_seen, is_gone = set(), False, False
     for opcode, path_flags, path in specs:
         check_length(path)
         if opcode not in known:
@@ -264,7 +264,10 @@ def _check_specs(
         is_attribute = bool(path_flags & _XATTR)
         if is_attribute and body_seen:
             raise CommandRefused(Status.SUBDOC_INVALID_XATTR_ORDER, "attributes come before the body")
+        if not is_attribute and is_gone:
+            raise CommandRefused(Status.SUBDOC_INVALID_COMBO, "a path into the body stands behind the body's deletion")
         body_seen |= not is_attribute
+        is_gone |= opcode == Opcode.DELETE
         if is_attribute and not path.startswith(b"$"):
             names.add(attributes.name_of(parse(path)))
     if len(names) > 1 and not session.has(Feature.SUBDOC_ALLOWS_ACCESS_ON_MULTIPLE_XATTR_KEYS):
@@ -439,6 +442,8 @@ def _change(session: Session, request: Mutation, specs: Sequence[MutationSpec]) 
         told = _stage_tombstone(session, request, draft, draft.pairs)
         return Staged(told, Status.SUBDOC_SUCCESS_DELETED), draft.told
     if any(opcode == Opcode.DELETE for opcode, *_ in specs):
+        if old is None or old.deleted:
+            raise CommandRefused(Status.KEY_ENOENT, "there is nothing to delete")
         kept = {name: text for name, text in draft.pairs.items() if name.startswith("_")}
         return Staged(_stage_tombstone(session, request, draft, kept), Status.SUCCESS), draft.told
     return Staged(_stage_document(session, request, draft), Status.SUCCESS), draft.told
