@@ -46,6 +46,7 @@ FAILPOINTS = {
     "takeover.active_acked": "the consumer is active, the stream is not ended",
     "collections.before_rename": "a new collections manifest is written and synced beside the old one, not renamed",
     "collections.after_rename": "it is renamed; no vbucket has its system events yet",
+    "collections.before_events": "the next vbucket is about to get the events of a new collections manifest",
     "buckets.before_rename": "a new list of buckets is written and synced beside the old one, not renamed",
     "buckets.after_rename": "a new list of buckets is in place, the folder not synced",
     "buckets.listed": "a bucket is listed as being made, it has no folder",

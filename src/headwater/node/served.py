@@ -101,6 +101,7 @@ class ServedBucket:
         self._node = node
         self.config, self.bucket, self.committer = config, bucket, committer
         self.loop, self.run_queue = node.loop, node.run_queue
+        bucket.collections.run_queue = node.run_queue
         self.users, self.failures = node.users, node.failures
         self.loop_watch, self.tls = node.loop_watch, node.tls
         self._workspace = Workspace()

@@ -144,7 +144,7 @@ def _collections(session: Session, arguments: list[str]) -> Pairs:
         if each.state is State.ACTIVE:
             for number, items, size, tombstones in bucket.store.collections(each.id, sorted(sums)):
                 sums[number] = [a + b for a, b in zip(sums[number], (items, size, tombstones), strict=True)]
-            yield f"vb_{each.id}:manifest_uid", f"0x{each.collections.manifest.uid:x}"
+            yield f"vb_{each.id}:manifest_uid", f"0x{each.collections.uid:x}"
     for scope, collection in manifest.each_collection():
         name, counts = f"0x{scope.id:x}:0x{collection.id:x}", sums[collection.id]
         yield f"{name}:scope_name", scope.name
