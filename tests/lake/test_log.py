@@ -3,10 +3,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 
 from headwater.errors import CorruptStore, TableChanged, UnsupportedTable
-from headwater.lake.log import FOLDER, TableLog, data_file, identity
+from headwater.lake.log import FOLDER, TableLog, creation, data_file, identity
+from headwater.lake.shape import delta_field, fields
 from headwater.lake.store import TableStore
 from headwater.lake.upkeep import DAY, checkpoint, vacuum
 from tests.lake.support import Table
@@ -32,6 +34,13 @@ def test_one_who_follows_and_one_who_begins_see_the_same(tmp_path: Path) -> None
     fresh = TableLog(TableStore(tmp_path))
     assert follower.refresh() == fresh.refresh() == table.log.state
     assert TableLog(TableStore(tmp_path / "none")).exists is False
+
+
+def test_a_column_with_any_character_is_called_the_same_by_readers(tmp_path: Path) -> None:
+    names = ["\U00020bb7", "\U0001f600", "\U0010ffff", "é", "日", "\ufffe"]
+    described = [*fields(), *(delta_field(name, "long") for name in names)]
+    assert TableLog(TableStore(tmp_path)).commit(creation(described, {}, "b"), "CREATE TABLE")
+    assert [each.name for each in deltalake.DeltaTable(tmp_path).schema().fields][-len(names) :] == names
 
 
 def test_who_slept_until_the_commits_after_his_were_removed_makes_none_of_their_numbers(tmp_path: Path) -> None:

@@ -286,7 +286,11 @@ class TableLog:
             "engineInfo": ENGINE,
             "txnId": str(uuid.uuid4()),
         }
-        lines = [json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": told}, *actions)]
+        # Characters as they are: readers by arrow-json take the escapes of every other plane from 2 on, of a column
+        # called "𠮷" for example, for other characters, and find no such column in the files.
+        lines = [
+            json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in ({"commitInfo": told}, *actions)
+        ]
         if not self.store.create(_name(version), ("\n".join(lines) + "\n").encode()):
             return False
         self.state.apply(actions)
