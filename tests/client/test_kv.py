@@ -218,17 +218,7 @@ def scripted(*statuses: int, **options) -> Documents:
     return peer
 
 
-RETRIABLE = [
-    Status.ETMPFAIL,
-    Status.ENOMEM,
-    Status.EBUSY,
-    Status.NOT_MY_VBUCKET,
-    Status.SYNC_WRITE_IN_PROGRESS,
-    Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
-]
-
-
-@pytest.mark.parametrize("status", RETRIABLE)
+@pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.ENOMEM, Status.EBUSY, Status.NOT_MY_VBUCKET])
 def test_what_may_be_retried_is(driver, status):
     with serve(scripted(status, status)) as address:
         client = driver.connect(address)

@@ -7,19 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.lake.json_values import written
 from headwater.lake.shape import delta_field, fields
 from headwater.lake.unfold import (
+    COLUMN_BYTES_MAX,
     COLUMNS_MAX,
     FIELD,
+    FIELD_AS_JSON,
     REST,
     JsonColumns,
     JsonShape,
     agrees,
     column_of,
+    field_of,
     fit,
     is_unfolded,
     kind_of,
     merged,
+    readable,
     wider,
 )
 from tests.lake.support import rows
@@ -52,7 +57,7 @@ def test_fields_become_columns_of_the_types_they_are_seen_with() -> None:
     assert kinds["at"]["type"] == "struct"
 
 
-@pytest.mark.parametrize("name", ["event", "_document", "_metadata", "_corrupt_record", "snapshot_end", "op", "batch"])
+@pytest.mark.parametrize("name", ["event", "_document", "_corrupt_record", "snapshot_end", "op", "batch"])
 def test_no_field_shares_a_name_with_what_the_mirror_works_with(name: str) -> None:
     assert unfolded({name: "click"}) == [{name: "click"}]
     assert unfolded({name: 1}) == [{name: 1}]
@@ -61,6 +66,20 @@ def test_no_field_shares_a_name_with_what_the_mirror_works_with(name: str) -> No
 @pytest.mark.parametrize("name", ["key", "Value", "SEQNO", "modified_at", "_rest"])
 def test_a_field_called_like_a_column_of_ours_has_a_prefix(name: str) -> None:
     assert unfolded({name: 5}) == [{f"doc_{name}": 5}]
+
+
+@pytest.mark.parametrize(
+    "name", ["_metadata", "_METADATA", "__delta_internal_is_row_deleted", "_Tmp_metadata_row_index"]
+)
+def test_a_field_called_like_a_column_that_spark_makes_has_a_prefix(name: str) -> None:
+    assert unfolded({name: 5}) == [{f"doc_{name}": 5}]
+
+
+def test_a_name_too_long_for_a_schema_stands_in_rest_and_in_an_object_makes_it_text() -> None:
+    name = "n" * (COLUMN_BYTES_MAX + 1)
+    assert unfolded({name: 1, name[1:]: 2}) == [{name[1:]: 2, REST: json.dumps({name: 1})}]
+    assert unfolded({"ß" * 200: 1}) == [{REST: json.dumps({"ß" * 200: 1}, ensure_ascii=False)}]
+    assert unfolded({"o": {name: 1}}) == [{"o": json.dumps({name: 1})}]
 
 
 def test_names_that_differ_by_case_or_by_what_cannot_be_written_have_columns_of_their_own() -> None:
@@ -142,9 +161,70 @@ def test_strange_documents_are_taken_all_the_same() -> None:
     assert unfolded({"n": huge}) == [{REST: json.dumps({"n": huge})}]
     assert unfolded({"n": 1}, {"n": huge}) == [{"n": 1}, {REST: json.dumps({"n": huge})}]
     assert unfolded('{"a": 1, "a": 2}') == [{"a": 2}]
-    assert unfolded('{"a": "\\ud800"}') == [{"a": "?"}]
     assert unfolded({"a": []}, {"a": None}, {"a": ["x"]}) == [{"a": []}, {}, {"a": ["x"]}]
     assert unfolded({f"f{n}": n for n in range(2000)}) == [{f"f{n}": n for n in range(2000)}]
+
+
+@pytest.mark.parametrize(
+    ("document", "row"),
+    [
+        (r'{"a": "x\ud83d"}', {"a": r"x\ud83d"}),
+        (r'{"tags": ["\ud83d", "b"]}', {"tags": [r"\ud83d", "b"]}),
+        (r'{"o": {"p": {"q": ["\udfff"]}}}', {"o": {"p": {"q": [r"\udfff"]}}}),
+        (r'{"o": {"\ud800": "\ud800"}}', {"o": r'{"\\ud800": "\\ud800"}'}),
+        (r'{"o": [{"\ud800": 1, "\\ud800": 2}]}', {"o": [r'{"\\ud800_2": 1, "\\ud800": 2}']}),
+        (r'{"a": "\ud83d\ude00"}', {"a": "\U0001f600"}),
+    ],
+)
+def test_half_a_surrogate_pair_is_written_as_its_escape_wherever_it_stands(document: str, row: dict[str, Any]) -> None:
+    assert unfolded(document) == [row]
+
+
+def test_half_a_pair_in_text_fits_a_column_that_is_there_and_what_does_not_fit_stands_escaped_in_rest() -> None:
+    described = [*DESCRIBED, delta_field("tags", _array("string")) | {"metadata": {FIELD: "tags"}}]
+    assert unfolded(r'{"tags": ["\ud83d"]}', r'{"tags": "\ud83d"}', shape=JsonShape(described)) == [
+        {"tags": [r"\ud83d"]},
+        {REST: r'{"tags": "\\ud83d"}'},
+    ]
+
+
+def test_a_field_whose_name_has_half_a_pair_has_a_column_and_the_schema_stays_unicode() -> None:
+    shape = JsonShape(DESCRIBED)
+    assert unfolded(r'{"\ud800": 1, "\udfff": 2, "?": 3, "\\ud800": 4}', shape=shape) == [
+        {"?": 3, r"\ud800": 4, "?_2": 1, "?_3": 2}
+    ]
+    json.dumps(shape.added, ensure_ascii=False).encode()
+    later = JsonShape([*DESCRIBED, *shape.added])
+    assert unfolded(r'{"\udfff": 5}', shape=later) == [{"?_3": 5}] and not later.added
+    assert merged(DESCRIBED, [shape.added])[len(DESCRIBED) :] == shape.added
+    assert agrees([*DESCRIBED, *shape.added], shape.added)
+
+
+def test_a_schema_of_before_is_made_readable_and_the_columns_go_on() -> None:
+    half = delta_field("?", "long") | {"metadata": {FIELD: "\ud800", "comment": "c"}}
+    spark = delta_field("_METADATA", "long") | {"metadata": {FIELD: "_METADATA"}}
+    plain = delta_field("a", "long") | {"metadata": {FIELD: "a"}}
+    mended = readable([*DESCRIBED, half, spark, plain])
+    assert mended == [*DESCRIBED, half | {"metadata": {FIELD_AS_JSON: r'"\ud800"', "comment": "c"}}, plain]
+    assert field_of(mended[-2]) == "\ud800"
+    assert readable(mended) == mended
+    assert unfolded(r'{"\ud800": 1, "_METADATA": 2}', shape=JsonShape(mended)) == [{"?": 1, "doc__METADATA": 2}]
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E400", "9" * 400, "-" + "9" * 5000, "1" + "0" * 400 + ".5"])
+def test_a_number_beyond_a_double_stands_in_rest_by_its_digits(number: str) -> None:
+    assert unfolded(f'{{"a": 1, "n": {number}}}') == [{"a": 1, REST: json.dumps({"n": number})}]
+    assert unfolded(f'{{"n": [1, {number}]}}') == [{REST: json.dumps({"n": [1, number]})}]
+    assert unfolded(f'{{"n": {{"a b": {number}}}}}') == [{"n": json.dumps({"a b": number})}]
+    for kind in ("double", "long", "string", "boolean", _array("double")):
+        shape = JsonShape([*DESCRIBED, delta_field("n", kind) | {"metadata": {FIELD: "n"}}])
+        assert unfolded(f'{{"n": {number}}}', shape=shape) == [{REST: json.dumps({"n": number})}]
+        assert len(shape.conflicts) == 1
+    assert unfolded(number) == [{}]
+
+
+def _array(kind: str) -> dict[str, Any]:
+    return {"type": "array", "elementType": kind, "containsNull": True}
 
 
 def test_fields_beyond_what_a_table_can_have_stand_in_rest() -> None:
@@ -191,20 +271,23 @@ def test_types_by_the_letter() -> None:
     assert column_of("a,b;c") == "a_b_c"
 
 
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=4)
+"""Halves of surrogate pairs among it, as JSON's escapes can say them."""
+
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
     max_leaves=8,
 )
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=3), JSON, max_size=4), max_size=5))
+@given(st.lists(st.dictionaries(ANY_TEXT, JSON, max_size=4), max_size=5))
 def test_any_documents_become_rows_of_one_schema(documents: list[dict[str, Any]]) -> None:
     shape = JsonShape(DESCRIBED)
     found = unfolded(*documents, shape=shape)
-    columns = {column["metadata"][FIELD]: column["name"] for column in shape.added}
+    columns = {field_of(column): column["name"] for column in shape.added}
     assert len({name.lower() for name in columns.values()}) == len(columns)
     for document, row in zip(documents, found, strict=True):
         rest = json.loads(row[REST]) if REST in row else {}
         for name, value in document.items():
-            assert value is None or name in rest or columns[name] in row
+            assert value is None or written(name) in rest or columns[name] in row

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.variant_utils import VariantBuilder, VariantUtils
 
+from headwater.lake.json_values import TOO_DEEP
 from headwater.lake.shape import fields
-from headwater.lake.unfold import TOO_DEEP
 from headwater.lake.variant import BYTES_MAX, COLUMN, DEPTH_MAX, TOO_LONG, VariantShape, columns, encoded, is_variant
 from tests.lake.support import rows
 
@@ -139,8 +139,28 @@ def test_what_is_no_variant_is_told_in_words() -> None:
 
 
 def test_a_lone_surrogate_and_a_name_that_comes_twice_are_no_hindrance() -> None:
-    assert encoded(rb'{"\ud800": "\ud800"}') == built('{"?": "?"}')
+    assert encoded(rb'{"\ud800": "\ud800"}') == built(r'{"\\ud800": "\\ud800"}')
     assert encoded(b'{"a": 1, "a": 2}') == built('{"a": 2}')
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (rb'{"\ud800": 1, "\udfff": 2, "?": 3}', {r"\ud800": 1, r"\udfff": 2, "?": 3}),
+        (rb'{"\ud800": 1, "\\ud800": 2, "\\ud800_2": 3}', {r"\ud800_3": 1, r"\ud800": 2, r"\ud800_2": 3}),
+        (b'[{"\xed\xa0\x80": "\xed\xa0\x80"}]', [{r"\ud800": r"\ud800"}]),
+    ],
+)
+def test_names_with_half_a_surrogate_pair_stay_different_names(text: bytes, written: Any) -> None:
+    found = encoded(text)
+    assert found == built(json.dumps(written))
+
+
+@pytest.mark.parametrize("number", ["9" * 309, "-" + "9" * 5000, "1e400", "1" + "0" * 400 + ".5"])
+def test_a_number_beyond_a_double_is_told_by_its_digits(number: str) -> None:
+    found = encoded(f'{{"n": {number}}}'.encode())
+    assert isinstance(found, str) and found.startswith(f"no JSON: {number[:30]}")
+    assert encoded(b"9" * 308) == built("9" * 308)
 
 
 def test_rows_have_the_document_or_null_and_the_value_whole() -> None:

@@ -561,7 +561,7 @@ def test_json_documents_become_columns_whatever_they_hold(bucket: Node, tmp_path
     assert json.loads(held["k1"]["_rest"]) == {"event": 1}
     assert json.loads(held["k9"]["_rest"]) == {"user": "nine"} and held["k9"]["new"] == [1]
     assert "user: long in the table, string in documents" in told.conflicts
-    with pytest.raises(TableError, match="mirror with --json, or elsewhere"):
+    with pytest.raises(TableError, match="mirror with --unfold, or elsewhere"):
         run_mirror(None, bucket.url, tmp_path, once=True)
 
 

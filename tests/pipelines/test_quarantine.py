@@ -345,7 +345,7 @@ def test_a_table_that_has_one_keeps_it_without_being_told(bucket: Node, tmp_path
 
 
 def test_a_quarantine_for_a_table_that_everything_fits_is_refused(bucket: Node, tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="mirror with --json"):
+    with pytest.raises(TableError, match="mirror with --unfold"):
         mirror(bucket, tmp_path / "t", json=False)
 
 

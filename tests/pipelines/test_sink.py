@@ -1,12 +1,22 @@
+import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 
 from headwater.errors import OptionError, TableChanged, TableError, UnsupportedTable
+from headwater.lake import unfold
+from headwater.lake.log import schema_string
+from headwater.pipelines.mirror import mirror
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
 from headwater.pipelines.table import BEGINNING
 from headwater.pipelines.tasks import SEED
+from headwater.testing.node import Node, node
+from tests.pipelines.support import documents, folded, table
 
 
 def test_a_new_table_stands_at_the_beginning_and_is_found_again(tmp_path: Path) -> None:
@@ -55,3 +65,82 @@ def test_places_that_are_no_mirrors_table_are_refused(tmp_path: Path) -> None:
 
 def test_a_url_names_its_bucket() -> None:
     assert bucket_of("couchbase://a:1,b:2/orders") == "orders"
+
+
+@pytest.fixture
+def bucket() -> Iterator[Node]:
+    with node(vbuckets=4) as running:
+        yield running
+
+
+@contextmanager
+def names_of_before() -> Iterator[None]:
+    """Columns as the first releases named and described them."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(unfold, "_READERS_OWN", re.compile(r"(?!)"))
+        patched.setattr(unfold, "_belongs_to", lambda name: {unfold.FIELD: name})
+        yield
+
+
+def follow(bucket: Node, place: Path, **shape: Any) -> int:
+    return mirror(None, bucket.url, place, once=True, json=True, workers=0, **shape).batch
+
+
+def test_a_table_whose_schema_is_no_unicode_is_read_again_from_the_next_start_on(bucket: Node, tmp_path: Path) -> None:
+    with bucket.client() as client:
+        client.set_many({"half": r'{"\ud800": 1}', "a": '{"n": 1}'}.items())
+        with names_of_before():
+            begun = follow(bucket, tmp_path / "t", changelog=True)
+        with pytest.raises(Exception, match="surrogate"):
+            pl.read_delta(str(tmp_path / "t"))
+        assert follow(bucket, tmp_path / "t", changelog=True) == begun  # nothing is read anew
+        assert table(tmp_path / "t", "?", "n") == {"half": {"?": 1, "n": None}, "a": {"?": None, "n": 1}}
+        client.set("half", r'{"\ud800": 2}')
+        assert follow(bucket, tmp_path / "t", changelog=True) > begun
+    assert table(tmp_path / "t", "?")["half"] == {"?": 2}
+    assert folded(tmp_path / "t_changes") == documents(bucket)
+
+
+@pytest.mark.parametrize("copy_on_write", [False, True])
+def test_a_column_that_spark_can_not_bear_goes_and_its_field_has_another_in_all_rows(
+    bucket: Node, tmp_path: Path, copy_on_write: bool
+) -> None:
+    place = tmp_path / "t"
+    shape = {"changelog": True, "quarantine": True, "copy_on_write": copy_on_write}
+    with bucket.client() as client:
+        client.set_many({"a": '{"_metadata": 1}', "b": '{"_metadata": 2, "n": 3}', "c": "no JSON"}.items())
+        with names_of_before():
+            follow(bucket, place, **shape)
+        assert table(place, "_metadata")["a"] == {"_metadata": 1}
+        follow(bucket, place, **shape)
+        assert "_metadata" not in pl.read_delta(str(place)).columns
+        held = table(place, "doc__metadata", "n")
+        assert (held["a"], held["b"]) == ({"doc__metadata": 1, "n": None}, {"doc__metadata": 2, "n": 3})
+        assert table(Path(f"{place}_quarantine"), "reason").keys() == {b"c"}
+        assert folded(Path(f"{place}_changes")) == documents(bucket)
+        batch = follow(bucket, place, **shape)
+        assert follow(bucket, place, **shape) == batch
+
+
+def test_two_who_find_such_a_table_make_it_readable_once(tmp_path: Path) -> None:
+    with names_of_before():
+        sink = TableSink(tmp_path, "b", unfold=True)
+        shape = unfold.JsonShape(sink.log.state.fields)
+        added = shape.columns.add("_metadata", "long")
+        sink.log.commit(
+            [
+                {
+                    "metaData": sink.log.state.metadata
+                    | {"schemaString": schema_string([*sink.log.state.fields, added or {}])}
+                }
+            ],
+            "COLUMNS",
+        )
+    found: list[TableSink] = []
+    threads = [threading.Thread(target=lambda: found.append(TableSink(tmp_path, "b"))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert all("_metadata" not in {column["name"] for column in each.log.refresh().fields} for each in found)

@@ -5,8 +5,9 @@ table's schema remembers (`headwater.field`); a document's fields and the mirror
 column's type is that of the values it was first seen with. What does not fit its column, or has no column that Delta
 could write, stands as JSON in `_rest`, so that nothing is lost without a word; the document itself is whole in `value`.
 
-Nothing a document holds ends a mirror. Names are made writable and unique whatever the case; objects become structs
-where their names are plain, and JSON text where not.
+Nothing a document holds ends a mirror, nor does it keep a reader from the table. Names are made writable and unique
+whatever the case; objects become structs where their names are plain, and JSON text where not. What JSON's grammar
+allows and readers of tables don't take is text by lake/json_values.py: half a surrogate pair, a number beyond a double.
 """
 
 from __future__ import annotations
@@ -21,22 +22,33 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headwater.lake.json_values import TOO_DEEP, LargeNumber, dumped, may_have_halves, no_json, parse, written
 from headwater.lake.shape import KEPT, PRIMITIVES, TableShape, arrow_schema, arrow_type, delta_field, modified_at
 
 FIELD = "headwater.field"
+FIELD_AS_JSON = "headwater.field.json"
+"""The name of a column's field; as JSON text one with half a surrogate pair, for such a schema is refused by delta-rs,
+Polars and DuckDB, in every version of the table that comes after."""
+
 REST = "_rest"
 CLASH_PREFIX = "doc_"
 COLUMNS_MAX = 4000
 """Columns of a table; fields beyond stand in `_rest`. Keys of a dictionary used as field names would make millions."""
 
+COLUMN_BYTES_MAX = 255
+"""A field of a longer name stands in `_rest`: the schema is in each process, each checkpoint and each catalog."""
+
 DEPTH_MAX, NAMES_MAX = 8, 200
 _BRACKETS_SAFE = 200
 _UNWRITABLE = re.compile(r"[ ,;{}()\n\t\r=`.\x00-\x1f]")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_READERS_OWN = re.compile(r"_metadata\Z|__delta_internal_|_tmp_metadata_", re.IGNORECASE)
+"""Names that Spark and Delta give columns of their own while they read: a table with such a column can't be read there
+once a file has a deletion vector, not even its other columns."""
+
 _NUMBERS: dict[str, set[type]] = {"long": {int, type(None)}, "double": {int, float, type(None)}}
-TOO_DEEP = "JSON that is nested too deeply"
 _JSON_NAMES = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
-_JSON_NAMES[type(None)] = "null"
+_JSON_NAMES |= {type(None): "null", LargeNumber: "a number"}
 _LONGS = range(-(1 << 63), 1 << 63)
 
 Kind = str | dict[str, Any]
@@ -62,7 +74,7 @@ def _struct_of(value: Mapping[str, Any], depth: int) -> Kind:
     """A struct where all names are plain and differ by more than case; JSON text otherwise."""
     names = {name.lower() for name in value}
     plain = 0 < len(names) == len(value) <= NAMES_MAX and all(map(_PLAIN.match, value))
-    if not plain:
+    if not plain or max(map(len, value)) > COLUMN_BYTES_MAX:
         return "string"
     inner = [delta_field(name, kind_of(item, depth + 1) or "string") for name, item in value.items()]
     return {"type": "struct", "fields": inner}
@@ -101,23 +113,46 @@ class JsonColumns:
         """Read a table's schema."""
         made = cls(taken={column["name"].lower() for column in described})
         for column in described:
-            if FIELD in column["metadata"]:
-                made.of[column["metadata"][FIELD]] = (column["name"], column["type"])
+            if (name := field_of(column)) is not None:
+                made.of[name] = (column["name"], column["type"])
         return made
 
     def add(self, name: str, kind: Kind) -> dict[str, Any] | None:
-        """Give a field a column; return it as the schema describes it, None when there are too many."""
-        if len(self.taken) >= COLUMNS_MAX:
-            return None
+        """Give a field a column; return it as the schema describes it, None for too long a name or too many columns."""
         wanted = column = column_of(name)
+        if len(self.taken) >= COLUMNS_MAX or len(wanted.encode()) > COLUMN_BYTES_MAX:
+            return None
         number = 1
         while column.lower() in self.taken:
             number += 1
             column = f"{wanted}_{number}"
         self.taken.add(column.lower())
         self.of[name] = (column, kind)
-        described = delta_field(column, kind)
-        return described | {"metadata": {FIELD: name}}
+        return delta_field(column, kind) | {"metadata": _belongs_to(name)}
+
+
+def _belongs_to(name: str) -> dict[str, str]:
+    return {FIELD: name} if name == written(name) else {FIELD_AS_JSON: json.dumps(name)}
+
+
+def field_of(column: Mapping[str, Any]) -> str | None:
+    """Return the field that a column belongs to; None for one of the mirror's own."""
+    metadata = column["metadata"]
+    name: str | None = json.loads(metadata[FIELD_AS_JSON]) if FIELD_AS_JSON in metadata else metadata.get(FIELD)
+    return name
+
+
+def readable(described: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a table's columns as all readers take them: other names in the metadata, and none of the readers' own.
+
+    A column that goes leaves its values to the rows that are written next.
+    """
+    kept = [dict(column) for column in described if field_of(column) is None or not _READERS_OWN.match(column["name"])]
+    for column in kept:
+        if (name := column["metadata"].get(FIELD)) is not None:
+            column["metadata"] = {key: value for key, value in column["metadata"].items() if key != FIELD}
+            column["metadata"] |= _belongs_to(name)
+    return kept
 
 
 def is_unfolded(described: Iterable[Mapping[str, Any]]) -> bool:
@@ -128,7 +163,7 @@ def is_unfolded(described: Iterable[Mapping[str, Any]]) -> bool:
 def column_of(name: str) -> str:
     """Return the column that a field would like: its name, made writable, and prefixed if it is one of ours."""
     column = _UNWRITABLE.sub("_", name.encode(errors="replace").decode()) or "_"
-    return CLASH_PREFIX + column if column.lower() in {*KEPT, REST} else column
+    return CLASH_PREFIX + column if column.lower() in {*KEPT, REST} or _READERS_OWN.match(column) else column
 
 
 class JsonShape(TableShape):
@@ -161,7 +196,7 @@ class JsonShape(TableShape):
             for name, (column, kind) in self.columns.of.items()
         }
         self._unplaced(documents, rest)
-        texts = [json.dumps(rest[row], ensure_ascii=False) if row in rest else None for row in range(batch.num_rows)]
+        texts = [dumped(written(rest[row])) if row in rest else None for row in range(batch.num_rows)]
         arrays = [self._array(column, batch, fitted, texts) for column in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -169,7 +204,7 @@ class JsonShape(TableShape):
         if column.name in fitted:
             return fitted[column.name]
         if column.name == REST:
-            return _texts(rest)
+            return pa.array(rest, pa.string())
         made = modified_at(batch.column("cas")) if column.name == "modified_at" else batch.column(column.name)
         return made if made.type == column.type else made.cast(column.type)
 
@@ -215,26 +250,14 @@ class JsonShape(TableShape):
             if not fits:
                 rest.setdefault(row, {})[name] = value
                 self.conflicts.add(f"{column}: {_named(kind)} in the table, {_named(kind_of(value))} in documents")
-        return _texts(made) if kind == "string" else pa.array(made, wanted)
+        return pa.array(made, wanted)
 
 
 def _exact(values: list[Any], kind: str, wanted: pa.DataType) -> Any:
     """Arrow's own conversion, where it takes nothing that `fit` would not."""
-    if kind == "string":
-        return _texts(values, strict=True)
     if kind in {"long", "double"} and not {type(value) for value in values} <= _NUMBERS[kind]:
         raise ValueError  # Arrow would cut 1.5 down to 1
     return pa.array(values, wanted)
-
-
-def _texts(values: list[Any], *, strict: bool = False) -> Any:
-    """Text as Arrow keeps it; a lone surrogate, which JSON can say and UTF-8 cannot, becomes a question mark."""
-    try:
-        return pa.array(values, pa.string())
-    except UnicodeEncodeError:
-        if strict:
-            raise ValueError from None
-        return pa.array([None if text is None else text.encode(errors="replace").decode() for text in values])
 
 
 def fit(value: Any, kind: Kind) -> tuple[Any, bool]:
@@ -256,7 +279,7 @@ def fit(value: Any, kind: Kind) -> tuple[Any, bool]:
 
 def _as_text(value: Any) -> tuple[Any, bool]:
     if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False), True
+        return dumped(value), True
     return None, False
 
 
@@ -281,37 +304,19 @@ def _named(kind: Kind | None) -> str:
     return kind if isinstance(kind, str) else str(kind["type"])
 
 
-def refused(constant: str) -> Any:
-    """Refuse what Python reads and JSON does not know: NaN, Infinity.
-
-    Raises:
-        ValueError: always.
-    """
-    raise ValueError(f"{constant} is no value of JSON")
-
-
 def _parsed(value: bytes | None) -> tuple[dict[str, Any], str | None]:
     """The fields of a document; none if it is no JSON object, and why."""
     try:
-        found = json.loads(value or b"", parse_constant=refused)
+        found = parse(value)
         if value and value.count(b"[") + value.count(b"{") > _BRACKETS_SAFE:
-            json.dumps(found)  # what can be read but not written again, for its depth, is no document to us
+            dumped(found)  # what can be read but not written again, for its depth, is no document to us
+        if isinstance(found, dict) and may_have_halves(value):
+            found = {name: written(item) for name, item in found.items()}
     except RecursionError:
         return {}, TOO_DEEP
     except ValueError as error:
         return {}, no_json(value, error)
     return (found, None) if isinstance(found, dict) else ({}, f"JSON, but no object: {_JSON_NAMES[type(found)]}")
-
-
-def no_json(value: bytes | None, error: ValueError) -> str:
-    """Return why a value is no JSON, in words."""
-    if not value:
-        return "no JSON: the value is empty"
-    if isinstance(error, UnicodeDecodeError):
-        return f"no JSON: not UTF-8 at byte {error.start}"
-    if isinstance(error, json.JSONDecodeError):
-        return f"no JSON: {error.msg} at character {error.pos}"
-    return f"no JSON: {str(error)[:60]}"
 
 
 def texts_among(keys: Any) -> NDArray[np.bool_] | None:
@@ -343,7 +348,7 @@ def merged(fields: Sequence[Mapping[str, Any]], added: Sequence[Sequence[Mapping
     kinds: dict[str, Kind | None] = {}
     for columns in added:
         for column in columns:
-            name = column["metadata"][FIELD]
+            name = field_of(column) or ""
             kinds[name] = wider(kinds.get(name), column["type"])
     wanted = [(name, kind) for name, kind in sorted(kinds.items()) if kind is not None and name not in known.of]
     return [*map(dict, fields), *(made for name, kind in wanted if (made := known.add(name, kind)) is not None)]
@@ -351,5 +356,5 @@ def merged(fields: Sequence[Mapping[str, Any]], added: Sequence[Sequence[Mapping
 
 def agrees(fields: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]]) -> bool:
     """Whether files with these added columns fit a table with these columns."""
-    known = {column["name"]: (column["type"], column["metadata"].get(FIELD)) for column in fields}
-    return all(known.get(column["name"]) == (column["type"], column["metadata"][FIELD]) for column in added)
+    known = {column["name"]: (column["type"], field_of(column)) for column in fields}
+    return all(known.get(column["name"]) == (column["type"], field_of(column)) for column in added)

@@ -1,9 +1,10 @@
 """JSON documents as VARIANT: any document in one column, whose fields a query takes out by path.
 
 A VARIANT is two byte strings, `metadata` (the names of all fields) and `value`, in the binary encoding that Spark and
-Parquet share; what is written here is, byte for byte, what Spark's `parse_json` makes of the same text. In Delta's
-Parquet files it is a struct of the two (PROTOCOL.md, "Variant Data Type", which asks for no logical type: Arrow for
-Python can't write Parquet's VARIANT annotation, and Delta's readers go by the table's schema).
+Parquet share; what is written here is, byte for byte, what Spark's `parse_json` makes of the same text, but for the
+order of names in an object, where UTF-8's and UTF-16's differ, and half surrogate pairs (lake/json_values.py). In
+Delta's Parquet files it is a struct of the two (PROTOCOL.md, "Variant Data Type", which asks for no logical type: Arrow
+for Python can't write Parquet's VARIANT annotation, and Delta's readers go by the table's schema).
 
 Whole numbers have the smallest of 1, 2, 4 and 8 bytes that holds them, fractions without an exponent are decimals of
 up to 38 digits, all other numbers doubles. Source: Parquet's VariantEncoding.md, and Spark's VariantBuilder for what
@@ -12,7 +13,6 @@ that leaves open.
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,9 @@ from typing import Any
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headwater.lake.json_values import DIGITS_MAX, TOO_DEEP, decoder, may_have_halves, no_json, written
 from headwater.lake.shape import VARIANT, TableShape, arrow_type, delta_field, fields
-from headwater.lake.unfold import TOO_DEEP, no_json, refused, texts_among
+from headwater.lake.unfold import texts_among
 
 COLUMN = "document"
 BYTES_MAX = 16 << 20
@@ -84,7 +85,9 @@ class VariantShape(TableShape):
 def encoded(value: bytes | None) -> tuple[bytes, bytes] | str:
     """Return JSON text as (metadata, value) of a VARIANT; in words, why there is none."""
     try:
-        found = json.loads(value or b"", parse_float=_fraction, parse_constant=refused)
+        found = _parse(value)
+        if may_have_halves(value):
+            found = written(found)
         names: dict[str, int] = {}
         body = _encoded(found, names, 0)
         metadata = _metadata(names)
@@ -105,6 +108,14 @@ def _fraction(text: str) -> Decimal | float:
     return found
 
 
+def _digits(text: str) -> int | Decimal | float:
+    """A number that is written without either; Python refuses more than 4,300 digits."""
+    return int(text) if len(text) < DIGITS_MAX else _fraction(f"{text}e0")
+
+
+_parse = decoder(_fraction, _digits)
+
+
 def _encoded(value: Any, names: dict[str, int], depth: int) -> bytes:
     """Encode a value of `json.loads`; `names` gets an id for each new name."""
     kind = type(value)
@@ -116,18 +127,10 @@ def _encoded(value: Any, names: dict[str, int], depth: int) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    data = _utf8(value)
+    data = value.encode()
     if len(data) < len(_SHORT_TEXT):
         return _SHORT_TEXT[len(data)] + data
     return _LONG_TEXT + len(data).to_bytes(4, "little") + data
-
-
-def _utf8(text: str) -> bytes:
-    """Text as bytes; a lone surrogate, which JSON can say and UTF-8 cannot, becomes a question mark."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="replace")
 
 
 def _whole(value: int) -> bytes:
@@ -136,7 +139,7 @@ def _whole(value: int) -> bytes:
             return header + value.to_bytes(size, "little", signed=True)
     text = str(value)
     fits = len(text.lstrip("-")) <= _DECIMALS[-1][0]
-    return _decimal(Decimal(value)) if fits else _double(float(_fraction(f"{text}e0")))
+    return _decimal(Decimal(value)) if fits else _double(float(value))
 
 
 def _double(value: float) -> bytes:
@@ -197,7 +200,7 @@ def _array(value: Sequence[Any], names: dict[str, int], depth: int) -> bytes:
 
 
 def _metadata(names: Mapping[str, int]) -> bytes:
-    texts = [_utf8(name) for name in names]
+    texts = [name.encode() for name in names]
     offsets = [0]
     for text in texts:
         offsets.append(offsets[-1] + len(text))

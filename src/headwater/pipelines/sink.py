@@ -18,8 +18,8 @@ from headwater.failpoints import failpoint
 from headwater.lake.commit import Record
 from headwater.lake.log import schema_string
 from headwater.lake.shape import delta_field, fields
-from headwater.lake.unfold import REST, agrees, is_unfolded, merged
-from headwater.lake.upkeep import Doer, Maintenance
+from headwater.lake.unfold import REST, agrees, is_unfolded, merged, readable
+from headwater.lake.upkeep import Doer, Maintenance, checkpoint
 from headwater.lake.variant import columns as variant_columns
 from headwater.lake.variant import is_variant
 from headwater.lake.writer import TaskResult
@@ -76,7 +76,7 @@ class TableSink(Table):
     ) -> None:
         if unfold and variant:
             raise OptionError(
-                "json", "true", "without variant: a table has either columns of fields or one of documents"
+                "unfold", "true", "without variant: a table has either columns of fields or one of documents"
             )
         super().__init__(place, bucket, DOCUMENTS, _columns_of(unfold, variant), vectors=not copy_on_write)
         if copy_on_write and self.log.state.vectors:
@@ -86,18 +86,33 @@ class TableSink(Table):
         unfolded, varied = is_unfolded(self.log.state.fields), is_variant(self.log.state.fields)
         if unfold is not None and unfold != unfolded:
             told = "its JSON documents are unfolded" if unfolded else "its JSON documents are not unfolded"
-            raise TableError(self.place, f"{told}: mirror {'with' if unfolded else 'without'} --json, or elsewhere")
+            raise TableError(self.place, f"{told}: mirror {'with' if unfolded else 'without'} --unfold, or elsewhere")
         if variant is not None and variant != varied:
             told = "its documents are VARIANT" if varied else "it has no column of VARIANT"
             raise TableError(self.place, f"{told}: mirror {'with' if varied else 'without'} --variant, or elsewhere")
         if quarantine and not (unfolded or varied):
             told = "every document fits a table that does not read JSON, so it has no quarantine"
-            raise TableError(self.place, f"{told}: mirror with --json or --variant, or without --quarantine")
+            raise TableError(self.place, f"{told}: mirror with --unfold or --variant, or without --quarantine")
         self.quarantine = QuarantineTable(self) if quarantine or self.record.quarantine is not None else None
+        self._make_readable()
         self._level_quarantine()
         self.changes = ChangeLog(changelog, bucket, vectors=self.log.state.vectors) if changelog else None
         if self.changes:
             self.changes.level(self)
+
+    def _make_readable(self) -> None:
+        """Give a table that an older release made a schema that all readers take, and a checkpoint, for some of them
+        refuse a log with the schema of before in it. Where a column goes, all is read anew: what it held becomes
+        another column's."""
+        while (then := readable(before := self.log.state.fields)) != before:
+            action = {"metaData": self.log.state.metadata | {"schemaString": schema_string(then)}}
+            if len(then) == len(before):
+                self.log.commit([action], "CHANGE COLUMNS")
+            else:
+                with suppress(TableChanged):  # another mirror was first, or committed a batch: then again
+                    self.put(self.record.digest, self.next(read_anew(self.record)), [], more=[action])
+            self.refresh()
+            checkpoint(self.log)
 
     def _level_quarantine(self) -> None:
         """Make the quarantine what the table's record says. Where that can't be, for it is new or lost, the table's

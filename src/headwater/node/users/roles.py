@@ -14,10 +14,7 @@ from typing import NamedTuple
 from headwater.errors import OptionError
 from headwater.wire.privilege import EVERYTHING, LOGIN, MONITOR, READ, REPLICATE, STREAM, WRITE, Privilege
 
-__all__ = ["ADMINISTRATOR", "CLUSTER_USER", "FINE", "NODE", "ORDINARY", "ROLES", "Grant", "granted", "read_grants"]
-
-CLUSTER_USER = "@cluster"
-"""Nodes log in to each other under this name; no user can have it."""
+__all__ = ["ADMINISTRATOR", "FINE", "NODE", "ORDINARY", "ROLES", "Grant", "granted", "read_grants"]
 
 ROLES: dict[str, Privilege] = {
     "read": READ,
