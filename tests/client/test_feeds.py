@@ -1,12 +1,22 @@
 """Drains of a real node, over both clients: what was written comes, through kill -9 and resume."""
 
+import asyncio
 from contextlib import suppress
 
 import pytest
 
 from headwater import testing
 from headwater.client import Deletion, Mutation, Position, StreamEnd
-from headwater.errors import RollbackRequired
+from headwater.client.drainer import Handout
+from headwater.client.feeds import AsyncChanges, Changes
+from headwater.client.options import DrainOptions
+from headwater.client.progress import Positions
+from headwater.errors import NothingCame, RollbackRequired
+from headwater.kernels.columns import Arena
+from headwater.protocol.dcp.consumer_stream import ConsumerStream
+from headwater.protocol.dcp.events import Advanced
+from headwater.transport.aio import Waiters
+from headwater.transport.waiting import Ready, Steps
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +60,40 @@ def test_who_waits_for_a_change_that_never_comes_hears_it_and_may_go_on(driver, 
                 next(event for event in changes if isinstance(event, Mutation))
         client.set("at-last", "v")
         assert patiently(changes).key == b"at-last"
+
+
+class OnlyAdvances:
+    """A drain that hands out nothing but seqnos that its vbucket passed, one in each second."""
+
+    def __init__(self, wait: float | None) -> None:
+        self.options, self.now = DrainOptions(max_wait_seconds=wait), 0.0
+        self.positions = Positions({0: Position.beginning(0)}, [], {})
+
+    def clock(self) -> float:
+        return self.now
+
+    def advance(self) -> Steps[Handout]:
+        self.now += 1.0
+        passed = Advanced(ConsumerStream(0), int(self.now), (int(self.now), int(self.now)))
+        yield Ready((), 0.0)
+        return Handout(Arena(value_bytes=64).batch(), [(0, passed)], Positions({}, [], {0: ((0xA, 0),)}))
+
+
+def test_seqnos_that_pass_without_an_event_keep_nobody_waiting_for_longer_than_he_said():
+    drain = OnlyAdvances(3.0)
+    changes = Changes(drain)
+    for seconds in (3.0, 6.0):
+        with pytest.raises(NothingCame):
+            next(changes)
+        assert (drain.now, changes.position(0).seqno) == (seconds, int(seconds))
+
+    async def work() -> None:
+        feed = AsyncChanges(OnlyAdvances(3.0), Waiters())
+        with pytest.raises(NothingCame):
+            await anext(feed)
+        assert feed.position(0) == feed.positions[0] == Position(0, 0xA, 3, 3, 3)
+
+    asyncio.run(work())
 
 
 def test_batches_and_changes_agree(driver, node):

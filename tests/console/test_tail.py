@@ -1,16 +1,21 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import cast
 
+import pyarrow as pa
 import pytest
 
 from headwater import testing
 from headwater.client import aio
+from headwater.client.changes import ChangeBatch
+from headwater.client.progress import Positions
 from headwater.cluster.collections import CollectionPath, change, creation
 from headwater.cluster.members import Members
 from headwater.console import tail
 from headwater.console.tail import ROWS_MAX, Delivery, TailFilter
-from headwater.errors import OptionError
+from headwater.errors import ConnectionLost, HeadwaterError, OptionError, RollbackRequired
+from headwater.wire.opcodes import Opcode
 from tests.cluster.nodes import at
 
 MUCH = 5000
@@ -142,3 +147,62 @@ def test_a_node_that_comes_back_is_gone_on_with_behind_the_last_change() -> None
 
     with testing.node(vbuckets=4) as node:
         asyncio.run(work(node))
+
+
+class BreaksAfterABatch:
+    """A client whose feed hands out one batch behind the first delivery, and loses its node before the next is due."""
+
+    def __init__(self, lost: HeadwaterError) -> None:
+        self._lost, self.starts = lost, list[object]()
+
+    def batches(self, start: object, **_: object) -> "BreaksAfterABatch":
+        self.starts.append(start)
+        return self
+
+    async def __aenter__(self) -> "BreaksAfterABatch":
+        self._batches = [batch(), batch(b"pending")]
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    def __aiter__(self) -> "BreaksAfterABatch":
+        return self
+
+    async def __anext__(self) -> ChangeBatch:
+        if not self._batches:
+            raise self._lost
+        return self._batches.pop(0)
+
+    positions = "behind the pending one"
+
+
+def batch(*keys: bytes) -> ChangeBatch:
+    count = len(keys)
+    numbers = {"opcode": [int(Opcode.DCP_MUTATION)] * count, "vbucket": [0] * count, "seqno": [1] * count}
+    columns = {name: pa.array(values, pa.int64()) for name, values in numbers.items()}
+    texts = {"key": pa.array(keys, pa.binary()), "value": pa.array([b"v"] * count, pa.binary())}
+    return ChangeBatch(pa.record_batch(columns | texts), (), Positions({}, [], {}))
+
+
+@pytest.mark.parametrize(
+    ("lost", "notice", "next_start"),
+    [
+        (ConnectionLost("node:1", "gone"), tail.AWAY, "behind the pending one"),
+        (RollbackRequired(3, 9, 4), "Vbucket 3 went back to seqno 4", "now"),
+    ],
+)
+def test_what_was_not_due_yet_is_shown_when_a_node_goes_away(
+    lost: HeadwaterError, notice: str, next_start: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "WAIT_SECONDS", 0.0)
+
+    async def work() -> None:
+        client = BreaksAfterABatch(lost)
+        async with aclosing(tail.follow(cast("aio.AsyncClient", client), TailFilter(), lambda: 0.0)) as deliveries:
+            assert rows([await anext(deliveries)]) == []
+            shown = await anext(deliveries)
+            assert (rows([shown]), shown.notice[: len(notice)]) == ([("mutation", "pending", "v")], notice)
+            await anext(deliveries)
+            assert client.starts == ["now", next_start]
+
+    asyncio.run(work())

@@ -7,12 +7,9 @@ source.
 import base64
 import datetime
 import json
-import os
 import re
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import asdict, replace
 from enum import StrEnum
 from functools import partial
@@ -34,6 +31,7 @@ from headwater.cli.options import (
     examples,
     vbucket_set,
 )
+from headwater.cli.positions import SAVE_SECONDS, Printed, events
 from headwater.cli.stopping import until_stopped
 from headwater.cli.tail_format import CSV_HEADER, csv_line, template, wanted_keys
 from headwater.cli.tap import tap
@@ -42,7 +40,17 @@ from headwater.client.lines import line, text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.client import Client, CollectionEvent, Coverage, Deletion, DeletionsPurged, Expiration, Mutation
+    from headwater.client import (
+        Client,
+        CollectionEvent,
+        Coverage,
+        Deletion,
+        DeletionsPurged,
+        Expiration,
+        Mutation,
+        Position,
+    )
+    from headwater.client.changes import Event
     from headwater.client.feeds import Changes
     from headwater.client.options import Start
 
@@ -61,9 +69,6 @@ EXAMPLES = examples(
     "headwater tail --vbuckets 0-511 --node couchbase://10.0.0.7:11210/orders",
 )
 JSON_DATATYPE = 0x01
-
-
-SAVE_SECONDS = 1.0
 AGO = re.compile(r"(\d+)([smhd])")
 AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 FROM = (
@@ -162,12 +167,12 @@ def tail(
     wanted, lines = vbucket_set(vbuckets), line_maker(form, keys_only)
     with until_stopped(has_end=not follow), connect(node, user, password) as client:
         chosen = _choice(client, collection, scope, positions)
-        first = _start(client, where, wanted, positions, chosen)
-        changes = client.changes(
-            first, **_reading(on_data_loss, follow=follow), vbuckets=wanted, no_value=keys_only, collections=chosen
-        )
-        with changes, _kept(changes, positions) as keep:
-            _print(changes, TailShown(*lines, wanted_keys(key), bool(key)), where.since_ns, keep)
+        saved = _saved(client, positions, chosen)
+        first = _start(client, where, wanted, chosen, saved)
+        reading = _reading(on_data_loss, follow=follow, keep=positions is not None)
+        changes = client.changes(first, **reading, vbuckets=wanted, no_value=keys_only, collections=chosen)
+        with changes, closing(Printed(changes, positions, saved)) as printed:
+            _print(changes, TailShown(*lines, wanted_keys(key), bool(key)), where.since_ns, printed)
 
 
 def _check_tap(start: str, positions: Path | None, collections: object, formed: bool) -> None:
@@ -179,10 +184,11 @@ def _check_tap(start: str, positions: Path | None, collections: object, formed: 
         raise typer.BadParameter("with TAP there is no --key, and no --format but text and json.")
 
 
-def _reading(on_data_loss: OnDataLoss, *, follow: bool) -> dict[str, Any]:
-    """How far changes are read, and through what."""
+def _reading(on_data_loss: OnDataLoss, *, follow: bool, keep: bool) -> dict[str, Any]:
+    """How far changes are read, and through what; `keep`: positions are kept, also while nothing comes."""
     answer = "raise" if on_data_loss is OnDataLoss.FAIL else "read_again"
-    return {"until": None if follow else "now", "on_data_loss": answer}
+    wait = SAVE_SECONDS if keep else None
+    return {"until": None if follow else "now", "on_data_loss": answer, "max_wait_seconds": wait}
 
 
 def _choice(
@@ -201,54 +207,38 @@ def _saved_choice(positions: Path) -> "Coverage | None":
     return next((position.coverage for position in saved.values()), None)
 
 
-def _start(
-    client: "Client", where: Begin, wanted: list[int] | None, positions: Path | None, chosen: "Coverage | None"
-) -> "Start":
-    """Return where the drain begins: the saved positions, or the place that --from names."""
-    from headwater.client import Position, load_positions
+def _saved(client: "Client", positions: Path | None, chosen: "Coverage | None") -> "dict[int, Position]":
+    """Return the positions of a file, none when there is none yet. All of them must be of the choice that is read now,
+    those of vbuckets that are left out this time as well: they stay in the file."""
+    from headwater.client import load_positions
+    from headwater.client.collections import check_start
 
-    if positions is not None and positions.exists():
-        saved = load_positions(positions.read_bytes())
-        return saved if wanted is None else {vbucket: saved[vbucket] for vbucket in wanted if vbucket in saved}
+    if positions is None or not positions.exists():
+        return {}
+    saved = load_positions(positions.read_bytes())
+    if chosen is not None:
+        check_start(saved, chosen, client.manifest())
+    return saved
+
+
+def _start(
+    client: "Client",
+    where: Begin,
+    wanted: list[int] | None,
+    chosen: "Coverage | None",
+    saved: "dict[int, Position]",
+) -> "Start":
+    """Return where the drain begins: the saved positions of what is wanted or, without one, where --from says."""
+    from headwater.client import Position
+
+    if known := saved if wanted is None else {vbucket: saved[vbucket] for vbucket in wanted if vbucket in saved}:
+        return known
     if where.seqno is None:
         return "now" if where.now else None
     if wanted is None or len(wanted) != 1:
         raise typer.BadParameter(f"a seqno belongs to a vbucket: --from {where.seqno} --vbuckets 7.")
     [vbucket] = wanted
     return {vbucket: replace(Position.after(vbucket, where.seqno, client.failover_log(vbucket)), coverage=chosen)}
-
-
-@contextmanager
-def _kept(changes: "Changes", path: Path | None) -> "Iterator[Callable[[], None]]":
-    """Yield what notes that everything up to here was printed: on the disk now and then, and at the end in any case."""
-    if path is None:
-        yield lambda: None
-        return
-    saved_at = time.monotonic()
-
-    def keep() -> None:
-        nonlocal saved_at
-        if time.monotonic() >= saved_at + SAVE_SECONDS:
-            _save(changes, path)
-            saved_at = time.monotonic()
-
-    try:
-        yield keep
-    finally:
-        _save(changes, path)
-
-
-def _save(changes: "Changes", path: Path) -> None:
-    """Replace the file by one that covers what has left this process; a crash leaves the old one or the new one."""
-    from headwater.client import save_positions
-
-    sys.stdout.flush()
-    written = path.with_name(path.name + ".new")
-    with written.open("w", encoding="utf-8") as file:
-        file.write(save_positions(changes.positions))
-        file.flush()
-        os.fsync(file.fileno())
-    written.replace(path)
 
 
 class TailShown(NamedTuple):
@@ -276,31 +266,34 @@ def line_maker(form: str, keys_only: bool) -> "tuple[Callable[[str, Row], str], 
     return (csv_line if form == "csv" else template(form)), None, None
 
 
-def _print(changes: "Changes", shown: TailShown, since_ns: int, printed: "Callable[[], None]") -> None:
+def _print(changes: "Changes", shown: TailShown, since_ns: int, printed: Printed) -> None:
     """Print the changes of documents and what becomes of collections, a line each."""
-    from headwater.client import Deletion, DeletionsPurged, Expiration, Mutation, SnapshotMarker, StreamEnd
-
     if shown.change is csv_line:
         typer.echo(CSV_HEADER)
-    for change in changes:
-        match change:
-            case DeletionsPurged():
-                if shown.loss is None:
-                    remark(_loss(_kind(change), change))
-                    continue
-                told = shown.loss(_kind(change), change)
-            case Mutation() | Deletion() | Expiration() if change.cas >= since_ns and shown.wanted(change.key):
-                told = shown.change(_kind(change), change)
-            case Mutation() | Deletion() | Expiration() | SnapshotMarker() | StreamEnd():
-                continue
-            case _ if since_ns or shown.only_keys or shown.event is None:  # when that was, is not known; it has no key
-                continue
-            case _ if (event := shown.event(_kind(change), change)) is None:
-                continue
-            case _:
-                told = event
-        typer.echo(told)
-        printed()
+    for event in events(changes, printed):
+        if (row := _shown(event, shown, since_ns)) is not None:
+            typer.echo(row)
+        printed.note(event.vbucket)
+
+
+def _shown(event: "Event", shown: TailShown, since_ns: int) -> str | None:
+    """The line of an event; None when it has none."""
+    from headwater.client import Deletion, DeletionsPurged, Expiration, Mutation, SnapshotMarker, StreamEnd
+
+    match event:
+        case DeletionsPurged():
+            if shown.loss is not None:
+                return shown.loss(_kind(event), event)
+            remark(_loss(_kind(event), event))
+        case Mutation() | Deletion() | Expiration() if event.cas >= since_ns and shown.wanted(event.key):
+            return shown.change(_kind(event), event)
+        case Mutation() | Deletion() | Expiration() | SnapshotMarker() | StreamEnd():
+            pass
+        case _ if since_ns or shown.only_keys or shown.event is None:  # when that was, is not known; it has no key
+            pass
+        case _:
+            return shown.event(_kind(event), event)
+    return None
 
 
 def _kind(change: "Row | CollectionEvent | DeletionsPurged") -> str:

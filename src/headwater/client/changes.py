@@ -365,10 +365,11 @@ class ChangeFeed:
 
     def positions(self) -> dict[int, Position]:
         """The positions after the last event that was taken, by vbucket."""
-        return {vb: self._position(vb, stands) for vb, stands in sorted(self._places.items())}
+        return {vb: self.position(vb) for vb in sorted(self._places)}
 
-    def _position(self, vbucket: int, stands: Foothold) -> Position:
-        log, start = self._logs[vbucket], self._start[vbucket]
+    def position(self, vbucket: int) -> Position:
+        """The position of one vbucket after the last event that was taken."""
+        stands, log, start = self._places[vbucket], self._logs[vbucket], self._start[vbucket]
         if stands.last == start.seqno and log is start.failover_log:
             return start  # nothing came yet, not even the answer: what the caller gave us
         return place(vbucket, stands.last, stands.held_start, stands.held_end, log, self._coverage)

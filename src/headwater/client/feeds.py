@@ -67,6 +67,18 @@ class _EventPositions(_Feed):
         """Where every vbucket stands after the last event that was returned."""
         return self._feed.positions()
 
+    def position(self, vbucket: int) -> Position:
+        """Where one vbucket of the drain stands after the last event that was returned; quicker than `positions`."""
+        return self._feed.position(vbucket)
+
+    def _still_waits(self, since: float | None) -> float:
+        """Return since when the caller waits; NothingCame when that is too long. Seqnos of other collections may pass
+        all the time: that is nothing to the caller, who would never hear of it."""
+        now, wait = self._drainer.clock(), self._drainer.options.max_wait_seconds
+        if since is not None and wait is not None and now >= since + wait:
+            raise NothingCame(wait)
+        return now if since is None else since
+
     def _take(self, handout: Handout) -> None:
         """Take what came; NothingCame when it is the empty handout that `max_wait_seconds` asks for."""
         self._pending = self._feed.take(handout)
@@ -90,7 +102,9 @@ class Changes(_EventPositions, Iterator[Event]):
 
     def __next__(self) -> Event:
         """Return the next event, blocking while nothing changes; NothingCame after `max_wait_seconds` of that."""
+        since = None
         while (event := next(self._pending, None)) is None:
+            since = self._still_waits(since)
             if (handout := self._advance()) is None:
                 raise StopIteration
             self._take(handout)
@@ -135,6 +149,8 @@ class AsyncChanges(_Async, _EventPositions, AsyncIterator[Event]):
 
     async def __anext__(self) -> Event:
         """Return the next event; cancelling loses nothing, the next call goes on. NothingCame as in `Changes`."""
+        since = None
         while (event := next(self._pending, None)) is None:
+            since = self._still_waits(since)
             self._take(await self._advance_async())
         return event

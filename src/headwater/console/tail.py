@@ -158,9 +158,9 @@ async def follow(
     notice = ""
     while True:
         feed: AsyncBatches | None = None
+        delivery, due = Delivery(notice=notice), clock()
         try:
             async with _open(client, wanted, start) as feed:
-                delivery, due = Delivery(notice=notice), clock()
                 notice = ""
                 async for batch in feed:
                     delivery.add(batch, wanted)
@@ -168,11 +168,13 @@ async def follow(
                         yield delivery
                         delivery, due = Delivery(), clock() + DELIVERY_SECONDS
         except RollbackRequired as error:
-            notice, start = _went_back(error), "now"
+            delivery.notice, notice, start = _went_back(error), "", "now"
+            yield delivery
         except TransportError:
             start = start if feed is None else feed.positions
             notice = AGAIN if start == "now" else ON
-            yield Delivery(notice=AWAY)
+            delivery.notice = AWAY
+            yield delivery  # what came and was not due yet: the feed's positions are behind it
             await asyncio.sleep(WAIT_SECONDS)
 
 
