@@ -121,6 +121,37 @@ def test_a_change_that_came_too_late_for_a_stream_that_was_closed_is_no_gap() ->
         assert refused_changes(node) == 0
 
 
+@pytest.mark.parametrize("late", [10, 7, 2])
+def test_a_change_that_comes_again_is_no_gap(late: int) -> None:
+    """It is here, or its producer has said that without it the snapshot is whole."""
+    with testing.node(vbuckets=4) as node, closing(Producer(node)) as producer:
+        assert producer.marker(10) == 0
+        assert [producer.change(seqno) for seqno in range(5, 11)] == [0] * 6
+        assert producer.change(late) == Status.ERANGE
+        assert refused_changes(node) == 0
+        assert (producer.marker(11), producer.change(11)) == (0, 0)  # the stream goes on
+        with Line(node.port) as line:
+            assert line.call(Opcode.SET_VBUCKET, b"", b"", bytes([State.ACTIVE])).status == 0
+
+
+def test_a_change_heard_twice_inside_of_a_snapshot_is_no_gap_and_one_that_was_overtaken_is() -> None:
+    with testing.node(vbuckets=4) as node, closing(Producer(node)) as producer:
+        assert (producer.marker(9), producer.change(1), producer.change(3)) == (0, 0, 0)
+        assert producer.change(1) == producer.change(3) == Status.ERANGE
+        assert refused_changes(node) == 0
+        assert producer.change(2) == Status.ERANGE
+        assert refused_changes(node) == 1
+
+
+def test_a_change_outside_of_any_snapshot_is_lacking_though_nothing_lies_behind_it() -> None:
+    with testing.node(vbuckets=4) as node, closing(Producer(node)) as producer:
+        assert (producer.marker(1), producer.change(1)) == (0, 0)
+        assert producer.change(20) == Status.ERANGE
+        assert refused_changes(node) == 1
+        taken = dcp.SetVbucketState(vbucket=0, opaque=producer.opaque, state=State.ACTIVE)
+        assert producer.tell(taken.frame()) == Status.EINVAL
+
+
 class Tampering(FaultProxy):
     """A proxy that passes other frames on than those that come."""
 

@@ -51,6 +51,7 @@ from headwater.wire.vbucket import State
 if TYPE_CHECKING:
     from headwater.node.dcp_hub import DcpHub
     from headwater.node.kv.api import Session
+    from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.dcp.consumer_stream import ConsumerStream
     from headwater.protocol.dcp.position import FailoverLog
 
@@ -58,6 +59,8 @@ RECORDS_BYTES = 8 << 10
 """Room that one control frame may take: a rollback and two records, each with a full failover log."""
 SEQNO_BYTES = 8
 LACKED = CHANGES | {Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_COMMIT, Opcode.DCP_ABORT}
+NAMES_ITS_PREPARE = {Opcode.DCP_COMMIT, Opcode.DCP_ABORT}
+"""Messages that have the seqno of their prepare in front of their own."""
 WHY_NOT = {
     Status.NOT_MY_VBUCKET: "the vbucket is not here, or it is active",
     Status.KEY_EEXISTS: "the vbucket follows a producer already",
@@ -310,6 +313,8 @@ class ConsumerSession(DcpEnd[Consumer]):
         if inbound is None:
             return
         vbucket = inbound.vbucket
+        if self._holds(vbucket, frame):
+            return
         held = vbucket.high_seqno
         seqno = seqno_of(frame.extras) if len(frame.extras) >= SEQNO_BYTES else 0
         whole = min(held, seqno - 1) if seqno else held
@@ -319,6 +324,15 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.close_stream(vbucket.id)
         if whole < held:
             vbucket.roll_back(whole)
+
+    def _holds(self, vbucket: VBucket, frame: Frame) -> bool:
+        """Whether nothing is lacking for a change that was refused: it came twice, or below a state that its producer
+        has declared whole (seqnos of a stream only rise)."""
+        at = SEQNO_BYTES * (frame.opcode in NAMES_ITS_PREPARE)
+        if len(frame.extras) < at + SEQNO_BYTES:
+            return False
+        seqno = seqno_of(frame.extras[at:])
+        return 0 < seqno <= vbucket.complete_seqno or self._bucket.store.has_change(vbucket.id, seqno)
 
     def close_stream(self, vbucket: int) -> None:
         """End a stream at both ends; nothing if there is none."""

@@ -233,6 +233,11 @@ class Store:
         frame = self.slots.seen(self.index.columns[vbucket].loc.item(row))  # of 20 MiB each copy takes milliseconds
         return StoredDocument.decode(frame, durable=row < self.table.item(vbucket, index.DURABLE_ROWS))
 
+    def has_change(self, vbucket: int, seqno: int) -> bool:
+        """Whether the change of a seqno is here, durable or not. False if it was superseded and compacted away."""
+        rows = self.index.rows_up_to(vbucket, seqno)
+        return rows > 0 and self.index.columns[vbucket].seq.item(rows - 1) == seqno
+
     def is_mixed(self, vbucket: int) -> bool:
         """Whether there may be changes that are not documents of the default collection."""
         return self.table.item(vbucket, index.MIXED) != 0
