@@ -43,7 +43,9 @@ a user has no right at all in a collection he is told that there is none: UNKNOW
 PAGES_HEAD = """
 ## Pages
 
-By HTTP, on the same port; `{}` is the bucket. Methods that a page has not are refused with 400 and a reason.
+By HTTP, on the same port; `{}` is the bucket: for who may do nothing at all in it, it is not there (404). Methods that
+a page has not are refused with 400 and a reason. What another page in a browser sends changes nothing (403), and a node
+without users is called by its address or a name that it knows (421).
 
 """
 

@@ -17,18 +17,18 @@ import secrets
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headwater.protocol.browser import LOOPBACK, READING, is_own, name_of
+
 BODY_BYTES_MAX = 8 << 20
 """A form with the largest document that can be edited here fits: a line end takes six bytes, all else three at most."""
 FIELDS_MAX = 4096
 FORM = "application/x-www-form-urlencoded"
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
-READING = frozenset({"GET", "HEAD"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'"
@@ -99,27 +99,16 @@ class Guard:
 
     def _refusal(self, request: Request) -> PlainTextResponse | None:
         host = request.headers.get("host", "")
-        if _name(host) not in self._hosts:
+        if name_of(host) not in self._hosts:
             return PlainTextResponse("This console is called by another name; see --host.\n", 421)
-        if request.method not in READING and not _is_own(request.headers, host):
+        origin, site = (request.headers.get(name) for name in ("origin", "sec-fetch-site"))
+        if request.method not in READING and not is_own(host, origin, site):
             return PlainTextResponse("Another page sent this; nothing was done.\n", 403)
         if not request.url.path.startswith(self._open) and not same(
             request.cookies.get(self._cookie, ""), self._secrets.session
         ):
             return PlainTextResponse("Open the address that headwater console printed when it began.\n", 401)
         return None
-
-
-def _name(host: str) -> str:
-    """The name in a Host header, without its port, in lower case."""
-    name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdecimal() else host).lower()
-
-
-def _is_own(headers: Headers, host: str) -> bool:
-    """Whether a page of this console sent a request, as far as the browser tells."""
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    return origin in (None, f"http://{host}") and site in (None, "same-origin", "none")
 
 
 async def form_of(request: Request, token: str) -> dict[str, str]:

@@ -11,8 +11,9 @@ from starlette.applications import Starlette
 
 from headwater.console.app import make_app
 from headwater.console.desk import ConsoleSettings, Desk
-from headwater.console.guard import LOOPBACK, Secrets
+from headwater.console.guard import Secrets
 from headwater.errors import OptionError
+from headwater.protocol.browser import LOOPBACK
 
 GOODBYE_SECONDS = 5
 """How long open pages may take to end; a tail whose node is away looks up every four seconds."""

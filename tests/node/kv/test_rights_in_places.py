@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -60,9 +61,10 @@ def knows(node: Node, name: str, text: str) -> bool:
     return status == 200 and len(json.loads(body)["roles"]) == len(read_grants(text))
 
 
-def page(node: Node, path: str, user: str) -> tuple[int, str]:
+def page(node: Node, path: str, user: str, method: str = "GET") -> tuple[int, str]:
     login = base64.b64encode(f"{user}:{PASSWORD}".encode()).decode()
     asked = urllib.request.Request(f"http://127.0.0.1:{node.port}{path}", headers={"Authorization": f"Basic {login}"})
+    asked.method = method
     try:
         with urllib.request.urlopen(asked, timeout=120) as answer:
             return answer.status, answer.read().decode()
@@ -144,6 +146,54 @@ def test_names_are_not_given_away(node: Node) -> None:
     for name, count in (("clerk", 1), ("root", 3)):
         scopes = json.loads(page(node, "/pools/default/buckets/shop/scopes", name)[1])["scopes"]
         assert sum(len(each["collections"]) for each in scopes) == count
+
+
+def test_a_bucket_in_which_one_may_do_nothing_is_not_there_by_http(node: Node) -> None:
+    """Neither what it has nor whether there is one of the name: all that is asked of it is as of a made-up name."""
+    paths = ("buckets/{}", "buckets/{}/scopes", "b/{}", "bs/{}", "bucketsStreaming/{}")
+    for path in (f"/pools/default/{each}" for each in paths):
+        assert page(node, path.format("shop"), "other") == page(node, path.format("none"), "other"), path
+        assert page(node, path.format("shop"), "other")[0] == 404
+    for path in ("buckets/{}", "buckets/{}/scopes", "buckets/{}/scopes/shop", "buckets/{}/controller/doFlush"):
+        for method in ("POST", "PUT", "DELETE"):
+            asked = (f"/pools/default/{path.format(name)}" for name in ("shop", "none"))
+            real, made_up = (page(node, each, "other", method) for each in asked)
+            assert real == made_up, f"{method} {path}"
+    assert (
+        page(node, "/pools/default/buckets/shop", "clerk")[0] == page(node, "/pools/default/b/shop", "plain")[0] == 200
+    )
+
+
+def test_the_pool_names_the_buckets_that_one_may_enter(node: Node) -> None:
+    for user, names in (("other", ["default"]), ("clerk", ["shop"]), ("root", ["default", "shop"])):
+        told = json.loads(page(node, "/pools/default", user)[1])
+        assert [each["bucketName"] for each in told["bucketNames"]] == names
+
+
+def test_who_watches_a_bucket_by_http_is_cut_off_with_his_last_right_in_it() -> None:
+    with testing.node(vbuckets=1) as node:
+        give(node, {"eve": "read[default:shop:carts]", "root": "administer"})
+        login = base64.b64encode(f"eve:{PASSWORD}".encode()).decode()
+        url = f"http://127.0.0.1:{node.port}/pools/default/bs/default"
+        asked = urllib.request.Request(url, headers={"Authorization": f"Basic {login}"})
+        with urllib.request.urlopen(asked, timeout=120) as watched:
+            assert b"vBucketServerMap" in watched.readline()
+            give(node, {"eve": "read[other]"})
+            with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+                watched.read()
+
+
+def test_the_seqnos_of_a_collection_are_those_of_who_may_stream_it(node: Node) -> None:
+    def asked(user: User, collection: int) -> int:
+        extras = bytes(4) + collection.to_bytes(4)
+        return user.ask(Opcode.GET_ALL_VB_SEQNOS, extras=extras).status
+
+    with User(node, "clerk") as clerk, User(node, "tail") as tail, User(node, "root") as root:
+        assert asked(clerk, CARTS) == asked(tail, ORDERS) == asked(root, 0) == 0
+        assert asked(clerk, ORDERS) == asked(clerk, 0) == asked(clerk, 77) == UNKNOWN
+        assert asked(tail, 0) == asked(root, 77) == UNKNOWN
+    with User(node, "tail", "shop", XERROR, JSON) as tail:  # for whom it would be that of the default collection
+        assert tail.ask(Opcode.GET_ALL_VB_SEQNOS).status in {UNKNOWN, DENIED}
 
 
 def test_what_is_not_of_a_collection_needs_the_role_in_the_whole_bucket(node: Node) -> None:

@@ -36,8 +36,8 @@ def test_the_nodes_are_those_of_the_map_with_what_each_listens_on(tmp_path: Path
 def test_only_the_buckets_own_streams_are_streams(tmp_path: Path) -> None:
     with desk(tmp_path / "s") as counter:
         for path in ("/pools/default/bs/default", "/pools/default/bucketsStreaming/default"):
-            assert pages.streamed(counter, path) is counter  # type: ignore[arg-type,comparison-overlap]
-        assert pages.streamed(counter, "/pools/default/bs/other") is None  # type: ignore[arg-type]
+            assert pages.streamed(counter, path, "ann") is counter  # type: ignore[arg-type,comparison-overlap]
+        assert pages.streamed(counter, "/pools/default/bs/other", "ann") is None  # type: ignore[arg-type]
 
 
 def test_a_cluster_is_told_with_its_buckets_and_each_node_by_a_name_of_its_own(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ CHUNKED = b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def test_a_request_tells_path_and_login() -> None:
-    assert read(memoryview(ASKED)) == HttpRequest("GET", "/pools", ("ann", "se:cret"), False, len(ASKED))
+    assert read(memoryview(ASKED)) == HttpRequest("GET", "/pools", ("ann", "se:cret"), False, len(ASKED), host="a")
 
 
 def test_a_request_is_whole_with_its_body_only() -> None:
@@ -29,7 +29,7 @@ def test_a_request_is_whole_with_its_body_only() -> None:
 def test_a_body_may_come_in_chunks_as_gos_clients_send_it() -> None:
     """Two chunks of gocb's request for a scope; the next request follows at once."""
     posted = CHUNKED + b"4\r\nname\r\n7\r\n=market\r\n0\r\n\r\n"
-    assert read(memoryview(posted + ASKED)) == HttpRequest("POST", "/x", None, False, len(posted), b"name=market")
+    assert read(memoryview(posted + ASKED)) == HttpRequest("POST", "/x", None, False, len(posted), b"name=market", "a")
     for cut in range(len(posted)):
         assert read(memoryview(posted[:cut])) is None
     empty = read(memoryview(CHUNKED + b"0\r\n\r\n"))

@@ -14,6 +14,7 @@ from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
 from headwater.wire.json_text import read_json
 from headwater.wire.layout import Done, Request
+from headwater.wire.privilege import STREAM
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -118,8 +119,11 @@ def _collection_asked(session: Session, request: admin.GetAllVbSeqnos) -> Wanted
     if not session.has(Feature.COLLECTIONS):
         if request.collection_id is not None:
             raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")
+        session.check_collection(0, STREAM)
         return PLAIN
     asked = request.collection_id
+    if asked is not None:
+        session.check_collection(asked, STREAM)
     return Wanted(aware=True, collections=None if asked is None else frozenset({asked}))
 
 

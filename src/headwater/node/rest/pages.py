@@ -60,10 +60,11 @@ class Page:
 
     `make` is called with the server, who asks, and what the path's groups matched; it returns None where there is
     nothing by that name, what is JSON, or the page as it is sent. The server is that of the bucket in the path, and the
-    privilege is needed there; without one it is that of the first bucket, and the privilege is needed in all of them,
-    as it is for a page that is `of_node`; of one that is `in_some_bucket` it is enough in one of them, and it shows
-    those in which it is. A page without `make` never ends: the map now, and each later one; or it is
-    one of `methods` that `change` something, which is called with what the path's groups matched and the body.
+    privilege is needed there; for who may do nothing at all in that bucket there is none of its name. Without a bucket
+    in the path it is that of the first, and the privilege is needed in all of them, as it is for a page that is
+    `of_node`; of one that is `in_some_bucket` it is enough in one of them, and it shows those in which it is. A page
+    without `make` never ends: the map now, and each later one; or it is one of `methods` that `change` something, which
+    is called with what the path's groups matched and the body.
     """
 
     path: str
@@ -91,7 +92,7 @@ PAGES = (
     Page("/metrics", MONITOR, lambda server, user, _: _metrics(server, user), in_some_bucket=True),
     Page("/whoami", LOGIN, lambda server, user, _: {"id": user, "domain": "local"}),
     Page("/pools", LOGIN, lambda server, *_: _pools(server)),
-    Page("/pools/default", LOGIN, lambda server, *_: _cluster(server)),
+    Page("/pools/default", LOGIN, lambda server, user, _: _cluster(server, user)),
     Page("/pools/default/buckets", LOGIN, lambda server, user, _: _buckets(server, user)),
     Page("/pools/default/buckets", ADMINISTER, None, ("POST",), buckets.create),
     Page("/pools/default/buckets/{}", ADMINISTER, None, ("DELETE",), buckets.drop, of_node=True),
@@ -146,7 +147,7 @@ def needed(server: Services, method: str, path: str) -> Privilege:
 
 def missing(server: Services, method: str, path: str, user: str) -> int:
     """Return the privileges that a user lacks for a page, as a number of bits."""
-    found = _asked(server, method, path)
+    found = _asked(server, method, path, user)
     if found is None:
         return int(LOGIN & ~server.users.rights(user, None))
     each, served = found
@@ -156,10 +157,12 @@ def missing(server: Services, method: str, path: str, user: str) -> int:
     return each.privilege & ~server.users.rights(user, None if of_node or served is None else served.bucket.name)
 
 
-def _asked(server: Services, method: str, path: str) -> tuple[Page | PageRefusal, Services | None] | None:
-    """Find what a request is for, and the bucket that it names, if it does."""
+def _asked(
+    server: Services, method: str, path: str, user: str | None = None
+) -> tuple[Page | PageRefusal, Services | None] | None:
+    """Find what a request is for, and the bucket that it names, if it does; without a user, whoever asks."""
     for each in (*PAGES, *REFUSED):
-        if method in each.methods and (found := _match(server, each.path, path)):
+        if method in each.methods and (found := _match(server, each.path, path, user)):
             return each, found.server if "{}" in each.path else None
     return None
 
@@ -169,10 +172,10 @@ def forbidden(missing: int) -> bytes:
     return json.dumps({"message": f"Forbidden. User needs the role {in_words(missing)}"}).encode()
 
 
-def streamed(server: Services, path: str) -> Services | None:
+def streamed(server: Services, path: str, user: str) -> Services | None:
     """Return the bucket of a page that never ends, the map now and each later one; None if this is no such page."""
     for each in PAGES:
-        if each.make is None and each.change is None and (found := _match(server, each.path, path)):
+        if each.make is None and each.change is None and (found := _match(server, each.path, path, user)):
             return found.server
     return None
 
@@ -180,24 +183,24 @@ def streamed(server: Services, path: str) -> Services | None:
 def page(server: Services, path: str, user: str) -> Made | None:
     """Make a page; None if there is no such page. `user` is who asks."""
     for each in PAGES:
-        if each.make is not None and (found := _match(server, each.path, path)):
+        if each.make is not None and (found := _match(server, each.path, path, user)):
             made = each.make(found.server, user, found.groups)
             return made if made is None or isinstance(made, Made) else Made(json.dumps(made).encode())
     return None
 
 
-def change(server: Services, method: str, path: str, body: bytes) -> Awaitable[Made] | None:
+def change(server: Services, method: str, path: str, body: bytes, user: str) -> Awaitable[Made] | None:
     """Begin what a request changes; None if there is no such page."""
     for each in PAGES:
-        if each.change is not None and method in each.methods and (found := _match(server, each.path, path)):
+        if each.change is not None and method in each.methods and (found := _match(server, each.path, path, user)):
             return each.change(found.server, found.groups, body)
     return None
 
 
-def refusal(server: Services, method: str, path: str) -> bytes | None:
+def refusal(server: Services, method: str, path: str, user: str) -> bytes | None:
     """The JSON that says why something can't be done here; None where there is simply nothing by that name."""
     for each in REFUSED:
-        if method in each.methods and _match(server, each.path, path):
+        if method in each.methods and _match(server, each.path, path, user):
             return json.dumps({"errors": {"_": each.why}}).encode()
     return None
 
@@ -209,7 +212,8 @@ class _Match(NamedTuple):
     groups: tuple[str, ...]
 
 
-def _match(server: Services, pattern: str, path: str) -> _Match | None:
+def _match(server: Services, pattern: str, path: str, user: str | None) -> _Match | None:
+    """Match a path; a bucket in which the user may do nothing is not there for him, as in SELECT_BUCKET."""
     found = re.fullmatch(pattern.format("([^/]+)"), path)
     if found is None:
         return None
@@ -217,7 +221,9 @@ def _match(server: Services, pattern: str, path: str) -> _Match | None:
         return _Match(next(iter(server.buckets.values())), found.groups())
     name, *others = found.groups()
     named = server.buckets.get(name)
-    return None if named is None else _Match(named, tuple(others))
+    if named is None or (user is not None and not server.users.may_enter(user, name)):
+        return None
+    return _Match(named, tuple(others))
 
 
 def _metrics(server: Services, user: str) -> Made:
@@ -259,8 +265,10 @@ def _is_member(server: Services) -> bool:
     return known is not None and known.here is not None
 
 
-def _cluster(server: Services) -> dict[str, Any]:
-    names = [{"bucketName": name, "uuid": each.bucket.uuid} for name, each in server.buckets.items()]
+def _cluster(server: Services, user: str) -> dict[str, Any]:
+    """The nodes, and the buckets that the reader may do something in."""
+    shown = {name: each for name, each in server.buckets.items() if server.users.may_enter(user, name)}
+    names = [{"bucketName": name, "uuid": each.bucket.uuid} for name, each in shown.items()]
     return {"name": "default", "nodes": _nodes(_config(server)), "bucketNames": names}
 
 

@@ -21,14 +21,14 @@ _CHUNKS_MAX = 64  # a body is small, and is read anew with each piece that comes
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_ONCE = frozenset({"content-length", "transfer-encoding", "host", "authorization"})
+_ONCE = frozenset({"content-length", "transfer-encoding", "host", "authorization", "origin", "sec-fetch-site"})
 
 
 class HttpRequest(NamedTuple):
     """One request.
 
     `path` is unescaped, without its query and a slash at its end; `login` is (user, password) or None; `size`: bytes it
-    took, `body` among them.
+    took, `body` among them; `host`, `origin` and `site` are the fields Host, Origin and Sec-Fetch-Site.
     """
 
     method: str
@@ -37,6 +37,9 @@ class HttpRequest(NamedTuple):
     closes: bool
     size: int
     body: bytes = b""
+    host: str | None = None
+    origin: str | None = None
+    site: str | None = None
 
 
 def looks_like_http(data: memoryview) -> bool:
@@ -73,7 +76,10 @@ def read(data: memoryview) -> HttpRequest | None:
     body = _chunked(start, at, fields, version) if "transfer-encoding" in fields else _plain(start, at, fields)
     closes = version == "HTTP/1.0" or fields.get("connection", "").lower() == "close"
     path = unquote(target.partition("?")[0]).rstrip("/") or "/"
-    return None if body is None else HttpRequest(method, path, _login(fields), closes, body.end, body.content)
+    if body is None:
+        return None
+    sender = (fields.get(name) for name in ("host", "origin", "sec-fetch-site"))
+    return HttpRequest(method, path, _login(fields), closes, body.end, body.content, *sender)
 
 
 def _request_line(line: str) -> tuple[str, str, str]:

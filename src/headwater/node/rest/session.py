@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from headwater.errors import RemoteProtocolError
 from headwater.node.log_lines import event
 from headwater.node.rest import pages, request
+from headwater.node.rest.callers import unwelcome
 from headwater.node.rest.made import Made
 from headwater.node.users.logins import TooManyWait
 from headwater.wire.privilege import NONE, in_words
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from headwater.node.rest.request import HttpRequest
 
 _REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
-_REASONS |= {500: "Internal Server Error", 503: "Service Unavailable"}
+_REASONS |= {421: "Misdirected Request", 500: "Internal Server Error", 503: "Service Unavailable"}
 _JSON = "application/json"
 _ENDS_MAP = b"\n\n\n\n"  # clients cut the stream there
 
@@ -58,7 +59,7 @@ class HttpSession:
             asked = self._next(data[offset:])
             if asked is None:
                 break
-            if not self._is_welcome(asked):
+            if self._is_turned_away(asked) or not self._is_welcome(asked):
                 break
             offset += asked.size
             self._answer(asked)
@@ -73,9 +74,13 @@ class HttpSession:
         """Do nothing: an HTTP connection has no deadlines."""
 
     def users_changed(self) -> None:
-        """Cut off a watcher who is no user any more; what others may read is looked up with each request."""
-        if self.user is not None and not self.server.users.knows(self.user):
+        """Cut off who is no user any more, and a watcher who has no right in his bucket any more; what others may read
+        is looked up with each request."""
+        users = self.server.users
+        if self.user is not None and not users.knows(self.user):
             self.connection.drop(f"user {self.user!r} is none any more", fault=False)
+        elif self.watches and not users.may_enter(self.user, self.server.bucket.name):
+            self.connection.drop(f"user {self.user!r} has no right in the bucket any more", fault=False)
 
     def closed(self) -> None:
         """Stop judging a password: nobody waits for the outcome."""
@@ -123,6 +128,18 @@ class HttpSession:
         self._judging = self.server.loop.create_task(self._judge(user, password))
         return False
 
+    def _is_turned_away(self, asked: HttpRequest) -> bool:
+        """Refuse what came from another page, or to another's name, and hear no more of it; whether it did."""
+        refused = unwelcome(self.server, asked, by_tls=self.connection.tls is not None)
+        if refused is None or pages.needed(self.server, asked.method, asked.path) == NONE:
+            return False
+        self.server.warn(self.connection.peer, f"{refused} (HTTP)")
+        body = f"{refused}.\n".encode()
+        ends = ("Connection: close", f"Content-Length: {len(body)}")
+        self.connection.send(_head(refused.status, *ends, content_type="text/plain") + body)
+        self.connection.finish()
+        return True
+
     async def _judge(self, user: str, password: str) -> None:
         server, address = self.server, self.connection.peer.rpartition(":")[0]
         try:
@@ -151,12 +168,12 @@ class HttpSession:
             self.server.audit(self, tried)
             self._send(403, pages.forbidden(missing), asked)
             return
-        if asked.method == "GET" and (watched := pages.streamed(self.server, asked.path)) is not None:
+        if asked.method == "GET" and (watched := pages.streamed(self.server, asked.path, user)) is not None:
             self.server, self.watches = watched, True
             self.connection.send(_head(200, "Transfer-Encoding: chunked"))
             self.map_changed()
             return
-        changing = pages.change(self.server, asked.method, asked.path, asked.body)
+        changing = pages.change(self.server, asked.method, asked.path, asked.body, user)
         if changing is not None:
             self.connection.pause("changing")
             self._changing = self.server.loop.create_task(self._finish(asked, changing))
@@ -164,7 +181,7 @@ class HttpSession:
         found = pages.page(self.server, asked.path, user) if asked.method in ("GET", "HEAD") else None
         if found is not None:
             self._send(found.status, found.body, asked, found.content_type)
-        elif (why := pages.refusal(self.server, asked.method, asked.path)) is not None:
+        elif (why := pages.refusal(self.server, asked.method, asked.path, user)) is not None:
             self._send(400, why, asked)
         else:
             self._send(404, b"Requested resource not found.\r\n", asked)
